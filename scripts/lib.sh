@@ -1,0 +1,76 @@
+# shellcheck shell=bash
+# What the scripts share. Source it from the repository's top.
+
+say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
+
+die() {
+    printf '\033[1;31merror:\033[0m %s\n' "$*" >&2
+    exit 1
+}
+
+# No colours where nobody looks.
+if [[ ! -t 2 || -n ${NO_COLOR:-} ]]; then
+    say() { printf '==> %s\n' "$*" >&2; }
+    die() {
+        printf 'error: %s\n' "$*" >&2
+        exit 1
+    }
+fi
+
+can_apt() { [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; }
+
+# Install Debian packages without touching any service: new units stay stopped and disabled, running
+# ones are not restarted.
+apt_install() {
+    local log
+    log=$(mktemp)
+    if ! {
+        apt-get update &&
+            DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 RUNLEVEL=1 \
+                apt-get install -y --no-install-recommends "$@"
+    } >"$log" 2>&1 </dev/null; then
+        cat "$log" >&2
+        rm -f "$log"
+        die "apt-get could not install: $*"
+    fi
+    rm -f "$log"
+}
+
+find_redis() {
+    local name
+    for name in redis-server valkey-server; do
+        PATH="$PATH:/usr/local/bin:/usr/local/sbin:/usr/sbin:/opt/homebrew/bin" command -v "$name" && return 0
+    done
+    return 1
+}
+
+# Set HOLDFAST_REDIS_SERVER to the server program. Tests start their own on free loopback ports.
+ensure_redis() {
+    if [[ -n ${HOLDFAST_REDIS_SERVER:-} ]]; then
+        [[ -x $HOLDFAST_REDIS_SERVER ]] || die "HOLDFAST_REDIS_SERVER is not a program: $HOLDFAST_REDIS_SERVER"
+    elif ! HOLDFAST_REDIS_SERVER=$(find_redis); then
+        can_apt || die "the tests need redis-server (6.2 or later) or valkey-server on PATH.
+  Debian, Ubuntu:  sudo apt-get install redis-server
+  Fedora:          sudo dnf install valkey
+  macOS:           brew install redis"
+        say "installing redis-server (the program only; its service stays off)"
+        install_redis_server
+        HOLDFAST_REDIS_SERVER=$(find_redis) || die "redis-server was installed but is not on PATH"
+    fi
+    export HOLDFAST_REDIS_SERVER
+}
+
+# RUNLEVEL=1 keeps init scripts still; systemd needs the unit masked while the package is set up.
+install_redis_server() {
+    local unit=redis-server.service
+    if [[ -d /run/systemd/system ]] && ! systemctl cat "$unit" >/dev/null 2>&1; then
+        systemctl --quiet mask "$unit"
+        # A subshell, so that the mask goes away even when the installation fails.
+        local status=0
+        (apt_install redis-server) || status=$?
+        systemctl --quiet unmask "$unit"
+        systemctl --quiet disable "$unit" 2>/dev/null || true
+        return "$status"
+    fi
+    apt_install redis-server
+}

@@ -1,0 +1,250 @@
+"""Holdfast for async code: one object, from a URL. The only module that knows which engines there are."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast import channel as channels
+from holdfast.channel import Ear, Message
+from holdfast.core import Core, Identity
+from holdfast.engine.base import Engine
+from holdfast.engine.redis import RedisEngine
+from holdfast.engine.redis.address import SCHEMES, parse
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.errors import ConfigError
+from holdfast.gate.lock import Lock, Locks
+from holdfast.gate.rwlock import ReadWriteLock
+from holdfast.gate.semaphore import Semaphore
+from holdfast.hub.base import Hub
+from holdfast.hub.dial import AsyncDialer, ThreadDialer
+from holdfast.hub.local import LocalHub
+from holdfast.hub.redis import RedisHub
+from holdfast.inputs import Duration, Template
+from holdfast.policy import Policy
+from holdfast.port import AsyncPort, BlockingPort
+from holdfast.rooms import Rooms, Settings, observer
+from holdfast.telemetry import Telemetry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SYNCHRONOUS = ("off", "normal", "full", "extra")
+
+
+def open_engine(url: str, namespace: str) -> Engine:
+    """The engine that a URL names."""
+    scheme = urlsplit(url).scheme
+    if scheme == "memory":
+        return SqliteEngine(":memory:", namespace=namespace)
+    if scheme == "sqlite":
+        return _sqlite(url, namespace)
+    if scheme in SCHEMES:
+        return RedisEngine(parse(url), namespace=namespace)
+    raise ConfigError(
+        f"unknown engine {scheme or url!r}; use sqlite:///holdfast.db, memory:// or redis://127.0.0.1:6379/0"
+    )
+
+
+def _sqlite(url: str, namespace: str) -> SqliteEngine:
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    path = unquote(parts.path[1:])
+    if parts.netloc or not path:
+        raise ConfigError(f"{url}: three slashes and a path, as in sqlite:///holdfast.db or sqlite:////var/lib/app.db")
+    synchronous = options.pop("synchronous", "full").lower()
+    if synchronous not in SYNCHRONOUS:
+        raise ConfigError(f"{url}: synchronous is one of {', '.join(SYNCHRONOUS)}")
+    try:
+        timeout = float(options.pop("timeout", "5"))
+    except ValueError:
+        raise ConfigError(f"{url}: timeout is a number of seconds") from None
+    if options:
+        raise ConfigError(f"{url}: unknown options {sorted(options)}; known are synchronous and timeout")
+    return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout)
+
+
+def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> Core:
+    """Engine, hub and port of one API, put together."""
+    chosen = engine if engine is not None else open_engine(settings.url, settings.namespace)
+    telemetry = Telemetry()
+    if isinstance(chosen, RedisEngine):
+        chosen.observe = observer(telemetry, "link")
+
+    def hub(identity: Identity) -> Hub:
+        if isinstance(chosen, SqliteEngine):
+            return LocalHub(chosen, inbox=identity.inbox, origin=identity.process)
+        if isinstance(chosen, RedisEngine):
+            dialer = ThreadDialer(chosen) if blocking else AsyncDialer(chosen)
+            return RedisHub(dialer, observe=observer(telemetry, "hub"))
+        raise ConfigError(f"no hub is known for {type(chosen).__name__}")
+
+    port = BlockingPort(chosen) if blocking else AsyncPort(chosen)
+    return Core(engine=chosen, hub=hub, port=port, policy=settings.policy, telemetry=telemetry)
+
+
+class Listening(Ear):
+    """Messages of one channel: `async with hf.hub.listen("news") as messages: async for message in messages: …`."""
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def __aiter__(self) -> Listening:
+        return self
+
+    async def __anext__(self) -> Message:
+        while (message := await self._next(None)) is None:
+            pass
+        return message
+
+    async def next(self, timeout: float | None = None) -> Message | None:
+        """The next message, or None when none came in time."""
+        return await self._next(timeout)
+
+
+class Channels:
+    """Hints between processes: publish and listen."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def publish(self, channel: str, payload: str = "") -> None:
+        """Tell whoever listens now. Not stored, not repeated."""
+        await channels.publish(self._core, channel, payload)
+
+    def listen(self, channel: str) -> Listening:
+        """Hear what is published from entering on."""
+        return Listening(self._core, channel)
+
+    def states(self) -> dict[str, str]:
+        """Each channel's listener: idle, starting, running or stopping."""
+        return self._core.hub.states()
+
+
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
+    """Everything, from one URL. Belongs to the first event loop that uses it.
+
+    url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`; else the environment's HOLDFAST_URL.
+    namespace: what shall not meet lives in different ones (HOLDFAST_NAMESPACE, "holdfast").
+    profile: BALANCED, MAX_SAFETY, MAX_AVAILABILITY or a Policy of your own. engine: an engine object instead.
+    """
+
+    _lock_type = Lock
+    _semaphore_type = Semaphore
+    _rwlock_type = ReadWriteLock
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str | None = None,
+        profile: Policy | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self._settings = Settings(url, namespace, profile)
+        self._core = build_core(self._settings, engine, blocking=False)
+        self._owns_engine = engine is None
+        self._twin: Core | None = None
+
+    @property
+    def locks(self) -> Locks:
+        """Inspect, list, force-release, clean up."""
+        return Locks(self._core)
+
+    @property
+    def hub(self) -> Channels:
+        """Publish and listen."""
+        return Channels(self._core)
+
+    def locked(
+        self,
+        key: str,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+        reentrant: bool = False,
+    ) -> Callable[[F], F]:
+        """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`. Async or not."""
+
+        def decorate(function: F) -> F:
+            template = Template(key, function)
+            options: dict[str, Any] = {
+                "ttl": ttl,
+                "wait": wait,
+                "renew": renew,
+                "max_hold": max_hold,
+                "reentrant": reentrant,
+            }
+            if inspect.iscoroutinefunction(function):
+                return cast("F", self._locked_async(function, template, options))
+            return cast("F", self._locked_sync(function, template, options))
+
+        return decorate
+
+    def _locked_async(
+        self, function: Callable[..., Awaitable[Any]], template: Template, options: dict[str, Any]
+    ) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            async with self.lock(template.key(args, kwargs), **options):
+                return await function(*args, **kwargs)
+
+        return wrapper
+
+    def _locked_sync(
+        self, function: Callable[..., Any], template: Template, options: dict[str, Any]
+    ) -> Callable[..., Any]:
+        from holdfast.sync import Lock as BlockingLock
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if self._twin is None:
+                self._twin = build_core(self._settings, self._core.engine, blocking=True)
+            lock = BlockingLock(
+                self._twin,
+                template.key(args, kwargs),
+                exclusive=True,
+                capacity=1,
+                max_waiters=1000,
+                **options,
+            )
+            with lock:
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    async def open(self) -> Self:
+        """Reach the engine now instead of at first use."""
+        self._core.check_open()
+        cast("AsyncPort", self._core.port).loop()
+        await self._core.engine.open()
+        return self
+
+    async def close(self) -> None:
+        """Let go of connections and threads. Leases still held run out by themselves. Safe twice."""
+        for core in (self._core, self._twin):
+            if core is not None and not core.closed:
+                await core.hub.join()
+                await asyncio.to_thread(core.close_parts)
+        if self._owns_engine:
+            await self._core.engine.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

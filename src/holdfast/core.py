@@ -1,0 +1,142 @@
+"""What a room needs from its Holdfast: the engine, the hub, the keeper, an identity, and a port to wait on."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.engine.base import Engine
+from holdfast.errors import Closed, EngineError
+from holdfast.flow import Latch, Port
+from holdfast.hub.base import Hub, Subscription
+from holdfast.keeper import Keeper
+from holdfast.lease import BaseLease
+from holdfast.policy import Policy
+from holdfast.telemetry import Telemetry
+
+#: How long a first waiter waits for its subscription before it goes on without; polling is the backstop.
+INBOX_WAIT = 1.0
+
+
+class SignallingPort(Port, Protocol):
+    """A port that can also run something where its callers live, and survive a fork."""
+
+    def signal(self, callback: Callable[[], None]) -> None: ...
+
+    def after_fork(self) -> None: ...
+
+
+class Identity:
+    """Who this process is. New after a fork."""
+
+    __slots__ = ("execution_id", "inbox", "process", "program")
+
+    def __init__(self, namespace: str) -> None:
+        host = socket.gethostname().split(".")[0] or "host"
+        self.process = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.execution_id = self.process
+        self.program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+        self.inbox = f"{namespace}:inbox:{self.process}"
+
+
+class Core:
+    """One per Holdfast."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        hub: Callable[[Identity], Hub],
+        port: SignallingPort,
+        policy: Policy,
+        telemetry: Telemetry,
+    ) -> None:
+        self.engine = engine
+        self.port = port
+        self.policy = policy
+        self.telemetry = telemetry
+        self.identity = Identity(engine.namespace)
+        self.keeper = Keeper(engine, telemetry)
+        self._make_hub = hub
+        self.hub = hub(self.identity)
+        #: Who waits, by ticket: a hint for a ticket sets its latch.
+        self.latches: dict[str, Latch] = {}
+        #: Live leases of this process by name: who would wait for itself?
+        self.held: dict[str, list[BaseLease]] = {}
+        self._held_lock = threading.Lock()
+        self.closed = False
+        self._inbox: Subscription | None = None
+        _CORES.add(self)
+
+    async def listen(self) -> bool:
+        """Hear this process's inbox. True when that is new, so that a caller looks once more before it parks."""
+        if self._inbox is not None and self._inbox.is_ready:
+            return False
+        latch = self.port.latch()
+        if self._inbox is None or self._inbox.error is not None:
+            self._inbox = self.hub.subscribe(self.identity.inbox, self._woken, latch.set)
+            await self.port.park(latch, INBOX_WAIT)
+        return True
+
+    def _woken(self, ticket: str | None) -> None:
+        if ticket is None:  # something may have been missed: everybody looks
+            for waiting in list(self.latches.values()):
+                waiting.set()
+        elif latch := self.latches.get(ticket):
+            latch.set()
+
+    def hold(self, lease: BaseLease) -> None:
+        with self._held_lock:
+            self.held.setdefault(lease.name, []).append(lease)
+        self.keeper.add(lease)
+
+    def let_go(self, lease: BaseLease) -> None:
+        self.keeper.discard(lease)
+        with self._held_lock:
+            leases = self.held.get(lease.name)
+            if leases and lease in leases:
+                leases.remove(lease)
+                if not leases:
+                    del self.held[lease.name]
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed("this Holdfast is closed; make a new one")
+
+    def close_parts(self) -> None:
+        """Everything but the engine. Safe twice."""
+        self.closed = True
+        self.hub.close()
+        with suppress(EngineError):  # what could not be said runs out by itself
+            self.keeper.close()
+
+    def after_fork(self) -> None:
+        self.engine.after_fork()
+        self.identity = Identity(self.engine.namespace)
+        self.port.after_fork()
+        self.keeper.after_fork()
+        self.hub.after_fork()
+        self.hub = self._make_hub(self.identity)
+        self.latches = {}
+        self.held = {}
+        self._held_lock = threading.Lock()
+        self._inbox = None
+
+
+_CORES: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for core in list(_CORES):
+        core.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,31 @@
+-- Purpose: what every room stands on: machine states, the tag index, hints between processes.
+
+CREATE TABLE holdfast_state (
+    space      TEXT    NOT NULL,
+    room       TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    doc        BLOB    NOT NULL,
+    keep_until INTEGER NOT NULL,
+    PRIMARY KEY (space, room, name)
+) WITHOUT ROWID;
+
+CREATE INDEX holdfast_state_sweep ON holdfast_state (keep_until);
+
+CREATE TABLE holdfast_tag (
+    space      TEXT    NOT NULL,
+    room       TEXT    NOT NULL,
+    tag        TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    keep_until INTEGER NOT NULL,
+    PRIMARY KEY (space, room, tag, name)
+) WITHOUT ROWID;
+
+CREATE INDEX holdfast_tag_sweep ON holdfast_tag (keep_until);
+
+CREATE TABLE holdfast_hint (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    origin  TEXT    NOT NULL,
+    channel TEXT    NOT NULL,
+    payload TEXT    NOT NULL,
+    at      INTEGER NOT NULL
+);

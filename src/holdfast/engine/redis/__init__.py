@@ -1,0 +1,281 @@
+"""Redis and Valkey as an engine: machines run there as Lua, one script per command, on the server's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar, cast
+
+from holdfast.engine.base import (
+    Apply,
+    Micros,
+    Op,
+    Ping,
+    Publish,
+    Read,
+    Reading,
+    Scan,
+    Tag,
+    Tagged,
+    Untag,
+    steady,
+)
+from holdfast.engine.redis import keys, scripts
+from holdfast.engine.redis.address import Address
+from holdfast.engine.redis.async_link import AsyncLink
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.link import STALE, Hello, Refusal, pack, refused
+from holdfast.errors import Closed, EngineError
+
+T = TypeVar("T")
+#: Requests out, replies in, the operation's answer at the end.
+Talk = Generator[bytes, Any, Any]
+SCAN_COUNT = 1000
+
+
+class RedisEngine:
+    """One multiplexed link for the event loop, one socket for each thread that asks."""
+
+    default_hub = "redis"
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        namespace: str = "holdfast",
+        client_name: str = "holdfast",
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], Micros] | None = None,
+    ) -> None:
+        self.address = address
+        self.namespace = namespace
+        self.client_name = client_name
+        self.tls = tls if tls is not None else (ssl.create_default_context() if address.tls else None)
+        #: Told of "connected" and "disconnected".
+        self.observe: Callable[[str], None] = lambda _: None
+        self._test_clock = clock
+        self._offset = 0.0
+        self._link: AsyncLink | None = None
+        self._connecting: asyncio.Task[AsyncLink] | None = None
+        self._threads = threading.local()
+        self._links: set[BlockingLink] = set()
+        self._links_lock = threading.Lock()
+        self._closed = False
+
+    # ── doors ──
+
+    async def submit(self, op: Op[T]) -> T:
+        link = self._link
+        if link is None or not link.ready:
+            link = await self._connected()
+        if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
+            room = op.room
+            key = keys.state(self.namespace, room.name, op.name).encode()
+            script = scripts.of_command(room, type(op.command))
+            raw = await link.send(script.call(key, room.encode(op.command)))
+            if type(raw) is bytes:
+                return cast("T", room.decode_reply(raw))
+            if cast("Refusal", raw).code != "NOSCRIPT":
+                raise self._refused(cast("Refusal", raw), link)
+        talk = self._talk(op)
+        try:
+            request = next(talk)
+            while True:
+                request = talk.send(await link.send(request))
+        except StopIteration as done:
+            return cast("T", done.value)
+        except Refusal as refusal:
+            raise self._refused(refusal, link) from None
+
+    def _refused(self, refusal: Refusal, link: AsyncLink) -> EngineError:
+        if refusal.code in STALE:
+            link.abort()
+        return refused(refusal, self.address)
+
+    async def _connected(self) -> AsyncLink:
+        """The link, connected once for all who ask at the same time; a caller's cancellation is its own."""
+        if self._closed:
+            raise Closed("this engine is closed")
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(self._connect_done)
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> AsyncLink:
+        link = await AsyncLink.connect(self.address, self.client_name, self.tls)
+        self._learn(link.hello, link.connected_at)
+        self._link = link
+        link.closed.add_done_callback(lambda _: self.observe("disconnected"))
+        self.observe("connected")
+        return link
+
+    def _connect_done(self, task: asyncio.Task[AsyncLink]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # looked at, so that nobody is warned when all callers have gone
+
+    def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
+        """All operations in one trip; a second one for scripts the server had not seen."""
+        answers: list[Any] = [None] * len(ops)
+        try:
+            link = self._thread_link()
+            talks = [(i, self._talk(op)) for i, op in enumerate(ops)]
+            asked = [(i, talk, next(talk)) for i, talk in talks]
+            while asked:
+                replies = link.call_many([request for _, _, request in asked], timeout or self.address.timeout)
+                more: list[tuple[int, Talk, bytes]] = []
+                for (i, talk, _), reply in zip(asked, replies, strict=True):
+                    try:
+                        more.append((i, talk, talk.send(reply)))
+                    except StopIteration as done:
+                        answers[i] = done.value
+                    except Refusal as refusal:
+                        answers[i] = refused(refusal, self.address)
+                        if refusal.code in STALE:
+                            link.close()
+                    except EngineError as error:  # a record that cannot be read: this operation's trouble alone
+                        answers[i] = error
+                asked = more
+        except EngineError as error:
+            kind = type(error)
+            return [answer if answer is not None else kind(str(error)) for answer in answers]
+        except Closed as error:
+            return [error] * len(ops)
+        return answers
+
+    def _thread_link(self) -> BlockingLink:
+        link = getattr(self._threads, "link", None)
+        if link is None or not link.ready:
+            if self._closed:
+                raise Closed("this engine is closed")
+            link = BlockingLink(self.address, self.client_name, self.tls)
+            self._learn(link.hello, link.connected_at)
+            self._threads.link = link
+            with self._links_lock:
+                self._links = {link, *(old for old in self._links if old.ready)}
+            self.observe("connected")
+        return link
+
+    # ── the clock ──
+
+    def key(self, room: str, name: str) -> str:
+        return keys.state(self.namespace, room, name)
+
+    def now(self) -> Micros:
+        if self._test_clock is not None:
+            return self._test_clock()
+        return int((steady() + self._offset) * 1_000_000)
+
+    def correct(self, now: Micros) -> None:
+        self._offset = now / 1_000_000 - steady()
+
+    def _learn(self, hello: Hello | None, at: float) -> None:
+        if hello is not None:
+            self._offset = hello.now / 1_000_000 - at
+
+    # ── operations as conversations ──
+
+    def _talk(self, op: Op[Any]) -> Talk:
+        match op:
+            case Apply():
+                return self._apply(op)
+            case Read():
+                return self._read(op)
+            case Scan():
+                return self._scan(op)
+            case Tag():
+                key = keys.tag(self.namespace, op.room.name, op.tag).encode()
+                life = str(-(-op.ttl // 1000)).encode()
+                return self._run(scripts.own("tag"), key, (op.name.encode(), life))
+            case Tagged():
+                return self._tagged(op)
+            case Untag():
+                return self._plain("SREM", keys.tag(self.namespace, op.room.name, op.tag), *op.names)
+            case Publish():
+                return self._plain("PUBLISH", op.channel, op.payload)
+            case Ping():
+                return self._ping()
+            case _:
+                raise TypeError(f"not an operation for Redis: {op!r}")
+
+    def _run(self, script: scripts.Script, key: bytes, args: tuple[bytes, ...]) -> Talk:
+        reply = yield script.pack(key, args)
+        if isinstance(reply, Refusal) and reply.code == "NOSCRIPT":
+            reply = yield script.pack(key, args, whole=True)
+        return _good(reply)
+
+    def _clock_args(self) -> tuple[bytes, ...]:
+        return (str(self._test_clock()).encode(),) if self._test_clock is not None else ()
+
+    def _apply(self, op: Apply) -> Talk:
+        room = op.room
+        key = keys.state(self.namespace, room.name, op.name).encode()
+        script = scripts.of_command(room, type(op.command))
+        reply = yield from self._run(script, key, (room.encode(op.command), *self._clock_args()))
+        return room.decode_reply(reply)
+
+    def _read(self, op: Read) -> Talk:
+        key = keys.state(self.namespace, op.room.name, op.name).encode()
+        seconds, micros, raw = yield from self._run(scripts.own("read"), key, (b"", *self._clock_args()))
+        now = int(seconds) * 1_000_000 + int(micros)
+        return Reading(now, op.room.decode_state(op.name, raw) if raw else None)
+
+    def _scan(self, op: Scan) -> Talk:
+        found: set[str] = set()
+        pattern = keys.pattern(self.namespace, op.room.name, op.prefix)
+        cursor = b"0"
+        while True:
+            reply = yield pack("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            cursor, page = _good(reply)
+            found.update(keys.name_of(self.namespace, op.room.name, key.decode()) for key in page)
+            if int(cursor) == 0:
+                return sorted(found)
+
+    def _tagged(self, op: Tagged) -> Talk:
+        reply = yield pack("SMEMBERS", keys.tag(self.namespace, op.room.name, op.tag))
+        return sorted(name.decode() for name in _good(reply))
+
+    def _plain(self, *command: str) -> Talk:
+        _good((yield pack(*command)))
+        return None
+
+    def _ping(self) -> Talk:
+        seconds, micros = _good((yield pack("TIME")))
+        return int(seconds) * 1_000_000 + int(micros)
+
+    # ── life ──
+
+    async def open(self) -> None:
+        self.correct(await self.submit(Ping()))
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._link is not None:
+            self._link.abort()
+        self.close_blocking()
+
+    def close_blocking(self) -> None:
+        self._closed = True
+        with self._links_lock:
+            for link in self._links:
+                link.close()
+            self._links = set()
+
+    def after_fork(self) -> None:
+        for link in self._links:
+            link.close()  # closes the child's copy only; the parent's connection lives on
+        self._links = set()
+        self._links_lock = threading.Lock()
+        self._threads = threading.local()
+        self._link = None
+        self._connecting = None
+
+
+def _good(reply: Any) -> Any:
+    if isinstance(reply, Refusal):
+        raise reply
+    return reply

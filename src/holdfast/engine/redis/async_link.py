@@ -1,0 +1,176 @@
+"""One multiplexed connection for an event loop: every command of a loop turn leaves in one write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from holdfast.engine.base import steady
+from holdfast.engine.redis.address import Address
+from holdfast.engine.redis.link import Hello, is_push, new_reader, sign_in
+from holdfast.errors import EngineUnavailable, OutcomeUnknown
+
+#: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
+IN_FLIGHT = 10_000
+
+
+class AsyncLink(asyncio.Protocol):
+    """A connection. Replies resolve futures in order; a cancelled future's reply is read and dropped."""
+
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self.ready = False
+        self.hello: Hello | None = None
+        self.connected_at = 0.0
+        self._loop = loop
+        self._reader = new_reader()
+        self._transport: asyncio.Transport | None = None
+        self._pending: deque[asyncio.Future[Any]] = deque()
+        self._out: list[bytes] = []
+        self._overflow: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
+        self._progress = 0.0
+        self._watching: asyncio.TimerHandle | None = None
+        self.closed: asyncio.Future[None] = loop.create_future()
+        #: For a subscription: takes what the server sends unasked.
+        self.on_push: Callable[[list[Any]], None] | None = None
+
+    @classmethod
+    async def connect(cls, address: Address, client_name: str, tls: ssl.SSLContext | None) -> AsyncLink:
+        """Reach the server and sign in, within `connect_timeout`."""
+        loop = asyncio.get_running_loop()
+        link = cls(address, loop)
+        try:
+            async with asyncio.timeout(address.connect_timeout):
+                await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+                started = steady()
+                talk = sign_in(address, client_name)
+                batch = next(talk)
+                while True:
+                    replies = await asyncio.gather(*[link.send(command) for command in batch])
+                    try:
+                        batch = talk.send(replies)
+                    except StopIteration as done:
+                        link.hello = cast("Hello", done.value)
+                        break
+                    started = steady()
+                link.connected_at = (started + steady()) / 2
+        except BaseException as error:
+            link.abort()
+            if isinstance(error, (OSError, TimeoutError, OutcomeUnknown)):
+                raise EngineUnavailable(f"cannot reach {address}: {_why(error)}") from error
+            raise
+        link.ready = True
+        return link
+
+    def send(self, request: bytes) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        if self.closed.done():
+            future.set_exception(EngineUnavailable(f"the connection to {self.address} is closed"))
+            return future
+        if len(self._pending) >= IN_FLIGHT:
+            self._overflow.append((request, future))
+            return future
+        self._put(request, future)
+        return future
+
+    def write(self, request: bytes) -> None:
+        """Send what has no reply of its own: SUBSCRIBE and UNSUBSCRIBE are answered by pushes."""
+        if self._transport is not None and not self.closed.done():
+            self._transport.write(request)
+
+    def _put(self, request: bytes, future: asyncio.Future[Any]) -> None:
+        self._pending.append(future)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(request)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is None or self.closed.done():
+            return
+        if self._watching is None:
+            self._progress = self._loop.time()
+            self._watching = self._loop.call_later(self.address.timeout / 2, self._watch)
+        self._transport.write(b"".join(out))
+
+    def _watch(self) -> None:
+        """One timer for all commands: replies come in order, so the oldest tells of all."""
+        self._watching = None
+        if not self._pending:
+            return
+        if self._loop.time() - self._progress > self.address.timeout:
+            self.abort()
+            return
+        self._watching = self._loop.call_later(self.address.timeout / 2, self._watch)
+
+    def abort(self) -> None:
+        """Give the connection up. Everything under way ends in OutcomeUnknown. Safe twice."""
+        if self._transport is not None:
+            self._transport.abort()
+        self.connection_lost(None)
+
+    # ── asyncio.Protocol ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.closed.done():  # given up while connecting
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        reader, pending = self._reader, self._pending
+        self._progress = self._loop.time()
+        try:
+            reader.feed(data)
+            reply = reader.gets()
+            while reply is not False:
+                if self.on_push is not None and is_push(reply):
+                    self.on_push(reply)
+                else:
+                    future = pending.popleft()
+                    if not future.done():
+                        future.set_result(reply)
+                reply = reader.gets()
+        except Exception:  # noqa: BLE001 - not RESP, or more replies than commands: trust nothing after it
+            self.abort()
+            return
+        while self._overflow and len(pending) < IN_FLIGHT:
+            request, future = self._overflow.popleft()
+            if not future.done():
+                self._put(request, future)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ready = False
+        if self.closed.done():
+            return
+        self.closed.set_result(None)
+        if self._watching is not None:
+            self._watching.cancel()
+        unsent = len(self._out)
+        while self._pending:
+            future = self._pending.popleft()
+            if future.done():
+                continue
+            if len(self._pending) < unsent:
+                future.set_exception(EngineUnavailable(f"the connection to {self.address} was lost"))
+            else:
+                future.set_exception(OutcomeUnknown(f"the connection to {self.address} was lost; no reply came"))
+        for _, future in self._overflow:
+            if not future.done():
+                future.set_exception(EngineUnavailable(f"the connection to {self.address} was lost"))
+        self._overflow.clear()
+        self._out.clear()
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

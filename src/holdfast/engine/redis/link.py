@@ -1,0 +1,124 @@
+"""The Redis protocol without I/O: packing, the sign-in, and what a server's refusal means.
+
+Both transports (`async_link.py`, `blocking_link.py`) and the subscriber stand on this file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import hiredis
+
+from holdfast.engine.redis.address import Address
+from holdfast.errors import CorruptRecord, EngineError, EngineRefused, EngineUnavailable
+
+#: The oldest servers that have everything the scripts use.
+OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
+
+#: The server is alive but cannot serve now; nothing was done, so trying again is safe.
+NOT_NOW = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS"}
+#: After these the connection itself is of no more use: the next one may reach another server.
+STALE = {"READONLY", "MASTERDOWN"}
+
+
+class Refusal(Exception):
+    """An error reply as hiredis hands it over."""
+
+    @property
+    def code(self) -> str:
+        return str(self).split(" ", 1)[0]
+
+
+#: The stub says a tuple of one; any length is meant.
+_pack_command = cast("Callable[[tuple[bytes | str | int, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+
+
+def new_reader() -> hiredis.Reader:
+    return hiredis.Reader(protocolError=hiredis.ProtocolError, replyError=Refusal)
+
+
+def is_push(reply: Any) -> bool:
+    """Whether a reply on a subscription connection answers no command (the same in RESP2 and RESP3)."""
+    match reply:
+        case [b"message" | b"subscribe" | b"unsubscribe", _, *_]:
+            return True
+        case _:
+            return False
+
+
+def pack(*args: bytes | str | int) -> bytes:
+    """A command as RESP bytes."""
+    return _pack_command(args)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What the sign-in told: who answers, and its clock in µs."""
+
+    server: str
+    version: tuple[int, ...]
+    now: int
+
+
+def sign_in(address: Address, client_name: str) -> Generator[list[bytes], list[Any], Hello]:
+    """Yields batches of commands, is sent their replies, returns `Hello` or raises."""
+    auth = ("AUTH", address.username or "default", address.password) if address.password else ()
+    first = [pack("HELLO", "3", *auth, "SETNAME", client_name)]
+    (hello,) = yield first
+    if isinstance(hello, Refusal) and hello.code in ("ERR", "NOPROTO", "NOPERM"):
+        # No RESP3 here, or HELLO is forbidden to this user: sign in the old way.
+        old = [pack("AUTH", *auth[1:])] if auth else []
+        replies = yield [*old, pack("CLIENT", "SETNAME", client_name), pack("INFO", "server")]
+        for reply in replies[: len(old)]:
+            if isinstance(reply, Refusal):
+                raise refused(reply, address)
+        hello = _from_info(replies[-1])
+    if isinstance(hello, Refusal):
+        raise refused(hello, address)
+    rest = [pack("SELECT", address.db)] if address.db else []
+    replies = yield [*rest, pack("TIME")]
+    for reply in replies:
+        if isinstance(reply, Refusal):
+            raise refused(reply, address)
+    fields = {_text(k): _text(v) for k, v in hello.items()}
+    server, version = fields.get("server", "redis"), _version(fields.get("version", ""))
+    oldest = OLDEST.get(server, OLDEST["redis"])
+    if version and version < oldest:
+        raise EngineRefused(
+            f"{address} is {server} {fields['version']}; Holdfast needs {server} {oldest[0]}.{oldest[1]} or newer"
+        )
+    seconds, micros = replies[-1]
+    return Hello(server, version, int(seconds) * 1_000_000 + int(micros))
+
+
+def _from_info(reply: Any) -> dict[str, str]:
+    if isinstance(reply, Refusal):
+        return {}
+    found = dict(re.findall(r"^(redis|valkey)_version:(\S+)", _text(reply), re.MULTILINE))
+    server = "valkey" if "valkey" in found else "redis"
+    return {"server": server, "version": found.get(server, "")}
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", text)[:3])
+
+
+def refused(refusal: Refusal, address: Address) -> EngineError:
+    """What a server's error reply means for the caller. Never repeats a secret."""
+    code, text = refusal.code, str(refusal)
+    if code == "READONLY":
+        return EngineUnavailable(f"{address} is a read-only replica; point the URL at its master")
+    if code in NOT_NOW:
+        return EngineUnavailable(f"{address} cannot serve now: {text}")
+    if code in ("WRONGPASS", "NOAUTH") or "invalid username-password" in text or "Client sent AUTH" in text:
+        return EngineRefused(f"{address} refused the username or password")
+    if code in ("CORRUPT", "WRONGTYPE"):
+        return CorruptRecord(f"{address} holds a record that cannot be read: {text}")
+    return EngineRefused(f"{address} refused: {text}")

@@ -1,0 +1,43 @@
+"""Lua scripts by hash. The hash is the version, so old and new processes work side by side."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from holdfast.engine.base import Command, Room
+
+
+class Script:
+    """EVALSHA with its constant head packed once; EVAL for a server that has not seen the script."""
+
+    __slots__ = ("_eval", "_evalsha", "sha")
+
+    def __init__(self, source: str) -> None:
+        body = source.encode()
+        self.sha = hashlib.sha1(body, usedforsecurity=False).hexdigest()
+        self._evalsha = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % self.sha.encode()
+        self._eval = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(body), body)
+
+    def call(self, key: bytes, arg: bytes) -> bytes:
+        """The hot path: one key, one argument."""
+        return b"*5\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self._evalsha, len(key), key, len(arg), arg)
+
+    def pack(self, key: bytes, args: tuple[bytes, ...], *, whole: bool = False) -> bytes:
+        """One key and any arguments; `whole` sends the source instead of the hash."""
+        head = self._eval if whole else self._evalsha
+        tail = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (key, *args))
+        return b"*%d\r\n%b%b" % (4 + len(args), head, tail)
+
+
+@cache
+def of_command(room: Room[Any], command: type[Command]) -> Script:
+    return Script(room.script(command))
+
+
+@cache
+def own(name: str) -> Script:
+    """A script of the engine itself."""
+    return Script(files("holdfast.engine.redis").joinpath(f"{name}.lua").read_text())

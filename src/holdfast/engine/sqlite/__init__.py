@@ -1,0 +1,261 @@
+"""The embedded engine: one SQLite file, any number of processes on one host.
+
+Machines run here as Python, inside one IMMEDIATE transaction per group of operations. The clock is the host's,
+read after the write lock is taken and never allowed to run backwards: the last time seen is stored with the data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
+
+from holdfast.engine.base import (
+    Apply,
+    Micros,
+    Op,
+    Ping,
+    Publish,
+    Read,
+    Reading,
+    Scan,
+    Tag,
+    Tagged,
+    Untag,
+    Wake,
+)
+from holdfast.engine.sqlite.schema import connect, migrate
+from holdfast.engine.sqlite.writer import Writer
+from holdfast.engine.turn import Asked, Turn, settle
+from holdfast.errors import Closed, HoldfastError, OutcomeUnknown
+
+T = TypeVar("T")
+
+READS = (Read, Scan, Tagged, Ping)
+#: Hints older than this are of no use to anybody.
+HINT_LIFE = 60_000_000
+#: One sweep removes at most this many rows of a kind, so that nobody waits for it.
+SWEEP_ROWS = 1000
+
+
+def host_clock() -> Micros:
+    return time.time_ns() // 1000
+
+
+class SqliteEngine:
+    """SQLite in WAL mode behind one writer thread."""
+
+    default_hub = "local"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        namespace: str = "holdfast",
+        synchronous: str = "full",
+        timeout: float = 5.0,
+        clock: Callable[[], Micros] = host_clock,
+    ) -> None:
+        self.path = path
+        self.namespace = namespace
+        self.timeout = timeout
+        self.synchronous = synchronous
+        self._clock = clock
+        self._turn = Turn(self._flush)
+        self._closed = False
+        #: Set by the hub: this process's identity, where wakes go after the commit, and which are nobody else's.
+        self.origin = ""
+        self.deliver: Callable[[Sequence[Wake]], None] = lambda _: None
+        self.is_local: Callable[[str], bool] = lambda _: False
+        #: False when another hub carries the hints between processes.
+        self.share_hints = path != ":memory:"
+        self._writer = self._new_writer()
+
+    def _new_writer(self) -> Writer:
+        return Writer(self._open, self.path, work=self._work, is_read=_is_read, sweep=self._sweep, timeout=self.timeout)
+
+    def _open(self) -> sqlite3.Connection:
+        db = connect(self.path, synchronous=self.synchronous)
+        try:
+            migrate(db, self.path, timeout=self.timeout)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    # ── doors ──
+
+    def submit(self, op: Op[T]) -> asyncio.Future[T]:
+        if self._closed:
+            raise Closed("this engine is closed")
+        return self._turn.submit(op)
+
+    def _flush(self, loop: asyncio.AbstractEventLoop, asked: Asked) -> None:
+        futures = [future for _, future in asked]
+
+        def answer(results: list[Any]) -> None:
+            with suppress(RuntimeError):  # the loop has gone; nobody waits
+                loop.call_soon_threadsafe(settle, futures, results)
+
+        self._writer.put([op for op, _ in asked], answer)
+
+    def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
+        if self._closed:
+            return [Closed("this engine is closed")] * len(ops)
+        if not ops:
+            return []
+        answered = threading.Event()
+        box: list[Any] = []
+
+        def answer(results: list[Any]) -> None:
+            box.extend(results)
+            answered.set()
+
+        self._writer.put(list(ops), answer)
+        # The writer answers within its own timeout; only a stopped disk can keep it longer.
+        if not answered.wait(timeout):
+            return [OutcomeUnknown(f"{self.path} did not answer within {timeout:g} s") for _ in ops]
+        return box
+
+    def key(self, room: str, name: str) -> str:
+        return f"{self.namespace}/{room}/{name}"
+
+    def now(self) -> Micros:
+        return self._clock()
+
+    def correct(self, now: Micros) -> None:
+        """The host's clock is the engine's clock."""
+
+    async def open(self) -> None:
+        await self.submit(Ping())
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.close_blocking)
+
+    def close_blocking(self) -> None:
+        self._closed = True
+        self._writer.stop()
+
+    def after_fork(self) -> None:
+        # SQLite forbids even closing an inherited connection: it stays with the thread that did not survive.
+        self._turn = Turn(self._flush)
+        self._writer = self._new_writer()
+
+    # ── operations, inside a transaction ──
+
+    def _work(self, db: sqlite3.Connection, ops: list[Op[Any]]) -> tuple[list[Any], Callable[[], None]]:
+        last = db.execute("SELECT value FROM holdfast_meta WHERE key = 'last_now'").fetchone()[0]
+        now = max(self._clock(), last)
+        results: list[Any] = []
+        wakes: list[Wake] = []
+        for op in ops:
+            try:
+                results.append(self._handlers[type(op)](self, db, op, now, wakes))
+            except HoldfastError as error:
+                results.append(error)
+        if now > last and not all(map(_is_read, ops)):
+            db.execute("UPDATE holdfast_meta SET value = ? WHERE key = 'last_now'", (now,))
+        if not wakes:
+            return results, _nothing
+        if self.share_hints:
+            db.executemany(
+                "INSERT INTO holdfast_hint (origin, channel, payload, at) VALUES (?, ?, ?, ?)",
+                [(self.origin, w.inbox, w.payload, now) for w in wakes if not self.is_local(w.inbox)],
+            )
+        return results, lambda: self.deliver(wakes)
+
+    def _apply(self, db: sqlite3.Connection, op: Apply, now: Micros, wakes: list[Wake]) -> Any:
+        key = (self.namespace, op.room.name, op.name)
+        step = op.room.step(self._load(db, op.room, op.name), op.command, now)
+        if step.write:
+            if step.state is None:
+                db.execute("DELETE FROM holdfast_state WHERE space = ? AND room = ? AND name = ?", key)
+            else:
+                db.execute(
+                    "INSERT INTO holdfast_state (space, room, name, doc, keep_until) VALUES (?, ?, ?, ?, ?)"
+                    " ON CONFLICT DO UPDATE SET doc = excluded.doc, keep_until = excluded.keep_until",
+                    (*key, op.room.encode(step.state), step.keep_until),
+                )
+        wakes += step.wakes
+        return step.reply
+
+    def _load(self, db: sqlite3.Connection, room: Any, name: str) -> Any:
+        row = db.execute(
+            "SELECT doc FROM holdfast_state WHERE space = ? AND room = ? AND name = ?",
+            (self.namespace, room.name, name),
+        ).fetchone()
+        return room.decode_state(name, row[0]) if row else None
+
+    def _read(self, db: sqlite3.Connection, op: Read, now: Micros, _: list[Wake]) -> Reading[Any]:
+        return Reading(now, self._load(db, op.room, op.name))
+
+    def _scan(self, db: sqlite3.Connection, op: Scan, now: Micros, _: list[Wake]) -> list[str]:
+        rows = db.execute(
+            "SELECT name FROM holdfast_state WHERE space = ? AND room = ? AND substr(name, 1, ?) = ?"
+            " AND keep_until >= ? ORDER BY name",
+            (self.namespace, op.room.name, len(op.prefix), op.prefix, now),
+        )
+        return [row[0] for row in rows]
+
+    def _tag(self, db: sqlite3.Connection, op: Tag, now: Micros, _: list[Wake]) -> None:
+        db.execute(
+            "INSERT INTO holdfast_tag (space, room, tag, name, keep_until) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET keep_until = max(keep_until, excluded.keep_until)",
+            (self.namespace, op.room.name, op.tag, op.name, now + op.ttl),
+        )
+
+    def _tagged(self, db: sqlite3.Connection, op: Tagged, now: Micros, _: list[Wake]) -> list[str]:
+        rows = db.execute(
+            "SELECT name FROM holdfast_tag WHERE space = ? AND room = ? AND tag = ? AND keep_until > ? ORDER BY name",
+            (self.namespace, op.room.name, op.tag, now),
+        )
+        return [row[0] for row in rows]
+
+    def _untag(self, db: sqlite3.Connection, op: Untag, now: Micros, _: list[Wake]) -> None:
+        db.executemany(
+            "DELETE FROM holdfast_tag WHERE space = ? AND room = ? AND tag = ? AND name = ?",
+            [(self.namespace, op.room.name, op.tag, name) for name in op.names],
+        )
+
+    def _publish(self, db: sqlite3.Connection, op: Publish, now: Micros, wakes: list[Wake]) -> None:
+        wakes.append(Wake(op.channel, op.payload))
+
+    def _ping(self, db: sqlite3.Connection, op: Ping, now: Micros, _: list[Wake]) -> Micros:
+        return now
+
+    _handlers: ClassVar[dict[type, Callable[..., Any]]] = {
+        Apply: _apply,
+        Read: _read,
+        Scan: _scan,
+        Tag: _tag,
+        Tagged: _tagged,
+        Untag: _untag,
+        Publish: _publish,
+        Ping: _ping,
+    }
+
+    def _sweep(self, db: sqlite3.Connection) -> None:
+        """Remove what is past its time. Nobody can tell: an absent row answers the same."""
+        now = self._clock()
+        for table, key in (
+            ("holdfast_state", "space, room, name"),
+            ("holdfast_tag", "space, room, tag, name"),
+        ):
+            db.execute(
+                f"DELETE FROM {table} WHERE ({key}) IN"  # noqa: S608 - names from the line above
+                f" (SELECT {key} FROM {table} WHERE keep_until < ? LIMIT ?)",
+                (now, SWEEP_ROWS),
+            )
+        db.execute("DELETE FROM holdfast_hint WHERE at < ?", (now - HINT_LIFE,))
+
+
+def _is_read(op: Op[Any]) -> bool:
+    return isinstance(op, READS)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,100 @@
+"""The SQLite schema: opened, migrated, refused when it is newer than this code.
+
+Tables are prefixed `holdfast_` and the version lives in one of them, so that Holdfast may share a database
+file with the application it serves.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from importlib.resources import files
+from pathlib import Path
+
+from holdfast.errors import ConfigError, EngineUnavailable, SchemaTooNew
+
+#: How often a busy database is tried again while it is being opened.
+PAUSE = 0.005
+
+
+def connect(path: str, *, synchronous: str) -> sqlite3.Connection:
+    """A connection of our own: autocommit, WAL, and no busy handler, since the stock one starves others."""
+    if path != ":memory:" and not Path(path).absolute().parent.is_dir():
+        raise ConfigError(f"cannot create {path}: its folder does not exist")
+    try:
+        db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+        try:
+            db.execute(f"PRAGMA synchronous = {synchronous}")
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.DatabaseError as error:
+        raise translate(error, path) from error
+    return db
+
+
+def migrate(db: sqlite3.Connection, path: str, *, timeout: float) -> None:
+    """Bring the schema up to date. Processes that start together take turns; the later ones find it done."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            if path != ":memory:":
+                db.execute("PRAGMA journal_mode = WAL")
+            db.execute("BEGIN IMMEDIATE")
+            break
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise translate(error, path) from error
+            time.sleep(PAUSE)
+    try:
+        _upgrade(db, path)
+        db.execute("COMMIT")
+    except BaseException as error:
+        db.execute("ROLLBACK")
+        if isinstance(error, sqlite3.DatabaseError):
+            raise translate(error, path) from error
+        raise
+
+
+def _upgrade(db: sqlite3.Connection, path: str) -> None:
+    db.execute("CREATE TABLE IF NOT EXISTS holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
+    row = db.execute("SELECT value FROM holdfast_meta WHERE key = 'schema'").fetchone()
+    have = row[0] if row else 0
+    scripts = migrations()
+    if have > len(scripts):
+        raise SchemaTooNew(
+            f"{path} has schema {have}, this Holdfast knows {len(scripts)}: upgrade the package before opening it"
+        )
+    for text in scripts[have:]:
+        for statement in text.split(";"):
+            if statement.strip():
+                db.execute(statement)
+    db.execute("INSERT OR REPLACE INTO holdfast_meta VALUES ('schema', ?)", (len(scripts),))
+    db.execute("INSERT OR IGNORE INTO holdfast_meta VALUES ('last_now', 0)")
+
+
+def migrations() -> list[str]:
+    """The scripts, oldest first. A released one never changes."""
+    folder = files("holdfast.engine.migrations") / "sqlite"
+    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".sql"))
+    return [folder.joinpath(name).read_text() for name in names]
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translate(error: sqlite3.Error, path: str) -> Exception:
+    """A SQLite error as one of ours, with the way out."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_NOTADB:
+        return ConfigError(f"{path} is not a SQLite database")
+    if code == sqlite3.SQLITE_FULL:
+        return EngineUnavailable(f"the disk under {path} is full; nothing was written")
+    if code == sqlite3.SQLITE_READONLY:
+        return EngineUnavailable(f"{path} is read-only for this process; nothing was written")
+    if is_busy(error):
+        return EngineUnavailable(f"{path} stayed locked by another process; nothing was written")
+    return EngineUnavailable(f"{path}: {error}; nothing was written")

@@ -1,0 +1,157 @@
+"""Every error that Holdfast raises. One tree; attributes carry the facts, messages carry the way out.
+
+HoldfastError
+├── ConfigError            what you passed, or two callers who disagree; also a ValueError
+├── WrongLoop              an async Holdfast used from a second event loop
+├── Closed                 used after close()
+├── EngineError            the engine, not you
+│   ├── EngineUnavailable  not reachable, nothing happened
+│   ├── OutcomeUnknown     the reply was lost, it may have happened
+│   ├── EngineRefused      the server said no: rights, memory, read-only
+│   ├── CorruptRecord      a stored record that cannot be read
+│   └── SchemaTooNew       written by a newer Holdfast
+└── LockError
+    ├── LockHeld           not free and you asked not to wait
+    ├── LockTimeout        not free within `wait`; also a TimeoutError
+    ├── QueueFull          `max_waiters` are waiting already
+    ├── NotOwner           releasing what is not yours (any more)
+    ├── LeaseLost          the lease ended before you were done
+    └── WouldDeadlock      waiting for what you hold yourself
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class HoldfastError(Exception):
+    """Anything that Holdfast raises."""
+
+
+class ConfigError(HoldfastError, ValueError):
+    """A value that cannot work. The message names it and shows one that can."""
+
+
+class WrongLoop(HoldfastError):
+    """An async Holdfast belongs to the event loop that used it first; make one per loop."""
+
+
+class Closed(HoldfastError):
+    """This Holdfast was closed; make a new one."""
+
+
+class EngineError(HoldfastError):
+    """The engine failed, not the caller."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine cannot be reached. Nothing happened there, so trying again is safe."""
+
+
+class OutcomeUnknown(EngineError):
+    """The request left, its reply never came: it may or may not have happened."""
+
+
+class EngineRefused(EngineError):
+    """The engine answered, and the answer is no: rights, memory, a read-only replica."""
+
+
+class CorruptRecord(EngineError):
+    """A stored record cannot be read: damaged, or written by another version."""
+
+
+class SchemaTooNew(EngineError):
+    """The database was written by a newer Holdfast. Upgrade this process first."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderInfo:
+    """Who holds a lock: what an error or `inspect` can tell about them."""
+
+    lock_id: str
+    fence: int
+    execution_id: str
+    workflow_id: str
+    workflow_name: str
+    locked_at: str
+    expires_at: str
+    exclusive: bool = True
+
+    def __str__(self) -> str:
+        return (
+            f"{self.workflow_name or self.workflow_id or 'unknown'}"
+            f" (execution {self.execution_id or '?'}, lock_id {self.lock_id}, locked_at {self.locked_at})"
+        )
+
+
+class LockError(HoldfastError):
+    """About one lock, semaphore or read-write lock: `.name` says which."""
+
+    name: str
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class LockHeld(LockError):
+    """Somebody else holds it and you asked not to wait. `.holder` says who."""
+
+    def __init__(self, *, name: str, holder: HolderInfo | None, count: int) -> None:
+        who = f"held by {holder}" if holder else "promised to a waiter"
+        super().__init__(f"{name!r} is {who}; {count} hold it or wait. Pass wait=seconds to queue.", name=name)
+        self.holder = holder
+        self.count = count
+
+
+class LockTimeout(LockError, TimeoutError):
+    """Not granted within `wait` seconds; the place in the queue is given up."""
+
+    def __init__(self, *, name: str, waited: float, holder: HolderInfo | None) -> None:
+        who = f"held by {holder}" if holder else "promised to another waiter"
+        super().__init__(f"{name!r} was not free within {waited:g} s: {who}.", name=name)
+        self.waited = waited
+        self.holder = holder
+
+
+class QueueFull(LockError):
+    """As many callers wait as `max_waiters` allows; come back later."""
+
+    def __init__(self, *, name: str, waiters: int) -> None:
+        super().__init__(f"{waiters} callers already wait for {name!r} (max_waiters={waiters}).", name=name)
+        self.waiters = waiters
+
+
+class NotOwner(LockError):
+    """A release of what belongs to somebody else by now. Nothing was released."""
+
+    def __init__(self, *, name: str, lock_id: str, holder: HolderInfo | None) -> None:
+        super().__init__(
+            f"LOGIC ERROR: lock_id {lock_id} does not hold {name!r}; it is held by {holder}. "
+            "The lease ended before this release, or the wrong lock_id was passed.",
+            name=name,
+        )
+        self.lock_id = lock_id
+        self.holder = holder
+
+
+class LeaseLost(LockError):
+    """The lease ended before its work did. Whatever followed was not protected; guard writes with the fence."""
+
+    def __init__(self, *, name: str, lock_id: str, fence: int, reason: str) -> None:
+        super().__init__(f"lease {lock_id} on {name!r} (fence {fence}) was lost: {reason}.", name=name)
+        self.lock_id = lock_id
+        self.fence = fence
+        self.reason = reason
+
+
+class WouldDeadlock(LockError):
+    """This task or thread waits for a lock that only itself can release."""
+
+    def __init__(self, *, name: str, lock_id: str) -> None:
+        super().__init__(
+            f"this task already holds {name!r} (lock_id {lock_id}) and would wait for itself for ever. "
+            "Pass reentrant=True to count instead.",
+            name=name,
+        )
+        self.lock_id = lock_id

@@ -1,0 +1,109 @@
+-- Purpose: the gate's record and the passing of time, shared by every gate script. Mirrors machine.py.
+-- A script is this file followed by its own; cmd is the command, gate the record after `advance`.
+
+local LIFE, OFFER, RECHECK, SLACK, DAY = 30000000, 2000000, 10000000, 1000, 86400000000
+local VERSION, CAPACITY, LAST, SEEN, HOLDERS, QUEUE, GONE = 1, 2, 3, 4, 5, 6, 7
+local TICKET, LOCK_ID, EXCLUSIVE = 1, 2, 3
+local FENCE, SINCE, UNTIL, HOLDER_WHO = 4, 5, 6, 7
+local INBOX, ENTERED, ALIVE, OFFERED, WAITER_WHO = 4, 5, 6, 7, 8
+
+local cmd = cmsgpack.unpack(ARGV[1])
+local NOT_AFTER = cmd[1]
+
+-- ARGV[2] is a test clock; in service time comes from the server.
+local now
+if ARGV[2] then
+  now = tonumber(ARGV[2])
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+local gate
+local stored = redis.call('GET', KEYS[1])
+if stored then
+  local readable, record = pcall(cmsgpack.unpack, stored)
+  if not readable or type(record) ~= 'table' or record[VERSION] ~= 1 then
+    return redis.error_reply('CORRUPT record of another version, or damaged')
+  end
+  gate = record
+  if gate[SEEN] > now then now = gate[SEEN] end
+  gate[SEEN] = now
+else
+  gate = { 1, 0, 0, now, {}, {}, {} }
+end
+
+local function reply(...)
+  return cmsgpack.pack({ ... })
+end
+
+if now > NOT_AFTER then return reply('expired', now) end
+
+local function fits(capacity, taken, taken_exclusively, wants_exclusive)
+  if wants_exclusive then return taken == 0 end
+  return not taken_exclusively and (capacity == 0 or taken < capacity)
+end
+
+-- Offer free places in arrival order; stop at the first who does not fit.
+local function offer()
+  local queue = gate[QUEUE]
+  if #queue == 0 then return end
+  local taken, exclusive = #gate[HOLDERS], false
+  for _, h in ipairs(gate[HOLDERS]) do exclusive = exclusive or h[EXCLUSIVE] end
+  for _, w in ipairs(queue) do
+    if w[OFFERED] == 0 then
+      if not fits(gate[CAPACITY], taken, exclusive, w[EXCLUSIVE]) then return end
+      w[OFFERED] = now + OFFER
+      redis.call('PUBLISH', w[INBOX], w[TICKET])
+    end
+    taken = taken + 1
+    exclusive = exclusive or w[EXCLUSIVE]
+  end
+end
+
+local function keep(list, alive)
+  local kept = {}
+  for _, item in ipairs(list) do
+    if alive(item) then kept[#kept + 1] = item end
+  end
+  return kept
+end
+
+-- Let time pass: what has ended is no longer there, and freed places are offered.
+if #gate[HOLDERS] > 0 then
+  gate[HOLDERS] = keep(gate[HOLDERS], function(h) return h[UNTIL] > now end)
+end
+if #gate[QUEUE] > 0 then
+  gate[QUEUE] = keep(gate[QUEUE], function(w)
+    if w[OFFERED] ~= 0 then return w[OFFERED] > now end
+    return w[ALIVE] > now
+  end)
+end
+if #gate[GONE] > 0 then
+  gate[GONE] = keep(gate[GONE], function(g) return g[2] > now end)
+end
+offer()
+
+local function bury(ticket, gone_until)
+  if gone_until <= now then return end
+  gate[GONE] = keep(gate[GONE], function(g) return g[1] ~= ticket end)
+  gate[GONE][#gate[GONE] + 1] = { ticket, gone_until }
+end
+
+-- The first holder, as a list of none or one.
+local function first_holder()
+  return { gate[HOLDERS][1] }
+end
+
+-- Offer what the command freed, write the record, pass the reply on.
+local function done(...)
+  offer()
+  local last = math.max(gate[SEEN], gate[LAST])
+  for _, h in ipairs(gate[HOLDERS]) do last = math.max(last, h[UNTIL]) end
+  for _, w in ipairs(gate[QUEUE]) do last = math.max(last, w[ALIVE], w[OFFERED]) end
+  for _, g in ipairs(gate[GONE]) do last = math.max(last, g[2]) end
+  local life = string.format('%.0f', math.ceil((last + DAY - now) / 1000))
+  redis.call('SET', KEYS[1], cmsgpack.pack(gate), 'PX', life)
+  return reply(...)
+end
+

@@ -1,0 +1,67 @@
+-- Purpose: enter, refresh, poll and confirm: whatever this ticket needs next.
+-- KEYS: 1 = the gate
+-- ARGV: 1 = {not_after, ticket, lock_id, exclusive, capacity, ttl, inbox, max_waiters, who}; 2 = test clock
+-- Returns: {granted, fence, since, until} | {queued, position, recheck_after, count, holders} |
+--          {held, count, holders} | {full, waiters} | {disagree, capacity} | {expired, now}
+
+local ticket, lock_id, exclusive, capacity, ttl = cmd[2], cmd[3], cmd[4], cmd[5], cmd[6]
+local inbox, max_waiters, who = cmd[7], cmd[8], cmd[9]
+local holders, queue = gate[HOLDERS], gate[QUEUE]
+
+for _, g in ipairs(gate[GONE]) do
+  if g[1] == ticket then return done('expired', now) end
+end
+
+if #holders == 0 and #queue == 0 then
+  gate[CAPACITY] = capacity
+elseif gate[CAPACITY] ~= capacity then
+  return done('disagree', gate[CAPACITY])
+end
+
+local function grant()
+  local fence = math.max(gate[LAST] + 1, now)
+  gate[LAST] = fence
+  holders[#holders + 1] = { ticket, lock_id, exclusive, fence, now, now + ttl, who }
+  return done('granted', fence, now, now + ttl)
+end
+
+local function queued(position)
+  local ends = nil
+  for _, h in ipairs(holders) do ends = math.min(ends or h[UNTIL], h[UNTIL]) end
+  for _, w in ipairs(queue) do
+    if w[OFFERED] ~= 0 then ends = math.min(ends or w[OFFERED], w[OFFERED]) end
+  end
+  local after = ends - now + SLACK + position * OFFER
+  return done('queued', position, math.min(after, RECHECK), #holders + #queue, first_holder())
+end
+
+-- A resend: the first reply was lost.
+for _, h in ipairs(holders) do
+  if h[TICKET] == ticket then
+    h[UNTIL] = now + ttl
+    return done('granted', h[FENCE], h[SINCE], h[UNTIL])
+  end
+end
+
+for i, w in ipairs(queue) do
+  if w[TICKET] == ticket then
+    if w[OFFERED] ~= 0 then
+      table.remove(queue, i)
+      return grant()
+    end
+    w[ALIVE] = now + LIFE
+    return queued(i - 1)
+  end
+end
+
+if #queue == 0 or queue[#queue][OFFERED] ~= 0 then
+  local taken_exclusively = false
+  for _, h in ipairs(holders) do taken_exclusively = taken_exclusively or h[EXCLUSIVE] end
+  for _, w in ipairs(queue) do taken_exclusively = taken_exclusively or w[EXCLUSIVE] end
+  if fits(gate[CAPACITY], #holders + #queue, taken_exclusively, exclusive) then return grant() end
+end
+
+if max_waiters == 0 then return done('held', #holders + #queue, first_holder()) end
+if #queue >= max_waiters then return done('full', #queue) end
+queue[#queue + 1] = { ticket, lock_id, exclusive, inbox, now, now + LIFE, 0, who }
+return queued(#queue - 1)

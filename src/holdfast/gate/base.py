@@ -1,0 +1,78 @@
+"""What lock, semaphore and read-write lock have in common in both APIs: checked options."""
+
+from __future__ import annotations
+
+from holdfast import inputs
+from holdfast.core import Core
+from holdfast.gate.flows import NOBODY, Caller, Spec
+from holdfast.inputs import Duration
+
+#: Longer queues make the record slow to rewrite; whoever comes later hears QueueFull.
+MAX_WAITERS = 1000
+
+
+class BaseGate:
+    """A named gate seen by one caller. Cheap: make one where you need it."""
+
+    __slots__ = ("_core", "_spec", "_wait")
+
+    def __init__(
+        self,
+        core: Core,
+        name: str,
+        *,
+        exclusive: bool,
+        capacity: int,
+        ttl: Duration | None,
+        wait: Duration | None,
+        renew: bool | None,
+        max_hold: Duration | None,
+        max_waiters: int,
+        reentrant: bool,
+    ) -> None:
+        policy = core.policy
+        self._core = core
+        self._wait = None if wait is None else inputs.seconds(wait, "wait", zero=True)
+        self._spec = Spec(
+            inputs.name(name),
+            exclusive,
+            capacity,
+            policy.lock_ttl if ttl is None else inputs.seconds(ttl, "ttl"),
+            policy.lock_renew if renew is None else renew,
+            policy.lock_max_hold if max_hold is None else inputs.seconds(max_hold, "max_hold"),
+            max_waiters if max_waiters == MAX_WAITERS else inputs.count(max_waiters, "max_waiters"),
+            reentrant,
+        )
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def _patience(self, wait: Duration | Unset | None) -> float | None:
+        if isinstance(wait, Unset):
+            return self._wait
+        return None if wait is None else inputs.seconds(wait, "wait", zero=True)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._spec.name!r}>"
+
+
+class Unset:
+    """Not passed; None means something else."""
+
+
+UNSET = Unset()
+
+
+def caller(lock_id: str, execution_id: str, workflow_id: str, workflow_name: str) -> Caller:
+    if not (lock_id or execution_id or workflow_id or workflow_name):
+        return NOBODY
+    for value, what in (
+        (lock_id, "lock_id"),
+        (execution_id, "execution_id"),
+        (workflow_id, "workflow_id"),
+        (workflow_name, "workflow_name"),
+    ):
+        if value:
+            inputs.name(value, what)
+    return Caller(lock_id, execution_id, workflow_id, workflow_name)

@@ -1,0 +1,11 @@
+-- Purpose: remove what one execution holds or waits for, and nothing else.
+-- KEYS: 1 = the gate
+-- ARGV: 1 = {not_after, execution_id}; 2 = test clock
+-- Returns: {removed, fence, holders} | {expired, now}
+
+local execution_id = cmd[2]
+
+local removed = keep(gate[HOLDERS], function(h) return h[HOLDER_WHO][1] == execution_id end)
+gate[HOLDERS] = keep(gate[HOLDERS], function(h) return h[HOLDER_WHO][1] ~= execution_id end)
+gate[QUEUE] = keep(gate[QUEUE], function(w) return w[WAITER_WHO][1] ~= execution_id end)
+return done('removed', gate[LAST], removed)

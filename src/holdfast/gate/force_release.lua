@@ -1,0 +1,9 @@
+-- Purpose: take the lease away from whoever holds it and move the fence on.
+-- KEYS: 1 = the gate
+-- ARGV: 1 = {not_after}; 2 = test clock
+-- Returns: {removed, fence, holders} | {expired, now}
+
+local removed = gate[HOLDERS]
+gate[HOLDERS] = {}
+gate[LAST] = math.max(gate[LAST] + 1, now)
+return done('removed', gate[LAST], removed)

@@ -1,0 +1,180 @@
+"""Locks for async code: `async with hf.lock("invoice:42"): …`."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Any
+
+from holdfast import inputs
+from holdfast.core import Core
+from holdfast.errors import LockHeld
+from holdfast.gate import flows
+from holdfast.gate.base import UNSET, BaseGate, Unset, caller
+from holdfast.gate.held import Held
+from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
+from holdfast.inputs import Duration
+from holdfast.lease import LIVE, LOST
+
+
+class Loss:
+    """Awaitable: True once the lease is lost, False when it was given back instead."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def is_set(self) -> bool:
+        return self._lease.is_lost
+
+    def __await__(self) -> Generator[Any, None, bool]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> bool:
+        lease = self._lease
+        latch = lease.core.port.latch()
+        lease.on_end(latch.set)
+        while lease.state is LIVE:
+            await lease.core.port.park(latch, None)
+        return lease.state is LOST
+
+
+class Lease(Held):
+    """A held lock, permit, read or write. Work after `lost` is unsafe."""
+
+    __slots__ = ()
+
+    @property
+    def lost(self) -> Loss:
+        """`await lease.lost` returns when the lease is lost."""
+        return Loss(self)
+
+    async def renew(self, ttl: Duration | None = None) -> None:
+        """Extend it now, perhaps to another TTL. Raises LeaseLost; a lost lease never comes back."""
+        await flows.renew(self, None if ttl is None else inputs.seconds(ttl, "ttl"))
+
+    async def release(self) -> Released:
+        """Give it back. Raises NotOwner when somebody else holds it by now."""
+        return await flows.release(self)
+
+
+class Body:
+    """The code inside an `async with`: cancelled when its lease is lost, as asyncio.timeout would."""
+
+    __slots__ = ("_cancelling", "_fired", "_task", "lease")
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self._task = asyncio.current_task()
+        self._cancelling = self._task.cancelling() if self._task else 0
+        self._fired = False
+        lease.watcher = self._lost
+        if lease.state is LOST:
+            self._lost()
+
+    def _lost(self) -> None:
+        self.lease.core.port.signal(self._cancel)
+
+    def _cancel(self) -> None:
+        if self.lease.watcher is not None and self._task is not None and not self._fired:
+            self._fired = True
+            self._task.cancel()
+
+    def close(self) -> bool:
+        """The body has ended. True when the cancellation it saw was ours."""
+        self.lease.watcher = None
+        return self._fired and self._task is not None and self._task.uncancel() <= self._cancelling
+
+
+class AsyncGate(BaseGate):
+    """Acquire, try, or enter as a context manager."""
+
+    __slots__ = ("_bodies",)
+
+    def __init__(self, core: Core, name: str, **options: Any) -> None:
+        super().__init__(core, name, **options)
+        self._bodies: dict[object, list[Body]] = {}
+
+    async def acquire(
+        self,
+        *,
+        wait: Duration | Unset | None = UNSET,
+        lock_id: str = "",
+        execution_id: str = "",
+        workflow_id: str = "",
+        workflow_name: str = "",
+    ) -> Lease:
+        """Take it. `wait=0` raises LockHeld at once, seconds raise LockTimeout, None waits for ever."""
+        who = caller(lock_id, execution_id, workflow_id, workflow_name)
+        return await flows.acquire(self._core, self._spec, who, self._patience(wait), Lease)
+
+    async def try_acquire(
+        self, *, lock_id: str = "", execution_id: str = "", workflow_id: str = "", workflow_name: str = ""
+    ) -> Lease | None:
+        """Take it if it is free right now."""
+        try:
+            return await self.acquire(
+                wait=0,
+                lock_id=lock_id,
+                execution_id=execution_id,
+                workflow_id=workflow_id,
+                workflow_name=workflow_name,
+            )
+        except LockHeld:
+            return None
+
+    async def __aenter__(self) -> Lease:
+        lease = await flows.acquire(self._core, self._spec, flows.NOBODY, self._wait, Lease)
+        self._bodies.setdefault(asyncio.current_task(), []).append(Body(lease))
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        bodies = self._bodies[task]
+        body = bodies.pop()
+        if not bodies:
+            del self._bodies[task]
+        ours = body.close()
+        loss = await flows.leave_body(body.lease)
+        if loss is not None and (kind is None or (ours and kind is asyncio.CancelledError)):
+            raise loss from error
+
+
+class Lock(AsyncGate):
+    """One holder at a time, first come, first served."""
+
+    __slots__ = ()
+
+
+class Locks:
+    """Look at locks, semaphores and read-write locks, and set right what went wrong."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def inspect(self, name: str) -> Inspection:
+        """Holders, queue with waiting times, and the fence of one name."""
+        return await flows.inspect(self._core, inputs.name(name))
+
+    async def list(self, prefix: str = "") -> builtins.list[Inspection]:
+        """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
+        return await flows.list_gates(self._core, prefix)
+
+    async def release(self, name: str, lock_id: str) -> Released:
+        """Release what another process took, by its lock_id. Verifies ownership."""
+        return await flows.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id"))
+
+    async def force_release(self, name: str) -> ForceReleased:
+        """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
+        return await flows.force_release(self._core, inputs.name(name))
+
+    async def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None) -> Cleanup:
+        """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
+        return await flows.cleanup(self._core, inputs.name(execution_id, "execution_id"), flows.checked(scopes))

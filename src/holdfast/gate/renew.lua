@@ -1,0 +1,15 @@
+-- Purpose: extend a live lease. Never brings a lost one back.
+-- KEYS: 1 = the gate
+-- ARGV: 1 = {not_after, ticket, fence, ttl}; 2 = test clock
+-- Returns: {renewed, until} | {lost, holders} | {expired, now}
+
+local ticket, fence, ttl = cmd[2], cmd[3], cmd[4]
+
+gate[LAST] = math.max(gate[LAST], fence)
+for _, h in ipairs(gate[HOLDERS]) do
+  if h[TICKET] == ticket then
+    h[UNTIL] = now + ttl
+    return done('renewed', h[UNTIL])
+  end
+end
+return done('lost', first_holder())

@@ -1,0 +1,140 @@
+"""The shared listener: any number of subscribers on one subscription per channel.
+
+    idle → starting → running → stopping → idle
+
+It starts with the first subscriber and stops with the last. It is a machine of events without I/O: the hub calls
+`opened`, `open_failed`, `closed`, `close_failed`, `interrupted` and `dispatch` as its transport tells; the listener
+calls `open` and `close`. The hub's lock is held around every call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+log = logging.getLogger("holdfast.hub")
+
+State = Literal["idle", "starting", "running", "stopping"]
+#: What a subscriber is told instead of a payload when messages may have been missed.
+MISSED = None
+
+
+class Subscriber:
+    """One callback on one channel. `ready` runs once when the channel is heard, or with the error that forbids it."""
+
+    __slots__ = ("active", "callback", "error", "is_ready", "ready")
+
+    def __init__(self, callback: Callable[[str | None], None], ready: Callable[[], None]) -> None:
+        self.callback = callback
+        self.ready = ready
+        self.active = True
+        self.is_ready = False
+        self.error: Exception | None = None
+
+    def settle(self, error: Exception | None = None) -> None:
+        if not self.is_ready:
+            self.is_ready = error is None
+            self.error = error
+            self.ready()
+
+    def tell(self, payload: str | None) -> None:
+        """One that throws does not disturb its neighbours."""
+        if not self.active:
+            return
+        try:
+            self.callback(payload)
+        except Exception:
+            log.exception("a subscriber failed")
+
+
+class Listener:
+    """One channel's subscription and who shares it."""
+
+    def __init__(self, channel: str, *, start: Callable[[str], None], stop: Callable[[str], None]) -> None:
+        self.channel = channel
+        self.state: State = "idle"
+        self.subscribers: list[Subscriber] = []
+        self._open = start
+        self._close = stop
+        #: True after a break: at the next `opened` everybody is told that something may have been missed.
+        self._broken = False
+
+    def add(self, subscriber: Subscriber) -> None:
+        self.subscribers.append(subscriber)
+        if self.state == "running":
+            subscriber.settle()
+        elif self.state == "idle":
+            self._start()
+        # starting: `opened` serves it; stopping: `closed` starts again because somebody is here.
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """Safe twice. No callback comes after it."""
+        subscriber.active = False
+        if subscriber in self.subscribers:
+            self.subscribers.remove(subscriber)
+        if not self.subscribers and self.state == "running":
+            self._stop()
+        # starting: `opened` finds nobody and stops.
+
+    def opened(self) -> None:
+        if self.state not in ("starting", "running"):
+            return
+        self.state = "running"
+        if not self.subscribers:
+            self._stop()
+            return
+        broken, self._broken = self._broken, False
+        for subscriber in list(self.subscribers):
+            known = subscriber.is_ready
+            subscriber.settle()
+            if broken and known:
+                subscriber.tell(MISSED)
+
+    def open_failed(self, error: Exception) -> None:
+        """Back to idle; those who waited are told, and whoever comes next tries again."""
+        if self.state != "starting":
+            return
+        self.state = "idle"
+        waiting, self.subscribers = self.subscribers, []
+        for subscriber in waiting:
+            subscriber.active = False
+            subscriber.settle(error)
+
+    def closed(self) -> None:
+        if self.state != "stopping":
+            return
+        self.state = "idle"
+        if self.subscribers:
+            self._start()
+
+    def close_failed(self, error: Exception) -> None:
+        """The transport is done with it either way; a stray message finds no subscriber."""
+        log.debug("closing %s failed: %s", self.channel, error)
+        self.closed()
+
+    def interrupted(self) -> None:
+        """The transport broke. It opens again by itself whatever still has subscribers."""
+        if self.state == "stopping":
+            self.closed()
+        elif self.state == "running":
+            self.state = "starting"
+            self._broken = True
+
+    def dispatch(self, payload: str) -> None:
+        for subscriber in list(self.subscribers):
+            subscriber.tell(payload)
+
+    def _start(self) -> None:
+        self.state = "starting"
+        try:
+            self._open(self.channel)
+        except Exception as error:  # noqa: BLE001 - whatever a transport raises, the subscribers hear of it
+            self.open_failed(error)
+
+    def _stop(self) -> None:
+        self.state = "stopping"
+        try:
+            self._close(self.channel)
+        except Exception as error:  # noqa: BLE001 - the same
+            self.close_failed(error)

@@ -1,0 +1,115 @@
+"""Hints within a process, and between processes that share a SQLite file.
+
+Own messages are delivered after the commit, directly. Other processes' messages lie in `holdfast_hint`; a thread
+looks at the file's change counter (some microseconds) and reads the table only when it moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Sequence
+
+from holdfast.engine.base import Wake, steady
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.engine.sqlite.schema import connect
+from holdfast.hub.base import Hub
+
+#: How often the change counter is looked at while things happen, and when nothing has for a while.
+BUSY, QUIET = 0.005, 0.02
+#: How long "for a while" is.
+CALM = 2.0
+
+
+class LocalHub(Hub):
+    """The hub of the embedded engine."""
+
+    def __init__(self, engine: SqliteEngine, *, inbox: str, origin: str) -> None:
+        super().__init__()
+        self._engine = engine
+        self.attach(inbox=inbox, origin=origin)
+        self._poller: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._active = 0.0
+
+    def attach(self, *, inbox: str, origin: str) -> None:
+        """Tell the engine who we are. The inbox is nobody else's, so its messages need no table."""
+        self._engine.origin = origin
+        self._engine.deliver = self._after_commit
+        self._engine.is_local = inbox.__eq__
+
+    def _after_commit(self, wakes: Sequence[Wake]) -> None:
+        for wake in wakes:
+            self.deliver(wake.inbox, wake.payload)
+
+    def _open(self, channel: str) -> None:
+        self._active = steady()
+        if not self._engine.share_hints:
+            self._listeners[channel].opened()
+        elif self._poller is None:
+            self._poller = threading.Thread(target=self._poll, name="holdfast-hub", daemon=True)
+            self._poller.start()  # it says `opened` once it knows where the table ends
+        elif self._stop.is_set():
+            raise RuntimeError("this hub is closed")
+        else:
+            self._listeners[channel].opened()
+
+    def _close(self, channel: str) -> None:
+        self._listeners[channel].closed()
+
+    def _poll(self) -> None:
+        db = None
+        version = last = 0
+        try:
+            while not self._stop.is_set():
+                try:
+                    if db is None:
+                        db = connect(self._engine.path, synchronous="normal")
+                        version = self._version(db)
+                        last = self._last(db)
+                        with self._lock:
+                            for channel in self.wanted():
+                                self._listeners[channel].opened()
+                    if (seen := self._version(db)) != version:
+                        version = seen
+                        last = self._read(db, last)
+                except sqlite3.Error:  # busy, or the file went away: hints only, the next look will do
+                    pass
+                self._stop.wait(BUSY if steady() - self._active < CALM else QUIET)
+        finally:
+            if db is not None:
+                db.close()
+
+    @staticmethod
+    def _version(db: sqlite3.Connection) -> int:
+        return int(db.execute("PRAGMA data_version").fetchone()[0])
+
+    @staticmethod
+    def _last(db: sqlite3.Connection) -> int:
+        return int(
+            db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'holdfast_hint'").fetchone()[0]
+        )
+
+    def _read(self, db: sqlite3.Connection, last: int) -> int:
+        rows = db.execute(
+            "SELECT id, origin, channel, payload FROM holdfast_hint WHERE id > ? ORDER BY id", (last,)
+        ).fetchall()
+        for row_id, origin, channel, payload in rows:
+            last = row_id
+            if origin != self._engine.origin:
+                self._active = steady()
+                self.deliver(channel, payload)
+        return last
+
+    def close(self) -> None:
+        self._stop.set()
+        poller, self._poller = self._poller, None
+        if poller is not None and poller is not threading.current_thread():
+            with contextlib.suppress(RuntimeError):
+                poller.join()
+
+    def after_fork(self) -> None:
+        self._reset()
+        self._poller = None
+        self._stop = threading.Event()

@@ -1,0 +1,109 @@
+"""What callers pass, checked at the edge: durations, names, key templates."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import string
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+from holdfast.errors import ConfigError
+
+Duration = float | int | timedelta
+
+#: Names become keys; longer ones are a mistake more often than a wish.
+LONGEST_NAME = 512
+#: Ten years: far enough for any lease, near enough for 53-bit microseconds.
+LONGEST_DURATION = 10 * 365 * 86400.0
+
+
+def seconds(value: Duration, what: str, *, zero: bool = False) -> float:
+    """A duration as seconds, above 0 (or `zero` allowed) and below ten years."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    given = cast("object", value)  # callers without a type checker pass anything
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or math.isnan(given):
+        raise ConfigError(f"{what} is a number of seconds or a timedelta, as in {what}=30; got {value!r}")
+    if value < 0 or (value == 0 and not zero) or value > LONGEST_DURATION:
+        least = "0 or more" if zero else "above 0"
+        raise ConfigError(f"{what} must be {least} and below ten years; got {value!r}")
+    return float(value)
+
+
+def micros(value: float) -> int:
+    """Seconds as the engine's microseconds; never rounded down to nothing."""
+    return max(1, round(value * 1_000_000))
+
+
+def count(value: int, what: str, *, least: int = 1) -> int:
+    given = cast("object", value)
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise ConfigError(f"{what} is a whole number, {least} or more; got {value!r}")
+    return value
+
+
+def name(value: str, what: str = "name") -> str:
+    """Any text of 1 to 512 bytes: braces, colons, newlines, NUL and unicode are all fine."""
+    given = cast("object", value)
+    if not isinstance(given, str):
+        raise ConfigError(f"{what} is text, as in 'invoice:42'; got {type(given).__name__}")
+    try:
+        length = len(value.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what} {value!r} is not valid unicode (lone surrogates)") from None
+    if not 1 <= length <= LONGEST_NAME:
+        raise ConfigError(f"{what} has 1 to {LONGEST_NAME} bytes; got {length}")
+    return value
+
+
+def namespace(value: str) -> str:
+    """A short plain prefix, shared by everything that shall meet."""
+    name(value, "namespace")
+    if any(c in value for c in "{}%") or not value.isprintable():
+        raise ConfigError(f"namespace {value!r} has braces, percent signs or control characters; try 'holdfast'")
+    return value
+
+
+class Template:
+    """A key made from a function's arguments: "user:{user_id}", "resource:{0}", "{order.id}"."""
+
+    def __init__(self, text: str, function: Callable[..., Any]) -> None:
+        self.text = text
+        self._signature = inspect.signature(function)
+        self._formatter = string.Formatter()
+        named = {p.name for p in self._signature.parameters.values()}
+        takes_any = {p.kind for p in self._signature.parameters.values()}
+        try:
+            fields = [field for _, field, _, _ in self._formatter.parse(text) if field is not None]
+        except ValueError as error:
+            raise ConfigError(f"key template {text!r}: {error}") from None
+        for field in fields:
+            root = field.partition(".")[0].partition("[")[0]
+            known = root in named or (root.isdigit() and self._takes(int(root)))
+            if not known and inspect.Parameter.VAR_KEYWORD not in takes_any:
+                raise ConfigError(
+                    f"key template {text!r}: {getattr(function, '__qualname__', function)} has no argument"
+                    f" {root!r}; it has {', '.join(self._signature.parameters) or 'none'}"
+                )
+
+    def _takes(self, position: int) -> bool:
+        kinds = [p.kind for p in self._signature.parameters.values()]
+        return position < len(kinds) or inspect.Parameter.VAR_POSITIONAL in kinds
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        by_position: list[Any] = []
+        by_name: dict[str, Any] = {}
+        for parameter in self._signature.parameters.values():
+            value = bound.arguments[parameter.name]
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                by_position += value
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                by_name |= value
+            else:
+                by_position.append(value)
+            by_name.setdefault(parameter.name, value)
+        return self._formatter.vformat(self.text, by_position, by_name)

@@ -1,0 +1,175 @@
+"""The keeper: one thread per engine that renews every lease of the process, in one call for all of them.
+
+A thread, because a blocked event loop must not lose leases; on a link of its own, because a full pipe must not
+delay them. A failed call is tried again until the lease really ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from holdfast.engine.base import Engine, Op, steady
+from holdfast.errors import EngineError
+from holdfast.lease import LIVE, BaseLease
+from holdfast.telemetry import Telemetry
+
+#: Leases due within this part of their TTL are renewed along with those due now: fewer trips.
+TOGETHER = 1 / 6
+#: After a failed call: a fraction of the shortest life left, within these bounds.
+RETRY_AT_LEAST, RETRY_AT_MOST = 0.02, 1.0
+#: A renewal call may take this long at most, so that one silent server does not hide the end of other leases.
+LONGEST_CALL = 5.0
+FOREVER = float("inf")
+
+
+class Keeper:
+    """Renews what is added until it is discarded, lost, or past its `max_hold`."""
+
+    def __init__(self, engine: Engine, telemetry: Telemetry) -> None:
+        self._engine = engine
+        self._telemetry = telemetry
+        self._reset()
+
+    def _reset(self) -> None:
+        self._leases: dict[BaseLease, None] = {}
+        self._later: list[tuple[Op[Any], float]] = []
+        self._wake_at = FOREVER
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def add(self, lease: BaseLease) -> None:
+        self._leases[lease] = None
+        if lease.due < self._wake_at or lease.deadline < self._wake_at:
+            self._nudge(min(lease.due, lease.deadline))
+
+    def discard(self, lease: BaseLease) -> None:
+        self._leases.pop(lease, None)
+
+    def changed(self, lease: BaseLease) -> None:
+        """Its times moved closer."""
+        self._nudge(min(lease.due, lease.deadline))
+
+    def later(self, op: Op[Any], until: float) -> None:
+        """Something that could not be said now (a release, a withdrawal): keep saying it until `until`."""
+        with self._lock:
+            self._later.append((op, until))
+        self._nudge(steady())
+
+    def _nudge(self, at: float) -> None:
+        with self._changed:
+            self._wake_at = min(self._wake_at, at)
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stopping:
+                    pause = self._wake_at - steady()
+                    if pause <= 0:
+                        break
+                    self._changed.wait(None if pause == FOREVER else pause)
+                if self._stopping:
+                    return
+                self._wake_at = FOREVER
+            try:
+                wake_at = self.tick()
+            except Exception:  # noqa: BLE001 - this thread keeps every lease alive: it must go on
+                self._telemetry.emit("keeper.failed")
+                wake_at = steady() + RETRY_AT_MOST
+            with self._changed:
+                self._wake_at = min(self._wake_at, wake_at)
+
+    def tick(self) -> float:
+        """Renew what is due, give up what has ended; answers when to look again."""
+        now = steady()
+        due: list[BaseLease] = []
+        soon: list[BaseLease] = []
+        for lease in list(self._leases):
+            if lease.state is not LIVE:
+                self.discard(lease)
+            elif now >= lease.deadline:
+                self._lose(lease, "it ran out before it could be renewed")
+            elif lease.due <= now:
+                due.append(lease)
+            elif lease.due <= now + lease.ttl * TOGETHER:
+                soon.append(lease)
+        if due:
+            self._renew(due + soon, now)
+        if self._later:
+            self._say_later(now)
+        wake_at = min((min(lease.due, lease.deadline) for lease in list(self._leases)), default=FOREVER)
+        return min(wake_at, steady() + RETRY_AT_MOST / 4) if self._later else wake_at
+
+    def _renew(self, leases: list[BaseLease], now: float) -> None:
+        asking: list[tuple[BaseLease, float]] = []
+        for lease in leases:
+            if ttl := lease.next_ttl(now):
+                asking.append((lease, ttl))
+            else:
+                lease.due = FOREVER  # max_hold is reached: it may run out now
+        if not asking:
+            return
+        shortest = min((lease.deadline for lease in list(self._leases)), default=FOREVER) - now
+        timeout = min(LONGEST_CALL, max(RETRY_AT_LEAST, shortest / 2))
+        not_after = self._engine.now() + int(LONGEST_CALL * 1_000_000)
+        sent = steady()
+        replies = self._engine.apply_many([lease.renewal(not_after, ttl) for lease, ttl in asking], timeout)
+        failed = 0
+        for (lease, ttl), reply in zip(asking, replies, strict=True):
+            if isinstance(reply, BaseException):
+                failed += 1
+                left = lease.deadline - steady()
+                lease.due = steady() + min(RETRY_AT_MOST, max(RETRY_AT_LEAST, left / 8))
+                continue
+            until, why = lease.judge(reply)
+            if why:
+                self._lose(lease, why)
+            elif until:
+                lease.extend(until, sent, ttl)
+                if lease.hold_until <= sent + ttl:
+                    lease.due = FOREVER
+            else:  # too late for the engine's clock: `judge` has corrected it, ask again at once
+                lease.due = sent
+        self._telemetry.emit("lease.renewed", count=len(asking) - failed, failed=failed)
+
+    def _lose(self, lease: BaseLease, reason: str) -> None:
+        self.discard(lease)
+        lease.lose(reason)
+        self._telemetry.emit("lease.lost", name=lease.name, lock_id=lease.id, fence=lease.fence, reason=reason)
+
+    def _say_later(self, now: float) -> None:
+        with self._lock:
+            saying, self._later = self._later, []
+        answers = self._engine.apply_many([op for op, _ in saying], LONGEST_CALL)
+        again = [
+            (op, until)
+            for (op, until), answer in zip(saying, answers, strict=True)
+            if isinstance(answer, EngineError) and until > now
+        ]
+        with self._lock:
+            self._later += again
+
+    def close(self) -> None:
+        """Stop. What is still unsaid is said once more; leases that remain run out by themselves. Safe twice."""
+        with self._changed:
+            self._stopping = True
+            thread = self._thread
+            self._changed.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        if self._later:
+            self._say_later(steady())
+            self._later = []
+
+    def after_fork(self) -> None:
+        """The parent's leases are not ours."""
+        inherited = list(self._leases)
+        self._reset()
+        for lease in inherited:
+            lease.lose("this process was forked; the lease stays with its parent")

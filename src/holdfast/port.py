@@ -1,0 +1,177 @@
+"""The two worlds a flow can run in: an event loop, or threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from holdfast.engine.base import Engine, Op
+from holdfast.errors import WrongLoop
+from holdfast.flow import Latch, run
+
+T = TypeVar("T")
+
+
+class AsyncLatch:
+    """Set from any thread, waited for by one task."""
+
+    __slots__ = ("_flag", "_loop", "_thread", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        self._loop = loop
+        self._thread = thread
+        self._flag = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._wake()
+            return
+        with suppress(RuntimeError):  # the loop is closed; nobody waits
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._flag = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def clear(self) -> None:
+        self._flag = False
+
+    async def wait(self, timeout: float | None) -> bool:
+        if self._flag:
+            return True
+        waiter = self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(timeout, _expire, waiter) if timeout is not None else None
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return self._flag
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class AsyncPort:
+    """Awaits. Belongs to the first event loop that uses it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._background: set[asyncio.Task[Any]] = set()
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop this belongs to, which must be the running one."""
+        running = asyncio.get_running_loop()
+        if running is not self._loop:
+            if self._loop is not None:
+                raise WrongLoop("this Holdfast belongs to another event loop; make one per loop")
+            self._loop = running
+            self._thread = threading.get_ident()
+        return running
+
+    def latch(self) -> AsyncLatch:
+        return AsyncLatch(self.loop(), self._thread)
+
+    def owner(self) -> object:
+        return asyncio.current_task()
+
+    async def apply(self, op: Op[T]) -> T:
+        if asyncio.get_running_loop() is not self._loop:
+            self.loop()
+        return await self._engine.submit(op)
+
+    async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
+        self.loop()
+        return list(await asyncio.gather(*[self._engine.submit(op) for op in ops]))
+
+    async def park(self, latch: Latch, timeout: float | None) -> bool:
+        assert isinstance(latch, AsyncLatch)  # noqa: S101 - made by this port
+        return await latch.wait(timeout)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.get_running_loop().create_task(coro)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not task.cancelled():
+                task.exception()
+            raise cancelled
+        return task.result()
+
+    def signal(self, callback: Any) -> None:
+        """Run `callback` on the loop, from any thread."""
+        if self._loop is None:
+            return
+        with suppress(RuntimeError):  # closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(callback)
+
+    def after_fork(self) -> None:
+        self._loop = None
+        self._background = set()
+
+
+class BlockingPort:
+    """Never suspends. Any thread may use it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def latch(self) -> BlockingLatch:
+        return BlockingLatch()
+
+    def owner(self) -> object:
+        return threading.current_thread()
+
+    async def apply(self, op: Op[T]) -> T:
+        (answer,) = self._engine.apply_many([op])
+        if isinstance(answer, BaseException):
+            raise answer
+        result: T = answer
+        return result
+
+    async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
+        answers = self._engine.apply_many(ops)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    async def park(self, latch: Latch, timeout: float | None) -> bool:
+        assert isinstance(latch, BlockingLatch)  # noqa: S101 - made by this port
+        return latch.wait(timeout)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - this port is the blocking one
+
+    async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
+        return run(coro)
+
+    def signal(self, callback: Any) -> None:
+        callback()
+
+    def after_fork(self) -> None:
+        pass
+
+
+class BlockingLatch(threading.Event):
+    """An event that many may wait for."""

@@ -1,0 +1,135 @@
+"""What both Holdfasts offer by the same names; only the types of what they hand out differ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from holdfast import inputs
+from holdfast.core import Core
+from holdfast.engine.base import Engine
+from holdfast.gate.base import MAX_WAITERS
+from holdfast.inputs import Duration
+from holdfast.policy import BALANCED, Policy
+from holdfast.telemetry import Telemetry
+
+LockT = TypeVar("LockT")
+SemaphoreT = TypeVar("SemaphoreT")
+ReadWriteT = TypeVar("ReadWriteT")
+
+NAMESPACE = "holdfast"
+
+
+class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
+    """The doors to every room."""
+
+    _core: Core
+    _lock_type: Callable[..., LockT]
+    _semaphore_type: Callable[..., SemaphoreT]
+    _rwlock_type: Callable[..., ReadWriteT]
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Subscribe to what happens inside: `hf.telemetry.subscribe(print)`."""
+        return self._core.telemetry
+
+    @property
+    def engine(self) -> Engine:
+        return self._core.engine
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+        max_waiters: int = MAX_WAITERS,
+        reentrant: bool = False,
+    ) -> LockT:
+        """One holder at a time, first come, first served, with a fence.
+
+        ttl: seconds the lease lives without renewal (30). wait: seconds to queue; 0 not at all, None for ever.
+        renew: keep it alive in the background (yes). max_hold: renewal stops after that (1 h).
+        max_waiters: the longest queue to join. reentrant: count instead of refusing a second entry of one task.
+        """
+        return self._lock_type(
+            self._core,
+            name,
+            exclusive=True,
+            capacity=1,
+            ttl=ttl,
+            wait=wait,
+            renew=renew,
+            max_hold=max_hold,
+            max_waiters=max_waiters,
+            reentrant=reentrant,
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+        max_waiters: int = MAX_WAITERS,
+    ) -> SemaphoreT:
+        """At most `permits` holders at a time. All callers of one name must agree on the number while it is in use."""
+        return self._semaphore_type(
+            self._core,
+            name,
+            exclusive=False,
+            capacity=inputs.count(permits, "permits"),
+            ttl=ttl,
+            wait=wait,
+            renew=renew,
+            max_hold=max_hold,
+            max_waiters=max_waiters,
+            reentrant=False,
+        )
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+        max_waiters: int = MAX_WAITERS,
+        reentrant: bool = False,
+    ) -> ReadWriteT:
+        """Many readers or one writer: `.read()` and `.write()`. In arrival order, so neither starves."""
+        return self._rwlock_type(
+            self._core,
+            name,
+            ttl=ttl,
+            wait=wait,
+            renew=renew,
+            max_hold=max_hold,
+            max_waiters=max_waiters,
+            reentrant=reentrant,
+        )
+
+
+class Settings:
+    """What a Holdfast was asked for, with the environment filled in."""
+
+    __slots__ = ("namespace", "policy", "url")
+
+    def __init__(self, url: str | None, namespace: str | None, profile: Policy | None) -> None:
+        self.url = url or os.environ.get("HOLDFAST_URL") or "sqlite:///holdfast.db"
+        self.namespace = inputs.namespace(namespace or os.environ.get("HOLDFAST_NAMESPACE") or NAMESPACE)
+        self.policy = profile or BALANCED
+
+
+def observer(telemetry: Telemetry, prefix: str) -> Callable[[str], None]:
+    def observe(event: str) -> None:
+        telemetry.emit(f"{prefix}.{event}")
+
+    return observe

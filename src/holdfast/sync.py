@@ -1,0 +1,294 @@
+"""Holdfast for blocking code: the same names, the same flows, any number of threads."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from holdfast import channel as channels
+from holdfast import inputs
+from holdfast.app import build_core
+from holdfast.channel import Ear, Message
+from holdfast.core import Core
+from holdfast.engine.base import Engine, Ping
+from holdfast.errors import ConfigError, LockHeld
+from holdfast.flow import run
+from holdfast.gate import flows
+from holdfast.gate.base import UNSET, BaseGate, Unset, caller
+from holdfast.gate.held import Held
+from holdfast.gate.machine import UNLIMITED
+from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
+from holdfast.inputs import Duration, Template
+from holdfast.lease import LOST
+from holdfast.policy import Policy
+from holdfast.rooms import Rooms, Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Lease(Held):
+    """A held lock, permit, read or write. Work after `lost` is unsafe: a thread cannot be stopped, so check()."""
+
+    __slots__ = ("_lost_event",)
+    _lost_event: threading.Event
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when the lease is lost."""
+        event = getattr(self, "_lost_event", None)
+        if event is None:
+            event = self._lost_event = threading.Event()
+            self.on_end(lambda: event.set() if self.state is LOST else None)
+        return event
+
+    def renew(self, ttl: Duration | None = None) -> None:
+        """Extend it now, perhaps to another TTL. Raises LeaseLost; a lost lease never comes back."""
+        run(flows.renew(self, None if ttl is None else inputs.seconds(ttl, "ttl")))
+
+    def release(self) -> Released:
+        """Give it back. Raises NotOwner when somebody else holds it by now."""
+        return run(flows.release(self))
+
+
+class BlockingGate(BaseGate):
+    """Acquire, try, or enter as a context manager."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, core: Core, name: str, **options: Any) -> None:
+        super().__init__(core, name, **options)
+        self._leases: dict[int, list[Lease]] = {}
+
+    def acquire(
+        self,
+        *,
+        wait: Duration | Unset | None = UNSET,
+        lock_id: str = "",
+        execution_id: str = "",
+        workflow_id: str = "",
+        workflow_name: str = "",
+    ) -> Lease:
+        """Take it. `wait=0` raises LockHeld at once, seconds raise LockTimeout, None waits for ever."""
+        who = caller(lock_id, execution_id, workflow_id, workflow_name)
+        return run(flows.acquire(self._core, self._spec, who, self._patience(wait), Lease))
+
+    def try_acquire(
+        self, *, lock_id: str = "", execution_id: str = "", workflow_id: str = "", workflow_name: str = ""
+    ) -> Lease | None:
+        """Take it if it is free right now."""
+        try:
+            return self.acquire(
+                wait=0,
+                lock_id=lock_id,
+                execution_id=execution_id,
+                workflow_id=workflow_id,
+                workflow_name=workflow_name,
+            )
+        except LockHeld:
+            return None
+
+    def __enter__(self) -> Lease:
+        lease = self.acquire()
+        self._leases.setdefault(threading.get_ident(), []).append(lease)
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        thread = threading.get_ident()
+        leases = self._leases[thread]
+        lease = leases.pop()
+        if not leases:
+            del self._leases[thread]
+        loss = run(flows.leave_body(lease))
+        if loss is not None and kind is None:
+            raise loss
+
+
+class Lock(BlockingGate):
+    """One holder at a time, first come, first served."""
+
+    __slots__ = ()
+
+
+class Semaphore(BlockingGate):
+    """A counted lock. All callers of one name must agree on `permits` while it is in use."""
+
+    __slots__ = ()
+
+
+class ReadWriteLock:
+    """`rw.read()` is shared, `rw.write()` is exclusive."""
+
+    __slots__ = ("_core", "_name", "_options")
+
+    def __init__(self, core: Core, name: str, **options: Any) -> None:
+        self._core = core
+        self._name = name
+        self._options = options
+
+    def read(self) -> BlockingGate:
+        """Shared with other readers."""
+        return BlockingGate(self._core, self._name, exclusive=False, capacity=UNLIMITED, **self._options)
+
+    def write(self) -> BlockingGate:
+        """Alone."""
+        return BlockingGate(self._core, self._name, exclusive=True, capacity=UNLIMITED, **self._options)
+
+
+class Locks:
+    """Look at locks, semaphores and read-write locks, and set right what went wrong."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def inspect(self, name: str) -> Inspection:
+        """Holders, queue with waiting times, and the fence of one name."""
+        return run(flows.inspect(self._core, inputs.name(name)))
+
+    def list(self, prefix: str = "") -> builtins.list[Inspection]:
+        """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
+        return run(flows.list_gates(self._core, prefix))
+
+    def release(self, name: str, lock_id: str) -> Released:
+        """Release what another process took, by its lock_id. Verifies ownership."""
+        return run(flows.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id")))
+
+    def force_release(self, name: str) -> ForceReleased:
+        """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
+        return run(flows.force_release(self._core, inputs.name(name)))
+
+    def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None) -> Cleanup:
+        """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
+        return run(flows.cleanup(self._core, inputs.name(execution_id, "execution_id"), flows.checked(scopes)))
+
+
+class Listening(Ear):
+    """Messages of one channel: `with hf.hub.listen("news") as messages: for message in messages: …`."""
+
+    def __enter__(self) -> Self:
+        run(self._open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def __iter__(self) -> Listening:
+        return self
+
+    def __next__(self) -> Message:
+        while (message := run(self._next(None))) is None:
+            pass
+        return message
+
+    def next(self, timeout: float | None = None) -> Message | None:
+        """The next message, or None when none came in time."""
+        return run(self._next(timeout))
+
+
+class Channels:
+    """Hints between processes: publish and listen."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def publish(self, channel: str, payload: str = "") -> None:
+        """Tell whoever listens now. Not stored, not repeated."""
+        run(channels.publish(self._core, channel, payload))
+
+    def listen(self, channel: str) -> Listening:
+        """Hear what is published from entering on."""
+        return Listening(self._core, channel)
+
+    def states(self) -> dict[str, str]:
+        """Each channel's listener: idle, starting, running or stopping."""
+        return self._core.hub.states()
+
+
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
+    """Everything, from one URL, for any number of threads. The arguments are those of `holdfast.Holdfast`."""
+
+    _lock_type = Lock
+    _semaphore_type = Semaphore
+    _rwlock_type = ReadWriteLock
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str | None = None,
+        profile: Policy | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self._core = build_core(Settings(url, namespace, profile), engine, blocking=True)
+        self._owns_engine = engine is None
+
+    @property
+    def locks(self) -> Locks:
+        """Inspect, list, force-release, clean up."""
+        return Locks(self._core)
+
+    @property
+    def hub(self) -> Channels:
+        """Publish and listen."""
+        return Channels(self._core)
+
+    def locked(
+        self,
+        key: str,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+        reentrant: bool = False,
+    ) -> Callable[[F], F]:
+        """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`."""
+
+        def decorate(function: F) -> F:
+            if inspect.iscoroutinefunction(function):
+                raise ConfigError(f"{function.__qualname__} is async: use the async Holdfast's `locked`")
+            template = Template(key, function)
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                name = template.key(args, kwargs)
+                with self.lock(name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant):
+                    return function(*args, **kwargs)
+
+            return cast("F", wrapper)
+
+        return decorate
+
+    def open(self) -> Self:
+        """Reach the engine now instead of at first use."""
+        self._core.check_open()
+        (answer,) = self._core.engine.apply_many([Ping()])
+        if isinstance(answer, BaseException):
+            raise answer
+        self._core.engine.correct(answer)
+        return self
+
+    def close(self) -> None:
+        """Let go of connections and threads. Leases still held run out by themselves. Safe twice."""
+        if not self._core.closed:
+            self._core.close_parts()
+        if self._owns_engine:
+            self._core.engine.close_blocking()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

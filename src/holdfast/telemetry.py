@@ -1,0 +1,47 @@
+"""What happens inside, told to whoever wants to know. Costs nothing while nobody does."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+log = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: `lock.granted`, `lease.lost`, `link.connected`, … and its facts."""
+
+    kind: str
+    facts: dict[str, Any]
+
+
+class Telemetry:
+    """Counts every event and hands it to subscribers. A subscriber must be quick and thread-safe."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._subscribers: tuple[Callable[[Event], None], ...] = ()
+
+    def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
+        """Call `callback` for every event from now on; returns what ends it."""
+        self._subscribers = (*self._subscribers, callback)
+
+        def end() -> None:
+            self._subscribers = tuple(s for s in self._subscribers if s is not callback)
+
+        return end
+
+    def emit(self, kind: str, **facts: Any) -> None:
+        self.counts[kind] += 1
+        if not self._subscribers:
+            return
+        event = Event(kind, facts)
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                log.exception("a telemetry subscriber failed on %s", kind)
