@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast import channel as channels
@@ -18,9 +18,7 @@ from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.address import SCHEMES, parse
 from holdfast.engine.sqlite import SqliteEngine
 from holdfast.errors import ConfigError
-from holdfast.gate.lock import Lock, Locks
-from holdfast.gate.rwlock import ReadWriteLock
-from holdfast.gate.semaphore import Semaphore
+from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
 from holdfast.hub.dial import AsyncDialer, ThreadDialer
 from holdfast.hub.local import LocalHub
@@ -30,6 +28,9 @@ from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
 from holdfast.rooms import Rooms, Settings, observer
 from holdfast.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from holdfast.sync import Holdfast as BlockingHoldfast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,7 +155,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         self._settings = Settings(url, namespace, profile)
         self._core = build_core(self._settings, engine, blocking=False)
         self._owns_engine = engine is None
-        self._twin: Core | None = None
+        self._twin: BlockingHoldfast | None = None
 
     @property
     def locks(self) -> Locks:
@@ -180,50 +181,38 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
 
         def decorate(function: F) -> F:
             template = Template(key, function)
-            options: dict[str, Any] = {
-                "ttl": ttl,
-                "wait": wait,
-                "renew": renew,
-                "max_hold": max_hold,
-                "reentrant": reentrant,
-            }
             if inspect.iscoroutinefunction(function):
-                return cast("F", self._locked_async(function, template, options))
-            return cast("F", self._locked_sync(function, template, options))
+
+                @functools.wraps(function)
+                async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                    name = template.key(args, kwargs)
+                    async with self.lock(name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant):
+                        return await function(*args, **kwargs)
+
+                return cast("F", wrapper)
+
+            @functools.wraps(function)
+            def blocking(*args: Any, **kwargs: Any) -> Any:
+                name = template.key(args, kwargs)
+                with self._blocking().lock(
+                    name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant
+                ):
+                    return function(*args, **kwargs)
+
+            return cast("F", blocking)
 
         return decorate
 
-    def _locked_async(
-        self, function: Callable[..., Awaitable[Any]], template: Template, options: dict[str, Any]
-    ) -> Callable[..., Awaitable[Any]]:
-        @functools.wraps(function)
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            async with self.lock(template.key(args, kwargs), **options):
-                return await function(*args, **kwargs)
+    def _blocking(self) -> BlockingHoldfast:
+        """The blocking API over this one's engine, for functions that are not async."""
+        if self._twin is None:
+            from holdfast import sync
 
-        return wrapper
-
-    def _locked_sync(
-        self, function: Callable[..., Any], template: Template, options: dict[str, Any]
-    ) -> Callable[..., Any]:
-        from holdfast.sync import Lock as BlockingLock
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._twin is None:
-                self._twin = build_core(self._settings, self._core.engine, blocking=True)
-            lock = BlockingLock(
-                self._twin,
-                template.key(args, kwargs),
-                exclusive=True,
-                capacity=1,
-                max_waiters=1000,
-                **options,
+            settings = self._settings
+            self._twin = sync.Holdfast(
+                settings.url, namespace=settings.namespace, profile=settings.policy, engine=self._core.engine
             )
-            with lock:
-                return function(*args, **kwargs)
-
-        return wrapper
+        return self._twin
 
     async def open(self) -> Self:
         """Reach the engine now instead of at first use."""
@@ -234,10 +223,11 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
 
     async def close(self) -> None:
         """Let go of connections and threads. Leases still held run out by themselves. Safe twice."""
-        for core in (self._core, self._twin):
-            if core is not None and not core.closed:
-                await core.hub.join()
-                await asyncio.to_thread(core.close_parts)
+        if self._twin is not None:
+            await asyncio.to_thread(self._twin.close)
+        if not self._core.closed:
+            await self._core.hub.join()
+            await asyncio.to_thread(self._core.close_parts)
         if self._owns_engine:
             await self._core.engine.close()
 

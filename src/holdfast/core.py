@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import socket
 import sys
@@ -37,14 +38,18 @@ class SignallingPort(Port, Protocol):
 class Identity:
     """Who this process is. New after a fork."""
 
-    __slots__ = ("execution_id", "inbox", "process", "program")
+    __slots__ = ("_random", "inbox", "process", "program")
 
     def __init__(self, namespace: str) -> None:
         host = socket.gethostname().split(".")[0] or "host"
         self.process = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.execution_id = self.process
         self.program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
         self.inbox = f"{namespace}:inbox:{self.process}"
+        self._random = random.Random(os.urandom(32))
+
+    def new_id(self) -> str:
+        """128 random bits: a ticket, a lock_id. Not a secret: `inspect` shows it."""
+        return f"{self._random.getrandbits(128):032x}"
 
 
 class Core:

@@ -7,17 +7,21 @@ blocking API runs the very same coroutine with one `send(None)`. Flows never imp
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.engine.base import Apply, Command, Engine, Expired, Micros, Op, Room, steady
-from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.telemetry import Telemetry
 
 T = TypeVar("T")
 
 #: A command is of no use to its caller after this many seconds; engines refuse it from then on.
 PATIENCE = 10.0
+PATIENCE_MICROS = int(PATIENCE * 1_000_000)
 #: Pauses between attempts to reach an engine: the first, and how they grow.
 FIRST_PAUSE, GROWTH = 0.2, 3.0
 #: How often a command that came too late is sent again with a corrected clock.
@@ -41,7 +45,7 @@ class Port(Protocol):
         """The task or thread that asks: whoever would wait for itself."""
         ...
 
-    async def apply(self, op: Op[T]) -> T: ...
+    def apply(self, op: Op[T]) -> Awaitable[T]: ...
 
     async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
         """Several at once, in one trip where the engine can. The first failure is raised."""
@@ -69,7 +73,7 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a flow suspended on a blocking port")
 
 
-class Asked(NamedTuple):
+class Asked(Struct, frozen=True):
     """A reply, when the request that got it was sent, and until when earlier copies of it may still act."""
 
     reply: Any
@@ -77,41 +81,72 @@ class Asked(NamedTuple):
     doubt_until: Micros
 
 
+def deadline(engine: Engine) -> Micros:
+    """The `not_after` of a command that is sent now."""
+    return engine.now() + PATIENCE_MICROS
+
+
+class Attempts:
+    """Counts the failures of one request and decides: pause and try again, or give up."""
+
+    __slots__ = ("_failures", "_port", "_retries", "_started", "_telemetry", "_what", "doubt")
+
+    def __init__(self, port: Port, retries: int, telemetry: Telemetry, what: str, started: float) -> None:
+        self._port = port
+        self._retries = retries
+        self._telemetry = telemetry
+        self._what = what
+        self._started = started
+        self._failures = 0
+        #: True once a copy of the request may have arrived.
+        self.doubt = False
+
+    async def failed(self, error: EngineError) -> None:
+        """Returns when the request may be sent again; raises when it may not."""
+        late = steady() - self._started > PATIENCE
+        if isinstance(error, OutcomeUnknown):
+            self.doubt = True
+            self._telemetry.emit("engine.resend", what=self._what)
+            if late:
+                raise error
+            return
+        self._failures += 1
+        self._telemetry.emit("engine.retry", what=self._what, attempt=self._failures)
+        if late or self._failures > self._retries:
+            if self.doubt:
+                raise OutcomeUnknown(f"{error}; an earlier attempt may have arrived") from error
+            raise error
+        pause = FIRST_PAUSE * GROWTH ** (self._failures - 1)
+        await self._port.pause(random.uniform(pause / 2, pause))
+
+
+async def persist(port: Port, op: Op[T], *, retries: int, telemetry: Telemetry) -> T:
+    """Carry out an operation that may safely happen twice, through lost replies and short absences."""
+    attempts = Attempts(port, retries, telemetry, type(op).__name__, steady())
+    while True:
+        try:
+            return await port.apply(op)
+        except (OutcomeUnknown, EngineUnavailable) as error:
+            await attempts.failed(error)
+
+
 async def ask(
-    port: Port,
-    engine: Engine,
-    room: Room[Any],
-    name: str,
-    build: Callable[[Micros], Command],
-    *,
-    retries: int,
-    telemetry: Telemetry,
+    port: Port, engine: Engine, room: Room[Any], name: str, command: Command, *, retries: int, telemetry: Telemetry
 ) -> Asked:
     """Send a natural command: one that may safely arrive twice. Lost replies are asked for again until the
     command's `not_after`; an engine that cannot be reached is tried `retries` times more.
     """
-    started = steady()
-    command = build(engine.now() + int(PATIENCE * 1_000_000))
-    doubt = 0
-    failures = corrections = 0
+    started = sent = steady()
+    attempts: Attempts | None = None
+    doubt = corrections = 0
     while True:
-        sent = steady()
         try:
             reply = await port.apply(Apply(room, name, command))
-        except OutcomeUnknown:
-            doubt = command.not_after
-            telemetry.emit("engine.resend", room=room.name, name=name)
-            if steady() - started > PATIENCE:
-                raise
-        except EngineUnavailable as error:
-            failures += 1
-            telemetry.emit("engine.retry", room=room.name, name=name, attempt=failures)
-            if failures > retries or steady() - started > PATIENCE:
-                if doubt:
-                    raise OutcomeUnknown(f"{error}; an earlier attempt may have arrived") from error
-                raise
-            pause = FIRST_PAUSE * GROWTH ** (failures - 1)
-            await port.pause(random.uniform(pause / 2, pause))
+        except (OutcomeUnknown, EngineUnavailable) as error:
+            if attempts is None:
+                attempts = Attempts(port, retries, telemetry, f"{room.name} {name}", started)
+            await attempts.failed(error)
+            doubt = command.not_after if attempts.doubt else 0
         else:
             if type(reply) is not Expired:
                 return Asked(reply, sent, doubt)
@@ -119,4 +154,5 @@ async def ask(
             corrections += 1
             if corrections > CORRECTIONS:
                 raise EngineUnavailable(f"{room.name} {name!r}: the engine found every attempt too late")
-            command = build(reply.now + int(PATIENCE * 1_000_000))
+            command = replace(command, not_after=reply.now + PATIENCE_MICROS)
+        sent = steady()

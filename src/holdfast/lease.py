@@ -45,9 +45,8 @@ class BaseLease:
 
     def __init__(
         self,
-        *,
         name: str,
-        id: str,  # noqa: A002 - the public name
+        lease_id: str,
         fence: int,
         ttl: float,
         acquired: Micros,
@@ -57,7 +56,7 @@ class BaseLease:
         max_hold: float,
     ) -> None:
         self.name = name
-        self.id = id
+        self.id = lease_id
         self.fence = fence
         self.ttl = ttl
         self.renews = renews

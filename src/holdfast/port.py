@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -81,15 +81,15 @@ class AsyncPort:
         return running
 
     def latch(self) -> AsyncLatch:
-        return AsyncLatch(self.loop(), self._thread)
+        return AsyncLatch(self._loop or self.loop(), self._thread)
 
     def owner(self) -> object:
         return asyncio.current_task()
 
-    async def apply(self, op: Op[T]) -> T:
+    def apply(self, op: Op[T]) -> Awaitable[T]:
         if asyncio.get_running_loop() is not self._loop:
             self.loop()
-        return await self._engine.submit(op)
+        return self._engine.submit(op)
 
     async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
         self.loop()

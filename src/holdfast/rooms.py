@@ -9,7 +9,9 @@ from typing import Generic, TypeVar
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.engine.base import Engine
-from holdfast.gate.base import MAX_WAITERS
+from holdfast.gate.base import MAX_WAITERS, spec
+from holdfast.gate.flows import Spec
+from holdfast.gate.machine import UNLIMITED
 from holdfast.inputs import Duration
 from holdfast.policy import BALANCED, Policy
 from holdfast.telemetry import Telemetry
@@ -25,9 +27,9 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
     """The doors to every room."""
 
     _core: Core
-    _lock_type: Callable[..., LockT]
-    _semaphore_type: Callable[..., SemaphoreT]
-    _rwlock_type: Callable[..., ReadWriteT]
+    _lock_type: Callable[[Core, Spec, Duration | None], LockT]
+    _semaphore_type: Callable[[Core, Spec, Duration | None], SemaphoreT]
+    _rwlock_type: Callable[[Core, Spec, Spec, Duration | None], ReadWriteT]
 
     @property
     def telemetry(self) -> Telemetry:
@@ -55,18 +57,8 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         renew: keep it alive in the background (yes). max_hold: renewal stops after that (1 h).
         max_waiters: the longest queue to join. reentrant: count instead of refusing a second entry of one task.
         """
-        return self._lock_type(
-            self._core,
-            name,
-            exclusive=True,
-            capacity=1,
-            ttl=ttl,
-            wait=wait,
-            renew=renew,
-            max_hold=max_hold,
-            max_waiters=max_waiters,
-            reentrant=reentrant,
-        )
+        core = self._core
+        return self._lock_type(core, spec(core, name, True, 1, ttl, renew, max_hold, max_waiters, reentrant), wait)
 
     def semaphore(
         self,
@@ -80,18 +72,10 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         max_waiters: int = MAX_WAITERS,
     ) -> SemaphoreT:
         """At most `permits` holders at a time. All callers of one name must agree on the number while it is in use."""
-        return self._semaphore_type(
-            self._core,
-            name,
-            exclusive=False,
-            capacity=inputs.count(permits, "permits"),
-            ttl=ttl,
-            wait=wait,
-            renew=renew,
-            max_hold=max_hold,
-            max_waiters=max_waiters,
-            reentrant=False,
-        )
+        core = self._core
+        permits = inputs.count(permits, "permits")
+        wanted = spec(core, name, False, permits, ttl, renew, max_hold, max_waiters, False)
+        return self._semaphore_type(core, wanted, wait)
 
     def rwlock(
         self,
@@ -105,16 +89,12 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         reentrant: bool = False,
     ) -> ReadWriteT:
         """Many readers or one writer: `.read()` and `.write()`. In arrival order, so neither starves."""
-        return self._rwlock_type(
-            self._core,
-            name,
-            ttl=ttl,
-            wait=wait,
-            renew=renew,
-            max_hold=max_hold,
-            max_waiters=max_waiters,
-            reentrant=reentrant,
+        core = self._core
+        reader, writer = (
+            spec(core, name, exclusive, UNLIMITED, ttl, renew, max_hold, max_waiters, reentrant)
+            for exclusive in (False, True)
         )
+        return self._rwlock_type(core, reader, writer, wait)
 
 
 class Settings:

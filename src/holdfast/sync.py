@@ -18,10 +18,11 @@ from holdfast.core import Core
 from holdfast.engine.base import Engine, Ping
 from holdfast.errors import ConfigError, LockHeld
 from holdfast.flow import run
-from holdfast.gate import flows
+from holdfast.gate import admin, flows
 from holdfast.gate.base import UNSET, BaseGate, Unset, caller
+from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
-from holdfast.gate.machine import UNLIMITED
+from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.inputs import Duration, Template
 from holdfast.lease import LOST
@@ -60,8 +61,8 @@ class BlockingGate(BaseGate):
 
     __slots__ = ("_leases",)
 
-    def __init__(self, core: Core, name: str, **options: Any) -> None:
-        super().__init__(core, name, **options)
+    def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
+        super().__init__(core, spec, wait)
         self._leases: dict[int, list[Lease]] = {}
 
     def acquire(
@@ -122,23 +123,13 @@ class Semaphore(BlockingGate):
     __slots__ = ()
 
 
-class ReadWriteLock:
+class ReadWriteLock(BaseReadWriteLock[BlockingGate]):
     """`rw.read()` is shared, `rw.write()` is exclusive."""
 
-    __slots__ = ("_core", "_name", "_options")
+    __slots__ = ()
 
-    def __init__(self, core: Core, name: str, **options: Any) -> None:
-        self._core = core
-        self._name = name
-        self._options = options
-
-    def read(self) -> BlockingGate:
-        """Shared with other readers."""
-        return BlockingGate(self._core, self._name, exclusive=False, capacity=UNLIMITED, **self._options)
-
-    def write(self) -> BlockingGate:
-        """Alone."""
-        return BlockingGate(self._core, self._name, exclusive=True, capacity=UNLIMITED, **self._options)
+    def __init__(self, core: Core, reader: Spec, writer: Spec, wait: Duration | None) -> None:
+        super().__init__(core, reader, writer, wait, BlockingGate)
 
 
 class Locks:
@@ -151,23 +142,23 @@ class Locks:
 
     def inspect(self, name: str) -> Inspection:
         """Holders, queue with waiting times, and the fence of one name."""
-        return run(flows.inspect(self._core, inputs.name(name)))
+        return run(admin.inspect(self._core, inputs.name(name)))
 
     def list(self, prefix: str = "") -> builtins.list[Inspection]:
         """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
-        return run(flows.list_gates(self._core, prefix))
+        return run(admin.list_gates(self._core, prefix))
 
     def release(self, name: str, lock_id: str) -> Released:
         """Release what another process took, by its lock_id. Verifies ownership."""
-        return run(flows.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id")))
+        return run(admin.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id")))
 
     def force_release(self, name: str) -> ForceReleased:
         """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
-        return run(flows.force_release(self._core, inputs.name(name)))
+        return run(admin.force_release(self._core, inputs.name(name)))
 
     def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None) -> Cleanup:
         """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
-        return run(flows.cleanup(self._core, inputs.name(execution_id, "execution_id"), flows.checked(scopes)))
+        return run(admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
 
 
 class Listening(Ear):

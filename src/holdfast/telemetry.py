@@ -35,10 +35,17 @@ class Telemetry:
 
         return end
 
-    def emit(self, kind: str, **facts: Any) -> None:
+    def count(self, kind: str) -> bool:
+        """Count an event. False: nobody wants its facts, so they need not be gathered."""
         self.counts[kind] += 1
-        if not self._subscribers:
-            return
+        return bool(self._subscribers)
+
+    def emit(self, kind: str, **facts: Any) -> None:
+        if self.count(kind):
+            self.tell(kind, **facts)
+
+    def tell(self, kind: str, **facts: Any) -> None:
+        """Hand an event that is counted already to the subscribers."""
         event = Event(kind, facts)
         for subscriber in self._subscribers:
             try:

@@ -1,0 +1,22 @@
+"""The command line. Importable without its extra, so that it can say what is missing."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+#: What `holdfast[cli]` brings.
+EXTRA = {"typer", "rich"}
+
+
+def main() -> None:
+    """The `holdfast` program."""
+    try:
+        from holdfast.cli.root import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA:
+            raise
+        print("holdfast: the command line needs its extra: pip install 'holdfast[cli]'", file=sys.stderr)
+        sys.exit(2)
+    app(prog_name="holdfast")

@@ -5,9 +5,9 @@ An operation is data, so that the event loop, the blocking API and the keeper th
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -23,12 +23,8 @@ T_co = TypeVar("T_co", covariant=True)
 Micros = int
 
 
-def steady() -> float:
-    """Seconds of a clock that is never set, and that also runs while a laptop sleeps."""
-    return time.clock_gettime(_BOOT)
-
-
-_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+#: Seconds of a clock that is never set. A machine that sleeps stops it; its first renewal then finds the lease lost.
+steady = time.monotonic
 
 
 class Wake(NamedTuple):
@@ -105,21 +101,23 @@ class Room(Generic[S]):
         return self._replies.decode(raw)
 
     def script(self, command: type[Command]) -> str:
-        """The Lua source of a command: the room's shared prelude, then the file named after it."""
-        folder = files(self.package)
+        """The Lua source of a command: the file named after it, with what it includes."""
         file = "".join("_" + c.lower() if c.isupper() else c for c in command.__name__).lstrip("_")
-        prelude = folder.joinpath(f"_{self.name}.lua").read_text()
-        return prelude + folder.joinpath(f"{file}.lua").read_text()
+        return self._lua(f"{file}.lua")
+
+    def _lua(self, file: str) -> str:
+        for package in (self.package, "holdfast.engine.redis"):
+            found = files(package).joinpath(file)
+            if found.is_file():
+                return re.sub(r"(?m)^-- include: (\S+)$", lambda m: self._lua(m[1]), found.read_text())
+        raise FileNotFoundError(f"{self.package} has no {file}")
 
 
-class Op(Generic[T_co]):
+class Op(msgspec.Struct, Generic[T_co], frozen=True):
     """One operation; the type parameter is what it answers."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Apply(Op[Any]):
+class Apply(Op[Any], frozen=True):
     """Run one machine command, atomic on its name."""
 
     room: Room[Any]
@@ -127,32 +125,28 @@ class Apply(Op[Any]):
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class Reading(Generic[S]):
+class Reading(msgspec.Struct, Generic[S], frozen=True):
     """A state as stored, and the engine's clock at that moment."""
 
     now: Micros
     state: S | None
 
 
-@dataclass(frozen=True, slots=True)
-class Read(Op[Reading[Any]]):
+class Read(Op[Reading[Any]], frozen=True):
     """Look at one name without changing it."""
 
     room: Room[Any]
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Scan(Op[list[str]]):
+class Scan(Op[list[str]], frozen=True):
     """Names of a room that start with `prefix`, sorted. Walks all names: for people, not for programs."""
 
     room: Room[Any]
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tag(Op[None]):
+class Tag(Op[None], frozen=True):
     """Remember `name` under `tag` for `ttl` µs. An index that may hold too much, never too little."""
 
     room: Room[Any]
@@ -161,16 +155,14 @@ class Tag(Op[None]):
     ttl: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Tagged(Op[list[str]]):
+class Tagged(Op[list[str]], frozen=True):
     """The names remembered under `tag`, sorted."""
 
     room: Room[Any]
     tag: str
 
 
-@dataclass(frozen=True, slots=True)
-class Untag(Op[None]):
+class Untag(Op[None], frozen=True):
     """Forget names under `tag`."""
 
     room: Room[Any]
@@ -178,16 +170,14 @@ class Untag(Op[None]):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Publish(Op[None]):
+class Publish(Op[None], frozen=True):
     """Send a hint to a channel. Fire and forget."""
 
     channel: str
     payload: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ping(Op[Micros]):
+class Ping(Op[Micros], frozen=True):
     """Reach the engine; answers its clock."""
 
 

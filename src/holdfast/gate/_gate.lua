@@ -1,5 +1,6 @@
 -- Purpose: the gate's record and the passing of time, shared by every gate script. Mirrors machine.py.
--- A script is this file followed by its own; cmd is the command, gate the record after `advance`.
+-- Expects not_after, now, stored and reply(); leaves the record in `gate`, with ended things gone and free places
+-- offered. Empty lists at the record's end are not stored, so an idle gate is an array of four numbers.
 
 local LIFE, OFFER, RECHECK, SLACK, DAY = 30000000, 2000000, 10000000, 1000, 86400000000
 local VERSION, CAPACITY, LAST, SEEN, HOLDERS, QUEUE, GONE = 1, 2, 3, 4, 5, 6, 7
@@ -7,20 +8,7 @@ local TICKET, LOCK_ID, EXCLUSIVE = 1, 2, 3
 local FENCE, SINCE, UNTIL, HOLDER_WHO = 4, 5, 6, 7
 local INBOX, ENTERED, ALIVE, OFFERED, WAITER_WHO = 4, 5, 6, 7, 8
 
-local cmd = cmsgpack.unpack(ARGV[1])
-local NOT_AFTER = cmd[1]
-
--- ARGV[2] is a test clock; in service time comes from the server.
-local now
-if ARGV[2] then
-  now = tonumber(ARGV[2])
-else
-  local t = redis.call('TIME')
-  now = t[1] * 1000000 + t[2]
-end
-
 local gate
-local stored = redis.call('GET', KEYS[1])
 if stored then
   local readable, record = pcall(cmsgpack.unpack, stored)
   if not readable or type(record) ~= 'table' or record[VERSION] ~= 1 then
@@ -30,14 +18,10 @@ if stored then
   if gate[SEEN] > now then now = gate[SEEN] end
   gate[SEEN] = now
 else
-  gate = { 1, 0, 0, now, {}, {}, {} }
+  gate = { 1, 0, 0, now }
 end
-
-local function reply(...)
-  return cmsgpack.pack({ ... })
-end
-
-if now > NOT_AFTER then return reply('expired', now) end
+if now > not_after then return reply('expired', now) end
+gate[HOLDERS], gate[QUEUE], gate[GONE] = gate[HOLDERS] or {}, gate[QUEUE] or {}, gate[GONE] or {}
 
 local function fits(capacity, taken, taken_exclusively, wants_exclusive)
   if wants_exclusive then return taken == 0 end
@@ -84,6 +68,7 @@ if #gate[GONE] > 0 then
 end
 offer()
 
+-- A copy of this ticket's Acquire may still be under way: it must not bring the ticket back.
 local function bury(ticket, gone_until)
   if gone_until <= now then return end
   gate[GONE] = keep(gate[GONE], function(g) return g[1] ~= ticket end)
@@ -103,7 +88,10 @@ local function done(...)
   for _, w in ipairs(gate[QUEUE]) do last = math.max(last, w[ALIVE], w[OFFERED]) end
   for _, g in ipairs(gate[GONE]) do last = math.max(last, g[2]) end
   local life = string.format('%.0f', math.ceil((last + DAY - now) / 1000))
+  for i = GONE, HOLDERS, -1 do
+    if #gate[i] > 0 then break end
+    gate[i] = nil
+  end
   redis.call('SET', KEYS[1], cmsgpack.pack(gate), 'PX', life)
   return reply(...)
 end
-

@@ -4,8 +4,26 @@
 -- Returns: {granted, fence, since, until} | {queued, position, recheck_after, count, holders} |
 --          {held, count, holders} | {full, waiters} | {disagree, capacity} | {expired, now}
 
-local ticket, lock_id, exclusive, capacity, ttl = cmd[2], cmd[3], cmd[4], cmd[5], cmd[6]
-local inbox, max_waiters, who = cmd[7], cmd[8], cmd[9]
+local _, not_after, ticket, lock_id, exclusive, capacity, ttl, inbox, max_waiters, who =
+  cmsgpack.unpack_limit(ARGV[1], 9, 1)
+-- include: _clock.lua
+
+-- Most gates are idle: nobody holds, nobody waits. Same meaning as below, without building the record.
+if not stored or string.byte(stored) == 148 then
+  local _, version, _, last, seen = 0, 1, 0, 0, now
+  if stored then _, version, _, last, seen = cmsgpack.unpack_limit(stored, 4, 1) end
+  if version == 1 then
+    now = math.max(now, seen)
+    if now > not_after then return reply('expired', now) end
+    local fence, ends = math.max(last + 1, now), now + ttl
+    local life = string.format('%.0f', math.ceil((math.max(fence, ends) - now) / 1000) + 86400000)
+    redis.call('SET', KEYS[1], '\149' .. cmsgpack.pack(1, capacity, fence, now,
+      { { ticket, lock_id, exclusive, fence, now, ends, who } }), 'PX', life)
+    return '\148' .. cmsgpack.pack('granted', fence, now, ends)
+  end
+end
+-- include: _gate.lua
+
 local holders, queue = gate[HOLDERS], gate[QUEUE]
 
 for _, g in ipairs(gate[GONE]) do

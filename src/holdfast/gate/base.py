@@ -16,33 +16,10 @@ class BaseGate:
 
     __slots__ = ("_core", "_spec", "_wait")
 
-    def __init__(
-        self,
-        core: Core,
-        name: str,
-        *,
-        exclusive: bool,
-        capacity: int,
-        ttl: Duration | None,
-        wait: Duration | None,
-        renew: bool | None,
-        max_hold: Duration | None,
-        max_waiters: int,
-        reentrant: bool,
-    ) -> None:
-        policy = core.policy
+    def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
         self._core = core
+        self._spec = spec
         self._wait = None if wait is None else inputs.seconds(wait, "wait", zero=True)
-        self._spec = Spec(
-            inputs.name(name),
-            exclusive,
-            capacity,
-            policy.lock_ttl if ttl is None else inputs.seconds(ttl, "ttl"),
-            policy.lock_renew if renew is None else renew,
-            policy.lock_max_hold if max_hold is None else inputs.seconds(max_hold, "max_hold"),
-            max_waiters if max_waiters == MAX_WAITERS else inputs.count(max_waiters, "max_waiters"),
-            reentrant,
-        )
 
     @property
     def name(self) -> str:
@@ -64,7 +41,33 @@ class Unset:
 UNSET = Unset()
 
 
+def spec(
+    core: Core,
+    name: str,
+    exclusive: bool,
+    capacity: int,
+    ttl: Duration | None,
+    renew: bool | None,
+    max_hold: Duration | None,
+    max_waiters: int,
+    reentrant: bool,
+) -> Spec:
+    """What the caller asked for, checked, with the policy's defaults filled in."""
+    policy = core.policy
+    return Spec(
+        inputs.name(name),
+        exclusive,
+        capacity,
+        policy.lock_ttl if ttl is None else inputs.seconds(ttl, "ttl"),
+        policy.lock_renew if renew is None else renew,
+        policy.lock_max_hold if max_hold is None else inputs.seconds(max_hold, "max_hold"),
+        MAX_WAITERS if max_waiters is MAX_WAITERS else inputs.count(max_waiters, "max_waiters"),
+        reentrant,
+    )
+
+
 def caller(lock_id: str, execution_id: str, workflow_id: str, workflow_name: str) -> Caller:
+    """Who asks, checked."""
     if not (lock_id or execution_id or workflow_id or workflow_name):
         return NOBODY
     for value, what in (

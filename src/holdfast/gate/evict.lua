@@ -3,7 +3,9 @@
 -- ARGV: 1 = {not_after, execution_id}; 2 = test clock
 -- Returns: {removed, fence, holders} | {expired, now}
 
-local execution_id = cmd[2]
+local _, not_after, execution_id = cmsgpack.unpack_limit(ARGV[1], 2, 1)
+-- include: _clock.lua
+-- include: _gate.lua
 
 local removed = keep(gate[HOLDERS], function(h) return h[HOLDER_WHO][1] == execution_id end)
 gate[HOLDERS] = keep(gate[HOLDERS], function(h) return h[HOLDER_WHO][1] ~= execution_id end)

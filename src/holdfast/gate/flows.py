@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
-from holdfast import inputs
+from msgspec import Struct
+
 from holdfast.core import Core
-from holdfast.engine.base import Apply, Command, Micros, Read, Scan, Tag, Tagged, Untag, steady
+from holdfast.engine.base import Apply, Command, Micros, Op, Tag, steady
 from holdfast.errors import (
     ConfigError,
     EngineError,
@@ -21,7 +20,7 @@ from holdfast.errors import (
     QueueFull,
     WouldDeadlock,
 )
-from holdfast.flow import PATIENCE, Asked, ask
+from holdfast.flow import Asked, ask, deadline, persist
 from holdfast.gate.held import Held
 from holdfast.gate.machine import (
     DAY,
@@ -31,8 +30,6 @@ from holdfast.gate.machine import (
     Absent,
     Acquire,
     Disagree,
-    Evict,
-    ForceRelease,
     Foreign,
     Full,
     Granted,
@@ -43,23 +40,15 @@ from holdfast.gate.machine import (
 )
 from holdfast.gate.machine import Held as HeldReply
 from holdfast.gate.machine import Released as ReleasedReply
-from holdfast.gate.view import (
-    Cleanup,
-    ForceReleased,
-    Inspection,
-    Released,
-    first,
-    holder_info,
-    inspection,
-)
+from holdfast.gate.view import Released, first
 from holdfast.inputs import micros
 from holdfast.lease import LOST
 
+T = TypeVar("T")
 L = TypeVar("L", bound=Held)
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """What a caller wants of a gate, checked."""
 
     name: str
@@ -72,8 +61,7 @@ class Spec:
     reentrant: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """Who asks. What is empty is filled in: a lock_id of its own, this process, this program."""
 
     lock_id: str = ""
@@ -85,98 +73,85 @@ class Caller:
 NOBODY = Caller()
 
 
-def _ask(core: Core, name: str, build: Callable[[Micros], Command]) -> Coroutine[Any, Any, Asked]:
+def send(core: Core, name: str, command: Command) -> Coroutine[Any, Any, Asked]:
     return ask(
         core.port,
         core.engine,
         GATE,
         name,
-        build,
+        command,
         retries=core.policy.lock_retries,
         telemetry=core.telemetry,
     )
 
 
+def carry_out(core: Core, op: Op[T]) -> Coroutine[Any, Any, T]:
+    return persist(core.port, op, retries=core.policy.lock_retries, telemetry=core.telemetry)
+
+
 async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, make: type[L]) -> L:
     """Enter, wait for the turn, confirm. Leaves nothing behind when it fails or is cancelled."""
-    core.check_open()
+    if core.closed:
+        core.check_open()
     owner = core.port.owner()
+    name = spec.name
     if spec.reentrant and (mine := _own(core, spec, owner)):
         mine.depth += 1
         return cast("L", mine)  # leases of one core are of one API
-    identity = core.identity
-    program = identity.program
-    who = Who(
-        caller.execution_id or identity.execution_id,
-        caller.workflow_id or program,
-        caller.workflow_name or caller.workflow_id or program,
-    )
-    ticket = secrets.token_hex(16)
+    who = _who(core, caller)
+    ticket = core.identity.new_id()
     lock_id = caller.lock_id or ticket
     if caller.execution_id:
         life = micros(max(spec.ttl, spec.max_hold)) + DAY
-        await core.port.apply(Tag(GATE, caller.execution_id, spec.name, life))
+        await carry_out(core, Tag(GATE, caller.execution_id, name, life))
 
     started = steady()
-    patient = wait is None or wait > 0
+    ttl = micros(spec.ttl)
+    max_waiters = spec.max_waiters if wait is None or wait > 0 else 0
     latch = None
-    under_way: Micros = 0
-
-    def build(not_after: Micros) -> Command:
-        nonlocal under_way
-        under_way = not_after
-        return Acquire(
-            not_after,
-            ticket,
-            lock_id,
-            spec.exclusive,
-            spec.capacity,
-            micros(spec.ttl),
-            identity.inbox,
-            spec.max_waiters if patient else 0,
-            who,
-        )
-
-    if patient:
+    if max_waiters:
         latch = core.latches[ticket] = core.port.latch()
     entered = False
-    doubt = 0
+    under_way = doubt = 0
     try:
         while True:
-            asked = await _ask(core, spec.name, build)
-            doubt = max(doubt, asked.doubt_until)
+            under_way = deadline(core.engine)
+            asked = await send(
+                core,
+                name,
+                Acquire(
+                    under_way,
+                    ticket,
+                    lock_id,
+                    spec.exclusive,
+                    spec.capacity,
+                    ttl,
+                    core.identity.inbox,
+                    max_waiters,
+                    who,
+                ),
+            )
             under_way = 0
+            doubt = max(doubt, asked.doubt_until)
             reply = asked.reply
             if type(reply) is Granted:
-                lease = make(
-                    core,
-                    name=spec.name,
-                    ticket=ticket,
-                    lock_id=lock_id,
-                    grant=reply,
-                    ttl=spec.ttl,
-                    sent_at=asked.sent_at,
-                    renews=spec.renew,
-                    max_hold=spec.max_hold,
-                    exclusive=spec.exclusive,
-                    owner=owner,
-                    who=who,
-                    doubt_until=doubt,
-                )
+                lease = make(core, spec, ticket, lock_id, reply, asked.sent_at, owner, who, doubt)
                 core.hold(lease)
-                core.telemetry.emit("lock.granted", name=spec.name, fence=reply.fence, waited=steady() - started)
+                if core.telemetry.count("lock.granted"):
+                    waited = steady() - started
+                    core.telemetry.tell("lock.granted", name=name, fence=reply.fence, waited=waited)
                 return lease
             if type(reply) is not Queued:
                 raise _refusal(spec, reply)
             if not entered:
                 entered = True
-                core.telemetry.emit("lock.queued", name=spec.name, position=reply.position)
+                core.telemetry.emit("lock.queued", name=name, position=reply.position, lock_id=lock_id)
                 _refuse_deadlock(core, spec, owner)
                 if await core.listen():
                     continue  # a hint may have passed before we listened
             left = None if wait is None else started + wait - steady()
             if left is not None and left <= 0:
-                raise LockTimeout(name=spec.name, waited=wait or 0.0, holder=first(reply.holders))
+                raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
             nap = reply.recheck_after / 1_000_000
             assert latch is not None  # noqa: S101 - only the patient are queued
             await core.port.park(latch, nap if left is None else min(nap, left))
@@ -193,11 +168,19 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             core.latches.pop(ticket, None)
 
 
+def _who(core: Core, caller: Caller) -> Who:
+    program = core.identity.program
+    return Who(
+        caller.execution_id or core.identity.process,
+        caller.workflow_id or program,
+        caller.workflow_name or caller.workflow_id or program,
+    )
+
+
 async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> None:
     """Withdraw, now or (the engine is away) as soon as it can be told."""
-    not_after = core.engine.now() + int(PATIENCE * 1_000_000)
     try:
-        await core.port.apply(Apply(GATE, spec.name, Withdraw(not_after, ticket, gone_until)))
+        await core.port.apply(Apply(GATE, spec.name, Withdraw(deadline(core.engine), ticket, gone_until)))
     except EngineError:
         life = spec.ttl + LIFE / 1_000_000
         forever = core.engine.now() + micros(life)
@@ -246,11 +229,7 @@ async def renew(lease: Held, ttl: float | None) -> None:
     core = lease.core
     lease.check()
     wanted = ttl if ttl is not None else lease.ttl
-
-    def build(not_after: Micros) -> Command:
-        return lease.renewal(not_after, wanted).command
-
-    asked = await _ask(core, lease.name, build)
+    asked = await send(core, lease.name, lease.renewal(deadline(core.engine), wanted).command)
     until, why = lease.judge(asked.reply)
     if why:
         core.let_go(lease)
@@ -268,37 +247,10 @@ async def release(lease: Held) -> Released:
         return Released(released=True, idempotent=False, scope=lease.name, lock_id=lease.id)
     if lease.confirmed:
         return Released(released=True, idempotent=True, scope=lease.name, lock_id=lease.id)
-    verdict = await give_back(lease)
+    verdict = await _give_back(lease)
     if isinstance(verdict, Foreign):
         raise NotOwner(name=lease.name, lock_id=lease.id, holder=first(verdict.holders))
-    gone = isinstance(verdict, Absent)
-    return Released(released=True, idempotent=gone, scope=lease.name, lock_id=lease.id)
-
-
-async def give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
-    """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
-    core = lease.core
-    core.let_go(lease)
-    lease.finish()
-
-    def build(not_after: Micros) -> Command:
-        return Release(not_after, lease.ticket, lease.id, lease.fence, lease.doubt_until)
-
-    try:
-        asked = await _ask(core, lease.name, build)
-    except BaseException:
-        left = max(0.0, lease.deadline - steady()) + 1.0
-        not_after = core.engine.now() + micros(left)
-        core.keeper.later(Apply(GATE, lease.name, build(not_after)), steady() + left)
-        core.telemetry.emit("lock.release_deferred", name=lease.name, fence=lease.fence)
-        raise
-    lease.confirmed = True
-    core.telemetry.emit("lock.released", name=lease.name, fence=lease.fence)
-    if asked.doubt_until and not isinstance(asked.reply, ReleasedReply) and steady() < lease.deadline:
-        # An earlier copy did it: a lease that had not run out cannot have gone otherwise.
-        return ReleasedReply(lease.id)
-    reply: ReleasedReply | Absent | Foreign = asked.reply
-    return reply
+    return Released(released=True, idempotent=isinstance(verdict, Absent), scope=lease.name, lock_id=lease.id)
 
 
 async def leave_body(lease: Held) -> LeaseLost | None:
@@ -313,79 +265,35 @@ async def leave_body(lease: Held) -> LeaseLost | None:
         return lease.loss()
     loss = lease.loss() if lease.is_lost else None
     try:
-        verdict = await give_back(lease)
+        verdict = await _give_back(lease)
     except EngineError:
         return loss  # it was ours all the time; the keeper goes on giving it back
-    if loss is None and isinstance(verdict, (Absent, Foreign)):
+    if loss is None and type(verdict) is not ReleasedReply:
         lease.reason = "the engine no longer knew it at the end"
         return lease.loss()
     return loss
 
 
-async def release_by_id(core: Core, name: str, lock_id: str) -> Released:
-    """Release what another process took, by its lock_id."""
-    core.check_open()
-    asked = await _ask(core, name, lambda not_after: Release(not_after, "", lock_id, 0, 0))
-    match asked.reply:
-        case ReleasedReply():
-            return Released(released=True, idempotent=False, scope=name, lock_id=lock_id)
-        case Foreign(holders) if not asked.doubt_until:
-            raise NotOwner(name=name, lock_id=lock_id, holder=first(holders))
-        case _:
-            return Released(released=True, idempotent=True, scope=name, lock_id=lock_id)
-
-
-async def force_release(core: Core, name: str) -> ForceReleased:
-    core.check_open()
-    asked = await _ask(core, name, ForceRelease)
-    holders = tuple(holder_info(h) for h in asked.reply.holders)
-    core.telemetry.emit("lock.forced", name=name, fence=asked.reply.fence)
-    return ForceReleased(name, asked.reply.fence, holders)
-
-
-async def inspect(core: Core, name: str) -> Inspection:
-    core.check_open()
-    reading = await core.port.apply(Read(GATE, name))
-    return inspection(name, reading.state, reading.now)
-
-
-async def list_gates(core: Core, prefix: str) -> list[Inspection]:
-    """All gates that somebody holds or waits for. Walks every name: for people, not for programs."""
-    core.check_open()
-    names = await core.port.apply(Scan(GATE, prefix))
-    found = [
-        inspection(name, reading.state, reading.now)
-        for name, reading in zip(names, await core.port.apply_all([Read(GATE, n) for n in names]), strict=True)
-    ]
-    return [item for item in found if item.count]
-
-
-async def cleanup(core: Core, execution_id: str, scopes: Sequence[str] | None) -> Cleanup:
-    """Release what one failed execution owns, and nothing else."""
-    core.check_open()
-    if scopes is not None and not scopes:
-        return Cleanup(
-            cleaned=False,
-            cleaned_count=0,
-            scopes=(),
-            reason="the list of scopes is empty: nothing to look at",
-        )
-    indexed = scopes is None
-    names = await core.port.apply(Tagged(GATE, execution_id)) if scopes is None else list(dict.fromkeys(scopes))
-    cleaned: list[str] = []
-    count = 0
-    for name in names:
-        asked = await _ask(core, name, lambda not_after: Evict(not_after, execution_id))
-        if asked.reply.holders:
-            cleaned.append(name)
-            count += len(asked.reply.holders)
-    if indexed and names:
-        await core.port.apply(Untag(GATE, execution_id, tuple(names)))
-    reason = "" if count else f"execution {execution_id} holds none of the {len(names)} scopes looked at"
-    return Cleanup(cleaned=count > 0, cleaned_count=count, scopes=tuple(cleaned), reason=reason)
-
-
-def checked(scopes: Sequence[str] | None) -> list[str] | None:
-    if isinstance(scopes, str):
-        raise ConfigError(f"scopes is a list of names, as in scopes=[{scopes!r}]")
-    return None if scopes is None else [inputs.name(scope, "scope") for scope in scopes]
+async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
+    """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
+    core = lease.core
+    core.let_go(lease)
+    lease.finish()
+    command = Release(deadline(core.engine), lease.ticket, lease.id, lease.fence, lease.doubt_until)
+    try:
+        asked = await send(core, lease.name, command)
+    except BaseException:
+        left = max(0.0, lease.deadline - steady()) + 1.0
+        not_after = core.engine.now() + micros(left)
+        again = Release(not_after, lease.ticket, lease.id, lease.fence, lease.doubt_until)
+        core.keeper.later(Apply(GATE, lease.name, again), steady() + left)
+        core.telemetry.emit("lock.release_deferred", name=lease.name, fence=lease.fence)
+        raise
+    lease.confirmed = True
+    if core.telemetry.count("lock.released"):
+        core.telemetry.tell("lock.released", name=lease.name, fence=lease.fence)
+    reply: ReleasedReply | Absent | Foreign = asked.reply
+    if asked.doubt_until and type(reply) is not ReleasedReply and steady() < lease.deadline:
+        # An earlier copy did it: a lease that had not run out cannot have gone otherwise.
+        return ReleasedReply(lease.id)
+    return reply

@@ -3,6 +3,10 @@
 -- ARGV: 1 = {not_after}; 2 = test clock
 -- Returns: {removed, fence, holders} | {expired, now}
 
+local _, not_after = cmsgpack.unpack_limit(ARGV[1], 1, 1)
+-- include: _clock.lua
+-- include: _gate.lua
+
 local removed = gate[HOLDERS]
 gate[HOLDERS] = {}
 gate[LAST] = math.max(gate[LAST] + 1, now)

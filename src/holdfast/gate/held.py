@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import Core
 from holdfast.engine.base import Apply, Expired, Micros
@@ -10,6 +10,9 @@ from holdfast.gate.machine import GATE, Granted, Lost, Renew, Renewed, Who
 from holdfast.gate.view import first
 from holdfast.inputs import micros
 from holdfast.lease import BaseLease
+
+if TYPE_CHECKING:
+    from holdfast.gate.flows import Spec
 
 
 class Held(BaseLease):
@@ -20,34 +23,21 @@ class Held(BaseLease):
     def __init__(
         self,
         core: Core,
-        *,
-        name: str,
+        spec: Spec,
         ticket: str,
         lock_id: str,
         grant: Granted,
-        ttl: float,
         sent_at: float,
-        renews: bool,
-        max_hold: float,
-        exclusive: bool,
         owner: object,
         who: Who,
         doubt_until: Micros,
     ) -> None:
         super().__init__(
-            name=name,
-            id=lock_id,
-            fence=grant.fence,
-            ttl=ttl,
-            acquired=grant.since,
-            expires=grant.until,
-            sent_at=sent_at,
-            renews=renews,
-            max_hold=max_hold,
+            spec.name, lock_id, grant.fence, spec.ttl, grant.since, grant.until, sent_at, spec.renew, spec.max_hold
         )
         self.core = core
         self.ticket = ticket
-        self.exclusive = exclusive
+        self.exclusive = spec.exclusive
         #: The task or thread that took it.
         self.owner = owner
         self.who = who

@@ -11,9 +11,11 @@ from typing import Any
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.errors import LockHeld
-from holdfast.gate import flows
+from holdfast.gate import admin, flows
 from holdfast.gate.base import UNSET, BaseGate, Unset, caller
+from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
+from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.inputs import Duration
 from holdfast.lease import LIVE, LOST
@@ -94,8 +96,8 @@ class AsyncGate(BaseGate):
 
     __slots__ = ("_bodies",)
 
-    def __init__(self, core: Core, name: str, **options: Any) -> None:
-        super().__init__(core, name, **options)
+    def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
+        super().__init__(core, spec, wait)
         self._bodies: dict[object, list[Body]] = {}
 
     async def acquire(
@@ -151,6 +153,21 @@ class Lock(AsyncGate):
     __slots__ = ()
 
 
+class Semaphore(AsyncGate):
+    """A counted lock. All callers of one name must agree on `permits` while it is in use."""
+
+    __slots__ = ()
+
+
+class ReadWriteLock(BaseReadWriteLock[AsyncGate]):
+    """`rw.read()` is shared, `rw.write()` is exclusive."""
+
+    __slots__ = ()
+
+    def __init__(self, core: Core, reader: Spec, writer: Spec, wait: Duration | None) -> None:
+        super().__init__(core, reader, writer, wait, AsyncGate)
+
+
 class Locks:
     """Look at locks, semaphores and read-write locks, and set right what went wrong."""
 
@@ -161,20 +178,20 @@ class Locks:
 
     async def inspect(self, name: str) -> Inspection:
         """Holders, queue with waiting times, and the fence of one name."""
-        return await flows.inspect(self._core, inputs.name(name))
+        return await admin.inspect(self._core, inputs.name(name))
 
     async def list(self, prefix: str = "") -> builtins.list[Inspection]:
         """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
-        return await flows.list_gates(self._core, prefix)
+        return await admin.list_gates(self._core, prefix)
 
     async def release(self, name: str, lock_id: str) -> Released:
         """Release what another process took, by its lock_id. Verifies ownership."""
-        return await flows.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id"))
+        return await admin.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id"))
 
     async def force_release(self, name: str) -> ForceReleased:
         """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
-        return await flows.force_release(self._core, inputs.name(name))
+        return await admin.force_release(self._core, inputs.name(name))
 
     async def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None) -> Cleanup:
         """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
-        return await flows.cleanup(self._core, inputs.name(execution_id, "execution_id"), flows.checked(scopes))
+        return await admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes))

@@ -3,7 +3,9 @@
 -- ARGV: 1 = {not_after, ticket, fence, ttl}; 2 = test clock
 -- Returns: {renewed, until} | {lost, holders} | {expired, now}
 
-local ticket, fence, ttl = cmd[2], cmd[3], cmd[4]
+local _, not_after, ticket, fence, ttl = cmsgpack.unpack_limit(ARGV[1], 4, 1)
+-- include: _clock.lua
+-- include: _gate.lua
 
 gate[LAST] = math.max(gate[LAST], fence)
 for _, h in ipairs(gate[HOLDERS]) do

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, TypeVar
 
 from holdfast.core import Core
-from holdfast.gate.lock import AsyncGate
-from holdfast.gate.machine import UNLIMITED
+from holdfast.gate.base import BaseGate
+from holdfast.gate.flows import Spec
+from holdfast.inputs import Duration
+
+G = TypeVar("G", bound=BaseGate)
 
 
-class ReadWriteLock:
+class BaseReadWriteLock(Generic[G]):
     """`rw.read()` is shared, `rw.write()` is exclusive."""
 
-    __slots__ = ("_core", "_name", "_options")
+    __slots__ = ("_core", "_gate", "_reader", "_wait", "_writer")
 
-    def __init__(self, core: Core, name: str, **options: Any) -> None:
+    def __init__(self, core: Core, reader: Spec, writer: Spec, wait: Duration | None, gate: type[G]) -> None:
         self._core = core
-        self._name = name
-        self._options = options
+        self._reader = reader
+        self._writer = writer
+        self._wait = wait
+        self._gate = gate
 
-    def read(self) -> AsyncGate:
+    def read(self) -> G:
         """Shared with other readers."""
-        return AsyncGate(self._core, self._name, exclusive=False, capacity=UNLIMITED, **self._options)
+        return self._gate(self._core, self._reader, self._wait)
 
-    def write(self) -> AsyncGate:
+    def write(self) -> G:
         """Alone."""
-        return AsyncGate(self._core, self._name, exclusive=True, capacity=UNLIMITED, **self._options)
+        return self._gate(self._core, self._writer, self._wait)

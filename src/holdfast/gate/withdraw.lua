@@ -3,7 +3,9 @@
 -- ARGV: 1 = {not_after, ticket, gone_until}; 2 = test clock
 -- Returns: {withdrawn, was, holders} with was = held, offered, queued or absent | {expired, now}
 
-local ticket, gone_until = cmd[2], cmd[3]
+local _, not_after, ticket, gone_until = cmsgpack.unpack_limit(ARGV[1], 3, 1)
+-- include: _clock.lua
+-- include: _gate.lua
 
 local was = 'absent'
 for _, h in ipairs(gate[HOLDERS]) do

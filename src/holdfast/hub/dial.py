@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import hiredis
+
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
@@ -85,7 +87,7 @@ class ThreadStream:
         while True:
             try:
                 replies = self._link.receive(PING_EVERY)
-            except OSError:
+            except (OSError, hiredis.ProtocolError):
                 return
             if replies is None:
                 if asked:

@@ -73,12 +73,13 @@ class RedisEngine:
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
             room = op.room
             key = keys.state(self.namespace, room.name, op.name).encode()
-            script = scripts.of_command(room, type(op.command))
-            raw = await link.send(script.call(key, room.encode(op.command)))
+            command = op.command
+            raw = await link.send(scripts.of_command(room, type(command)).call(key, room.encode(command)))
             if type(raw) is bytes:
-                return cast("T", room.decode_reply(raw))
-            if cast("Refusal", raw).code != "NOSCRIPT":
-                raise self._refused(cast("Refusal", raw), link)
+                answer: T = room.decode_reply(raw)
+                return answer
+            if raw.code != "NOSCRIPT":
+                raise self._refused(raw, link)
         talk = self._talk(op)
         try:
             request = next(talk)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 
-_UNSAFE = re.compile(r"[%{}]")
 _GLOB = re.compile(r"[*?\[\]\\^-]")
 
 
 def escape(name: str) -> str:
-    if _UNSAFE.search(name) is None:
+    if "{" not in name and "}" not in name and "%" not in name:
         return name
     return name.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
 

@@ -119,6 +119,6 @@ def refused(refusal: Refusal, address: Address) -> EngineError:
         return EngineUnavailable(f"{address} cannot serve now: {text}")
     if code in ("WRONGPASS", "NOAUTH") or "invalid username-password" in text or "Client sent AUTH" in text:
         return EngineRefused(f"{address} refused the username or password")
-    if code in ("CORRUPT", "WRONGTYPE"):
+    if code in ("CORRUPT", "WRONGTYPE") or "user_script" in text:  # a script stumbles over damaged data only
         return CorruptRecord(f"{address} holds a record that cannot be read: {text}")
     return EngineRefused(f"{address} refused: {text}")

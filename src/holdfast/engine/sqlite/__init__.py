@@ -141,7 +141,7 @@ class SqliteEngine:
         self._writer.stop()
 
     def after_fork(self) -> None:
-        # SQLite forbids even closing an inherited connection: it stays with the thread that did not survive.
+        self._writer.after_fork()
         self._turn = Turn(self._flush)
         self._writer = self._new_writer()
 

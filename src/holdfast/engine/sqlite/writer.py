@@ -90,6 +90,7 @@ class Writer:
         self._sweep = sweep
         self._timeout = timeout
         self._inbox: SimpleQueue[tuple[list[Op[Any]], Callable[[list[Any]], None]] | None] = SimpleQueue()
+        self._queue = Queue("")
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
@@ -115,7 +116,7 @@ class Writer:
             thread.join()
 
     def _run(self) -> None:
-        queue = db = None
+        db = None
         swept = time.monotonic()
         try:
             while True:
@@ -138,9 +139,9 @@ class Writer:
                 ops = [op for batch, _ in batches for op in batch]
                 try:
                     if db is None:
-                        queue = queue or Queue("" if self._path == ":memory:" else self._path + "-queue")
                         db = self._open_db()
-                    results = self._commit(db, queue, ops) if ops else []
+                        self._queue = Queue("" if self._path == ":memory:" else self._path + "-queue")
+                    results = self._commit(db, self._queue, ops) if ops else []
                 except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
                     results = [_own(error, self._path)] * len(ops)
                 for batch, answer in batches:
@@ -155,10 +156,13 @@ class Writer:
         finally:
             if db is not None:
                 db.close()
-            if queue is not None:
-                queue.close()
+            self._queue.close()
 
-    def _commit(self, db: sqlite3.Connection, queue: Queue | None, ops: list[Op[Any]]) -> list[Any]:
+    def after_fork(self) -> None:
+        """The thread stayed with the parent, and so does its connection: SQLite forbids even closing it here."""
+        self._queue.close()
+
+    def _commit(self, db: sqlite3.Connection, queue: Queue, ops: list[Op[Any]]) -> list[Any]:
         if all(self._is_read(op) for op in ops):
             self._begin(db, "BEGIN", None)
         else:
@@ -171,7 +175,7 @@ class Writer:
                 db.execute("ROLLBACK")
             raise
         after()
-        if queue is not None and queue.others_wait():
+        if queue.others_wait():
             time.sleep(YIELD)
         return results
 
