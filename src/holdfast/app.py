@@ -78,7 +78,7 @@ def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> 
 
     def hub(identity: Identity) -> Hub:
         if isinstance(chosen, SqliteEngine):
-            return LocalHub(chosen, inbox=identity.inbox, origin=identity.process)
+            return LocalHub(chosen, inbox=identity.inbox)
         if isinstance(chosen, RedisEngine):
             dialer = ThreadDialer(chosen) if blocking else AsyncDialer(chosen)
             return RedisHub(dialer, observe=observer(telemetry, "hub"))

@@ -124,7 +124,7 @@ class Core:
             self.keeper.close()
 
     def after_fork(self) -> None:
-        self.engine.after_fork()
+        """A new process: a new identity, nobody's leases, nobody's subscribers."""
         self.identity = Identity(self.engine.namespace)
         self.port.after_fork()
         self.keeper.after_fork()
@@ -140,7 +140,10 @@ _CORES: weakref.WeakSet[Core] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    for core in list(_CORES):
+    cores = list(_CORES)
+    for engine in {id(core.engine): core.engine for core in cores}.values():  # cores may share one
+        engine.after_fork()
+    for core in cores:
         core.after_fork()
 
 

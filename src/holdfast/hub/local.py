@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.engine.base import Wake, steady
 from holdfast.engine.sqlite import SqliteEngine
-from holdfast.engine.sqlite.schema import connect
+from holdfast.errors import EngineError
 from holdfast.hub.base import Hub
 
 #: How often the change counter is looked at while things happen, and when nothing has for a while.
@@ -25,19 +25,16 @@ CALM = 2.0
 class LocalHub(Hub):
     """The hub of the embedded engine."""
 
-    def __init__(self, engine: SqliteEngine, *, inbox: str, origin: str) -> None:
+    def __init__(self, engine: SqliteEngine, *, inbox: str) -> None:
         super().__init__()
         self._engine = engine
-        self.attach(inbox=inbox, origin=origin)
+        self._inbox = inbox
         self._poller: threading.Thread | None = None
         self._stop = threading.Event()
         self._active = 0.0
-
-    def attach(self, *, inbox: str, origin: str) -> None:
-        """Tell the engine who we are. The inbox is nobody else's, so its messages need no table."""
-        self._engine.origin = origin
-        self._engine.deliver = self._after_commit
-        self._engine.is_local = inbox.__eq__
+        #: True once the poller knows where the table ends.
+        self._watching = False
+        engine.attach(inbox, self._after_commit)
 
     def _after_commit(self, wakes: Sequence[Wake]) -> None:
         for wake in wakes:
@@ -52,34 +49,31 @@ class LocalHub(Hub):
             self._poller.start()  # it says `opened` once it knows where the table ends
         elif self._stop.is_set():
             raise RuntimeError("this hub is closed")
-        else:
+        elif self._watching:
             self._listeners[channel].opened()
 
     def _close(self, channel: str) -> None:
         self._listeners[channel].closed()
 
     def _poll(self) -> None:
-        db = None
+        db: sqlite3.Connection | None = None
         version = last = 0
-        try:
-            while not self._stop.is_set():
-                try:
-                    if db is None:
-                        db = connect(self._engine.path, synchronous="normal")
-                        version = self._version(db)
-                        last = self._last(db)
-                        with self._lock:
-                            for channel in self.wanted():
-                                self._listeners[channel].opened()
-                    if (seen := self._version(db)) != version:
-                        version = seen
-                        last = self._read(db, last)
-                except sqlite3.Error:  # busy, or the file went away: hints only, the next look will do
-                    pass
-                self._stop.wait(BUSY if steady() - self._active < CALM else QUIET)
-        finally:
-            if db is not None:
-                db.close()
+        while not self._stop.is_set():
+            try:
+                if db is None:
+                    db = self._engine.connect()
+                    version, last = self._version(db), self._last(db)
+                    with self._lock:
+                        self._watching = True
+                        for channel in self.wanted():
+                            self._listeners[channel].opened()
+                if (seen := self._version(db)) != version:
+                    version, last = seen, self._read(db, last)
+            except (sqlite3.Error, EngineError):  # busy, or the file went away: hints only, the next look will do
+                pass
+            self._stop.wait(BUSY if steady() - self._active < CALM else QUIET)
+        if db is not None:
+            db.close()
 
     @staticmethod
     def _version(db: sqlite3.Connection) -> int:
@@ -103,6 +97,7 @@ class LocalHub(Hub):
         return last
 
     def close(self) -> None:
+        self._engine.detach(self._inbox)
         self._stop.set()
         poller, self._poller = self._poller, None
         if poller is not None and poller is not threading.current_thread():
@@ -112,4 +107,5 @@ class LocalHub(Hub):
     def after_fork(self) -> None:
         self._reset()
         self._poller = None
+        self._watching = False
         self._stop = threading.Event()

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.testing.servers import RedisServer, ServerMissing
+pytest.register_assert_rewrite("holdfast.testing.conformance")
+
+from holdfast.testing.servers import RedisServer, ServerMissing  # noqa: E402 - after the registration above
 
 
 def redis_or_skip(server: RedisServer) -> RedisServer:

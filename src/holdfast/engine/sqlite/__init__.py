@@ -7,6 +7,7 @@ read after the write lock is taken and never allowed to run backwards: the last 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sqlite3
 import threading
 import time
@@ -67,18 +68,36 @@ class SqliteEngine:
         self._clock = clock
         self._turn = Turn(self._flush)
         self._closed = False
-        #: Set by the hub: this process's identity, where wakes go after the commit, and which are nobody else's.
-        self.origin = ""
-        self.deliver: Callable[[Sequence[Wake]], None] = lambda _: None
-        self.is_local: Callable[[str], bool] = lambda _: False
+        #: Tells this process's own hints from those of others.
+        self.origin = secrets.token_hex(8)
+        self._hubs: dict[str, Callable[[Sequence[Wake]], None]] = {}
         #: False when another hub carries the hints between processes.
         self.share_hints = path != ":memory:"
         self._writer = self._new_writer()
 
     def _new_writer(self) -> Writer:
-        return Writer(self._open, self.path, work=self._work, is_read=_is_read, sweep=self._sweep, timeout=self.timeout)
+        return Writer(
+            self.connect,
+            self.path,
+            work=self._work,
+            is_read=_is_read,
+            sweep=self._sweep,
+            timeout=self.timeout,
+        )
 
-    def _open(self) -> sqlite3.Connection:
+    def attach(self, inbox: str, deliver: Callable[[Sequence[Wake]], None]) -> None:
+        """Wakes go to `deliver` after each commit. Those for `inbox` concern nobody else and are not stored."""
+        self._hubs = {**self._hubs, inbox: deliver}
+
+    def detach(self, inbox: str) -> None:
+        self._hubs = {other: deliver for other, deliver in self._hubs.items() if other != inbox}
+
+    def _deliver(self, wakes: Sequence[Wake]) -> None:
+        for deliver in self._hubs.values():
+            deliver(wakes)
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection to the file, its schema up to date."""
         db = connect(self.path, synchronous=self.synchronous)
         try:
             migrate(db, self.path, timeout=self.timeout)
@@ -143,6 +162,8 @@ class SqliteEngine:
     def after_fork(self) -> None:
         self._writer.after_fork()
         self._turn = Turn(self._flush)
+        self.origin = secrets.token_hex(8)
+        self._hubs = {}
         self._writer = self._new_writer()
 
     # ── operations, inside a transaction ──
@@ -164,9 +185,9 @@ class SqliteEngine:
         if self.share_hints:
             db.executemany(
                 "INSERT INTO holdfast_hint (origin, channel, payload, at) VALUES (?, ?, ?, ?)",
-                [(self.origin, w.inbox, w.payload, now) for w in wakes if not self.is_local(w.inbox)],
+                [(self.origin, w.inbox, w.payload, now) for w in wakes if w.inbox not in self._hubs],
             )
-        return results, lambda: self.deliver(wakes)
+        return results, lambda: self._deliver(wakes)
 
     def _apply(self, db: sqlite3.Connection, op: Apply, now: Micros, wakes: list[Wake]) -> Any:
         key = (self.namespace, op.room.name, op.name)

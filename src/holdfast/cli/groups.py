@@ -1,0 +1,20 @@
+"""Everything that `holdfast` can do. A new group is one module and one line here.
+
+A group's module imports what its extra brings inside its commands, so that `holdfast --help` always works.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from holdfast.cli import locks, run_locked
+
+#: `holdfast NAME VERB …`
+GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app),)
+
+
+def register(app: typer.Typer) -> None:
+    """Hang every command and group under the root."""
+    app.command("lock")(run_locked.lock)
+    for name, group in GROUPS:
+        app.add_typer(group, name=name)

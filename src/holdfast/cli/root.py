@@ -1,0 +1,78 @@
+"""The root of the command line: global options, and errors as one line and an exit code."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli import exit_codes, groups
+from holdfast.cli.connection import URL, Connection
+from holdfast.cli.output import say, warn
+from holdfast.errors import HoldfastError
+
+
+class Root(TyperGroup):
+    """Runs a command; what Holdfast raises becomes one line on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            warn(str(error))
+            raise typer.Exit(exit_codes.of(error)) from error
+
+
+app = typer.Typer(
+    cls=Root,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"holdfast {version('holdfast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    url: Annotated[str, typer.Option("--url", metavar="URL", envvar="HOLDFAST_URL", help="The engine.")] = URL,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            metavar="NAME",
+            envvar="HOLDFAST_NAMESPACE",
+            help="What shall not meet lives in different ones.",
+            show_default="holdfast",
+        ),
+    ] = None,
+    *,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Locks that hold, jobs that finish, guarantees you can run.
+
+    [bold]Examples[/bold]
+
+      holdfast lock nightly-report -- ./report.sh
+
+      holdfast --url redis://127.0.0.1:6379/0 locks ls
+
+      HOLDFAST_URL=redis://127.0.0.1:6379/0 holdfast locks show nightly-report
+
+    Each command has more to say: holdfast lock --help
+    """
+    context.obj = Connection(url, namespace)
+
+
+groups.register(app)

@@ -1,0 +1,39 @@
+"""Certify a set-up: one suite of claims, played by actors in one process or in several.
+
+In your own test-suite, with your own URL:
+
+```python
+import pytest
+from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite, ProcessDriver
+
+URL = "redis://127.0.0.1:6379/0"
+
+
+class TestOurRedis(GateSuite):
+    @pytest.fixture(scope="class", params=[AsyncDriver, BlockingDriver, ProcessDriver])
+    def driver(self, request):
+        with request.param(URL) as driver:
+            yield driver
+```
+
+`AsyncDriver` plays on the async API (each actor a task), `BlockingDriver` on the blocking API (each actor a thread),
+`ProcessDriver` on both, in three processes. Add `CrashSuite` with a `ProcessDriver` to have processes killed and
+stopped. Every claim plays in a namespace of its own, so nothing of yours is touched; on Redis, records of ended
+claims expire by themselves after a day.
+"""
+
+from holdfast.testing.conformance.driver import Driver, Stage, claim
+from holdfast.testing.conformance.gate import CrashSuite, GateSuite
+from holdfast.testing.conformance.inprocess import AsyncDriver, BlockingDriver
+from holdfast.testing.conformance.processes import ProcessDriver
+
+__all__ = [
+    "AsyncDriver",
+    "BlockingDriver",
+    "CrashSuite",
+    "Driver",
+    "GateSuite",
+    "ProcessDriver",
+    "Stage",
+    "claim",
+]

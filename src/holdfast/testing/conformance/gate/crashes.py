@@ -1,0 +1,56 @@
+"""Processes that die, and processes that stand still."""
+
+from __future__ import annotations
+
+from holdfast.testing.conformance.actor import refused
+from holdfast.testing.conformance.driver import Stage, claim
+from holdfast.testing.conformance.gate.scenes import NAME, enter
+
+
+class CrashSuite:
+    """For a ProcessDriver: the first three actors of a stage live in processes of their own."""
+
+    @claim
+    async def test_a_dead_holders_lock_passes_on_when_its_lease_ends(self, stage: Stage) -> None:
+        holder, waiter, observer = await stage.actors(3)
+        held = await holder.acquire(NAME, ttl=1)
+        place = await enter(observer, waiter, NAME)
+        holder.kill()
+        assert (await place).fence > held.fence
+
+    @claim
+    async def test_a_dead_waiter_is_skipped(self, stage: Stage) -> None:
+        dying, holder, waiter = await stage.actors(3)
+        observer = await stage.actor()  # shares the dying one's process: not used after its death
+        held = await holder.acquire(NAME)
+        dead = await enter(observer, dying, NAME)
+        place = await enter(observer, waiter, NAME)
+        dying.kill()
+        await refused(dead, "ProcessGone")
+        await holder.release(held)
+        assert (await place).fence > held.fence
+
+    @claim
+    async def test_a_process_that_stood_still_finds_its_lease_lost(self, stage: Stage) -> None:
+        holder, waiter, observer = await stage.actors(3)
+        held = await holder.acquire(NAME, ttl=0.5)
+        place = await enter(observer, waiter, NAME)
+        holder.pause()
+        try:
+            grant = await place
+        finally:
+            holder.resume()
+        assert await holder.is_lost(held)
+        await refused(holder.check(held), "LeaseLost")
+        await refused(holder.renew(held), "LeaseLost")
+        await refused(holder.release(held), "NotOwner")
+        assert [h.fence for h in (await observer.inspect(NAME)).holders] == [grant.fence]
+
+    @claim
+    async def test_cleanup_frees_what_a_dead_execution_held_at_once(self, stage: Stage) -> None:
+        holder, waiter, operator = await stage.actors(3)
+        await holder.acquire(NAME, ttl=3600, execution_id="execution-1")
+        place = await enter(operator, waiter, NAME)
+        holder.kill()
+        assert (await operator.cleanup("execution-1")).scopes == (NAME,)
+        await place

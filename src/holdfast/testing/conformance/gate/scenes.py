@@ -1,0 +1,56 @@
+"""Scenes that many claims begin with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.testing.conformance.actor import Actor, Grant
+from holdfast.testing.waiting import soon
+
+NAME = "invoice:42"
+
+
+async def queued(observer: Actor, name: str, count: int) -> None:
+    """Go on once `count` callers wait."""
+
+    async def there() -> bool:
+        return (await observer.inspect(name)).waiter_count == count
+
+    assert await soon(there), f"{count} waiters did not show up"
+
+
+async def enter(
+    observer: Actor, actor: Actor, name: str, kind: str = "lock", **options: Any
+) -> asyncio.Task[Grant]:
+    """`actor` queues behind everybody who waits already."""
+    before = (await observer.inspect(name)).waiter_count
+    waiting = asyncio.create_task(actor.acquire(name, kind, **options))
+    await queued(observer, name, before + 1)
+    return waiting
+
+
+async def line_up(
+    observer: Actor, actors: Sequence[Actor], name: str, kind: str = "lock", **options: Any
+) -> list[asyncio.Task[Grant]]:
+    """`actors` queue in this order."""
+    return [await enter(observer, actor, name, kind, **options) for actor in actors]
+
+
+async def lost(actor: Actor, grant: Grant) -> None:
+    """Go on once the lease is lost."""
+
+    async def over() -> bool:
+        return await actor.is_lost(grant)
+
+    assert await soon(over), "the lease was not lost"
+
+
+async def free(observer: Actor, name: str) -> None:
+    """Go on once nobody holds it."""
+
+    async def nobody() -> bool:
+        return not (await observer.inspect(name)).held
+
+    assert await soon(nobody), f"{name!r} did not become free"

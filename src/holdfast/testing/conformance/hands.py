@@ -1,0 +1,79 @@
+"""What an actor does with its Holdfast, written once for both APIs: the blocking one simply never suspends."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from typing import Any
+
+from holdfast.testing.conformance.actor import Grant
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+class Hands:
+    """Verbs by name; leases by handle."""
+
+    def __init__(self, holdfast: Any) -> None:
+        self._holdfast = holdfast
+        self._leases: dict[int, Any] = {}
+        self._handles = itertools.count(1)
+
+    async def do(self, verb: str, args: dict[str, Any]) -> Any:
+        return await getattr(self, f"_{verb}")(**args)
+
+    def _gate(self, name: Any, kind: str, options: dict[str, Any]) -> Any:
+        match kind:
+            case "lock":
+                return self._holdfast.lock(name, **options)
+            case "semaphore":
+                return self._holdfast.semaphore(name, **options)
+            case "read":
+                return self._holdfast.rwlock(name, **options).read()
+        return self._holdfast.rwlock(name, **options).write()
+
+    def _grant(self, handle: int) -> Grant:
+        lease = self._leases[handle]
+        return Grant(handle, lease.name, lease.lock_id, lease.fence, lease.expires_at.isoformat(), lease.as_dict())
+
+    def _keep(self, lease: Any) -> Grant:
+        handle = next(self._handles)
+        self._leases[handle] = lease
+        return self._grant(handle)
+
+    async def _acquire(self, name: Any, kind: str, options: dict[str, Any], call: dict[str, Any]) -> Grant:
+        return self._keep(await _settled(self._gate(name, kind, options).acquire(**call)))
+
+    async def _try_acquire(self, name: Any, kind: str, options: dict[str, Any], call: dict[str, Any]) -> Grant | None:
+        lease = await _settled(self._gate(name, kind, options).try_acquire(**call))
+        return None if lease is None else self._keep(lease)
+
+    async def _release(self, handle: int) -> Any:
+        return await _settled(self._leases[handle].release())
+
+    async def _renew(self, handle: int, ttl: Any) -> Grant:
+        await _settled(self._leases[handle].renew(ttl))
+        return self._grant(handle)
+
+    async def _check(self, handle: int) -> None:
+        self._leases[handle].check()
+
+    async def _is_lost(self, handle: int) -> bool:
+        return bool(self._leases[handle].is_lost)
+
+    async def _inspect(self, name: Any) -> Any:
+        return await _settled(self._holdfast.locks.inspect(name))
+
+    async def _list(self, prefix: Any) -> Any:
+        return await _settled(self._holdfast.locks.list(prefix))
+
+    async def _release_by_id(self, name: Any, lock_id: Any) -> Any:
+        return await _settled(self._holdfast.locks.release(name, lock_id))
+
+    async def _force_release(self, name: Any) -> Any:
+        return await _settled(self._holdfast.locks.force_release(name))
+
+    async def _cleanup(self, execution_id: Any, scopes: Any) -> Any:
+        return await _settled(self._holdfast.locks.cleanup(execution_id, scopes))

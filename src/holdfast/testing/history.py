@@ -1,0 +1,238 @@
+"""Histories: what every contender of a race says it did, and what must be true of all of it together.
+
+Each process appends JSON lines to a file of its own, so that a killed one leaves behind all it had said. Times are
+seconds of `steady()`, which all processes of a host share; engine times are µs of the engine's clock.
+
+    asked      before the acquire                    granted   after it, with fence and local deadline
+    refused    it failed: timeout, engine, cancel    leaving   before the release, with the deadline by then
+    released   the engine took it back               stray     something that must never happen, in words
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.engine.base import Micros, steady
+
+SUFFIX = ".history"
+
+
+class Event(NamedTuple):
+    """One line. `id` is the attempt's lock_id, unique in the whole history."""
+
+    kind: str
+    name: str
+    id: str
+    t: float
+    facts: Mapping[str, Any]
+
+
+class Diary:
+    """Where one process writes its events. A line is one write to a file opened for appending."""
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self.process = process
+        self._fd = os.open(folder / (process + SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(self, kind: str, name: str, ticket: str, **facts: Any) -> None:
+        line = json.dumps([kind, name, ticket, steady(), facts])
+        os.write(self._fd, line.encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read(folder: Path) -> list[Event]:
+    """All events of all processes, in the order of their times. A line cut short by a kill is left out."""
+    events: list[Event] = []
+    for file in sorted(folder.glob("*" + SUFFIX)):
+        lines = file.read_text().split("\n")
+        events += [Event(*json.loads(line)) for line in lines[:-1]]
+    return sorted(events, key=lambda event: event.t)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A name as an observer saw it: the engine time of its last change, holders' ids, and the queue in order."""
+
+    name: str
+    seen: Micros
+    holders: tuple[str, ...]
+    #: (id, when it entered); who lapsed and came back has entered anew.
+    queue: tuple[tuple[str, Micros], ...]
+    #: Those of the queue to whom a place was offered.
+    offered: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Hold:
+    """A grant, and for how long it certainly stood."""
+
+    name: str
+    id: str
+    fence: int
+    #: The request that was granted left at `sent`; the grant was known at `start`.
+    sent: float
+    start: float
+    end: float
+    #: When the engine granted it.
+    at: Micros
+
+
+@dataclass(slots=True)
+class Report:
+    """What a history amounts to. No violations: every claim held."""
+
+    violations: list[str] = field(default_factory=list)
+    asked: int = 0
+    grants: int = 0
+    refused: int = 0
+    lost: int = 0
+    longest_wait: float = 0.0
+    queued: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"asked {self.asked}, granted {self.grants}, refused {self.refused}, lost {self.lost},"
+            f" longest queue {self.queued}, longest wait {self.longest_wait:.2f} s,"
+            f" violations {len(self.violations)}"
+        )
+
+
+def check(
+    events: Iterable[Event],
+    snapshots: Iterable[Snapshot] = (),
+    *,
+    permits: Mapping[str, int] | None = None,
+    amnesia: Iterable[float] = (),
+) -> Report:
+    """Hold a history against what locks promise.
+
+    permits: how many may hold a name at once, 1 unless said. amnesia: when the engine forgot everything (a restart
+    without persistence); what was held before is excused from exclusion, but never from the growing of fences.
+    """
+    report = Report()
+    forgot = sorted(amnesia)
+    holds = _holds(list(events), forgot, report)
+    by_name: dict[str, list[Hold]] = defaultdict(list)
+    for hold in holds:
+        by_name[hold.name].append(hold)
+    for name, mine in by_name.items():
+        _exclusion(name, mine, (permits or {}).get(name, 1), report)
+        _fences(name, mine, report)
+    views: dict[str, list[Snapshot]] = defaultdict(list)
+    for snapshot in snapshots:
+        views[snapshot.name].append(snapshot)
+    for name, seen in views.items():
+        _order(name, seen, by_name[name], (permits or {}).get(name, 1), report)
+    return report
+
+
+def _holds(events: list[Event], forgot: list[float], report: Report) -> list[Hold]:
+    holds: dict[str, Hold] = {}
+    asked: dict[str, float] = {}
+    for kind, name, who, t, facts in events:
+        match kind:
+            case "asked":
+                report.asked += 1
+                asked[who] = t
+            case "granted":
+                report.grants += 1
+                report.longest_wait = max(report.longest_wait, t - asked.get(who, t))
+                if who in holds:
+                    report.violations.append(f"{name}: attempt {who} was granted twice")
+                holds[who] = Hold(name, who, facts["fence"], facts["sent"], t, facts["deadline"], facts["at"])
+            case "refused":
+                report.refused += 1
+                report.longest_wait = max(report.longest_wait, t - asked.get(who, t))
+            case "leaving":
+                hold = holds[who]
+                hold.end = min(t, facts["deadline"])
+                if facts["lost"]:
+                    report.lost += 1
+                    if facts["deadline"] > t and not _excused(hold.start, t, forgot):
+                        report.violations.append(
+                            f"{name}: {who} lost its lease {facts['deadline'] - t:.3f} s early: {facts['lost']}"
+                        )
+            case "not_owner":
+                hold = holds[who]
+                if facts["deadline"] > t and not _excused(hold.start, t, forgot):
+                    report.violations.append(f"{name}: {who} released in time and was told that it is not the owner")
+            case "stray":
+                report.violations.append(f"{name}: {who}: {facts['what']}")
+    for hold in holds.values():
+        for moment in forgot:
+            if hold.start <= moment:
+                hold.end = min(hold.end, moment)
+    return list(holds.values())
+
+
+def _excused(start: float, end: float, forgot: list[float]) -> bool:
+    return any(start <= moment <= end for moment in forgot)
+
+
+def _exclusion(name: str, holds: list[Hold], permits: int, report: Report) -> None:
+    """Never more live holders than permits."""
+    live: list[Hold] = []
+    for hold in sorted(holds, key=lambda h: h.start):
+        live = [other for other in live if other.end > hold.start]
+        if hold.end <= hold.start:
+            continue  # the grant came too late to be of any use: it never lived
+        live.append(hold)
+        if len(live) > permits:
+            who = " and ".join(f"{h.id} (fence {h.fence}, {h.start:.4f} to {h.end:.4f})" for h in live)
+            report.violations.append(f"{name}: {len(live)} live holders at once, {permits} allowed: {who}")
+
+
+def _fences(name: str, holds: list[Hold], report: Report) -> None:
+    """A grant known before another's request left bears the smaller fence; no fence is given twice."""
+    latest = Hold(name, "", 0, float("-inf"), 0.0, 0.0, 0)
+    last = 0
+    for hold in sorted(holds, key=lambda h: (h.fence, h.start)):
+        if hold.fence == last:
+            report.violations.append(f"{name}: fence {hold.fence} was given twice, the second time to {hold.id}")
+        last = hold.fence
+        if hold.start < latest.sent:
+            report.violations.append(
+                f"{name}: {hold.id} was granted before {latest.id} had asked, and yet its fence is greater"
+                f" ({hold.fence} > {latest.fence})"
+            )
+        if hold.sent > latest.sent:
+            latest = hold
+
+
+def _order(name: str, snapshots: list[Snapshot], holds: list[Hold], permits: int, report: Report) -> None:
+    """Nobody is granted past a waiter that stays in the queue all the while.
+
+    The same (id, entered) in two looks was there in between, so any grant in between must have been ahead of it at
+    the first look. With several permits an offered waiter may confirm later than those behind it.
+    """
+    seen = sorted(snapshots, key=lambda s: s.seen)
+    grants = sorted(holds, key=lambda h: h.at)
+    nth = 0
+    for before, after in pairwise(seen):
+        report.queued = max(report.queued, len(before.queue))
+        if len(after.holders) > permits:
+            report.violations.append(f"{name}: the engine itself shows {len(after.holders)} holders, {permits} allowed")
+        entered = [moment for _, moment in before.queue]
+        if entered != sorted(entered):
+            report.violations.append(f"{name}: the queue is not in the order of arrival: {before.queue}")
+        while nth < len(grants) and grants[nth].at <= before.seen:
+            nth += 1
+        stayed = set(before.queue) & {w for w in after.queue if permits == 1 or w[0] not in after.offered}
+        if not stayed:
+            continue
+        place = {who: i for i, (who, _) in enumerate(before.queue)}
+        first = min(i for i, waiter in enumerate(before.queue) if waiter in stayed)
+        for grant in grants[nth:]:
+            if grant.at > after.seen:
+                break
+            if place.get(grant.id, len(place)) > first:
+                report.violations.append(f"{name}: {grant.id} was served past {before.queue[first][0]}, which waited")

@@ -1,0 +1,149 @@
+"""Who makes a race hard: kills, pauses, restarts and cuts, at random but with a seed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.engine.base import steady
+from holdfast.testing.proxy import Action, FaultProxy
+from holdfast.testing.servers import RedisServer
+
+
+class Fighter(Protocol):
+    """A contender process as a nemesis sees it."""
+
+    @property
+    def pid(self) -> int: ...
+
+
+class Ring(Protocol):
+    """Where the contenders are."""
+
+    def pick(self) -> Fighter | None:
+        """Somebody who runs now."""
+        ...
+
+    def replace(self, fighter: Fighter) -> None:
+        """Somebody was killed: send in another."""
+        ...
+
+
+class Nemesis:
+    """One kind of trouble. `strike` causes it, `tick` ends what has lasted long enough, `settle` ends all of it."""
+
+    #: Its name on the command line, and in the figures.
+    kind = ""
+
+    def __init__(self) -> None:
+        self.done: Counter[str] = Counter()
+
+    def strike(self, ring: Ring, dice: random.Random) -> None:
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Called often."""
+
+    def settle(self) -> None:
+        """The race is over: leave everything whole."""
+
+
+class Kill(Nemesis):
+    """kill -9, and a new process in its place."""
+
+    kind = "kill"
+
+    def strike(self, ring: Ring, dice: random.Random) -> None:
+        if fighter := ring.pick():
+            os.kill(fighter.pid, signal.SIGKILL)
+            self.done["kills"] += 1
+            ring.replace(fighter)
+
+
+class Pause(Nemesis):
+    """SIGSTOP for longer than a lease lives, then SIGCONT: the classic stale holder."""
+
+    kind = "pause"
+
+    def __init__(self, ttl: float) -> None:
+        super().__init__()
+        self._ttl = ttl
+        self._stopped: dict[int, float] = {}
+
+    def strike(self, ring: Ring, dice: random.Random) -> None:
+        fighter = ring.pick()
+        if fighter and fighter.pid not in self._stopped and len(self._stopped) < 2:
+            os.kill(fighter.pid, signal.SIGSTOP)
+            self._stopped[fighter.pid] = steady() + self._ttl * dice.uniform(1.1, 1.6)
+            self.done["pauses"] += 1
+
+    def tick(self) -> None:
+        for pid in [pid for pid, until in self._stopped.items() if steady() >= until]:
+            self._resume(pid)
+
+    def settle(self) -> None:
+        for pid in list(self._stopped):
+            self._resume(pid)
+
+    def _resume(self, pid: int) -> None:
+        del self._stopped[pid]
+        with contextlib.suppress(ProcessLookupError):  # killed meanwhile
+            os.kill(pid, signal.SIGCONT)
+
+
+class Restart(Nemesis):
+    """kill -9 for the server, and a new one on the same port. Without an AOF it has forgotten everything."""
+
+    kind = "restart"
+
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__()
+        self._server = server
+        #: When everything was forgotten.
+        self.amnesia: list[float] = []
+
+    def strike(self, ring: Ring, dice: random.Random) -> None:
+        self._server.kill()
+        if not self._server.aof:
+            self.amnesia.append(steady())
+        self._server.start()
+        self.done["restarts"] += 1
+
+
+class Cut(Nemesis):
+    """The network between contenders and server: replies lost or late, connections cut, requests hoarded."""
+
+    kind = "faults"
+    LONGEST = 0.5
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        super().__init__()
+        self._proxy = proxy
+        self.struck = proxy.struck
+        self._until = 0.0
+
+    def strike(self, ring: Ring, dice: random.Random) -> None:
+        proxy = self._proxy
+        actions: list[Action] = ["drop", "delay", "late", "cut-before", "cut-after", "hold", "blackhole"]
+        more: list[Callable[[], object]] = [proxy.drop_replies, proxy.cut_all, proxy.deliver_held]
+        choice = dice.choice([*actions, *more])
+        if callable(choice):
+            choice()
+        else:
+            proxy.rule(choice, chance=dice.choice((0.02, 0.2, 1.0)), seconds=dice.uniform(0.01, 0.3))
+        self._until = steady() + dice.uniform(0.05, self.LONGEST)
+        self.done["faults"] += 1
+
+    def tick(self) -> None:
+        if self._until and steady() >= self._until:
+            self._until = 0.0
+            self._proxy.heal()
+
+    def settle(self) -> None:
+        self._proxy.heal()
+        self._proxy.deliver_held()

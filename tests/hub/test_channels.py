@@ -1,0 +1,216 @@
+"""Publish and listen, on every hub, in both APIs and between processes."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import holdfast
+from holdfast import ConfigError, Holdfast, sync
+from holdfast.testing.servers import RedisServer
+
+PUBLISHER = """
+import sys
+from holdfast.sync import Holdfast
+url, channel, *payloads = sys.argv[1:]
+with Holdfast(url) as hf:
+    for payload in payloads:
+        hf.hub.publish(channel, payload)
+"""
+
+
+def publish_elsewhere(url: str, channel: str, *payloads: str) -> None:
+    subprocess.run([sys.executable, "-c", PUBLISHER, url, channel, *payloads], check=True, timeout=30)
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def url(request, tmp_path):
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/hub.db"
+    return request.getfixturevalue("holdfast_redis").url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def shared_url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/hub.db"
+    return request.getfixturevalue("holdfast_redis").url
+
+
+def test_a_message_reaches_every_listener_in_order(url, unique):
+    async def main():
+        async with Holdfast(url) as hf, hf.hub.listen(unique) as one, hf.hub.listen(unique) as two:
+            for i in range(50):
+                await hf.hub.publish(unique, str(i))
+            for ear in (one, two):
+                heard = [await ear.next(timeout=10) for _ in range(50)]
+                assert [m.payload for m in heard if m] == [str(i) for i in range(50)]
+                assert {m.channel for m in heard if m} == {unique}
+
+    asyncio.run(main())
+
+
+def test_threads_hear_one_another(url, unique):
+    with sync.Holdfast(url) as hf:
+        heard: list[str] = []
+        ready = threading.Event()
+
+        def listen():
+            with hf.hub.listen(unique) as messages:
+                ready.set()
+                for message in messages:
+                    heard.append(message.payload)
+                    if message.payload == "end":
+                        return
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        assert ready.wait(10)
+        hf.hub.publish(unique, "hello")
+        hf.hub.publish(unique, "end")
+        thread.join(10)
+        assert heard == ["hello", "end"]
+
+
+def test_another_process_is_heard(shared_url, unique):
+    async def main():
+        async with Holdfast(shared_url) as hf, hf.hub.listen(unique) as messages:
+            await asyncio.to_thread(publish_elsewhere, shared_url, unique, "a", "b: {}\né")
+            assert (await messages.next(timeout=10)) == holdfast.Message(unique, "a")
+            assert (await messages.next(timeout=10)) == holdfast.Message(unique, "b: {}\né")
+
+    asyncio.run(main())
+
+
+def test_channels_and_namespaces_are_apart(url, unique):
+    async def main():
+        async with (
+            Holdfast(url, namespace=f"one-{unique}") as hf,
+            Holdfast(url, namespace=f"two-{unique}") as other,
+            hf.hub.listen("news") as messages,
+        ):
+            await hf.hub.publish("newsletter", "no")
+            await other.hub.publish("news", "no")
+            await hf.hub.publish("news", "yes")
+            message = await messages.next(timeout=10)
+            assert message is not None
+            assert message.payload == "yes"
+
+    asyncio.run(main())
+
+
+def test_nothing_is_heard_before_entering_or_after_leaving(url, unique):
+    async def main():
+        async with Holdfast(url) as hf:
+            await hf.hub.publish(unique, "too early")
+            ear = hf.hub.listen(unique)
+            async with ear:
+                await hf.hub.publish(unique, "now")
+                message = await ear.next(timeout=10)
+                assert message is not None
+                assert message.payload == "now"
+            await hf.hub.publish(unique, "too late")
+            async with hf.hub.listen(unique) as again:
+                await hf.hub.publish(unique, "again")
+                message = await again.next(timeout=10)
+                assert message is not None
+                assert message.payload == "again"
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_never_reads_is_told_that_it_missed_something(url, unique):
+    async def main():
+        async with Holdfast(url) as hf, hf.hub.listen(unique) as lazy, hf.hub.listen(unique) as keen:
+            for i in range(1500):
+                await hf.hub.publish(unique, str(i))
+                message = await keen.next(timeout=10)
+                assert message is not None
+                assert message.payload == str(i)
+            first = await lazy.next(timeout=10)
+            assert first is not None
+            assert first.missed
+
+    asyncio.run(main())
+
+
+def test_many_listeners_share_one_subscription(holdfast_redis, unique):
+    import redis
+
+    async def main():
+        async with Holdfast(holdfast_redis.url) as hf:
+            ears = [hf.hub.listen(unique) for _ in range(200)]
+            for ear in ears:
+                await ear.__aenter__()
+            counts = redis.Redis(port=holdfast_redis.port).pubsub_numsub(f"holdfast:{unique}")
+            assert counts == [(f"holdfast:{unique}".encode(), 1)]
+            await hf.hub.publish(unique, "all")
+            for ear in ears:
+                message = await ear.next(timeout=10)
+                assert message is not None
+                assert message.payload == "all"
+            for ear in ears:
+                await ear.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+def test_bad_channels_and_payloads_are_refused(unique):
+    with sync.Holdfast("memory://") as hf:
+        with pytest.raises(ConfigError, match="channel"):
+            hf.hub.publish("", "x")
+        with pytest.raises(ConfigError, match="payload"):
+            hf.hub.publish(unique, b"bytes")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="enter the listener"):
+            hf.hub.listen(unique).next(timeout=0)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_after_a_restart_listeners_hear_again_and_are_told_once(api, unique):
+    with RedisServer() as server:
+        if api == "async":
+
+            async def main():
+                async with Holdfast(server.url) as hf, hf.hub.listen(unique) as messages:
+                    await asyncio.to_thread(server.restart)
+                    message = await messages.next(timeout=20)
+                    assert message is not None
+                    assert message.missed
+                    await asyncio.to_thread(publish_elsewhere, server.url, unique, "back")
+                    message = await messages.next(timeout=20)
+                    assert message is not None
+                    assert message.payload == "back"
+
+            asyncio.run(main())
+        else:
+            with sync.Holdfast(server.url) as hf, hf.hub.listen(unique) as messages:
+                server.restart()
+                message = messages.next(timeout=20)
+                assert message is not None
+                assert message.missed
+                publish_elsewhere(server.url, unique, "back")
+                message = messages.next(timeout=20)
+                assert message is not None
+                assert message.payload == "back"
+
+
+def test_closing_leaves_no_thread_and_no_task_behind(url, unique):
+    async def main():
+        hf = Holdfast(url)
+        async with hf.hub.listen(unique):
+            await hf.hub.publish(unique, "x")
+        await hf.close()
+        await hf.close()
+        assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
+
+    before = set(threading.enumerate())
+    asyncio.run(main())
+    left = [t for t in set(threading.enumerate()) - before if t.name.startswith("holdfast")]
+    assert left == []
