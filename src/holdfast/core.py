@@ -7,7 +7,6 @@ import random
 import secrets
 import socket
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +24,8 @@ from holdfast.telemetry import Telemetry
 
 #: How long a first waiter waits for its subscription before it goes on without; polling is the backstop.
 INBOX_WAIT = 1.0
+#: Early hints kept; losing one costs a waiter its recheck time, nothing more.
+EARLY = 1000
 
 
 class SignallingPort(Port, Protocol):
@@ -74,9 +75,10 @@ class Core:
         self.hub = hub(self.identity)
         #: Who waits, by ticket: a hint for a ticket sets its latch.
         self.latches: dict[str, Latch] = {}
-        #: Live leases of this process by name: who would wait for itself?
-        self.held: dict[str, list[BaseLease]] = {}
-        self._held_lock = threading.Lock()
+        #: Hints for tickets that nobody waits for, perhaps: not yet.
+        self._early: dict[str, None] = {}
+        #: Live leases by name and by the task or thread that took them: who would wait for itself?
+        self.held: dict[tuple[str, object], list[BaseLease]] = {}
         self.closed = False
         self._inbox: Subscription | None = None
         _CORES.add(self)
@@ -95,22 +97,39 @@ class Core:
         if ticket is None:  # something may have been missed: everybody looks
             for waiting in list(self.latches.values()):
                 waiting.set()
-        elif latch := self.latches.get(ticket):
-            latch.set()
+        else:
+            # Written first, looked at second, here and in `await_hint`: one of the two sees the other.
+            if len(self._early) > EARLY:
+                self._early.clear()
+            self._early[ticket] = None
+            if latch := self.latches.get(ticket):
+                self._early.pop(ticket, None)
+                latch.set()
 
-    def hold(self, lease: BaseLease) -> None:
-        with self._held_lock:
-            self.held.setdefault(lease.name, []).append(lease)
+    def await_hint(self, ticket: str) -> Latch:
+        """A latch for a ticket; set already when its hint came before its reply."""
+        latch = self.latches[ticket] = self.port.latch()
+        if ticket in self._early:
+            del self._early[ticket]
+            latch.set()
+        return latch
+
+    def hold(self, lease: BaseLease, owner: object) -> None:
+        key = (lease.name, owner)
+        if key in self.held:
+            self.held[key].append(lease)
+        else:
+            self.held[key] = [lease]
         self.keeper.add(lease)
 
-    def let_go(self, lease: BaseLease) -> None:
+    def let_go(self, lease: BaseLease, owner: object) -> None:
         self.keeper.discard(lease)
-        with self._held_lock:
-            leases = self.held.get(lease.name)
-            if leases and lease in leases:
+        leases = self.held.get((lease.name, owner))
+        if leases and lease in leases:
+            if len(leases) == 1:
+                del self.held[lease.name, owner]
+            else:
                 leases.remove(lease)
-                if not leases:
-                    del self.held[lease.name]
 
     def check_open(self) -> None:
         if self.closed:
@@ -131,8 +150,8 @@ class Core:
         self.hub.after_fork()
         self.hub = self._make_hub(self.identity)
         self.latches = {}
+        self._early = {}
         self.held = {}
-        self._held_lock = threading.Lock()
         self._inbox = None
 
 

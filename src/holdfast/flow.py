@@ -73,7 +73,7 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a flow suspended on a blocking port")
 
 
-class Asked(Struct, frozen=True):
+class Asked(Struct, frozen=True, gc=False):
     """A reply, when the request that got it was sent, and until when earlier copies of it may still act."""
 
     reply: Any
@@ -131,7 +131,7 @@ async def persist(port: Port, op: Op[T], *, retries: int, telemetry: Telemetry) 
 
 
 async def ask(
-    port: Port, engine: Engine, room: Room[Any], name: str, command: Command, *, retries: int, telemetry: Telemetry
+    port: Port, engine: Engine, room: Room[Any], name: str, command: Command, retries: int, telemetry: Telemetry
 ) -> Asked:
     """Send a natural command: one that may safely arrive twice. Lost replies are asked for again until the
     command's `not_after`; an engine that cannot be reached is tried `retries` times more.

@@ -17,10 +17,13 @@ Duration = float | int | timedelta
 LONGEST_NAME = 512
 #: Ten years: far enough for any lease, near enough for 53-bit microseconds.
 LONGEST_DURATION = 10 * 365 * 86400.0
+NUMBERS = (int, float)
 
 
 def seconds(value: Duration, what: str, *, zero: bool = False) -> float:
     """A duration as seconds, above 0 (or `zero` allowed) and below ten years."""
+    if type(value) in NUMBERS and 0 < value <= LONGEST_DURATION:  # type: ignore[operator]  # not a timedelta
+        return float(value)  # type: ignore[arg-type]
     if isinstance(value, timedelta):
         value = value.total_seconds()
     given = cast("object", value)  # callers without a type checker pass anything
@@ -34,7 +37,7 @@ def seconds(value: Duration, what: str, *, zero: bool = False) -> float:
 
 def micros(value: float) -> int:
     """Seconds as the engine's microseconds; never rounded down to nothing."""
-    return max(1, round(value * 1_000_000))
+    return int(value * 1_000_000 + 0.5) or 1
 
 
 def count(value: int, what: str, *, least: int = 1) -> int:
@@ -46,6 +49,8 @@ def count(value: int, what: str, *, least: int = 1) -> int:
 
 def name(value: str, what: str = "name") -> str:
     """Any text of 1 to 512 bytes: braces, colons, newlines, NUL and unicode are all fine."""
+    if type(value) is str and 0 < len(value) <= LONGEST_NAME and value.isascii():
+        return value
     given = cast("object", value)
     if not isinstance(given, str):
         raise ConfigError(f"{what} is text, as in 'invoice:42'; got {type(given).__name__}")

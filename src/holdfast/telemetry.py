@@ -35,13 +35,14 @@ class Telemetry:
 
         return end
 
-    def count(self, kind: str) -> bool:
-        """Count an event. False: nobody wants its facts, so they need not be gathered."""
-        self.counts[kind] += 1
+    @property
+    def active(self) -> bool:
+        """Whether anybody wants the facts; hot paths count and gather nothing when not."""
         return bool(self._subscribers)
 
     def emit(self, kind: str, **facts: Any) -> None:
-        if self.count(kind):
+        self.counts[kind] += 1
+        if self._subscribers:
             self.tell(kind, **facts)
 
     def tell(self, kind: str, **facts: Any) -> None:

@@ -83,8 +83,8 @@ class Room(Generic[S]):
         self.step = step
         self.package = package
         self._state = msgspec.msgpack.Decoder(state)
-        self._replies = msgspec.msgpack.Decoder(replies)
-        self.encode = msgspec.msgpack.Encoder().encode
+        self.decode_reply: Callable[[bytes], Any] = msgspec.msgpack.Decoder(replies).decode
+        self.encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
     def decode_state(self, name: str, raw: bytes) -> S:
         try:
@@ -96,9 +96,6 @@ class Room(Generic[S]):
                 f"the {self.name} record {name!r} is of version {state.version}, this process reads {self.version}"
             )
         return state
-
-    def decode_reply(self, raw: bytes) -> Any:
-        return self._replies.decode(raw)
 
     def script(self, command: type[Command]) -> str:
         """The Lua source of a command: the file named after it, with what it includes."""
@@ -117,7 +114,7 @@ class Op(msgspec.Struct, Generic[T_co], frozen=True):
     """One operation; the type parameter is what it answers."""
 
 
-class Apply(Op[Any], frozen=True):
+class Apply(Op[Any], frozen=True, gc=False):
     """Run one machine command, atomic on its name."""
 
     room: Room[Any]

@@ -20,7 +20,7 @@ from holdfast.errors import (
     QueueFull,
     WouldDeadlock,
 )
-from holdfast.flow import Asked, ask, deadline, persist
+from holdfast.flow import Asked, Latch, ask, deadline, persist
 from holdfast.gate.held import Held
 from holdfast.gate.machine import (
     DAY,
@@ -48,7 +48,7 @@ T = TypeVar("T")
 L = TypeVar("L", bound=Held)
 
 
-class Spec(Struct, frozen=True):
+class Spec(Struct, frozen=True, gc=False):
     """What a caller wants of a gate, checked."""
 
     name: str
@@ -61,7 +61,7 @@ class Spec(Struct, frozen=True):
     reentrant: bool
 
 
-class Caller(Struct, frozen=True):
+class Caller(Struct, frozen=True, gc=False):
     """Who asks. What is empty is filled in: a lock_id of its own, this process, this program."""
 
     lock_id: str = ""
@@ -74,15 +74,7 @@ NOBODY = Caller()
 
 
 def send(core: Core, name: str, command: Command) -> Coroutine[Any, Any, Asked]:
-    return ask(
-        core.port,
-        core.engine,
-        GATE,
-        name,
-        command,
-        retries=core.policy.lock_retries,
-        telemetry=core.telemetry,
-    )
+    return ask(core.port, core.engine, GATE, name, command, core.policy.lock_retries, core.telemetry)
 
 
 def carry_out(core: Core, op: Op[T]) -> Coroutine[Any, Any, T]:
@@ -108,10 +100,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
     started = steady()
     ttl = micros(spec.ttl)
     max_waiters = spec.max_waiters if wait is None or wait > 0 else 0
-    latch = None
-    if max_waiters:
-        latch = core.latches[ticket] = core.port.latch()
-    entered = False
+    latch: Latch | None = None
     under_way = doubt = 0
     try:
         while True:
@@ -136,15 +125,15 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             reply = asked.reply
             if type(reply) is Granted:
                 lease = make(core, spec, ticket, lock_id, reply, asked.sent_at, owner, who, doubt)
-                core.hold(lease)
-                if core.telemetry.count("lock.granted"):
-                    waited = steady() - started
-                    core.telemetry.tell("lock.granted", name=name, fence=reply.fence, waited=waited)
+                core.hold(lease, owner)
+                core.telemetry.counts["lock.granted"] += 1
+                if core.telemetry.active:
+                    core.telemetry.tell("lock.granted", name=name, fence=reply.fence, waited=steady() - started)
                 return lease
             if type(reply) is not Queued:
                 raise _refusal(spec, reply)
-            if not entered:
-                entered = True
+            if latch is None:
+                latch = core.await_hint(ticket)
                 core.telemetry.emit("lock.queued", name=name, position=reply.position, lock_id=lock_id)
                 _refuse_deadlock(core, spec, owner)
                 if await core.listen():
@@ -153,14 +142,13 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             if left is not None and left <= 0:
                 raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
             nap = reply.recheck_after / 1_000_000
-            assert latch is not None  # noqa: S101 - only the patient are queued
             await core.port.park(latch, nap if left is None else min(nap, left))
             latch.clear()
     except BaseException as error:
         if isinstance(error, EngineUnavailable):  # nothing of the last attempt arrived
             under_way = 0
         gone_until = max(doubt, under_way)
-        if entered or gone_until:
+        if latch is not None or gone_until:
             await core.port.shield(_leave(core, spec, ticket, gone_until))
         raise
     finally:
@@ -188,15 +176,15 @@ async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> Non
 
 
 def _own(core: Core, spec: Spec, owner: object) -> Held | None:
-    for lease in core.held.get(spec.name, ()):
-        if isinstance(lease, Held) and lease.owner is owner and lease.exclusive == spec.exclusive:
+    for lease in core.held.get((spec.name, owner), ()):
+        if isinstance(lease, Held) and lease.exclusive == spec.exclusive:
             return None if lease.is_lost else lease
     return None
 
 
 def _refuse_deadlock(core: Core, spec: Spec, owner: object) -> None:
     """Nobody else can end this wait: say so instead of waiting for ever."""
-    mine = [x for x in core.held.get(spec.name, ()) if isinstance(x, Held) and x.owner is owner and not x.is_lost]
+    mine = [x for x in core.held.get((spec.name, owner), ()) if isinstance(x, Held) and not x.is_lost]
     if not mine:
         return
     if spec.exclusive or mine[0].exclusive or (spec.capacity != UNLIMITED and len(mine) >= spec.capacity):
@@ -232,7 +220,7 @@ async def renew(lease: Held, ttl: float | None) -> None:
     asked = await send(core, lease.name, lease.renewal(deadline(core.engine), wanted).command)
     until, why = lease.judge(asked.reply)
     if why:
-        core.let_go(lease)
+        core.let_go(lease, lease.owner)
         lease.lose(why)
         raise lease.loss()
     lease.ttl = wanted
@@ -261,7 +249,7 @@ async def leave_body(lease: Held) -> LeaseLost | None:
     if lease.confirmed:  # the body released it
         return None
     if lease.state is LOST:
-        lease.core.let_go(lease)
+        lease.core.let_go(lease, lease.owner)
         return lease.loss()
     loss = lease.loss() if lease.is_lost else None
     try:
@@ -277,7 +265,7 @@ async def leave_body(lease: Held) -> LeaseLost | None:
 async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
     """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
     core = lease.core
-    core.let_go(lease)
+    core.let_go(lease, lease.owner)
     lease.finish()
     command = Release(deadline(core.engine), lease.ticket, lease.id, lease.fence, lease.doubt_until)
     try:
@@ -290,7 +278,8 @@ async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
         core.telemetry.emit("lock.release_deferred", name=lease.name, fence=lease.fence)
         raise
     lease.confirmed = True
-    if core.telemetry.count("lock.released"):
+    core.telemetry.counts["lock.released"] += 1
+    if core.telemetry.active:
         core.telemetry.tell("lock.released", name=lease.name, fence=lease.fence)
     reply: ReleasedReply | Absent | Foreign = asked.reply
     if asked.doubt_until and type(reply) is not ReleasedReply and steady() < lease.deadline:

@@ -6,7 +6,7 @@ import asyncio
 import builtins
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from holdfast import inputs
 from holdfast.core import Core
@@ -66,12 +66,12 @@ class Lease(Held):
 class Body:
     """The code inside an `async with`: cancelled when its lease is lost, as asyncio.timeout would."""
 
-    __slots__ = ("_cancelling", "_fired", "_task", "lease")
+    __slots__ = ("_cancelling", "_fired", "lease", "task")
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, task: asyncio.Task[Any]) -> None:
         self.lease = lease
-        self._task = asyncio.current_task()
-        self._cancelling = self._task.cancelling() if self._task else 0
+        self.task = task
+        self._cancelling = task.cancelling()
         self._fired = False
         lease.watcher = self._lost
         if lease.state is LOST:
@@ -81,14 +81,14 @@ class Body:
         self.lease.core.port.signal(self._cancel)
 
     def _cancel(self) -> None:
-        if self.lease.watcher is not None and self._task is not None and not self._fired:
+        if self.lease.watcher is not None and not self._fired:
             self._fired = True
-            self._task.cancel()
+            self.task.cancel()
 
     def close(self) -> bool:
         """The body has ended. True when the cancellation it saw was ours."""
         self.lease.watcher = None
-        return self._fired and self._task is not None and self._task.uncancel() <= self._cancelling
+        return self._fired and self.task.uncancel() <= self._cancelling
 
 
 class AsyncGate(BaseGate):
@@ -98,7 +98,7 @@ class AsyncGate(BaseGate):
 
     def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
         super().__init__(core, spec, wait)
-        self._bodies: dict[object, list[Body]] = {}
+        self._bodies: list[Body] = []
 
     async def acquire(
         self,
@@ -130,21 +130,27 @@ class AsyncGate(BaseGate):
 
     async def __aenter__(self) -> Lease:
         lease = await flows.acquire(self._core, self._spec, flows.NOBODY, self._wait, Lease)
-        self._bodies.setdefault(asyncio.current_task(), []).append(Body(lease))
+        self._bodies.append(Body(lease, cast("asyncio.Task[Any]", asyncio.current_task())))
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task = asyncio.current_task()
-        bodies = self._bodies[task]
-        body = bodies.pop()
-        if not bodies:
-            del self._bodies[task]
+        body = self._leaving()
         ours = body.close()
         loss = await flows.leave_body(body.lease)
         if loss is not None and (kind is None or (ours and kind is asyncio.CancelledError)):
             raise loss from error
+
+    def _leaving(self) -> Body:
+        """The innermost block that this task is in; several tasks may share one lock object."""
+        bodies = self._bodies
+        if len(bodies) == 1:
+            return bodies.pop()
+        task = asyncio.current_task()
+        body = next(b for b in reversed(bodies) if b.task is task)
+        bodies.remove(body)
+        return body
 
 
 class Lock(AsyncGate):

@@ -28,7 +28,7 @@ from holdfast.testing.history import Diary
 from holdfast.testing.register import Register
 
 #: Every so many attempts something special: a long hold that needs renewal, an overlong one without, a cancel.
-LONG, OVERSTAY, CANCEL = 0.02, 0.01, 0.05
+LONG, OVERSTAY, CANCEL = 0.002, 0.001, 0.05
 
 
 class Api(Protocol):
@@ -124,7 +124,7 @@ class Work:
         self.diary.note(
             "granted", name, ticket, fence=lease.fence, sent=sent, deadline=lease.deadline, at=lease._acquired
         )
-        await self.work(lease, name, ticket, self.ttl * 1.5 if long or overstay else self.random.uniform(0, 0.02))
+        await self.work(lease, name, ticket, self.ttl * 1.5 if long or overstay else self.random.uniform(0, 0.01))
         deadline = lease.deadline
         self.diary.note("leaving", name, ticket, deadline=deadline, lost=str(lease.loss()) if lease.is_lost else "")
         try:

@@ -135,7 +135,7 @@ class Cut(Nemesis):
         if callable(choice):
             choice()
         else:
-            proxy.rule(choice, chance=dice.choice((0.02, 0.2, 1.0)), seconds=dice.uniform(0.01, 0.3))
+            proxy.rule(choice, chance=dice.choice((0.05, 0.3, 1.0)), seconds=dice.uniform(0.01, 0.3))
         self._until = steady() + dice.uniform(0.05, self.LONGEST)
         self.done["faults"] += 1
 

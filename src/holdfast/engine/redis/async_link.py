@@ -19,7 +19,7 @@ from holdfast.errors import EngineUnavailable, OutcomeUnknown
 #: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
 IN_FLIGHT = 10_000
 #: A turn that makes more commands than this sends them in bursts, so that the server works meanwhile.
-BURST = 32
+BURST = 16
 
 
 class AsyncLink(asyncio.Protocol):

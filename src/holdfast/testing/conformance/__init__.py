@@ -9,11 +9,14 @@ from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite,
 URL = "redis://127.0.0.1:6379/0"
 
 
+@pytest.fixture(scope="module", params=[AsyncDriver, BlockingDriver, ProcessDriver])
+def driver(request):
+    with request.param(URL) as driver:
+        yield driver
+
+
 class TestOurRedis(GateSuite):
-    @pytest.fixture(scope="class", params=[AsyncDriver, BlockingDriver, ProcessDriver])
-    def driver(self, request):
-        with request.param(URL) as driver:
-            yield driver
+    pass
 ```
 
 `AsyncDriver` plays on the async API (each actor a task), `BlockingDriver` on the blocking API (each actor a thread),

@@ -63,7 +63,7 @@ class Cleanup:
     async def test_cleanup_removes_what_waits(self, stage: Stage) -> None:
         holder, waiter, operator = await stage.actors(3)
         held = await holder.acquire(NAME, execution_id="execution-2")
-        place = await enter(operator, waiter, NAME, execution_id=FAILED, wait=2)
+        place = await enter(operator, waiter, NAME, execution_id=FAILED, wait=1)
         await operator.cleanup(FAILED)
         await queued(operator, NAME, 0)
         await refused(place, "LockTimeout")

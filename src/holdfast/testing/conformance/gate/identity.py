@@ -27,9 +27,7 @@ class Identity:
     @claim
     async def test_a_lease_tells_ten_fields(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
-        grant = await one.acquire(
-            NAME, lock_id="l", execution_id="e", workflow_id="w", workflow_name="Monthly billing"
-        )
+        grant = await one.acquire(NAME, lock_id="l", execution_id="e", workflow_id="w", workflow_name="Monthly billing")
         fields = grant.fields
         assert set(fields) == FIELDS
         assert (fields["acquired"], fields["count"], fields["scope"]) == (True, 1, NAME)
@@ -42,9 +40,7 @@ class Identity:
     @claim
     async def test_the_identity_that_was_given_is_the_one_that_shows(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
-        grant = await one.acquire(
-            NAME, lock_id="l", execution_id="e", workflow_id="w", workflow_name="Monthly billing"
-        )
+        grant = await one.acquire(NAME, lock_id="l", execution_id="e", workflow_id="w", workflow_name="Monthly billing")
         assert grant.lock_id == "l"
         (shown,) = (await other.inspect(NAME)).holders
         assert (shown.lock_id, shown.execution_id) == ("l", "e")

@@ -66,7 +66,7 @@ class Order:
     async def test_who_gives_up_waiting_does_not_hold_up_the_others(self, stage: Stage) -> None:
         holder, hasty, patient, observer = await stage.actors(4)
         held = await holder.acquire(NAME)
-        hurry = await enter(observer, hasty, NAME, wait=0.3)
+        hurry = await enter(observer, hasty, NAME, wait=0.7)
         place = await enter(observer, patient, NAME)
         await refused(hurry, "LockTimeout")
         assert [w.position for w in (await observer.inspect(NAME)).queue] == [0]

@@ -21,9 +21,7 @@ async def queued(observer: Actor, name: str, count: int) -> None:
     assert await soon(there), f"{count} waiters did not show up"
 
 
-async def enter(
-    observer: Actor, actor: Actor, name: str, kind: str = "lock", **options: Any
-) -> asyncio.Task[Grant]:
+async def enter(observer: Actor, actor: Actor, name: str, kind: str = "lock", **options: Any) -> asyncio.Task[Grant]:
     """`actor` queues behind everybody who waits already."""
     before = (await observer.inspect(name)).waiter_count
     waiting = asyncio.create_task(actor.acquire(name, kind, **options))

@@ -80,7 +80,7 @@ class Waiting:
     async def test_who_gives_up_wakes_whom_he_kept_waiting(self, stage: Stage) -> None:
         reader, writer, late, observer = await stage.actors(4)
         reading = await reader.acquire(NAME, "read")
-        writing = await enter(observer, writer, NAME, "write", wait=0.3)
+        writing = await enter(observer, writer, NAME, "write", wait=0.7)
         place = await enter(observer, late, NAME, "read")
         await refused(writing, "LockTimeout")
         async with asyncio.timeout(TOLD):
@@ -101,8 +101,6 @@ class Waiting:
     async def test_a_crowd_that_times_out_leaves_nothing_behind(self, stage: Stage) -> None:
         holder, observer, *crowd = await stage.actors(7)
         await holder.acquire(NAME)
-        outcomes = await asyncio.gather(
-            *[refused(actor.acquire(NAME, wait=0.05), "LockTimeout") for actor in crowd]
-        )
+        outcomes = await asyncio.gather(*[refused(actor.acquire(NAME, wait=0.05), "LockTimeout") for actor in crowd])
         assert len(outcomes) == len(crowd)
         await queued(observer, NAME, 0)
