@@ -226,6 +226,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         if self._twin is not None:
             await asyncio.to_thread(self._twin.close)
         if not self._core.closed:
+            await self._core.dismiss()
             await self._core.hub.join()
             await asyncio.to_thread(self._core.close_parts)
         if self._owns_engine:

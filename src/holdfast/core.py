@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.engine.base import Engine
+from holdfast.engine.base import Engine, steady
 from holdfast.errors import Closed, EngineError
 from holdfast.flow import Latch, Port
 from holdfast.hub.base import Hub, Subscription
@@ -24,6 +24,8 @@ from holdfast.telemetry import Telemetry
 
 #: How long a first waiter waits for its subscription before it goes on without; polling is the backstop.
 INBOX_WAIT = 1.0
+#: How long closing waits for waiters to withdraw.
+DISMISS_WAIT = 1.0
 #: Early hints kept; losing one costs a waiter its recheck time, nothing more.
 EARLY = 1000
 
@@ -70,7 +72,7 @@ class Core:
         self.policy = policy
         self.telemetry = telemetry
         self.identity = Identity(engine.namespace)
-        self.keeper = Keeper(engine, telemetry)
+        self.keeper = Keeper(engine, telemetry, self.let_go)
         self._make_hub = hub
         self.hub = hub(self.identity)
         #: Who waits, by ticket: a hint for a ticket sets its latch.
@@ -114,26 +116,35 @@ class Core:
             latch.set()
         return latch
 
-    def hold(self, lease: BaseLease, owner: object) -> None:
-        key = (lease.name, owner)
+    def hold(self, lease: BaseLease) -> None:
+        key = (lease.name, lease.owner)
         if key in self.held:
             self.held[key].append(lease)
         else:
             self.held[key] = [lease]
         self.keeper.add(lease)
 
-    def let_go(self, lease: BaseLease, owner: object) -> None:
+    def let_go(self, lease: BaseLease) -> None:
         self.keeper.discard(lease)
-        leases = self.held.get((lease.name, owner))
+        key = (lease.name, lease.owner)
+        leases = self.held.get(key)
         if leases and lease in leases:
             if len(leases) == 1:
-                del self.held[lease.name, owner]
+                del self.held[key]
             else:
                 leases.remove(lease)
 
     def check_open(self) -> None:
         if self.closed:
             raise Closed("this Holdfast is closed; make a new one")
+
+    async def dismiss(self) -> None:
+        """No more callers: those who wait are told, and have a moment to leave the queue."""
+        self.closed = True
+        until = steady() + DISMISS_WAIT
+        while self.latches and steady() < until:
+            self._woken(None)
+            await self.port.pause(0.005)
 
     def close_parts(self) -> None:
         """Everything but the engine. Safe twice."""

@@ -17,13 +17,12 @@ Duration = float | int | timedelta
 LONGEST_NAME = 512
 #: Ten years: far enough for any lease, near enough for 53-bit microseconds.
 LONGEST_DURATION = 10 * 365 * 86400.0
-NUMBERS = (int, float)
 
 
 def seconds(value: Duration, what: str, *, zero: bool = False) -> float:
     """A duration as seconds, above 0 (or `zero` allowed) and below ten years."""
-    if type(value) in NUMBERS and 0 < value <= LONGEST_DURATION:  # type: ignore[operator]  # not a timedelta
-        return float(value)  # type: ignore[arg-type]
+    if isinstance(value, (int, float)) and value is not True and 0 < value <= LONGEST_DURATION:
+        return float(value)
     if isinstance(value, timedelta):
         value = value.total_seconds()
     given = cast("object", value)  # callers without a type checker pass anything

@@ -7,6 +7,7 @@ delay them. A failed call is tried again until the lease really ends.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.engine.base import Engine, Op, steady
@@ -26,8 +27,12 @@ FOREVER = float("inf")
 class Keeper:
     """Renews what is added until it is discarded, lost, or past its `max_hold`."""
 
-    def __init__(self, engine: Engine, telemetry: Telemetry) -> None:
+    def __init__(
+        self, engine: Engine, telemetry: Telemetry, forget: Callable[[BaseLease], None] = lambda _: None
+    ) -> None:
         self._engine = engine
+        #: Told of every lease that is lost.
+        self._forget = forget
         self._telemetry = telemetry
         self._reset()
 
@@ -140,6 +145,7 @@ class Keeper:
 
     def _lose(self, lease: BaseLease, reason: str) -> None:
         self.discard(lease)
+        self._forget(lease)
         lease.lose(reason)
         self._telemetry.emit("lease.lost", name=lease.name, lock_id=lease.id, fence=lease.fence, reason=reason)
 

@@ -36,6 +36,7 @@ class BaseLease:
         "hold_until",
         "id",
         "name",
+        "owner",
         "reason",
         "renews",
         "state",
@@ -54,12 +55,15 @@ class BaseLease:
         sent_at: float,
         renews: bool,
         max_hold: float,
+        owner: object = None,
     ) -> None:
         self.name = name
         self.id = lease_id
         self.fence = fence
         self.ttl = ttl
         self.renews = renews
+        #: The task or thread that took it.
+        self.owner = owner
         self.state = LIVE
         self.reason = ""
         #: Renewal stops here, so that a hung holder cannot hold for ever.

@@ -272,6 +272,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
     def close(self) -> None:
         """Let go of connections and threads. Leases still held run out by themselves. Safe twice."""
         if not self._core.closed:
+            run(self._core.dismiss())
             self._core.close_parts()
         if self._owns_engine:
             self._core.engine.close_blocking()

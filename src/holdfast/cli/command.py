@@ -1,4 +1,4 @@
-"""A command in a process group of its own: started, signalled, stopped and continued, ended as a whole.
+"""A command in its guard's process group: started, signalled, stopped and continued, ended as a whole.
 
 Everything happens on the event loop's thread, told by SIGCHLD, so no signal can reach a process that is not ours.
 """
@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
+from holdfast.cli.guard import Guard
 from holdfast.cli.terminal import Terminal
 
 #: How often the rest of an ending group is looked for.
@@ -30,30 +31,34 @@ class Command:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         *,
+        guard: Guard,
         terminal: Terminal | None,
         in_front: bool,
         may_go_on: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._guard = guard
         self._terminal = terminal
         self._may_go_on = may_go_on
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._loop.add_signal_handler(signal.SIGCHLD, self._look)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - running what we are given is what this is for
-                list(arguments), env=dict(environment), process_group=0
+                list(arguments), env=dict(environment), process_group=guard.group
             )
         except BaseException:
             self._loop.remove_signal_handler(signal.SIGCHLD)
             raise
-        self.group = self._process.pid
+        self.group = guard.group or self._process.pid
         if terminal is not None and in_front:
             terminal.lend(self.group)
         self._look()
 
     def signal(self, number: int) -> None:
         """Send to the whole group. Nothing happens once the command has ended."""
-        if not self.ended.done():
+        if number == signal.SIGCONT:
+            self._go_on()
+        elif not self.ended.done():
             self._send(number)
 
     def _send(self, number: int) -> bool:
@@ -66,7 +71,7 @@ class Command:
 
     def _look(self) -> None:
         while not self.ended.done():
-            pid, status = os.waitpid(self.group, os.WNOHANG | os.WUNTRACED)
+            pid, status = os.waitpid(self._process.pid, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
@@ -99,8 +104,13 @@ class Command:
 
     def _go_on(self) -> None:
         # The lease may have run out while we slept; then the command is ended, not continued.
-        if self._may_go_on():
-            self.signal(signal.SIGCONT)
+        if not self.ended.done() and self._may_go_on():
+            self._send(signal.SIGCONT)
+
+    def _others(self) -> bool:
+        """The command has ended: is anything left of its group?"""
+        self._guard.dismiss()
+        return self._send(0)
 
     async def end(self, grace: float) -> None:
         """End the whole group: SIGTERM, and SIGKILL for whoever is left after `grace` seconds."""
@@ -110,7 +120,7 @@ class Command:
         while (left := deadline - self._loop.time()) > 0:
             if not self.ended.done():
                 await asyncio.wait({self.ended}, timeout=left)
-            elif self._send(0):
+            elif self._others():
                 await asyncio.sleep(min(left, LOOK_AGAIN))
             else:
                 return

@@ -114,6 +114,7 @@ async def _run(wish: Wish, lease: Lease, relay: Relay) -> Outcome:
     """The command from start to end. Nothing is awaited before the relay knows it."""
     terminal = Terminal.find()
     guard = Guard(wish.grace)
+    command: Command | None = None
     lost: asyncio.Task[bool] | None = None
     try:
         try:
@@ -125,6 +126,7 @@ async def _run(wish: Wish, lease: Lease, relay: Relay) -> Outcome:
                     "HOLDFAST_LOCK_ID": lease.id,
                     "HOLDFAST_FENCE": str(lease.fence),
                 },
+                guard=guard,
                 terminal=terminal,
                 in_front=wants_terminal(),
                 may_go_on=lambda: not lease.is_lost,
@@ -134,7 +136,6 @@ async def _run(wish: Wish, lease: Lease, relay: Relay) -> Outcome:
             missing = isinstance(error, FileNotFoundError)
             return Outcome(exit_codes.NOT_FOUND if missing else exit_codes.NOT_EXECUTABLE)
         relay.to(command)
-        guard.watch(command.group)
         lost = asyncio.get_running_loop().create_task(_loss(lease))
         until: set[asyncio.Future[Any]] = {command.ended, lost}
         await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
@@ -143,13 +144,16 @@ async def _run(wish: Wish, lease: Lease, relay: Relay) -> Outcome:
             await command.end(wish.grace)
             if terminal is not None:
                 terminal.take_back(mend=True)
-            guard.dismiss()
             return Outcome(exit_codes.LEASE_LOST)
-        guard.dismiss()
         code = command.ended.result()
         in_front = terminal is not None and terminal.lent
         return Outcome(code if code >= 0 else exit_codes.SIGNALLED - code, in_front and code == -signal.SIGINT)
+    except BaseException:
+        if command is not None:  # it must not outlive its lock, whatever went wrong here
+            await command.end(wish.grace)
+        raise
     finally:
+        guard.dismiss()
         if lost is not None:
             lost.cancel()
         if terminal is not None:

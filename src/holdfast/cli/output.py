@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -37,7 +38,8 @@ def say(line: str) -> None:
 
 def warn(line: str) -> None:
     """Trouble or progress, on standard error, in one line."""
-    print(f"holdfast: {printable(line)}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody listens: what we do matters more than what we say
+        print(f"holdfast: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def say_json(value: dict[str, Any]) -> None:

@@ -125,7 +125,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             reply = asked.reply
             if type(reply) is Granted:
                 lease = make(core, spec, ticket, lock_id, reply, asked.sent_at, owner, who, doubt)
-                core.hold(lease, owner)
+                core.hold(lease)
                 core.telemetry.counts["lock.granted"] += 1
                 if core.telemetry.active:
                     core.telemetry.tell("lock.granted", name=name, fence=reply.fence, waited=steady() - started)
@@ -143,6 +143,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
                 raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
             nap = reply.recheck_after / 1_000_000
             await core.port.park(latch, nap if left is None else min(nap, left))
+            core.check_open()
             latch.clear()
     except BaseException as error:
         if isinstance(error, EngineUnavailable):  # nothing of the last attempt arrived
@@ -177,8 +178,8 @@ async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> Non
 
 def _own(core: Core, spec: Spec, owner: object) -> Held | None:
     for lease in core.held.get((spec.name, owner), ()):
-        if isinstance(lease, Held) and lease.exclusive == spec.exclusive:
-            return None if lease.is_lost else lease
+        if isinstance(lease, Held) and lease.exclusive == spec.exclusive and not lease.is_lost:
+            return lease
     return None
 
 
@@ -220,7 +221,7 @@ async def renew(lease: Held, ttl: float | None) -> None:
     asked = await send(core, lease.name, lease.renewal(deadline(core.engine), wanted).command)
     until, why = lease.judge(asked.reply)
     if why:
-        core.let_go(lease, lease.owner)
+        core.let_go(lease)
         lease.lose(why)
         raise lease.loss()
     lease.ttl = wanted
@@ -249,7 +250,7 @@ async def leave_body(lease: Held) -> LeaseLost | None:
     if lease.confirmed:  # the body released it
         return None
     if lease.state is LOST:
-        lease.core.let_go(lease, lease.owner)
+        lease.core.let_go(lease)
         return lease.loss()
     loss = lease.loss() if lease.is_lost else None
     try:
@@ -265,7 +266,7 @@ async def leave_body(lease: Held) -> LeaseLost | None:
 async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
     """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
     core = lease.core
-    core.let_go(lease, lease.owner)
+    core.let_go(lease)
     lease.finish()
     command = Release(deadline(core.engine), lease.ticket, lease.id, lease.fence, lease.doubt_until)
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Held(BaseLease):
     """What both APIs' leases share."""
 
-    __slots__ = ("confirmed", "core", "depth", "doubt_until", "exclusive", "owner", "ticket", "who")
+    __slots__ = ("confirmed", "core", "depth", "doubt_until", "exclusive", "ticket", "who")
 
     def __init__(
         self,
@@ -33,13 +33,20 @@ class Held(BaseLease):
         doubt_until: Micros,
     ) -> None:
         super().__init__(
-            spec.name, lock_id, grant.fence, spec.ttl, grant.since, grant.until, sent_at, spec.renew, spec.max_hold
+            spec.name,
+            lock_id,
+            grant.fence,
+            spec.ttl,
+            grant.since,
+            grant.until,
+            sent_at,
+            spec.renew,
+            spec.max_hold,
+            owner,
         )
         self.core = core
         self.ticket = ticket
         self.exclusive = spec.exclusive
-        #: The task or thread that took it.
-        self.owner = owner
         self.who = who
         #: How often a reentrant holder has entered on top of the first time.
         self.depth = 0

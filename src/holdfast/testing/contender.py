@@ -28,7 +28,7 @@ from holdfast.testing.history import Diary
 from holdfast.testing.register import Register
 
 #: Every so many attempts something special: a long hold that needs renewal, an overlong one without, a cancel.
-LONG, OVERSTAY, CANCEL = 0.002, 0.001, 0.05
+LONG, OVERSTAY, CANCEL = 0.003, 0.005, 0.05
 
 
 class Api(Protocol):
@@ -97,6 +97,10 @@ class Work:
     random: random.Random
     stopping: threading.Event
 
+    def run(self) -> None:
+        """On a thread, with the blocking API."""
+        run(self.loop())
+
     async def loop(self) -> None:
         nth = 0
         while not self.stopping.is_set():
@@ -155,7 +159,7 @@ class Work:
 def threads(args: argparse.Namespace, diary: Diary, stopping: threading.Event) -> None:
     with holdfast.sync.Holdfast(args.url, namespace=args.namespace) as hf:
         works = [_work(args, Blocking(hf, args.ttl, args.wait), diary, stopping, i) for i in range(args.parallel)]
-        running = [threading.Thread(target=lambda work=work: run(work.loop())) for work in works]
+        running = [threading.Thread(target=work.run) for work in works]
         for thread in running:
             thread.start()
         for thread in running:

@@ -29,12 +29,15 @@ from holdfast.gate.machine import GATE, LIFE, Gate
 from holdfast.testing import history
 from holdfast.testing.history import Report, Snapshot
 from holdfast.testing.nemesis import Cut, Fighter, Kill, Nemesis, Pause, Restart
+from holdfast.testing.ports import lasting_port
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.servers import RedisServer
 
 #: Four locks and a semaphore of two: enough to meet at, few enough to queue at.
 NAMES = {"north": 1, "east": 1, "south": 1, "west": 1, "pool": 2}
 NAMESPACE = "holdfast-race"
+#: What contenders behind a proxy add to their URL.
+QUICK = "?timeout=0.5&connect_timeout=1"
 #: How often the observer looks, and the nemesis checks the clock.
 LOOK = 0.01
 #: Contenders that were asked to stop have this long: they may wait in a queue, or for an engine that was away.
@@ -48,8 +51,8 @@ class Result:
     """A race in figures."""
 
     report: Report
-    troubles: Counter[str] = field(default_factory=Counter)
-    strikes: Counter[str] = field(default_factory=Counter)
+    troubles: Counter[str] = field(default_factory=Counter[str])
+    strikes: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def violations(self) -> list[str]:
@@ -92,12 +95,17 @@ class Race:
         self._fighters: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: set[str] = set()
         self._started = 0
+        #: Who was seen holding lately.
+        self._holding: list[str] = []
 
     # ── what a nemesis may do ──
 
     def pick(self) -> Fighter | None:
-        running = [p for label, p in self._fighters.items() if label not in self._killed and p.poll() is None]
-        return self.dice.choice(running) if running else None
+        alive = {k: p for k, p in self._fighters.items() if k not in self._killed and p.poll() is None}
+        holding = [label for lock_id in self._holding if (label := lock_id.partition(".")[0]) in alive]
+        if holding and self.dice.random() < 0.7:  # trouble is where the locks are
+            return alive[self.dice.choice(holding)]
+        return self.dice.choice(list(alive.values())) if alive else None
 
     def replace(self, fighter: Fighter) -> None:
         for label, process in self._fighters.items():
@@ -185,7 +193,9 @@ class Race:
 
     def _observe(self, hf: holdfast.sync.Holdfast, over: threading.Event) -> None:
         while not over.wait(LOOK):
+            before = steady()
             for name, gate in self._gates(hf).items():
+                self._holding = self._holding[-len(NAMES) :] + [h.lock_id for h in gate.holders]
                 self.snapshots.append(
                     Snapshot(
                         name,
@@ -193,16 +203,17 @@ class Race:
                         tuple(holder.lock_id for holder in gate.holders),
                         tuple((waiter.lock_id, waiter.since) for waiter in gate.queue),
                         frozenset(waiter.lock_id for waiter in gate.queue if waiter.offer),
+                        before,
                     )
                 )
 
     @staticmethod
     def _gates(hf: holdfast.sync.Holdfast) -> dict[str, Gate]:
-        readings = hf.engine.apply_many([Read(GATE, name) for name in NAMES])
+        readings: list[Reading[Gate] | Exception] = hf.engine.apply_many([Read(GATE, name) for name in NAMES])
         return {
             name: reading.state
             for name, reading in zip(NAMES, readings, strict=True)
-            if isinstance(reading, Reading) and reading.state is not None
+            if not isinstance(reading, Exception) and reading.state is not None
         }
 
     def _last_look(self, hf: holdfast.sync.Holdfast) -> list[str]:
@@ -245,9 +256,10 @@ def main(argv: list[str] | None = None) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-race-")))
         server = None
         if args.own_redis or args.forgetful:
-            server = stack.enter_context(RedisServer(aof=not args.forgetful))
+            server = stack.enter_context(RedisServer(port=lasting_port(), aof=not args.forgetful))
         direct = server.url if server else args.url or f"sqlite:///{folder}/race.db"
-        url, nemeses = direct, []
+        url = direct
+        nemeses: list[Nemesis] = []
         for kind in filter(None, args.nemesis.split(",")):
             nemesis, url = _nemesis(kind, url, server, args, stack)
             nemeses.append(nemesis)
@@ -279,7 +291,9 @@ def _nemesis(
     if kind == Cut.kind and not url.startswith(("sqlite:", "memory:")):
         parts = urlsplit(url)
         proxy = FaultProxy(parts.port or 6379, host=parts.hostname or "127.0.0.1", seed=args.seed)
-        return Cut(proxy), stack.enter_context(proxy).instead_of(url)
+        # Replies are given up sooner than by default, so that seconds see many lost ones.
+        quick = url if parts.query else url + QUICK
+        return Cut(proxy), stack.enter_context(proxy).instead_of(quick)
     raise SystemExit(f"--nemesis {kind}: not known, or not possible here (restart needs --own-redis, faults a Redis)")
 
 

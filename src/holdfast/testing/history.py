@@ -69,6 +69,8 @@ class Snapshot:
     queue: tuple[tuple[str, Micros], ...]
     #: Those of the queue to whom a place was offered.
     offered: frozenset[str] = frozenset()
+    #: Our time before it looked.
+    t: float = 0.0
 
 
 @dataclass(slots=True)
@@ -78,8 +80,8 @@ class Hold:
     name: str
     id: str
     fence: int
-    #: The request that was granted left at `sent`; the grant was known at `start`.
-    sent: float
+    #: It was first asked for at `asked` (a resend's grant may be older than the resend), and known at `start`.
+    asked: float
     start: float
     end: float
     #: When the engine granted it.
@@ -90,7 +92,7 @@ class Hold:
 class Report:
     """What a history amounts to. No violations: every claim held."""
 
-    violations: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list[str])
     asked: int = 0
     grants: int = 0
     refused: int = 0
@@ -120,7 +122,9 @@ def check(
     """
     report = Report()
     forgot = sorted(amnesia)
-    holds = _holds(list(events), forgot, report)
+    events = list(events)
+    holds = _holds(events, forgot, report)
+    released = {event.id: event.t for event in events if event.kind == "released"}
     by_name: dict[str, list[Hold]] = defaultdict(list)
     for hold in holds:
         by_name[hold.name].append(hold)
@@ -132,6 +136,7 @@ def check(
         views[snapshot.name].append(snapshot)
     for name, seen in views.items():
         _order(name, seen, by_name[name], (permits or {}).get(name, 1), report)
+        _ghosts(name, seen, {h.id: h.asked for h in by_name[name]}, released, forgot, report)
     return report
 
 
@@ -148,7 +153,8 @@ def _holds(events: list[Event], forgot: list[float], report: Report) -> list[Hol
                 report.longest_wait = max(report.longest_wait, t - asked.get(who, t))
                 if who in holds:
                     report.violations.append(f"{name}: attempt {who} was granted twice")
-                holds[who] = Hold(name, who, facts["fence"], facts["sent"], t, facts["deadline"], facts["at"])
+                began: float = asked[who] if who in asked else facts["sent"]
+                holds[who] = Hold(name, who, facts["fence"], began, t, facts["deadline"], facts["at"])
             case "refused":
                 report.refused += 1
                 report.longest_wait = max(report.longest_wait, t - asked.get(who, t))
@@ -167,6 +173,8 @@ def _holds(events: list[Event], forgot: list[float], report: Report) -> list[Hol
                     report.violations.append(f"{name}: {who} released in time and was told that it is not the owner")
             case "stray":
                 report.violations.append(f"{name}: {who}: {facts['what']}")
+            case _:
+                pass
     for hold in holds.values():
         for moment in forgot:
             if hold.start <= moment:
@@ -192,19 +200,26 @@ def _exclusion(name: str, holds: list[Hold], permits: int, report: Report) -> No
 
 
 def _fences(name: str, holds: list[Hold], report: Report) -> None:
-    """A grant known before another's request left bears the smaller fence; no fence is given twice."""
+    """Fences grow with the engine's time, and with ours: a grant known before another was asked for bears the
+    smaller one. No fence is given twice.
+    """
     latest = Hold(name, "", 0, float("-inf"), 0.0, 0.0, 0)
-    last = 0
+    last = at = 0
     for hold in sorted(holds, key=lambda h: (h.fence, h.start)):
         if hold.fence == last:
             report.violations.append(f"{name}: fence {hold.fence} was given twice, the second time to {hold.id}")
         last = hold.fence
-        if hold.start < latest.sent:
+        if hold.at < at:
+            report.violations.append(
+                f"{name}: {hold.id} bears fence {hold.fence}, but was granted before a smaller one"
+            )
+        at = max(at, hold.at)
+        if hold.start < latest.asked:
             report.violations.append(
                 f"{name}: {hold.id} was granted before {latest.id} had asked, and yet its fence is greater"
                 f" ({hold.fence} > {latest.fence})"
             )
-        if hold.sent > latest.sent:
+        if hold.asked > latest.asked:
             latest = hold
 
 
@@ -236,3 +251,21 @@ def _order(name: str, snapshots: list[Snapshot], holds: list[Hold], permits: int
                 break
             if place.get(grant.id, len(place)) > first:
                 report.violations.append(f"{name}: {grant.id} was served past {before.queue[first][0]}, which waited")
+
+
+def _ghosts(
+    name: str,
+    snapshots: list[Snapshot],
+    asked: dict[str, float],
+    released: dict[str, float],
+    forgot: list[float],
+    report: Report,
+) -> None:
+    """Whoever has released is gone for good: a late copy of its request brings nothing back."""
+    found: set[str] = set()
+    for snapshot in snapshots:
+        for who in (*snapshot.holders, *(who for who, _ in snapshot.queue)):
+            if snapshot.t > released.get(who, snapshot.t) and who not in found:
+                found.add(who)
+                if not _excused(asked.get(who, 0.0), snapshot.t, forgot):
+                    report.violations.append(f"{name}: {who} had released and came back")

@@ -75,6 +75,8 @@ class Impostor:
                 return array(bulk(str(now // 1_000_000)), bulk(str(now % 1_000_000)))
             case b"CLIENT" | b"SELECT" | b"AUTH":
                 return OK
+            case _:
+                pass
         told = self.answer(command)
         return OK if told is None else told
 
@@ -107,20 +109,20 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Conversation(socketserver.BaseRequestHandler):
-    server: _Server
-
     def handle(self) -> None:
         sock: socket.socket = self.request
-        self.server.open.add(sock)
+        server = self.server
+        assert isinstance(server, _Server)
+        server.open.add(sock)
         reader = hiredis.Reader()
         try:
             while data := sock.recv(65536):
                 reader.feed(data)
                 while (command := reader.gets()) is not False:
-                    sock.sendall(self.server.owner.reply(list(command)))
+                    sock.sendall(server.owner.reply(list(command)))
         except Hangup as last:
             sock.sendall(last.last_words)
         except OSError:
             pass
         finally:
-            self.server.open.discard(sock)
+            server.open.discard(sock)

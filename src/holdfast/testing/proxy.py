@@ -185,7 +185,7 @@ class FaultProxy:
             await self._forth(requests, pair)
             if pair.held:  # the client is gone, its words are not
                 await back
-        except (OSError, asyncio.CancelledError):
+        except OSError:
             pass
         finally:
             pair.abort()
@@ -277,11 +277,10 @@ class FaultProxy:
     async def _shut(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=STEP)
+        while self._tasks:  # ended by their connections, since a cancelled handler upsets asyncio's streams
+            for pair in list(self._pairs):
+                pair.abort()
+            await asyncio.wait(list(self._tasks), timeout=0.01)
         await asyncio.sleep(0)  # aborted transports say goodbye in the next turn
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 #: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
 IN_FLIGHT = 10_000
-#: A turn that makes more commands than this sends them in bursts, so that the server works meanwhile.
+#: A lone command leaves at once. A turn that makes more than this sends them in bursts: the server works meanwhile.
 BURST = 16
 
 
@@ -88,13 +88,13 @@ class AsyncLink(asyncio.Protocol):
             self._transport.write(request)
 
     def _put(self, request: bytes, future: asyncio.Future[Any]) -> None:
-        self._pending.append(future)
-        out = self._out
+        pending, out = self._pending, self._out
+        pending.append(future)
         out.append(request)
+        if self._fd >= 0 and (len(pending) == 1 or len(out) >= BURST):
+            self._write_now()
         if len(out) == 1:
             self._loop.call_soon(self._flush)
-        elif len(out) >= BURST and self._fd >= 0:
-            self._write_now()
 
     def _write_now(self) -> None:
         """Let the server begin while this loop turn still makes commands: past the transport, if it has nothing."""

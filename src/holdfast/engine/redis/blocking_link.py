@@ -23,6 +23,7 @@ class BlockingLink:
     def __init__(self, address: Address, client_name: str, tls: ssl.SSLContext | None) -> None:
         self.address = address
         self._reader = new_reader()
+        self._timeout: float | None = address.connect_timeout
         self._sock: socket.socket | None = None
         try:
             sock = socket.create_connection((address.host, address.port), timeout=address.connect_timeout)
@@ -34,7 +35,7 @@ class BlockingLink:
             talk = sign_in(address, client_name)
             batch = next(talk)
             while True:
-                replies = self.call_many(batch)
+                replies = self.call_many(batch, address.connect_timeout)
                 try:
                     batch = talk.send(replies)
                 except StopIteration as done:
@@ -42,6 +43,7 @@ class BlockingLink:
                     break
                 started = steady()
             self.connected_at = (started + steady()) / 2
+            self._timeout = None
             sock.settimeout(address.timeout)
         except BaseException as error:
             self.close()
@@ -62,8 +64,9 @@ class BlockingLink:
         sock = self._sock
         if sock is None:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
-        if timeout is not None:
-            sock.settimeout(timeout)
+        if timeout != self._timeout:
+            self._timeout = timeout
+            sock.settimeout(timeout if timeout is not None else self.address.timeout)
         reader = self._reader
         replies: list[Any] = []
         try:
@@ -97,7 +100,9 @@ class BlockingLink:
         sock = self._sock
         if sock is None:
             raise ConnectionResetError("closed")
-        sock.settimeout(timeout)
+        if timeout != self._timeout:
+            self._timeout = timeout
+            sock.settimeout(timeout)
         try:
             data = sock.recv(CHUNK)
         except TimeoutError:

@@ -29,7 +29,7 @@ from holdfast.engine.base import (
     Untag,
     Wake,
 )
-from holdfast.engine.sqlite.schema import connect, migrate
+from holdfast.engine.sqlite.schema import connect
 from holdfast.engine.sqlite.writer import Writer
 from holdfast.engine.turn import Asked, Turn, settle
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown
@@ -98,13 +98,7 @@ class SqliteEngine:
 
     def connect(self) -> sqlite3.Connection:
         """A connection to the file, its schema up to date."""
-        db = connect(self.path, synchronous=self.synchronous)
-        try:
-            migrate(db, self.path, timeout=self.timeout)
-        except BaseException:
-            db.close()
-            raise
-        return db
+        return connect(self.path, synchronous=self.synchronous, timeout=self.timeout)
 
     # ── doors ──
 

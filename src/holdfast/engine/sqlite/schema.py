@@ -17,45 +17,40 @@ from holdfast.errors import ConfigError, EngineUnavailable, SchemaTooNew
 PAUSE = 0.005
 
 
-def connect(path: str, *, synchronous: str) -> sqlite3.Connection:
-    """A connection of our own: autocommit, WAL, and no busy handler, since the stock one starves others."""
+def connect(path: str, *, synchronous: str, timeout: float) -> sqlite3.Connection:
+    """A connection of our own, its schema up to date: autocommit, WAL, and no busy handler, since the stock one
+    starves others. Processes that open a new file together take turns; the later ones find the work done.
+    """
     if path != ":memory:" and not Path(path).absolute().parent.is_dir():
         raise ConfigError(f"cannot create {path}: its folder does not exist")
-    try:
-        db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
-        try:
-            db.execute(f"PRAGMA synchronous = {synchronous}")
-            db.execute("PRAGMA foreign_keys = ON")
-            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except BaseException:
-            db.close()
-            raise
-    except sqlite3.DatabaseError as error:
-        raise translate(error, path) from error
-    return db
-
-
-def migrate(db: sqlite3.Connection, path: str, *, timeout: float) -> None:
-    """Bring the schema up to date. Processes that start together take turns; the later ones find it done."""
     deadline = time.monotonic() + timeout
     while True:
         try:
-            if path != ":memory:":
-                db.execute("PRAGMA journal_mode = WAL")
-            db.execute("BEGIN IMMEDIATE")
-            break
-        except sqlite3.OperationalError as error:
+            return _open(path, synchronous)
+        except sqlite3.DatabaseError as error:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise translate(error, path) from error
             time.sleep(PAUSE)
+
+
+def _open(path: str, synchronous: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
-        _upgrade(db, path)
-        db.execute("COMMIT")
-    except BaseException as error:
-        db.execute("ROLLBACK")
-        if isinstance(error, sqlite3.DatabaseError):
-            raise translate(error, path) from error
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+        db.execute("PRAGMA foreign_keys = ON")
+        if path != ":memory:":
+            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            _upgrade(db, path)
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+    except BaseException:
+        db.close()
         raise
+    return db
 
 
 def _upgrade(db: sqlite3.Connection, path: str) -> None:

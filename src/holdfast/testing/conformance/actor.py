@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 
 #: What errors tell besides their message.
@@ -28,7 +26,7 @@ class Grant:
     fields: dict[str, Any]
 
 
-class Failure(Exception):  # noqa: N818 - an outcome that travelled
+class Failure(Exception):
     """What an actor's call raised, by class names and facts, since it may come from another process."""
 
     def __init__(self, kinds: Sequence[str], message: str, facts: dict[str, Any]) -> None:
@@ -54,7 +52,7 @@ async def refused(call: Awaitable[object], kind: str) -> Failure:
         if kind not in failure.kinds:
             raise
         return failure
-    pytest.fail(f"{kind} was expected, but the call answered {outcome!r}")
+    raise AssertionError(f"{kind} was expected, but the call answered {outcome!r}")
 
 
 #: The arguments of `acquire` itself; the others make the gate.
@@ -120,11 +118,12 @@ class Actor(ABC):
 
     def kill(self) -> None:
         """Die at once, without a word to anybody."""
-        pytest.skip("this driver's actors cannot die")
+        raise NotImplementedError("this driver's actors cannot die; use a ProcessDriver")
 
     def pause(self) -> None:
         """Stand still, as a process does that the machine has stopped."""
-        pytest.skip("this driver's actors cannot stand still")
+        raise NotImplementedError("this driver's actors cannot stand still; use a ProcessDriver")
 
     def resume(self) -> None:
         """Go on."""
+        raise NotImplementedError("this driver's actors cannot stand still; use a ProcessDriver")

@@ -32,7 +32,8 @@ class Hands:
                 return self._holdfast.semaphore(name, **options)
             case "read":
                 return self._holdfast.rwlock(name, **options).read()
-        return self._holdfast.rwlock(name, **options).write()
+            case _:
+                return self._holdfast.rwlock(name, **options).write()
 
     def _grant(self, handle: int) -> Grant:
         lease = self._leases[handle]

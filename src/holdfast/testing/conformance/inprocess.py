@@ -39,7 +39,7 @@ class TaskActor(Actor):
             verb, args, answer = await self._asked.get()
             try:
                 result = await self._hands.do(verb, args)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
                 _settle(answer, None, error)
             else:
                 _settle(answer, result, None)
@@ -69,7 +69,7 @@ class ThreadActor(Actor):
             verb, args, answer = request
             try:
                 result, error = run(self._hands.do(verb, args)), None
-            except Exception as trouble:
+            except Exception as trouble:  # noqa: BLE001 - whatever it is, it is the answer
                 result, error = None, trouble
             try:
                 self._loop.call_soon_threadsafe(_settle, answer, result, error)

@@ -36,7 +36,7 @@ class Worker:
                 actor = await self._actor(request["stage"], request["api"], request["actor"])
                 result = await actor.do(request["verb"], **request["args"])
             answer["result"] = msgspec.to_builtins(result)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             failure = error if isinstance(error, Failure) else Failure.of(error)
             answer["failure"] = {"kinds": failure.kinds, "message": failure.message, "facts": failure.facts}
         sys.stdout.write(json.dumps(answer) + "\n")

@@ -10,6 +10,7 @@ from holdfast.testing.conformance.gate.scenes import NAME
 
 LONE = "a\ud800b"
 NAN, INFINITY = float("nan"), float("inf")
+#: The first of them is a wait all the same: not at all.
 NO_DURATION: list[Any] = [0, -1, -0.001, NAN, INFINITY, -INFINITY, "5", True, [], 1e12]
 NO_NAME: list[Any] = ["", "x" * 513, "é" * 257, LONE, 7, None, True, ["a"], {}]
 NO_COUNT: list[Any] = [0, -1, 1.5, "2", True, None, [], 2**53, 2**64]
@@ -40,7 +41,7 @@ class BadInput:
     @claim
     async def test_a_wait_is_zero_or_more(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
-        await every(one, [value for value in NO_DURATION if value != 0 or value is True], "wait")
+        await every(one, NO_DURATION[1:], "wait")
         assert (await other.inspect(NAME)).count == 0
 
     @claim

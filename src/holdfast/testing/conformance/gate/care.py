@@ -76,7 +76,7 @@ class Care:
         await holder.acquire(NAME)
         waiting = await line_up(observer, crowd, NAME)
         await observer.force_release(NAME)
-        fences = []
+        fences: list[int] = []
         for actor, place in zip(crowd, waiting, strict=True):
             grant = await place
             fences.append(grant.fence)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast.testing.conformance.actor import refused
 from holdfast.testing.conformance.driver import Stage, claim
 from holdfast.testing.conformance.gate.scenes import NAME, enter
+
+#: One offer window (2 s), the pause of the one behind (2 s), and as much again for a busy machine.
+SKIPPED = 8.0
 
 
 class CrashSuite:
@@ -19,7 +24,7 @@ class CrashSuite:
         assert (await place).fence > held.fence
 
     @claim
-    async def test_a_dead_waiter_is_skipped(self, stage: Stage) -> None:
+    async def test_a_dead_waiter_is_skipped_after_one_offer(self, stage: Stage) -> None:
         dying, holder, waiter = await stage.actors(3)
         observer = await stage.actor()  # shares the dying one's process: not used after its death
         held = await holder.acquire(NAME)
@@ -28,7 +33,8 @@ class CrashSuite:
         dying.kill()
         await refused(dead, "ProcessGone")
         await holder.release(held)
-        assert (await place).fence > held.fence
+        async with asyncio.timeout(SKIPPED):
+            assert (await place).fence > held.fence
 
     @claim
     async def test_a_process_that_stood_still_finds_its_lease_lost(self, stage: Stage) -> None:

@@ -66,7 +66,7 @@ class Exclusion:
         writers, readers = Inside(), Inside()
         overlap = 0
 
-        async def watch(task: asyncio.Future[object]) -> None:
+        async def watch(task: asyncio.Future[list[None]]) -> None:
             nonlocal overlap
             while not task.done():
                 overlap += bool(writers.now and readers.now)

@@ -12,14 +12,14 @@ class Fences:
     @claim
     async def test_a_fence_grows_with_every_grant(self, stage: Stage) -> None:
         actors = await stage.actors(3)
-        fences = []
+        fences: list[int] = []
         for turn in range(12):
             actor = actors[turn % len(actors)]
             grant = await actor.acquire(NAME)
             fences.append(grant.fence)
             await actor.release(grant)
         assert fences == sorted(set(fences))
-        assert 0 < fences[0]
+        assert fences[0] > 0
         assert fences[-1] < 2**53
 
     @claim

@@ -18,7 +18,7 @@ class Order:
         held = await holder.acquire(NAME)
         waiting = await line_up(observer, crowd, NAME)
         await holder.release(held)
-        fences = []
+        fences: list[int] = []
         for actor, place in zip(crowd, waiting, strict=True):
             grant = await place
             fences.append(grant.fence)

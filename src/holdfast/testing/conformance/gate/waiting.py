@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.testing.conformance.actor import refused
+from holdfast.testing.conformance.actor import Actor, Grant, refused
 from holdfast.testing.conformance.driver import Stage, claim
 from holdfast.testing.conformance.gate.scenes import NAME, enter, queued
 
@@ -61,7 +61,8 @@ class Waiting:
     @claim
     async def test_a_try_takes_what_is_free_and_nothing_else(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
-        assert (grant := await one.try_acquire(NAME)) is not None
+        grant = await one.try_acquire(NAME)
+        assert grant is not None
         assert await other.try_acquire(NAME) is None
         assert (await other.inspect(NAME)).waiter_count == 0
         await one.release(grant)
@@ -75,6 +76,18 @@ class Waiting:
         await holder.release(held)
         async with asyncio.timeout(TOLD):
             await place
+
+    @claim
+    async def test_waiters_who_come_together_are_all_told(self, stage: Stage) -> None:
+        """The first waiters of a process, and it hears of them all: no hint is lost while it begins to listen."""
+        holder, _, *crowd = await stage.actors(8)
+        held = await holder.acquire(NAME)
+        places = [asyncio.create_task(actor.acquire(NAME)) for actor in crowd]
+        await queued(holder, NAME, len(crowd))
+        async with asyncio.timeout(TOLD):
+            await holder.release(held)
+            for done in asyncio.as_completed([_pass_on(*pair) for pair in zip(crowd, places, strict=True)]):
+                await done
 
     @claim
     async def test_who_gives_up_wakes_whom_he_kept_waiting(self, stage: Stage) -> None:
@@ -104,3 +117,7 @@ class Waiting:
         outcomes = await asyncio.gather(*[refused(actor.acquire(NAME, wait=0.05), "LockTimeout") for actor in crowd])
         assert len(outcomes) == len(crowd)
         await queued(observer, NAME, 0)
+
+
+async def _pass_on(actor: Actor, place: asyncio.Task[Grant]) -> None:
+    await actor.release(await place)

@@ -1,0 +1,96 @@
+"""Holdfast side by side with its peers, in one run. `make bench`, or `python -m bench --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.fairness import fairness
+from bench.handover import handover
+from bench.harness import Bench, Row, facts
+from bench.pairs import tasks, threads
+from bench.renewal import renewal
+from bench.sqlite import sqlite
+from bench.startup import startup
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from holdfast.testing.servers import RedisServer
+
+MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
+    "async": tasks,
+    "blocking": threads,
+    "handover": handover,
+    "fairness": fairness,
+    "renewal": renewal,
+    "sqlite": sqlite,
+    "import": startup,
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=MEASURES, metavar="NAME", help=f"of {', '.join(MEASURES)}")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; figures are rough")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
+    return parser.parse_args()
+
+
+def table(rows: list[Row]) -> Table:
+    shown = Table(caption="Ratios come from interleaved rounds of this run; absolute figures move with the machine.")
+    for heading in ("measure", "Holdfast", "peer"):
+        shown.add_column(heading, overflow="fold")
+    for heading in ("ratio", "target", "verdict"):
+        shown.add_column(heading, justify="right")
+    verdicts = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
+    for row in rows:
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}×"
+        shown.add_row(row.measure, row.holdfast, row.peer, ratio, row.target, verdicts[row.met])
+    return shown
+
+
+def main() -> int:
+    options = arguments()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    chosen = [name for name in MEASURES if not options.only or name in options.only]
+    rows: list[Row] = []
+    crashed: list[str] = []
+    columns = (
+        SpinnerColumn(),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with (
+        RedisServer() as server,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+    ):
+        machine = facts(server)
+        task = progress.add_task("", total=len(chosen))
+        for name in chosen:
+            try:
+                rows += MEASURES[name](
+                    Bench(server, options.quick, lambda text: progress.update(task, description=text))
+                )
+            except Exception:  # noqa: BLE001 - the other measures still run
+                crashed.append(name)
+                console.print(f"[red]{name} crashed[/]", traceback.format_exc(), highlight=False)
+            progress.advance(task)
+    console.print(table(rows))
+    console.print(", ".join(f"{what} {value}" for what, value in machine.items()), highlight=False)
+    if options.json:
+        report = {"machine": machine, "quick": options.quick, "crashed": crashed, "rows": [r.as_dict() for r in rows]}
+        options.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    missed = any(row.met is False for row in rows)
+    return 1 if crashed or (options.strict and missed) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Ten processes want one lock all the time: who waits how long, and what a grant costs the server."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import redis
+import redis_lock
+from bench.harness import Bench, Row, Worker
+
+from holdfast.sync import Holdfast
+
+CONTENDERS, HOLD, NAME, TTL = 10, 0.02, "fairness", 30
+#: What the gate's scripts call on the server: counted there, but not sent by a client.
+INNER = {"time", "get", "set", "publish"}
+
+#: When a contender asked, and when it was granted.
+Grants = list[tuple[float, float]]
+
+
+def contend(take: Callable[[], Any], give: Callable[[Any], Any], begin: float, seconds: float) -> Grants:
+    time.sleep(max(0.0, begin - perf_counter()))
+    grants = []
+    while (asked := perf_counter()) < begin + seconds:
+        held = take()
+        grants.append((asked, perf_counter()))
+        time.sleep(HOLD)
+        give(held)
+    return grants
+
+
+@contextmanager
+def holdfast(url: str) -> Iterator[Callable[[float, float], Grants]]:
+    with Holdfast(url) as hf:
+        take = hf.lock(NAME, ttl=TTL).acquire
+        yield lambda begin, seconds: contend(take, lambda lease: lease.release(), begin, seconds)
+
+
+@contextmanager
+def python_redis_lock(url: str) -> Iterator[Callable[[float, float], Grants]]:
+    with redis.Redis.from_url(url) as client:
+
+        def take() -> redis_lock.Lock:
+            lock = redis_lock.Lock(client, NAME, expire=TTL)
+            lock.acquire()
+            return lock
+
+        yield lambda begin, seconds: contend(take, lambda lock: lock.release(), begin, seconds)
+
+
+class Outcome(NamedTuple):
+    """`ideal`: contenders × the median time from one grant to the next; round robin makes nobody wait longer."""
+
+    longest: float
+    ideal: float
+    counts: list[int]
+    commands: dict[str, int]
+    granted: int
+
+    @property
+    def spread(self) -> int:
+        return max(self.counts) - min(self.counts)
+
+    @property
+    def per_grant(self) -> float:
+        return sum(self.commands.values()) / self.granted
+
+
+def run(bench: Bench, contender: Any, seconds: float) -> Outcome:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(contender, bench.url)) for _ in range(CONTENDERS)]
+        for worker in workers:
+            worker.ask(0.0, 0.0)  # started and connected
+        client = stack.enter_context(bench.client())
+        begin = perf_counter() + 0.2
+        for worker in workers:
+            worker.tell(begin, seconds)
+        # The first second is start-up: connections, subscriptions, the first queue.
+        since, until = begin + 1, begin + seconds - 0.2
+        time.sleep(max(0.0, since - perf_counter()))
+        before, counted_from = commands(client), perf_counter()
+        time.sleep(max(0.0, until - perf_counter()))
+        after, counted_to = commands(client), perf_counter()
+        grants = [worker.answer() for worker in workers]
+    sent = {name: calls - before.get(name, 0) for name, calls in after.items()}
+    starts = sorted(granted for mine in grants for _, granted in mine)
+    cycle = statistics.median(b - a for a, b in pairwise(s for s in starts if since <= s < until))
+    # Whoever is still waiting at the end has waited until then, at least.
+    waits = [granted - asked for mine in grants for asked, granted in mine if granted >= since and asked < until]
+    return Outcome(
+        longest=max(waits),
+        ideal=CONTENDERS * cycle,
+        counts=[sum(since <= granted < until for _, granted in mine) for mine in grants],
+        commands={name: calls for name, calls in sent.items() if calls and name not in (INNER | {"info"})},
+        granted=sum(counted_from <= s < counted_to for s in starts),
+    )
+
+
+def commands(client: redis.Redis) -> dict[str, int]:
+    """Calls of each command since the server started, those from inside scripts included."""
+    stats: dict[str, Any] = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
+
+
+def fairness(bench: Bench) -> list[Row]:
+    seconds = bench.pick(7.0, 3.0)
+    bench.say(f"fairness: Holdfast, {CONTENDERS} processes for {seconds:g} s")
+    ours = run(bench, holdfast, seconds)
+    bench.say(f"fairness: python-redis-lock, {CONTENDERS} processes for {seconds:g} s")
+    theirs = run(bench, python_redis_lock, seconds)
+    told = ", ".join(f"{name} {calls}" for name, calls in sorted(ours.commands.items()))
+    return [
+        Row(
+            "longest wait, 10 processes (ideal: 10 × median cycle)",
+            f"{ours.longest * 1000:.0f} ms, {ours.longest / ours.ideal:.2f}× ideal",
+            f"python-redis-lock {theirs.longest * 1000:.0f} ms",
+            ours.longest / theirs.longest,
+            "≤ 1.25× ideal",
+            ours.longest <= 1.25 * ours.ideal,
+            {"ideal ms": ours.ideal * 1000, "peer ideal ms": theirs.ideal * 1000},
+        ),
+        Row(
+            "grants of the most and the least served",
+            f"{max(ours.counts)} and {min(ours.counts)}",
+            f"python-redis-lock {max(theirs.counts)} and {min(theirs.counts)}",
+            None,
+            "differ by ≤ 1",
+            ours.spread <= 1,
+            {"holdfast": ours.counts, "python-redis-lock": theirs.counts},
+        ),
+        Row(
+            "commands per grant, 10 processes",
+            f"{ours.per_grant:.2f} ({told})",
+            "–",
+            None,
+            "≤ 4",
+            ours.per_grant <= 4,
+            {"grants": ours.granted, "counted": ours.commands, "not counted (inside scripts)": sorted(INNER)},
+        ),
+    ]

@@ -1,0 +1,186 @@
+"""From one holder's release to the next holder's start, in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import redis
+import redis_lock
+import uvloop
+from bench.harness import CONTEXT, Bench, Row, Worker, percentile
+
+from holdfast import Holdfast
+from holdfast.sync import Holdfast as BlockingHoldfast
+
+NAME, TTL = "handover", 30
+#: How long each holder holds. A poller's holds cover its whole interval (0.1 s), so that chance sets its phase.
+PUSHED, POLLED = (0.02, 0.04), (0.02, 0.12)
+#: How often the last holder looks whether the next one has begun.
+LOOK = 0.0005
+
+#: How a contender takes, gives back and sleeps.
+Acts = tuple[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[Any]], Callable[[float], Awaitable[None]]]
+
+
+class Stage:
+    """What both processes see: who holds, and when the last holder called release."""
+
+    def __init__(self) -> None:
+        self.holder = CONTEXT.Value("i", -1, lock=False)
+        self.released = CONTEXT.Value("d", 0.0, lock=False)
+
+
+async def take_turns(stage: Stage, me: int, acts: Acts, turns: int, hold: tuple[float, float]) -> list[float]:
+    """Hold `turns` times, always after the other; answers how long each hand-over to us took, in ms."""
+    take, give, nap = acts
+    took = []
+    for turn in range(turns):
+        held = await take()
+        now = perf_counter()
+        if turn and stage.holder.value == 1 - me:
+            took.append((now - stage.released.value) * 1000)
+        stage.holder.value = me
+        await nap(random.uniform(*hold))
+        stage.released.value = perf_counter()
+        await give(held)
+        deadline = perf_counter() + 5
+        while turn < turns - 1 and stage.holder.value == me and perf_counter() < deadline:
+            await nap(LOOK)
+    return took
+
+
+@contextmanager
+def blocking_side(stage: Stage, me: int, take: Callable[[], Any], give: Callable[[Any], Any]) -> Iterator[Any]:
+    async def taking() -> Any:
+        return take()
+
+    async def giving(held: Any) -> None:
+        give(held)
+
+    async def nap(seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - a thread of its own, no loop to hold up
+
+    yield lambda *request: asyncio.run(take_turns(stage, me, (taking, giving, nap), *request))
+
+
+@contextmanager
+def holdfast_blocking(url: str, stage: Stage, me: int) -> Iterator[Any]:
+    with (
+        BlockingHoldfast(url) as hf,
+        blocking_side(stage, me, lambda: hf.lock(NAME, ttl=TTL).acquire(), lambda lease: lease.release()) as side,
+    ):
+        yield side
+
+
+@contextmanager
+def holdfast_async(url: str, stage: Stage, me: int) -> Iterator[Any]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        hf = runner.run(Holdfast(url).open())
+
+        def side(*request: Any) -> list[float]:
+            take = lambda: hf.lock(NAME, ttl=TTL).acquire()  # noqa: E731 - one line each
+            give = lambda lease: lease.release()  # noqa: E731
+            return runner.run(take_turns(stage, me, (take, give, asyncio.sleep), *request))
+
+        yield side
+        runner.run(hf.close())
+
+
+@contextmanager
+def python_redis_lock(url: str, stage: Stage, me: int) -> Iterator[Any]:
+    with redis.Redis.from_url(url) as client:
+
+        def take() -> redis_lock.Lock:
+            lock = redis_lock.Lock(client, NAME, expire=TTL)
+            lock.acquire()
+            return lock
+
+        with blocking_side(stage, me, take, lambda lock: lock.release()) as side:
+            yield side
+
+
+@contextmanager
+def redis_py(url: str, stage: Stage, me: int) -> Iterator[Any]:
+    with redis.Redis.from_url(url) as client:
+
+        def take() -> Any:
+            lock = client.lock(f"{NAME}:polled", timeout=TTL)  # looks every 0.1 s: its default
+            lock.acquire()
+            return lock
+
+        with blocking_side(stage, me, take, lambda lock: lock.release()) as side:
+            yield side
+
+
+CONTENDERS = {
+    "Holdfast, blocking": (holdfast_blocking, PUSHED),
+    "Holdfast, async": (holdfast_async, PUSHED),
+    "python-redis-lock": (python_redis_lock, PUSHED),
+    "redis-py": (redis_py, POLLED),
+}
+
+
+class Pair:
+    """Two processes that hand one lock to and fro; looks like one worker."""
+
+    def __init__(self, contender: Any, hold: tuple[float, float], url: str) -> None:
+        self._stage = Stage()
+        self._hold = hold
+        self._sides = [Worker(contender, url, self._stage, me) for me in (0, 1)]
+
+    def ask(self, handovers: int) -> list[float]:
+        self._stage.holder.value = -1
+        for side in self._sides:
+            side.tell(handovers // 2 + 1, self._hold)
+        return [took for side in self._sides for took in side.answer()]
+
+    def close(self) -> None:
+        for side in self._sides:
+            side.__exit__()
+
+
+def handover(bench: Bench) -> list[Row]:
+    rounds, handovers = bench.pick((5, 60), (2, 20))
+    pairs = {name: Pair(contender, hold, bench.url) for name, (contender, hold) in CONTENDERS.items()}
+    try:
+        slices = bench.interleave("hand-over", pairs, rounds, handovers)
+    finally:
+        for pair in pairs.values():
+            pair.close()
+    took = {name: [ms for part in parts for ms in part] for name, parts in slices.items()}
+    rows = []
+    for ours in ("Holdfast, blocking", "Holdfast, async"):
+        api = ours.rpartition(" ")[2]
+        rows += [
+            _row(f"hand-over p50, {api}", took, ours, "python-redis-lock", 50, most=0.8),
+            _row(f"hand-over p99, {api}", took, ours, "python-redis-lock", 99),
+            _row(f"hand-over p50, {api}", took, ours, "redis-py", 50, faster=30),
+        ]
+    return rows
+
+
+def _row(
+    measure: str,
+    took: dict[str, list[float]],
+    ours: str,
+    peer: str,
+    percent: int,
+    *,
+    most: float = 0,
+    faster: float = 0,
+) -> Row:
+    mine, other = percentile(took[ours], percent), percentile(took[peer], percent)
+    row = Row(measure, f"{mine:.2f} ms", f"{peer} {other:.2f} ms", mine / other)
+    row.detail = {"handovers": len(took[ours]), "peer handovers": len(took[peer]), "ms": mine, "peer ms": other}
+    if most:
+        row.target, row.met = f"≤ {most:g}× and < 1 ms", mine / other <= most and mine < 1
+    elif faster:
+        row.ratio = other / mine
+        row.target, row.met = f"{faster:g}× faster", row.ratio >= faster
+    return row

@@ -1,0 +1,130 @@
+"""Acquire and release without contention: pairs per second, beside redis-py's Lock."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import perf_counter
+
+import redis
+import redis.asyncio
+import uvloop
+from bench.harness import Bench, Contender, Row, Sample, Worker, compare
+
+from holdfast import Holdfast
+from holdfast.sync import Holdfast as BlockingHoldfast
+
+TTL = 10
+
+
+def spin_tasks(runner: asyncio.Runner, pair: Callable[[str], Awaitable[None]], tasks: int, seconds: float) -> Sample:
+    """Each task takes and gives back a name of its own until the time is over."""
+
+    async def one(name: str, end: float) -> int:
+        count = 0
+        while perf_counter() < end:
+            await pair(name)
+            count += 1
+        return count
+
+    async def every() -> int:
+        end = perf_counter() + seconds
+        return sum(await asyncio.gather(*[one(f"task-{i}", end) for i in range(tasks)]))
+
+    began, cpu = perf_counter(), time.process_time()
+    count = runner.run(every())
+    return Sample(count, perf_counter() - began, time.process_time() - cpu)
+
+
+@contextmanager
+def holdfast_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        hf = runner.run(Holdfast(url).open())
+
+        async def pair(name: str) -> None:
+            async with hf.lock(name, ttl=TTL):
+                pass
+
+        yield lambda seconds: spin_tasks(runner, pair, tasks, seconds)
+        runner.run(hf.close())
+
+
+@contextmanager
+def redis_py_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        client = redis.asyncio.Redis.from_url(url)
+
+        async def pair(name: str) -> None:
+            async with client.lock(name, timeout=TTL):
+                pass
+
+        yield lambda seconds: spin_tasks(runner, pair, tasks, seconds)
+        runner.run(client.aclose())
+
+
+def spin_threads(pool: ThreadPoolExecutor, pair: Callable[[str], None], threads: int, seconds: float) -> Sample:
+    """The same for threads. They outlive the slice, and so do their connections."""
+    ready = threading.Barrier(threads + 1)
+
+    def one(name: str) -> int:
+        ready.wait()
+        end = perf_counter() + seconds
+        count = 0
+        while perf_counter() < end:
+            pair(name)
+            count += 1
+        return count
+
+    counts = [pool.submit(one, f"thread-{i}") for i in range(threads)]
+    ready.wait()
+    began, cpu = perf_counter(), time.process_time()
+    count = sum(future.result() for future in counts)
+    return Sample(count, perf_counter() - began, time.process_time() - cpu)
+
+
+@contextmanager
+def holdfast_threads(url: str, threads: int) -> Iterator[Callable[[float], Sample]]:
+    with ThreadPoolExecutor(threads) as pool, BlockingHoldfast(url) as hf:
+
+        def pair(name: str) -> None:
+            with hf.lock(name, ttl=TTL):
+                pass
+
+        yield lambda seconds: spin_threads(pool, pair, threads, seconds)
+
+
+@contextmanager
+def redis_py_threads(url: str, threads: int) -> Iterator[Callable[[float], Sample]]:
+    with ThreadPoolExecutor(threads) as pool, redis.Redis.from_url(url) as client:
+
+        def pair(name: str) -> None:
+            with client.lock(name, timeout=TTL):
+                pass
+
+        yield lambda seconds: spin_threads(pool, pair, threads, seconds)
+
+
+def _side_by_side(bench: Bench, what: str, contenders: tuple[Contender, Contender], width: int, least: float) -> Row:
+    rounds, seconds = bench.pick((9, 0.7), (3, 0.4))
+    ours, theirs = contenders
+    with Worker(ours, bench.url, width) as mine, Worker(theirs, bench.url, width) as other:
+        slices = bench.interleave(what, {"Holdfast": mine, "redis-py": other}, rounds, seconds)
+    return compare(what, slices["Holdfast"], "redis-py", slices["redis-py"], least)
+
+
+def tasks(bench: Bench) -> list[Row]:
+    return [
+        _side_by_side(bench, "pairs, async, 100 tasks", (holdfast_tasks, redis_py_tasks), 100, 5),
+        _side_by_side(bench, "pairs, async, 1 task", (holdfast_tasks, redis_py_tasks), 1, 1.1),
+    ]
+
+
+def threads(bench: Bench) -> list[Row]:
+    return [
+        _side_by_side(bench, "pairs, blocking, 1 thread", (holdfast_threads, redis_py_threads), 1, 1),
+        _side_by_side(bench, "pairs, blocking, 16 threads", (holdfast_threads, redis_py_threads), 16, 1.5),
+    ]

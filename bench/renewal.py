@@ -1,0 +1,70 @@
+"""A thousand held locks in one process: how many trips keep them alive?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvloop
+from bench.harness import Bench, Row, Worker
+
+from holdfast import Holdfast
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.lease import RENEW_AT
+
+LOCKS, TTL = 1000, 3.0
+
+
+@contextmanager
+def holder(url: str) -> Iterator[Callable[[int], dict[str, int]]]:
+    """The keeper's link is a blocking one, and one `call_many` of it is one trip: a write, then all replies."""
+    trips = 0
+    call_many = BlockingLink.call_many
+
+    def counted(link: BlockingLink, requests: list[bytes], timeout: float | None = None) -> list[Any]:
+        nonlocal trips
+        trips += 1
+        return call_many(link, requests, timeout)
+
+    BlockingLink.call_many = counted  # type: ignore[method-assign]  # this process does nothing else
+
+    async def hold(intervals: int) -> dict[str, int]:
+        renewed = 0
+
+        def listen(event: Any) -> None:
+            nonlocal renewed
+            if event.kind == "lease.renewed":
+                renewed += event.facts["count"]
+
+        async with Holdfast(url) as hf:
+            leases = await asyncio.gather(*[hf.lock(f"held-{i}", ttl=TTL).acquire() for i in range(LOCKS)])
+            # The keeper's link is made at the first renewal; counting begins halfway between two.
+            await asyncio.sleep(1.5 * TTL * RENEW_AT)
+            hf.telemetry.subscribe(listen)
+            before = trips
+            await asyncio.sleep(intervals * TTL * RENEW_AT)
+            counted = {"trips": trips - before, "renewed": renewed, "lost": sum(lease.is_lost for lease in leases)}
+            await asyncio.gather(*[lease.release() for lease in leases])
+        return counted
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        yield lambda intervals: runner.run(hold(intervals))
+
+
+def renewal(bench: Bench) -> list[Row]:
+    intervals = bench.pick(6, 3)
+    bench.say(f"renewal: {LOCKS} locks for {intervals} intervals")
+    with Worker(holder, bench.url) as worker:
+        counted = worker.ask(intervals)
+    trips = counted["trips"] / intervals
+    return [
+        Row(
+            f"trips to renew {LOCKS:,} locks once",
+            f"{trips:.2f} ({counted['renewed'] / intervals:,.0f} renewed, {counted['lost']} lost)",
+            target="≤ 4, none lost",
+            met=trips <= 4 and counted["lost"] == 0 and counted["renewed"] >= LOCKS * (intervals - 1),
+            detail=counted,
+        )
+    ]

@@ -1,0 +1,25 @@
+"""A function under a lock that is named by its arguments: one call per account at a time."""
+
+import asyncio
+
+from holdfast import Holdfast
+
+hf = Holdfast("memory://")
+balance = {"ada": 0, "bo": 0}
+
+
+@hf.locked("account:{account}", ttl=10, wait=5)
+async def deposit(account: str, amount: int) -> None:
+    before = balance[account]
+    await asyncio.sleep(0.01)  # without the lock, another deposit would be lost here
+    balance[account] = before + amount
+
+
+async def main() -> None:
+    async with hf:
+        await asyncio.gather(*[deposit(account, 10) for account in ("ada", "bo") for _ in range(5)])
+    print(balance)
+    assert balance == {"ada": 50, "bo": 50}
+
+
+asyncio.run(main())

@@ -1,0 +1,26 @@
+"""At most two at a time, in order of arrival."""
+
+import asyncio
+
+from holdfast import Holdfast
+
+busy = most = 0
+
+
+async def render(hf: Holdfast, frame: int) -> None:
+    global busy, most  # noqa: PLW0603 - counts who is inside
+    async with hf.semaphore("gpu", permits=2, ttl=10):
+        busy += 1
+        most = max(most, busy)
+        print(f"frame {frame}, {busy} at work")
+        await asyncio.sleep(0.05)
+        busy -= 1
+
+
+async def main() -> None:
+    async with Holdfast("memory://") as hf:
+        await asyncio.gather(*[render(hf, frame) for frame in range(6)])
+    assert most == 2
+
+
+asyncio.run(main())

@@ -1,0 +1,53 @@
+"""What every test may ask for: an engine's URL, a namespace nobody else uses, and Holdfasts that are closed again."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from holdfast import sync
+
+REDIS = pytest.param("redis", marks=pytest.mark.redis)
+
+
+def _url(kind, request):
+    if kind == "memory":
+        return "memory://"
+    if kind == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'holdfast.db'}?synchronous=normal"
+    return request.getfixturevalue("holdfast_redis").url
+
+
+@pytest.fixture(params=["memory", "sqlite", REDIS])
+def engine_url(request):
+    """The URL of every engine in turn."""
+    return _url(request.param, request)
+
+
+@pytest.fixture(params=["sqlite", REDIS])
+def shared_url(request):
+    """The same without `memory://`: two Holdfasts on it meet."""
+    return _url(request.param, request)
+
+
+@pytest.fixture
+def namespace():
+    """Nobody else's, so that tests may share one server."""
+    return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def connect(namespace):
+    """Makes blocking Holdfasts, and closes them at the end: `connect(url)`, `connect(engine=engine)`."""
+    made = []
+
+    def make(url=None, **options):
+        holdfast = sync.Holdfast(url, namespace=namespace, **options)
+        made.append(holdfast)
+        return holdfast
+
+    yield make
+    for holdfast in made:
+        holdfast.close()
+        holdfast.engine.close_blocking()

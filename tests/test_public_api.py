@@ -1,0 +1,52 @@
+"""What users may import, and what importing costs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import holdfast
+from holdfast import sync
+
+OPTIONAL = ["typer", "rich", "fastapi", "psycopg", "uvloop", "ruamel", "django", "opentelemetry", "redis"]
+
+
+def test_all_is_exactly_the_public_names():
+    public = {
+        name for name, value in vars(holdfast).items() if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert sorted(holdfast.__all__) == sorted(public)
+    assert len(set(holdfast.__all__)) == len(holdfast.__all__)
+
+
+def test_every_public_name_says_what_it_is():
+    for name in holdfast.__all__:
+        value = getattr(holdfast, name)
+        if isinstance(value, type):
+            assert value.__doc__, name
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (holdfast.Holdfast, sync.Holdfast),
+        (holdfast.Lease, sync.Lease),
+        (type(holdfast.Holdfast("memory://").lock("x")), sync.Lock),
+        (type(holdfast.Holdfast("memory://").locks), sync.Locks),
+        (type(holdfast.Holdfast("memory://").hub), sync.Channels),
+    ],
+    ids=lambda pair: pair[1].__name__,
+)
+def test_both_apis_offer_the_same_names(pair):
+    of_async, of_sync = ({name for name in dir(kind) if not name.startswith("_")} for kind in pair)
+    assert of_async == of_sync
+
+
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.sync"])
+def test_importing_brings_in_no_optional_dependency(module):
+    probe = f"import sys, {module}; print(*[name for name in {OPTIONAL!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
