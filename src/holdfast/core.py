@@ -24,6 +24,7 @@ from holdfast.telemetry import Telemetry
 
 #: How long a first waiter waits for its subscription before it goes on without; polling is the backstop.
 INBOX_WAIT = 1.0
+FOREVER = float("inf")
 #: How long closing waits for waiters to withdraw.
 DISMISS_WAIT = 1.0
 #: Early hints kept; losing one costs a waiter its recheck time, nothing more.
@@ -77,6 +78,8 @@ class Core:
         self.hub = hub(self.identity)
         #: Who waits, by ticket: a hint for a ticket sets its latch.
         self.latches: dict[str, Latch] = {}
+        #: When a waiter shall look again at the latest, because a hint said so.
+        self.look_at: dict[str, float] = {}
         #: Hints for tickets that nobody waits for, perhaps: not yet.
         self._early: dict[str, None] = {}
         #: Live leases by name and by the task or thread that took them: who would wait for itself?
@@ -91,14 +94,26 @@ class Core:
             return False
         latch = self.port.latch()
         if self._inbox is None or self._inbox.error is not None:
-            self._inbox = self.hub.subscribe(self.identity.inbox, self._woken, latch.set)
+            self._inbox = self.hub.subscribe(self.identity.inbox, self._woken, lambda: self._listening(latch))
             await self.port.park(latch, INBOX_WAIT)
         return True
 
-    def _woken(self, ticket: str | None) -> None:
-        if ticket is None:  # something may have been missed: everybody looks
+    def _listening(self, latch: Latch) -> None:
+        """The inbox is heard from now on. Others may have begun to wait meanwhile: they look once more."""
+        latch.set()
+        self._woken(None)
+
+    def _woken(self, hint: str | None) -> None:
+        """A hint is a ticket: look now; or a ticket and milliseconds: look then."""
+        if hint is None:  # something may have been missed: everybody looks
             for waiting in list(self.latches.values()):
                 waiting.set()
+            return
+        ticket, _, pause = hint.partition(" ")
+        if pause:
+            if pause.isdecimal() and ticket in self.latches:
+                self.look_at[ticket] = min(self.look_at.get(ticket, FOREVER), steady() + int(pause) / 1000)
+                self.latches[ticket].set()
         else:
             # Written first, looked at second, here and in `await_hint`: one of the two sees the other.
             if len(self._early) > EARLY:
@@ -161,6 +176,7 @@ class Core:
         self.hub.after_fork()
         self.hub = self._make_hub(self.identity)
         self.latches = {}
+        self.look_at = {}
         self._early = {}
         self.held = {}
         self._inbox = None

@@ -15,6 +15,8 @@ Duration = float | int | timedelta
 
 #: Names become keys; longer ones are a mistake more often than a wish.
 LONGEST_NAME = 512
+#: More permits or waiters than that is a slip; and Lua's numbers stay exact.
+LARGEST_COUNT = 1_000_000_000
 #: Ten years: far enough for any lease, near enough for 53-bit microseconds.
 LONGEST_DURATION = 10 * 365 * 86400.0
 
@@ -41,8 +43,8 @@ def micros(value: float) -> int:
 
 def count(value: int, what: str, *, least: int = 1) -> int:
     given = cast("object", value)
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise ConfigError(f"{what} is a whole number, {least} or more; got {value!r}")
+    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= LARGEST_COUNT:
+        raise ConfigError(f"{what} is a whole number from {least} to {LARGEST_COUNT}; got {value!r}")
     return value
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
-from holdfast.engine.base import Engine, Op, steady
+from msgspec.structs import replace
+
+from holdfast.engine.base import Apply, Engine, Expired, steady
 from holdfast.errors import EngineError
 from holdfast.lease import LIVE, BaseLease
 from holdfast.telemetry import Telemetry
@@ -21,6 +22,7 @@ TOGETHER = 1 / 6
 RETRY_AT_LEAST, RETRY_AT_MOST = 0.02, 1.0
 #: A renewal call may take this long at most, so that one silent server does not hide the end of other leases.
 LONGEST_CALL = 5.0
+LONGEST_CALL_MICROS = int(LONGEST_CALL * 1_000_000)
 FOREVER = float("inf")
 
 
@@ -38,7 +40,7 @@ class Keeper:
 
     def _reset(self) -> None:
         self._leases: dict[BaseLease, None] = {}
-        self._later: list[tuple[Op[Any], float]] = []
+        self._later: list[tuple[Apply, float]] = []
         self._wake_at = FOREVER
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -57,7 +59,7 @@ class Keeper:
         """Its times moved closer."""
         self._nudge(min(lease.due, lease.deadline))
 
-    def later(self, op: Op[Any], until: float) -> None:
+    def later(self, op: Apply, until: float) -> None:
         """Something that could not be said now (a release, a withdrawal): keep saying it until `until`."""
         with self._lock:
             self._later.append((op, until))
@@ -122,7 +124,7 @@ class Keeper:
             return
         shortest = min((lease.deadline for lease in list(self._leases)), default=FOREVER) - now
         timeout = min(LONGEST_CALL, max(RETRY_AT_LEAST, shortest / 2))
-        not_after = self._engine.now() + int(LONGEST_CALL * 1_000_000)
+        not_after = self._engine.now() + LONGEST_CALL_MICROS
         sent = steady()
         replies = self._engine.apply_many([lease.renewal(not_after, ttl) for lease, ttl in asking], timeout)
         failed = 0
@@ -152,12 +154,14 @@ class Keeper:
     def _say_later(self, now: float) -> None:
         with self._lock:
             saying, self._later = self._later, []
-        answers = self._engine.apply_many([op for op, _ in saying], LONGEST_CALL)
-        again = [
-            (op, until)
-            for (op, until), answer in zip(saying, answers, strict=True)
-            if isinstance(answer, EngineError) and until > now
-        ]
+        not_after = self._engine.now() + LONGEST_CALL_MICROS
+        ops = [Apply(op.room, op.name, replace(op.command, not_after=not_after)) for op, _ in saying]
+        again: list[tuple[Apply, float]] = []
+        for (op, until), answer in zip(saying, self._engine.apply_many(ops, LONGEST_CALL), strict=True):
+            if isinstance(answer, Expired):
+                self._engine.correct(answer.now)
+            if isinstance(answer, (EngineError, Expired)) and until > now:
+                again.append((op, until))
         with self._lock:
             self._later += again
 

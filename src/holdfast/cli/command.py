@@ -57,7 +57,9 @@ class Command:
     def signal(self, number: int) -> None:
         """Send to the whole group. Nothing happens once the command has ended."""
         if number == signal.SIGCONT:
-            self._go_on()
+            # On a terminal it is the shell's `fg`, which we have passed on by now; the next Ctrl-Z must not be undone.
+            if self._terminal is None:
+                self._go_on()
         elif not self.ended.done():
             self._send(number)
 
@@ -108,7 +110,7 @@ class Command:
             self._send(signal.SIGCONT)
 
     def _others(self) -> bool:
-        """The command has ended: is anything left of its group?"""
+        """Whether anything is left of the group, now that the command has ended."""
         self._guard.dismiss()
         return self._send(0)
 

@@ -15,6 +15,7 @@ import subprocess
 SHELL = "/bin/sh"
 #: $$ is the guard and its group. A word means that all went well, the pipe's end that we are dead.
 SCRIPT = """
+trap '' HUP INT QUIT TERM USR1 USR2 ALRM TSTP TTIN TTOU
 read -r word && exit 0
 kill -s TERM -- "-$$"
 kill -s CONT -- "-$$"
@@ -23,7 +24,8 @@ kill -s KILL -- "-$$"
 """
 #: It has one word to read.
 LEAVES_WITHIN = 1.0
-#: What the command's group gets is not for its guard. Its own `sleep` must still be able to tell it of its end.
+#: What the command's group gets is not for its guard: blocked from the start, ignored once the shell can.
+#: Its own `sleep` must still be able to tell it of its end.
 DEAF_TO = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
 

@@ -3,6 +3,7 @@
 -- offered. Empty lists at the record's end are not stored, so an idle gate is an array of four numbers.
 
 local LIFE, OFFER, RECHECK, SLACK, DAY = 30000000, 2000000, 10000000, 1000, 86400000000
+local LAPSE = '2001'
 local VERSION, CAPACITY, LAST, SEEN, HOLDERS, QUEUE, GONE = 1, 2, 3, 4, 5, 6, 7
 local TICKET, LOCK_ID, EXCLUSIVE = 1, 2, 3
 local FENCE, SINCE, UNTIL, HOLDER_WHO = 4, 5, 6, 7
@@ -32,11 +33,16 @@ end
 local function offer()
   local queue = gate[QUEUE]
   if #queue == 0 then return end
-  local taken, exclusive = #gate[HOLDERS], false
+  local taken, exclusive, offered = #gate[HOLDERS], false, false
   for _, h in ipairs(gate[HOLDERS]) do exclusive = exclusive or h[EXCLUSIVE] end
   for _, w in ipairs(queue) do
     if w[OFFERED] == 0 then
-      if not fits(gate[CAPACITY], taken, exclusive, w[EXCLUSIVE]) then return end
+      if not fits(gate[CAPACITY], taken, exclusive, w[EXCLUSIVE]) then
+        -- Whoever was offered a place may be dead: then this one's turn comes when the offer lapses.
+        if offered then redis.call('PUBLISH', w[INBOX], w[TICKET] .. ' ' .. LAPSE) end
+        return
+      end
+      offered = true
       w[OFFERED] = now + OFFER
       redis.call('PUBLISH', w[INBOX], w[TICKET])
     end

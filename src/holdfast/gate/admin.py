@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from holdfast import inputs
 from holdfast.core import Core
@@ -47,6 +48,8 @@ async def inspect(core: Core, name: str) -> Inspection:
 async def list_gates(core: Core, prefix: str) -> list[Inspection]:
     """All gates that somebody holds or waits for. Walks every name: for people, not for programs."""
     core.check_open()
+    if prefix != "":
+        inputs.name(prefix, "prefix")
     names = await carry_out(core, Scan(GATE, prefix))
     readings = await core.port.apply_all([Read(GATE, name) for name in names])
     found = [inspection(name, r.state, r.now) for name, r in zip(names, readings, strict=True)]
@@ -74,6 +77,9 @@ async def cleanup(core: Core, execution_id: str, scopes: Sequence[str] | None) -
 
 def checked(scopes: Sequence[str] | None) -> list[str] | None:
     """The scopes a caller passed: a list of names, not one name."""
-    if isinstance(scopes, str):
-        raise ConfigError(f"scopes is a list of names, as in scopes=[{scopes!r}]")
-    return None if scopes is None else [inputs.name(scope, "scope") for scope in scopes]
+    if scopes is None:
+        return None
+    given = cast("object", scopes)
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise ConfigError(f"scopes is a list of names, as in scopes=['invoice:42']; got {given!r}")
+    return [inputs.name(scope, "scope") for scope in scopes]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 
 from holdfast.core import Core
-from holdfast.engine.base import Apply, Command, Micros, Op, Tag, steady
+from holdfast.engine.base import Apply, Command, Expired, Micros, Op, Tag, steady
 from holdfast.errors import (
     ConfigError,
     EngineError,
@@ -138,13 +138,8 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
                 _refuse_deadlock(core, spec, owner)
                 if await core.listen():
                     continue  # a hint may have passed before we listened
-            left = None if wait is None else started + wait - steady()
-            if left is not None and left <= 0:
+            if not await _nap(core, ticket, latch, reply.recheck_after / 1_000_000, started, wait):
                 raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
-            nap = reply.recheck_after / 1_000_000
-            await core.port.park(latch, nap if left is None else min(nap, left))
-            core.check_open()
-            latch.clear()
     except BaseException as error:
         if isinstance(error, EngineUnavailable):  # nothing of the last attempt arrived
             under_way = 0
@@ -155,6 +150,27 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
     finally:
         if latch is not None:
             core.latches.pop(ticket, None)
+            core.look_at.pop(ticket, None)
+
+
+async def _nap(core: Core, ticket: str, latch: Latch, nap: float, started: float, wait: float | None) -> bool:
+    """Sleep until it is time to look again. False: the caller's own time is over."""
+    until = steady() + nap
+    while True:
+        now = steady()
+        if wait is not None:
+            if now >= started + wait:
+                return False
+            until = min(until, started + wait)
+        if now >= (end := min(until, core.look_at.get(ticket, until))):
+            break
+        if await core.port.park(latch, end - now):
+            core.check_open()
+            latch.clear()
+            if ticket not in core.look_at:
+                break
+    core.look_at.pop(ticket, None)
+    return True
 
 
 def _who(core: Core, caller: Caller) -> Who:
@@ -168,12 +184,17 @@ def _who(core: Core, caller: Caller) -> Who:
 
 async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> None:
     """Withdraw, now or (the engine is away) as soon as it can be told."""
+    life = spec.ttl + LIFE / 1_000_000
+    command = Withdraw(deadline(core.engine), ticket, gone_until)
     try:
-        await core.port.apply(Apply(GATE, spec.name, Withdraw(deadline(core.engine), ticket, gone_until)))
+        reply = await core.port.apply(Apply(GATE, spec.name, command))
     except EngineError:
-        life = spec.ttl + LIFE / 1_000_000
-        forever = core.engine.now() + micros(life)
-        core.keeper.later(Apply(GATE, spec.name, Withdraw(forever, ticket, gone_until)), steady() + life)
+        core.keeper.later(Apply(GATE, spec.name, command), steady() + life)
+    else:
+        if type(reply) is Expired:
+            core.engine.correct(reply.now)
+            again = Withdraw(deadline(core.engine), ticket, gone_until)
+            await core.port.apply(Apply(GATE, spec.name, again))
 
 
 def _own(core: Core, spec: Spec, owner: object) -> Held | None:
@@ -272,10 +293,7 @@ async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
     try:
         asked = await send(core, lease.name, command)
     except BaseException:
-        left = max(0.0, lease.deadline - steady()) + 1.0
-        not_after = core.engine.now() + micros(left)
-        again = Release(not_after, lease.ticket, lease.id, lease.fence, lease.doubt_until)
-        core.keeper.later(Apply(GATE, lease.name, again), steady() + left)
+        core.keeper.later(Apply(GATE, lease.name, command), max(lease.deadline, steady()) + 1.0)
         core.telemetry.emit("lock.release_deferred", name=lease.name, fence=lease.fence)
         raise
     lease.confirmed = True

@@ -24,6 +24,8 @@ from holdfast.engine.base import Command, Expired, Micros, Record, Room, Step, W
 LIFE = 30_000_000
 #: How long an offer stands. A paused waiter loses its turn after that.
 OFFER = 2_000_000
+#: Milliseconds after which the next in line looks whether an offer has lapsed.
+LAPSE = 2_001
 #: The longest a waiter sleeps before it looks again: hints may be lost.
 RECHECK = 10_000_000
 #: A lease ends at its microsecond; look one millisecond later.
@@ -273,7 +275,12 @@ def _offer(gate: Gate, now: Micros) -> tuple[Gate, tuple[Wake, ...]]:
             wakes.append(Wake(waiter.inbox, waiter.ticket))
         taken += 1
         exclusive = exclusive or waiter.exclusive
-    return (replace(gate, queue=tuple(queue)), tuple(wakes)) if wakes else (gate, ())
+    if not wakes:
+        return gate, ()
+    behind = next((w for w in queue if not w.offer), None)
+    if behind is not None:  # whoever was offered a place may be dead: then this one's turn comes when it lapses
+        wakes.append(Wake(behind.inbox, f"{behind.ticket} {LAPSE}"))
+    return replace(gate, queue=tuple(queue)), tuple(wakes)
 
 
 def _fits(capacity: int, taken: int, taken_exclusively: bool, wants_exclusive: bool) -> bool:

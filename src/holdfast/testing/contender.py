@@ -27,8 +27,10 @@ from holdfast.lease import MARGIN
 from holdfast.testing.history import Diary
 from holdfast.testing.register import Register
 
-#: Every so many attempts something special: a long hold that needs renewal, an overlong one without, a cancel.
-LONG, OVERSTAY, CANCEL = 0.003, 0.005, 0.05
+#: How many attempts are special: a hold that needs renewal, one that outlives its lease, a quick cancel.
+LONG, OVERSTAY, CANCEL = 0.01, 0.02, 0.05
+#: How long the others hold, in seconds: some just come and go, some are there when trouble strikes.
+HOLDS = ((0.0, 0.005), (0.0, 0.005), (0.02, 0.1))
 
 
 class Api(Protocol):
@@ -128,7 +130,9 @@ class Work:
         self.diary.note(
             "granted", name, ticket, fence=lease.fence, sent=sent, deadline=lease.deadline, at=lease._acquired
         )
-        await self.work(lease, name, ticket, self.ttl * 1.5 if long or overstay else self.random.uniform(0, 0.01))
+        await self.work(
+            lease, name, ticket, self.ttl * 1.5 if long or overstay else self.random.uniform(*self.random.choice(HOLDS))
+        )
         deadline = lease.deadline
         self.diary.note("leaving", name, ticket, deadline=deadline, lost=str(lease.loss()) if lease.is_lost else "")
         try:
@@ -146,14 +150,13 @@ class Work:
         register = Register(self.folder, name)
         accepted = register.write(lease.fence, ticket) if alone else True
         if not accepted and steady() < lease.deadline:
-            self.diary.note("stray", name, ticket, what=f"fence {lease.fence} was refused while its lease was live")
+            self.diary.note("overlap", name, ticket, what=f"fence {lease.fence} was refused in a live lease")
         await self.api.sleep(seconds)
         if alone and accepted:
             entry = register.look()
             if entry.owner != ticket and steady() < lease.deadline and not lease.is_lost:
-                self.diary.note(
-                    "stray", name, ticket, what=f"{entry.owner} wrote (fence {entry.fence}) beside {ticket}"
-                )
+                what = f"{entry.owner} wrote (fence {entry.fence}) beside {ticket}"
+                self.diary.note("overlap", name, ticket, what=what)
 
 
 def threads(args: argparse.Namespace, diary: Diary, stopping: threading.Event) -> None:

@@ -5,7 +5,8 @@ seconds of `steady()`, which all processes of a host share; engine times are µs
 
     asked      before the acquire                    granted   after it, with fence and local deadline
     refused    it failed: timeout, engine, cancel    leaving   before the release, with the deadline by then
-    released   the engine took it back               stray     something that must never happen, in words
+    released   the engine took it back               overlap   somebody else wrote while the lease was live
+    unheard    nobody heard the release              stray     anything that must never happen, in words
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ class Event(NamedTuple):
     id: str
     t: float
     facts: Mapping[str, Any]
+
+
+class Amnesia(NamedTuple):
+    """When an engine forgot everything: our time, and its own."""
+
+    t: float
+    at: Micros
 
 
 class Diary:
@@ -113,7 +121,7 @@ def check(
     snapshots: Iterable[Snapshot] = (),
     *,
     permits: Mapping[str, int] | None = None,
-    amnesia: Iterable[float] = (),
+    amnesia: Iterable[Amnesia] = (),
 ) -> Report:
     """Hold a history against what locks promise.
 
@@ -140,7 +148,7 @@ def check(
     return report
 
 
-def _holds(events: list[Event], forgot: list[float], report: Report) -> list[Hold]:
+def _holds(events: list[Event], forgot: list[Amnesia], report: Report) -> list[Hold]:
     holds: dict[str, Hold] = {}
     asked: dict[str, float] = {}
     for kind, name, who, t, facts in events:
@@ -163,27 +171,30 @@ def _holds(events: list[Event], forgot: list[float], report: Report) -> list[Hol
                 hold.end = min(t, facts["deadline"])
                 if facts["lost"]:
                     report.lost += 1
-                    if facts["deadline"] > t and not _excused(hold.start, t, forgot):
+                    if facts["deadline"] > t and not _excused(hold, t, forgot):
                         report.violations.append(
                             f"{name}: {who} lost its lease {facts['deadline'] - t:.3f} s early: {facts['lost']}"
                         )
             case "not_owner":
                 hold = holds[who]
-                if facts["deadline"] > t and not _excused(hold.start, t, forgot):
+                if facts["deadline"] > t and not _excused(hold, t, forgot):
                     report.violations.append(f"{name}: {who} released in time and was told that it is not the owner")
+            case "overlap":
+                if who not in holds or not _excused(holds[who], t, forgot):
+                    report.violations.append(f"{name}: {who}: {facts['what']}")
             case "stray":
                 report.violations.append(f"{name}: {who}: {facts['what']}")
             case _:
                 pass
     for hold in holds.values():
         for moment in forgot:
-            if hold.start <= moment:
-                hold.end = min(hold.end, moment)
+            if hold.at <= moment.at:
+                hold.end = min(hold.end, moment.t)
     return list(holds.values())
 
 
-def _excused(start: float, end: float, forgot: list[float]) -> bool:
-    return any(start <= moment <= end for moment in forgot)
+def _excused(hold: Hold, t: float, forgot: list[Amnesia]) -> bool:
+    return any(hold.at <= moment.at and moment.t <= t for moment in forgot)
 
 
 def _exclusion(name: str, holds: list[Hold], permits: int, report: Report) -> None:
@@ -258,7 +269,7 @@ def _ghosts(
     snapshots: list[Snapshot],
     asked: dict[str, float],
     released: dict[str, float],
-    forgot: list[float],
+    forgot: list[Amnesia],
     report: Report,
 ) -> None:
     """Whoever has released is gone for good: a late copy of its request brings nothing back."""
@@ -267,5 +278,5 @@ def _ghosts(
         for who in (*snapshot.holders, *(who for who, _ in snapshot.queue)):
             if snapshot.t > released.get(who, snapshot.t) and who not in found:
                 found.add(who)
-                if not _excused(asked.get(who, 0.0), snapshot.t, forgot):
+                if not any(asked.get(who, 0.0) <= moment.t <= snapshot.t for moment in forgot):
                     report.violations.append(f"{name}: {who} had released and came back")

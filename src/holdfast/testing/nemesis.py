@@ -6,10 +6,12 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections import Counter
 from typing import Protocol
 
 from holdfast.engine.base import steady
+from holdfast.testing.history import Amnesia
 from holdfast.testing.proxy import Action, FaultProxy
 from holdfast.testing.servers import RedisServer
 
@@ -104,12 +106,12 @@ class Restart(Nemesis):
         super().__init__()
         self._server = server
         #: When everything was forgotten.
-        self.amnesia: list[float] = []
+        self.amnesia: list[Amnesia] = []
 
     def strike(self, ring: Ring, dice: random.Random) -> None:
         self._server.kill()
         if not self._server.aof:
-            self.amnesia.append(steady())
+            self.amnesia.append(Amnesia(steady(), time.time_ns() // 1000))
         self._server.start()
         self.done["restarts"] += 1
 
@@ -118,8 +120,7 @@ class Cut(Nemesis):
     """The network between contenders and server: replies lost or late, connections cut, requests hoarded."""
 
     kind = "faults"
-    #: Hoarding three times, since one request in a hundred thousand is what it takes.
-    ACTIONS: tuple[Action, ...] = ("drop", "delay", "late", "cut-before", "cut-after", "blackhole", *["hold"] * 3)
+    ACTIONS: tuple[Action, ...] = ("drop", "delay", "late", "cut-before", "cut-after", "blackhole", "hold", "hold")
     #: A fault lasts at most this long; hoarded requests come out later, when nobody expects them any more.
     LONGEST, LATEST = 0.5, 3.0
 
@@ -134,7 +135,7 @@ class Cut(Nemesis):
         more = (proxy.drop_replies, proxy.cut_all)
         nth = dice.randrange(len(self.ACTIONS) + len(more))
         if nth < len(self.ACTIONS):
-            proxy.rule(self.ACTIONS[nth], chance=dice.choice((0.05, 0.3, 1.0)), seconds=dice.uniform(0.01, 0.3))
+            proxy.rule(self.ACTIONS[nth], chance=dice.choice((0.1, 0.5, 1.0)), seconds=dice.uniform(0.01, 0.3))
         else:
             more[nth - len(self.ACTIONS)]()
         self._heal_at = steady() + dice.uniform(0.05, self.LONGEST)

@@ -1,12 +1,14 @@
 """The embedded engine: one SQLite file, any number of processes on one host.
 
 Machines run here as Python, inside one IMMEDIATE transaction per group of operations. The clock is the host's,
-read after the write lock is taken and never allowed to run backwards: the last time seen is stored with the data.
+read after the write lock is taken and never allowed to run backwards: the last time seen is stored with the data, and a
+clock that is never set counts on from there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import sqlite3
 import threading
@@ -28,6 +30,7 @@ from holdfast.engine.base import (
     Tagged,
     Untag,
     Wake,
+    steady,
 )
 from holdfast.engine.sqlite.schema import connect
 from holdfast.engine.sqlite.writer import Writer
@@ -68,6 +71,8 @@ class SqliteEngine:
         self._clock = clock
         self._turn = Turn(self._flush)
         self._closed = False
+        #: Engine time when we last heard of it: ahead of a host's clock that was set back.
+        self._floor: tuple[Micros, float] = (0, 0.0)
         #: Tells this process's own hints from those of others.
         self.origin = secrets.token_hex(8)
         self._hubs: dict[str, Callable[[Sequence[Wake]], None]] = {}
@@ -138,10 +143,11 @@ class SqliteEngine:
         return f"{self.namespace}/{room}/{name}"
 
     def now(self) -> Micros:
-        return self._clock()
+        floor, at = self._floor
+        return max(self._clock(), floor + int((steady() - at) * 1_000_000))
 
     def correct(self, now: Micros) -> None:
-        """The host's clock is the engine's clock."""
+        self._floor = (now, steady())
 
     async def open(self) -> None:
         await self.submit(Ping())
@@ -163,8 +169,10 @@ class SqliteEngine:
     # ── operations, inside a transaction ──
 
     def _work(self, db: sqlite3.Connection, ops: list[Op[Any]]) -> tuple[list[Any], Callable[[], None]]:
-        last = db.execute("SELECT value FROM holdfast_meta WHERE key = 'last_now'").fetchone()[0]
-        now = max(self._clock(), last)
+        last, then = db.execute("SELECT now, steady FROM holdfast_clock").fetchone()
+        ticks = time.monotonic_ns() // 1000
+        # A clock that was set back neither moves nor stops time: from the last moment on, the steady clock counts.
+        now = max(self._clock(), last + (max(0, ticks - then) if self._clock is host_clock else 0))
         results: list[Any] = []
         wakes: list[Wake] = []
         for op in ops:
@@ -173,7 +181,7 @@ class SqliteEngine:
             except HoldfastError as error:
                 results.append(error)
         if now > last and not all(map(_is_read, ops)):
-            db.execute("UPDATE holdfast_meta SET value = ? WHERE key = 'last_now'", (now,))
+            db.execute("UPDATE holdfast_clock SET now = ?, steady = ?", (now, ticks))
         if not wakes:
             return results, _nothing
         if self.share_hints:
@@ -210,11 +218,12 @@ class SqliteEngine:
 
     def _scan(self, db: sqlite3.Connection, op: Scan, now: Micros, _: list[Wake]) -> list[str]:
         rows = db.execute(
-            "SELECT name FROM holdfast_state WHERE space = ? AND room = ? AND substr(name, 1, ?) = ?"
-            " AND keep_until >= ? ORDER BY name",
-            (self.namespace, op.room.name, len(op.prefix), op.prefix, now),
+            "SELECT name FROM holdfast_state WHERE space = ? AND room = ? AND name >= ? AND keep_until >= ?"
+            " ORDER BY name",
+            (self.namespace, op.room.name, op.prefix, now),
         )
-        return [row[0] for row in rows]
+        # In byte order the names with a prefix follow one another; SQL's own text functions stop at a NUL.
+        return [name for (name,) in itertools.takewhile(lambda row: row[0].startswith(op.prefix), rows)]
 
     def _tag(self, db: sqlite3.Connection, op: Tag, now: Micros, _: list[Wake]) -> None:
         db.execute(

@@ -67,7 +67,6 @@ def _upgrade(db: sqlite3.Connection, path: str) -> None:
             if statement.strip():
                 db.execute(statement)
     db.execute("INSERT OR REPLACE INTO holdfast_meta VALUES ('schema', ?)", (len(scripts),))
-    db.execute("INSERT OR IGNORE INTO holdfast_meta VALUES ('last_now', 0)")
 
 
 def migrations() -> list[str]:

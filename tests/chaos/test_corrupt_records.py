@@ -1,0 +1,88 @@
+"""A record that cannot be read is said to be so, on its own name, and harms nobody else."""
+
+import sqlite3
+
+import msgspec
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast.engine.redis.address import parse
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.link import pack
+
+pytestmark = pytest.mark.chaos
+
+DAMAGED = {
+    "garbage": b"\xc1\xff\x00 not msgpack",
+    "empty": b"",
+    "cut short": msgspec.msgpack.encode([1, 1, 5, 5, [], [], []])[:4],
+    "of a later version": msgspec.msgpack.encode([99, 1, 5, 5, [], [], []]),
+    "of another shape": msgspec.msgpack.encode([1, "many", {}, None, 5]),
+    "too short": msgspec.msgpack.encode([1]),
+    "a number": msgspec.msgpack.encode(7),
+    "a holder of another shape": msgspec.msgpack.encode([1, 1, 5, 5, [["ticket"]], [], []]),
+}
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def damaged(request, tmp_path, name):
+    """A Holdfast, and a way to overwrite the record of `name`."""
+    if request.param == "sqlite":
+        path = tmp_path / "a.db"
+        url = f"sqlite:///{path}"
+
+        def overwrite(raw):
+            with sqlite3.connect(path) as db:
+                db.execute("UPDATE holdfast_state SET doc = ? WHERE name = ?", (raw, name))
+            db.close()
+    else:
+        url = request.getfixturevalue("holdfast_redis").url
+
+        def overwrite(raw):
+            link = BlockingLink(parse(url), "vandal", None)
+            link.call_many([pack("SET", f"holdfast:gate:{{{name}}}", raw)])
+            link.close()
+
+    with holdfast.sync.Holdfast(url) as hf:
+        yield hf, overwrite
+
+
+@pytest.mark.parametrize("raw", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_is_reported_and_no_other_name_suffers(damaged, name, raw):
+    hf, overwrite = damaged
+    lease = hf.lock(name, ttl=30, renew=False).acquire(wait=0)
+    overwrite(raw)
+    for use in (
+        lambda: hf.lock(name).acquire(wait=0),
+        lambda: hf.lock(name).acquire(wait=1),
+        lambda: hf.locks.inspect(name),
+        lambda: hf.locks.force_release(name),
+        lease.renew,
+        lease.release,
+    ):
+        with pytest.raises(holdfast.CorruptRecord):
+            use()
+    with hf.lock(f"{name}-other", wait=0):
+        pass
+
+
+@pytest.mark.redis
+def test_a_key_of_another_type_is_reported(truth, holdfast_redis, name):
+    link = BlockingLink(parse(holdfast_redis.url), "vandal", None)
+    link.call_many([pack("RPUSH", f"holdfast:gate:{{{name}}}", "x")])
+    link.close()
+    with pytest.raises(holdfast.CorruptRecord):
+        truth.lock(name).acquire(wait=0)
+    with pytest.raises(holdfast.CorruptRecord):
+        truth.locks.inspect(name)
+
+
+def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
+    hf, overwrite = damaged
+    hurt = hf.lock(name, ttl=0.9).acquire(wait=0)
+    whole = hf.lock(f"{name}-whole", ttl=0.9).acquire(wait=0)
+    overwrite(DAMAGED["garbage"])
+    assert hurt.lost.wait(5)
+    whole.check()
+    whole.release()

@@ -1,0 +1,120 @@
+"""A forked child is somebody else: a new identity, none of the parent's leases, locks of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.chaos, pytest.mark.race]
+
+SCRIPT = """
+import json, os, sys, warnings
+warnings.simplefilter("error")
+import holdfast
+from holdfast.sync import Holdfast
+
+url, says = sys.argv[1], {}
+hf = Holdfast(url).open()
+lease = hf.lock("fork", ttl=30).acquire(wait=0)
+waits = hf.lock("other", ttl=30).acquire(wait=0)
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    mine = {}
+    try:
+        mine["inherited_is_lost"] = lease.is_lost
+        mine["reason"] = lease.reason
+        try:
+            lease.check()
+        except holdfast.LeaseLost:
+            mine["check"] = "LeaseLost"
+        try:
+            hf.lock("fork").acquire(wait=0)
+        except holdfast.LockHeld as error:
+            mine["held_by_parent"] = error.holder.lock_id == lease.id
+        own = hf.lock("child", ttl=5).acquire(wait=0)
+        mine["fence"] = own.fence
+        mine["identity"] = hf.locks.inspect("child").holders[0].execution_id
+        own.release()
+        mine["waited"] = hf.lock("other", ttl=5).acquire(wait=20).fence > waits.fence
+        hf.close()
+    except BaseException as error:
+        mine["failed"] = repr(error)
+    os.write(writer, json.dumps(mine).encode())
+    os._exit(0)
+os.close(writer)
+import time
+deadline = time.monotonic() + 20
+while not hf.locks.inspect("other").queue and time.monotonic() < deadline:
+    time.sleep(0.01)
+waits.release()
+says["child"] = json.loads(os.read(reader, 65536))
+says["status"] = os.waitpid(child, 0)[1]
+lease.check()
+lease.renew()
+says["parent_identity"] = hf.locks.inspect("fork").holders[0].execution_id
+says["released"] = not lease.release().idempotent
+hf.lock("child", ttl=5).acquire(wait=10).release()
+hf.close()
+print(json.dumps(says))
+"""
+
+LOOP = """
+import asyncio, os, sys, warnings
+import holdfast
+
+async def parent(hf):
+    await hf.open()
+    return await hf.lock("loop", ttl=30).acquire(wait=0)
+
+async def child(url, inherited):
+    assert inherited.is_lost
+    async with holdfast.Holdfast(url) as hf:
+        async with hf.lock("mine", ttl=5, wait=5):
+            return (await hf.lock("loop").try_acquire()) is None
+
+runner = asyncio.Runner()
+hf = holdfast.Holdfast(sys.argv[1])
+lease = runner.run(parent(hf))
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if asyncio.new_event_loop().run_until_complete(child(sys.argv[1], lease)) else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert not lease.is_lost
+assert not runner.run(lease.release()).idempotent
+runner.run(hf.close())
+runner.close()
+print("fine")
+"""
+
+
+def run(script, url):
+    done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/fork.db"
+    return f"redis://127.0.0.1:{request.getfixturevalue('holdfast_redis').port}/7"
+
+
+def test_a_forked_child_has_locks_of_its_own_and_none_of_its_parents(url):
+    says = json.loads(run(SCRIPT, url))
+    child = says["child"]
+    assert "failed" not in child, child["failed"]
+    assert says["status"] == 0
+    assert child["inherited_is_lost"]
+    assert "fork" in child["reason"]
+    assert child["check"] == "LeaseLost"
+    assert child["held_by_parent"]
+    assert child["identity"] != says["parent_identity"]
+    assert child["waited"]
+    assert says["released"]
+
+
+def test_a_fork_beside_an_event_loop_leaves_the_parents_lease_alone(url):
+    assert run(LOOP, url) == "fine\n"

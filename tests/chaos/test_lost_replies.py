@@ -1,0 +1,230 @@
+"""A reply that never comes: whatever was carried out, the right state remains and nobody is told a lie."""
+
+import asyncio
+import threading
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+#: A lost reply is noticed after this long.
+QUICK = "?timeout=0.3&connect_timeout=1"
+LOSSES = ["drop", "cut-after", "cut-before", "blackhole"]
+
+
+@pytest.fixture(params=["async", "blocking"])
+def api(request, proxy):
+    """The same few verbs over either API, through the proxy."""
+    if request.param == "blocking":
+        with holdfast.sync.Holdfast(proxy.url + QUICK) as hf:
+            yield Blocking(hf)
+        return
+    with asyncio.Runner() as runner:
+        hf = holdfast.Holdfast(proxy.url + QUICK)
+        runner.run(hf.open())
+        yield Awaiting(hf, runner)
+        runner.run(hf.close())
+
+
+class Blocking:
+    def __init__(self, hf):
+        self.hf = hf
+
+    def acquire(self, name, **options):
+        wait = options.pop("wait", 0)
+        return self.hf.lock(name, **options).acquire(wait=wait)
+
+    def release(self, lease):
+        return lease.release()
+
+    def renew(self, lease, ttl=None):
+        lease.renew(ttl)
+
+    def leave(self, lock):
+        with lock:
+            pass
+
+
+class Awaiting:
+    def __init__(self, hf, runner):
+        self.hf = hf
+        self.runner = runner
+
+    def acquire(self, name, **options):
+        wait = options.pop("wait", 0)
+        return self.runner.run(self.hf.lock(name, **options).acquire(wait=wait))
+
+    def release(self, lease):
+        return self.runner.run(lease.release())
+
+    def renew(self, lease, ttl=None):
+        self.runner.run(lease.renew(ttl))
+
+    def leave(self, lock):
+        async def body():
+            async with lock:
+                pass
+
+        self.runner.run(body())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_reply_to_an_acquire_leaves_one_holder_who_knows_it(api, proxy, wire, truth, name, loss):
+    struck = proxy.once(loss, wire.acquire).struck
+    lease = api.acquire(name, ttl=10)
+    assert struck.is_set()
+    (holder,) = truth.locks.inspect(name).holders
+    assert (holder.lock_id, holder.fence) == (lease.id, lease.fence)
+    api.release(lease)
+    assert truth.locks.inspect(name).count == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_reply_to_a_release_is_not_reported_as_somebody_elses_lock(api, proxy, wire, truth, name, loss):
+    lease = api.acquire(name, ttl=10)
+    proxy.once(loss, wire.release)
+    assert api.release(lease).released
+    assert truth.locks.inspect(name).count == 0
+
+
+def test_a_lost_reply_to_a_release_is_a_success_although_the_next_has_it(api, proxy, wire, truth, name):
+    lease = api.acquire(name, ttl=10)
+    struck = proxy.once("drop", wire.release).struck
+    taken = []
+
+    def take():
+        struck.wait(10)
+        taken.append(truth.lock(name, ttl=10, wait=10).acquire())
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        assert api.release(lease).released
+    finally:
+        taker.join()
+    assert truth.locks.inspect(name).holders[0].lock_id == taken[0].id
+
+
+def test_a_release_sent_in_time_is_a_success_although_its_reply_was_awaited_past_the_ttl(api, proxy, wire, truth, name):
+    """The lease ran out while the reply was waited for, and the next has it: still nobody's mistake."""
+    lease = api.acquire(name, ttl=0.25, renew=False)
+    struck = proxy.once("drop", wire.release).struck
+    taken = []
+
+    def take():
+        struck.wait(10)
+        taken.append(truth.lock(name, ttl=10, wait=10).acquire())
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        assert api.release(lease).released
+    finally:
+        taker.join()
+    assert truth.locks.inspect(name).holders[0].lock_id == taken[0].id
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_reply_to_a_renewal_is_asked_for_again(api, proxy, wire, truth, name, loss):
+    lease = api.acquire(name, ttl=5, renew=False)
+    proxy.once(loss, wire.renew)
+    api.renew(lease, 20)
+    assert lease.remaining() > 15
+    (holder,) = truth.locks.inspect(name).holders
+    assert holder.lock_id == lease.id
+    assert holder.expires_at >= lease.expires_at.isoformat()
+    api.release(lease)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_reply_to_a_withdrawal_leaves_no_waiter(api, proxy, wire, truth, name, loss):
+    held = truth.lock(name, ttl=20).acquire()
+    proxy.once(loss, wire.withdraw)
+    with pytest.raises(holdfast.LockTimeout):
+        api.acquire(name, ttl=10, wait=0.1)
+    assert eventually(lambda: truth.locks.inspect(name).waiter_count == 0)
+    held.release()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_leaving_a_body_gives_the_lock_back_although_the_reply_is_lost(api, proxy, wire, truth, name, loss):
+    proxy.once(loss, wire.release)
+    api.leave(api.hf.lock(name, ttl=10, wait=5))
+    assert truth.locks.inspect(name).count == 0
+
+
+def test_a_release_that_cannot_be_said_is_said_later(api, proxy, truth, name):
+    lease = api.acquire(name, ttl=20)
+    proxy.refuse()
+    with pytest.raises(holdfast.EngineError):
+        api.release(lease)
+    assert truth.locks.inspect(name).held
+    proxy.heal()
+    assert eventually(lambda: not truth.locks.inspect(name).held)
+
+
+@pytest.mark.parametrize("loss", ["cut-after", "cut-before"])
+def test_a_server_that_hangs_up_on_every_request_is_not_hammered(proxy, wire, name, loss):
+    with holdfast.sync.Holdfast(proxy.url) as hf:
+        proxy.rule(loss, wire.acquire)
+        timer = threading.Timer(1.0, proxy.heal)
+        timer.start()
+        hf.lock(name, ttl=10).acquire(wait=0).release()
+        timer.join()
+        assert hf.telemetry.counts["engine.resend"] < 30
+
+
+def test_a_cancelled_acquire_whose_reply_is_lost_holds_nothing(proxy, wire, truth, name):
+    async def cancel():
+        async with holdfast.Holdfast(proxy.url + QUICK) as hf:
+            struck = proxy.once("drop", wire.acquire).struck
+            task = asyncio.create_task(hf.lock(name, ttl=20).acquire(wait=5))
+            assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return truth.locks.inspect(name).count
+
+    assert asyncio.run(cancel()) == 0
+
+
+def test_a_cancelled_acquire_that_cannot_be_withdrawn_is_withdrawn_later(proxy, wire, truth, name):
+    async def cancel():
+        async with holdfast.Holdfast(proxy.url + QUICK) as hf:
+            struck = proxy.once("drop", wire.acquire).struck
+            task = asyncio.create_task(hf.lock(name, ttl=20).acquire(wait=5))
+            assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
+            proxy.refuse()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert truth.locks.inspect(name).held
+            proxy.heal()
+            assert await soon(lambda: asyncio.sleep(0, not truth.locks.inspect(name).held))
+
+    asyncio.run(cancel())
+
+
+def test_a_waiter_hears_of_its_turn_although_the_inbox_opens_late(proxy, truth, name):
+    """Two tasks begin to wait at once. The subscription is slow; neither may sleep through its hint."""
+
+    async def wait_for_both():
+        async with holdfast.Holdfast(proxy.url) as hf:
+            first, second = (truth.lock(f"{name}-{i}", ttl=30).acquire() for i in (1, 2))
+            proxy.once("delay", b"SUBSCRIBE", seconds=0.5)
+            tasks = [asyncio.create_task(hf.lock(f"{name}-{i}", ttl=30).acquire(wait=20)) for i in (1, 2)]
+            assert await soon(
+                lambda: asyncio.sleep(0, all(truth.locks.inspect(f"{name}-{i}").waiter_count for i in (1, 2)))
+            )
+            first.release()
+            second.release()
+            async with asyncio.timeout(4):
+                leases = await asyncio.gather(*tasks)
+            for lease in leases:
+                await lease.release()
+
+    asyncio.run(wait_for_both())

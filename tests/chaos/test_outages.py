@@ -1,0 +1,179 @@
+"""The server goes away and comes back: leases with life left are kept, waiters are served, nothing hangs."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast.engine.base import steady
+from holdfast.testing.impostor import Impostor
+from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.proxy import FaultProxy
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
+
+
+@pytest.fixture
+def server():
+    """A server of this test's own, to be stopped and killed, with an AOF."""
+    server = RedisServer(port=lasting_port(), aof=True)
+    try:
+        yield redis_or_skip(server)
+    finally:
+        server.stop()
+
+
+def test_a_stopped_server_that_goes_on_answers_those_who_waited(server):
+    with holdfast.sync.Holdfast(server.url + "?timeout=5") as hf:
+        server.pause()
+        timer = threading.Timer(0.5, server.resume)
+        timer.start()
+        started = steady()
+        with hf.lock("x", ttl=5, wait=0):
+            assert steady() - started >= 0.4
+        timer.join()
+
+
+def test_a_stopped_server_is_given_up_and_found_again(server):
+    with holdfast.sync.Holdfast(server.url + "?timeout=0.2&connect_timeout=0.2") as hf:
+        server.pause()
+        with pytest.raises(holdfast.EngineError, match=str(server.port)):
+            hf.locks.inspect("x")
+        server.resume()
+        with hf.lock("x", ttl=5, wait=5):
+            pass
+
+
+def test_connections_come_back_after_a_restart(server):
+    async def both():
+        async with holdfast.Holdfast(server.url) as hf:
+            await (await hf.lock("x").acquire(wait=0)).release()
+            await asyncio.to_thread(server.restart)
+            async with hf.lock("x", wait=5):
+                pass
+            assert hf.telemetry.counts["link.connected"] >= 2
+
+    asyncio.run(both())
+    with holdfast.sync.Holdfast(server.url) as hf:
+        hf.lock("x").acquire(wait=0).release()
+        server.restart()
+        with hf.lock("x", wait=5):
+            pass
+
+
+@pytest.mark.parametrize("outage", ["refused", "silent", "restarted"])
+def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(server, outage):
+    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(proxy.url + "?timeout=0.5") as hf:
+        lease = hf.lock("x", ttl=3).acquire(wait=0)
+        counts = hf.telemetry.counts
+        assert eventually(lambda: counts["lease.renewed"] >= 1)
+        ended = threading.Event()
+        if outage == "restarted":
+            server.kill()
+        elif outage == "refused":
+            proxy.refuse()
+        else:
+            proxy.rule("blackhole")
+        assert not ended.wait(1.3)  # the outage itself: longer than a renewal's turn, shorter than the lease
+        if outage == "restarted":
+            server.start()
+        proxy.heal()
+        until = lease.deadline
+        assert eventually(lambda: lease.deadline > until, within=3)
+        lease.check()
+        lease.release()
+
+
+def stays(lease, seconds):
+    """Claims that a lease is never lost for a while."""
+    deadline = steady() + seconds
+    while steady() < deadline:
+        assert not lease.is_lost, lease.loss()
+        time.sleep(0.02)
+
+
+def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wire_of):
+    """A deferred release waits in vain for its reply; a short lease must be renewed meanwhile."""
+    wire = wire_of(server.url)
+    profile = holdfast.MAX_AVAILABILITY
+    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(proxy.url, profile=profile) as hf:
+        kept = hf.lock("kept", ttl=2).acquire(wait=0)
+        given = hf.lock("given", ttl=30, renew=False).acquire(wait=0)
+        assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
+        proxy.refuse()
+        with pytest.raises(holdfast.EngineError):
+            given.release()
+        proxy.heal()
+        struck = proxy.once("blackhole", wire.release).struck
+        assert struck.wait(5)
+        stays(kept, 4)
+        kept.release()
+
+
+def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(server):
+    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(proxy.url) as hf:
+        kept = hf.lock("kept", ttl=1.5).acquire(wait=0)
+        assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
+        struck = proxy.once("blackhole", b"HELLO").struck
+        proxy.cut_all()
+        assert struck.wait(5)
+        stays(kept, 3)
+        kept.release()
+
+
+def test_a_lease_is_lost_when_the_outage_outlives_it(server):
+    with holdfast.sync.Holdfast(server.url + "?timeout=0.3") as hf:
+        lease = hf.lock("x", ttl=1).acquire(wait=0)
+        server.kill()
+        assert lease.lost.wait(5)
+        with pytest.raises(holdfast.LeaseLost):
+            lease.check()
+        server.start()
+
+
+def test_a_body_is_cancelled_when_the_outage_outlives_its_lease(server):
+    async def body():
+        hf = holdfast.Holdfast(server.url + "?timeout=0.3", profile=holdfast.MAX_AVAILABILITY)
+        async with hf, hf.lock("x", ttl=1, wait=0):
+            await asyncio.to_thread(server.kill)
+            await asyncio.sleep(20)
+
+    with pytest.raises(holdfast.LeaseLost):
+        asyncio.run(body())
+    server.start()
+
+
+def test_a_waiter_is_served_after_a_restart_that_remembers(server):
+    async def wait():
+        async with holdfast.Holdfast(server.url) as hf, holdfast.Holdfast(server.url) as other:
+            held = await hf.lock("x", ttl=10).acquire(wait=0)
+            waiter = asyncio.create_task(other.lock("x", ttl=10).acquire(wait=20))
+            assert await soon(lambda: asyncio.sleep(0, other.telemetry.counts["lock.queued"]))
+            await asyncio.to_thread(server.restart)
+            assert (await held.release()).idempotent is False
+            lease = await waiter
+            assert lease.fence > held.fence
+            await lease.release()
+
+    asyncio.run(wait())
+
+
+def test_closing_while_a_connection_is_being_made_ends_those_who_wait_for_it():
+    """They get an error of ours, not somebody else's cancellation."""
+
+    async def close():
+        with Impostor(greet=lambda _: b"") as server:
+            hf = holdfast.Holdfast(server.url + "?connect_timeout=5")
+            task = asyncio.create_task(hf.lock("x").acquire(wait=0))
+            assert await soon(lambda: asyncio.sleep(0, bool(server.heard)))
+            await hf.close()
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(outcome, holdfast.HoldfastError), repr(outcome)
+
+    asyncio.run(close())

@@ -1,0 +1,29 @@
+"""A command line against each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from command_line import Cli
+
+
+@pytest.fixture
+def sqlite_cli(tmp_path: Path) -> Iterator[Cli]:
+    cli = Cli(f"sqlite:///{tmp_path / 'holdfast.db'}", "cli", tmp_path)
+    cli.holdfast  # noqa: B018 - creates the file
+    yield cli
+    cli.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_cli")
+        return
+    server = request.getfixturevalue("holdfast_redis")
+    cli = Cli(server.url, f"cli-{uuid4().hex}", tmp_path)
+    yield cli
+    cli.close()

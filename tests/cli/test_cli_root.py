@@ -1,0 +1,122 @@
+import subprocess
+import sys
+
+import pytest
+from command_line import PATIENCE
+
+from holdfast.testing.servers import free_port
+
+
+def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(missing):
+    # typer brings rich along, but may be asked to do without.
+    hide = "import sys; sys.modules['typer'] = None; " if missing == "typer" else _hide_rich()
+    done = python(f"{hide}from holdfast.cli import main; main()")
+    assert done.returncode == 2
+    assert done.stderr == "holdfast: the command line needs its extra: pip install 'holdfast[cli]'\n"
+
+
+def _hide_rich() -> str:
+    return (
+        "import sys, types; fake = types.ModuleType('holdfast.cli.root'); "
+        "fake.__getattr__ = lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name='rich.console')); "
+        "sys.modules['holdfast.cli.root'] = fake; "
+    )
+
+
+def test_another_missing_module_is_not_hidden():
+    done = python("import sys; sys.modules['holdfast.sync'] = None; from holdfast.cli import main; main()")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
+
+
+def test_the_package_imports_without_typer():
+    done = python("import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast.cli")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_script_and_the_module_are_the_same(sqlite_cli):
+    module = sqlite_cli.run("--version")
+    script = python("import sys; sys.argv = ['holdfast', '--version']; from holdfast.cli import main; main()")
+    assert module.stdout == script.stdout
+    assert module.stdout.startswith("holdfast ")
+
+
+def test_help_teaches_by_example(sqlite_cli):
+    for command in ((), ("lock",), ("locks", "ls"), ("locks", "show"), ("locks", "release"), ("locks", "cleanup")):
+        result = sqlite_cli.call(*command, "--help")
+        assert result.exit_code == 0
+        assert "Examples" in result.stdout
+        assert f"holdfast {' '.join(command)}".strip() in result.stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("nonsense",),
+        ("locks", "show"),
+        ("locks", "release", "x"),
+        ("locks", "release", "x", "--force", "--lock-id", "1"),
+        ("locks", "cleanup"),
+        ("lock", "x"),
+        ("lock", "x", "--"),
+        ("lock", "x", "--", ""),
+        ("lock", "", "--", "true"),
+        ("lock", "x", "--ttl", "soon", "--", "true"),
+        ("lock", "x", "--ttl", "0", "--", "true"),
+        ("lock", "x", "--wait", "-1", "--", "true"),
+        ("lock", "x", "--wait", "5", "--no-wait", "--", "true"),
+        ("lock", "x", "--semaphore", "0", "--", "true"),
+        ("lock", "x", "--semaphore", "2", "--read", "--", "true"),
+        ("lock", "x", "--read", "--write", "--", "true"),
+        ("--url", "gopher://x", "locks", "ls"),
+        ("--url", "memory://", "locks", "ls"),
+        ("--url", "memory://", "lock", "x", "--", "true"),
+        ("--url", "sqlite:///missing/holdfast.db", "lock", "x", "--", "true"),
+        ("--namespace", "a{b}", "locks", "ls"),
+    ],
+)
+def test_wrong_usage_exits_2_without_a_traceback(sqlite_cli, args):
+    done = sqlite_cli.run(*args)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    "args", [("locks", "ls"), ("locks", "show", "x"), ("lock", "x", "--", "true"), ("locks", "release", "x", "--force")]
+)
+def test_an_engine_that_cannot_be_reached_exits_3_with_one_line(sqlite_cli, args):
+    done = sqlite_cli.run("--url", f"redis://:secret@127.0.0.1:{free_port()}/0", *args)
+    assert done.returncode == 3, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("holdfast: cannot reach redis://127.0.0.1:")
+    assert "secret" not in line
+
+
+def test_looking_never_creates_a_database(sqlite_cli):
+    elsewhere = sqlite_cli.folder / "typo.db"
+    done = sqlite_cli.run("--url", f"sqlite:///{elsewhere}", "locks", "ls")
+    assert done.returncode == 2
+    assert "typo.db does not exist" in done.stderr
+    assert not elsewhere.exists()
+
+
+def test_options_win_over_the_environment(sqlite_cli):
+    other = sqlite_cli.folder / "other.db"
+    assert sqlite_cli.run("--url", f"sqlite:///{other}", "lock", "x", "--", "true").returncode == 0
+    assert other.exists()
+
+
+def test_a_reader_that_goes_away_is_no_error(sqlite_cli):
+    process = sqlite_cli.start("locks", "ls", stdout=subprocess.PIPE)
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=PATIENCE)
+    assert "Traceback" not in err

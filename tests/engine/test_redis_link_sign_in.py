@@ -1,0 +1,240 @@
+"""Reaching a Redis server and signing in, on both transports: what is refused, and what the refusal says."""
+
+import asyncio
+import logging
+import traceback
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast import EngineRefused, EngineUnavailable
+from holdfast.engine.base import Ping
+from holdfast.engine.redis import RedisEngine
+from holdfast.engine.redis.address import parse
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.link import pack
+from holdfast.testing.impostor import Hangup, Impostor, bulk
+from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.servers import RedisServer, free_port
+
+pytestmark = pytest.mark.redis
+
+SECRET = "s3cret/with:odd@signs"
+QUOTED = "s3cret%2Fwith%3Aodd%40signs"
+
+
+def blocking_open(url):
+    with holdfast.sync.Holdfast(url):
+        pass
+
+
+def async_open(url):
+    async def enter():
+        async with holdfast.Holdfast(url):
+            pass
+
+    asyncio.run(enter())
+
+
+@pytest.fixture(params=[async_open, blocking_open], ids=["async", "blocking"])
+def reach(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def locked_server():
+    """A server with a password, an ACL user, and one who may not say HELLO."""
+    users = (
+        f"--user default on >{SECRET} ~* &* +@all",
+        f"--user worker on >{SECRET} ~holdfast:* &* +@all",
+        f"--user shy on >{SECRET} ~* &* +@all -hello",
+    )
+    server = RedisServer(options=tuple(part for user in users for part in user.split()))
+    try:
+        yield redis_or_skip(server)
+    finally:
+        server.stop()
+
+
+def ask(url, *command):
+    """One plain command, past everything under test but the socket."""
+    link = BlockingLink(parse(url), "asker", None)
+    try:
+        return link.call_many([pack(*command)])[0]
+    finally:
+        link.close()
+
+
+def everything_said(error, caplog):
+    """All that a log or a crash report could show of an error."""
+    texts = [str(error), repr(error), *map(str, error.args), caplog.text]
+    texts += traceback.format_exception(error)
+    return "\n".join(texts)
+
+
+def test_an_unreachable_server_is_named(reach):
+    port = free_port()
+    with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{port}"):
+        reach(f"redis://127.0.0.1:{port}/0")
+
+
+def test_a_server_that_never_answers_is_given_up_in_time(reach):
+    with (
+        Impostor(greet=lambda _: b"") as server,
+        pytest.raises(EngineUnavailable, match=f"127.0.0.1:{server.port}.*no (answer|reply) in time"),
+    ):
+        reach(server.url + "?connect_timeout=0.2")
+
+
+@pytest.mark.parametrize("user", ["", "worker", "nobody"])
+def test_a_wrong_password_is_refused_and_never_repeated(reach, locked_server, user, caplog):
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(EngineRefused, match="username or password") as caught:
+        reach(f"redis://{user}:{QUOTED}x@127.0.0.1:{locked_server.port}/0")
+    said = everything_said(caught.value, caplog)
+    assert f"127.0.0.1:{locked_server.port}" in said
+    assert SECRET not in said
+    assert QUOTED not in said
+
+
+def test_a_missing_password_is_refused(reach, locked_server):
+    with pytest.raises(EngineRefused, match="username or password"):
+        reach(locked_server.url)
+
+
+@pytest.mark.parametrize("user", ["", "worker", "shy"])
+def test_a_right_password_opens(reach, locked_server, user):
+    reach(f"redis://{user}:{QUOTED}@127.0.0.1:{locked_server.port}/0")
+
+
+def test_a_user_without_hello_gets_its_password_checked(reach, locked_server, caplog):
+    with pytest.raises(EngineRefused, match="username or password") as caught:
+        reach(f"redis://shy:{QUOTED}x@127.0.0.1:{locked_server.port}/0")
+    assert SECRET not in everything_said(caught.value, caplog)
+
+
+def test_an_acl_user_takes_locks_within_its_keys(locked_server):
+    url = f"redis://worker:{QUOTED}@127.0.0.1:{locked_server.port}/0"
+    with holdfast.sync.Holdfast(url) as hf, hf.lock("mine", wait=0):
+        pass
+    with (
+        holdfast.sync.Holdfast(url, namespace="elsewhere") as hf,
+        pytest.raises(EngineRefused, match=r"(?i)permission|access") as caught,
+    ):
+        hf.lock("not mine", wait=0).acquire()
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis//:{SECRET}@127.0.0.1:1/0",
+        f":{SECRET}@127.0.0.1:1",
+        f"redis://:{SECRET}@127.0.0.1:port/0",
+        f"redis://:{QUOTED}@127.0.0.1:port/0",
+        f"redis://:{QUOTED}@127.0.0.1:1/zero",
+        f"redis://:{QUOTED}@127.0.0.1:1/0?tls=yes",
+        f"redis://:{QUOTED}@[::1/0",
+        f"rediss:/:{QUOTED}@127.0.0.1:1/0",
+    ],
+)
+def test_a_mistyped_url_is_a_config_error_that_keeps_the_password(url, caplog):
+    with pytest.raises(holdfast.ConfigError) as caught:
+        holdfast.sync.Holdfast(url)
+    assert "s3cret" not in everything_said(caught.value, caplog)
+
+
+def test_an_address_shows_no_password():
+    address = parse(f"redis://worker:{QUOTED}@127.0.0.1:1/3")
+    assert address.password == SECRET
+    assert "s3cret" not in f"{address} {address!r}"
+
+
+def test_the_database_of_the_url_is_used(holdfast_redis, request):
+    name = request.node.name
+    url = f"redis://127.0.0.1:{holdfast_redis.port}/3"
+    with holdfast.sync.Holdfast(url) as hf, hf.lock(name, wait=0):
+        assert ask(url, "EXISTS", f"holdfast:gate:{{{name}}}") == 1
+        assert ask(holdfast_redis.url, "EXISTS", f"holdfast:gate:{{{name}}}") == 0
+
+
+def test_a_database_that_does_not_exist_is_refused(reach, holdfast_redis):
+    with pytest.raises(EngineRefused, match=r"(?i)DB index"):
+        reach(f"redis://127.0.0.1:{holdfast_redis.port}/99")
+
+
+def test_connections_bear_a_name(holdfast_redis):
+    async def names():
+        engine = RedisEngine(parse(holdfast_redis.url), client_name="shop-worker")
+        await engine.open()
+        await asyncio.to_thread(engine.apply_many, [Ping()])
+        try:
+            return ask(holdfast_redis.url, "CLIENT", "LIST").decode()
+        finally:
+            await engine.close()
+
+    assert asyncio.run(names()).count("name=shop-worker ") == 2
+
+
+def test_a_server_too_old_is_refused_by_its_version(reach):
+    with Impostor(version="5.0.0") as server, pytest.raises(EngineRefused, match=r"5\.0\.0.*needs redis 6\.2"):
+        reach(server.url)
+
+
+def test_an_old_server_without_hello_is_refused_by_its_version(reach):
+    def ancient(command):
+        if command[0] == b"HELLO":
+            return b"-ERR unknown command `HELLO`\r\n"
+        if command[0] == b"INFO":
+            return b"$21\r\nredis_version:4.0.14\n\r\n"
+        return None
+
+    with Impostor(greet=ancient) as server, pytest.raises(EngineRefused, match=r"4\.0\.14.*needs redis 6\.2"):
+        reach(server.url)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+OK\r\n", b":1\r\n", b"*0\r\n", b"$-1\r\n", b"\x00\xff\r\n"],
+)
+def test_something_that_is_not_redis_is_an_engine_error(reach, greeting):
+    with Impostor(greet=lambda _: greeting) as server, pytest.raises(holdfast.EngineError, match=str(server.port)):
+        reach(server.url + "?connect_timeout=0.5")
+
+
+def test_an_echo_is_not_taken_for_a_server(reach):
+    """What a client gets that was connected to itself."""
+
+    def echo(command):
+        return b"*%d\r\n%b" % (len(command), b"".join(map(bulk, command)))
+
+    with Impostor(greet=echo) as server, pytest.raises(holdfast.EngineError, match=str(server.port)):
+        reach(server.url + "?connect_timeout=0.5")
+
+
+def test_a_server_that_hangs_up_during_the_sign_in_is_unavailable(reach):
+    def hang_up(_):
+        raise Hangup(b"%2\r\n$6\r\nserv")
+
+    with Impostor(greet=hang_up) as server, pytest.raises(EngineUnavailable, match=str(server.port)):
+        reach(server.url)
+
+
+def test_a_loading_server_is_unavailable_not_refusing(reach):
+    loading = b"-LOADING Redis is loading the dataset in memory\r\n"
+    with Impostor(greet=lambda _: loading) as server, pytest.raises(EngineUnavailable, match="LOADING"):
+        reach(server.url)
+
+
+def test_a_read_only_replica_is_named_as_one(holdfast_redis):
+    replica = RedisServer(options=("--replicaof", f"127.0.0.1 {holdfast_redis.port}"))
+    try:
+        redis_or_skip(replica)
+        with (
+            holdfast.sync.Holdfast(replica.url, profile=holdfast.MAX_AVAILABILITY) as hf,
+            pytest.raises(EngineUnavailable, match="read-only replica"),
+        ):
+            hf.lock("x", wait=0).acquire()
+    finally:
+        replica.stop()

@@ -1,0 +1,133 @@
+"""Opening a SQLite file: what is refused, in whose words, and what several processes do to a new one."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast import ConfigError, EngineUnavailable, SchemaTooNew
+
+OPENER = """
+import sys
+from holdfast.sync import Holdfast
+sys.stdin.readline()
+hf = Holdfast(sys.argv[1]).open()
+print(hf.lock("x", ttl=10).acquire(wait=30).fence, flush=True)
+hf.locks.force_release("x")
+hf.close()
+"""
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    path = tmp_path / "no" / "such" / "folder.db"
+    with pytest.raises(ConfigError, match="folder does not exist"):
+        holdfast.sync.Holdfast(f"sqlite:///{path}").open()
+    assert not path.parent.exists()
+
+
+def test_a_folder_made_later_is_found(tmp_path):
+    path = tmp_path / "later" / "a.db"
+    hf = holdfast.sync.Holdfast(f"sqlite:///{path}")
+    with pytest.raises(ConfigError):
+        hf.open()
+    path.parent.mkdir()
+    with hf, hf.lock("x", wait=0):
+        pass
+
+
+def test_a_folder_in_place_of_the_file_is_an_error_of_ours(tmp_path):
+    with pytest.raises(holdfast.HoldfastError, match=tmp_path.name):
+        holdfast.sync.Holdfast(f"sqlite:///{tmp_path}").open()
+
+
+def test_something_that_is_not_a_database_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("Not a database, but somebody's notes. " * 100)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="not a SQLite database"):
+        holdfast.sync.Holdfast(f"sqlite:///{path}").open()
+    assert path.read_bytes() == before
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "new.db"
+    url = f"sqlite:///{path}"
+    holdfast.sync.Holdfast(url).open().close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE holdfast_meta SET value = 999 WHERE key = 'schema'")
+    db.close()
+    with pytest.raises(SchemaTooNew, match="999"):
+        holdfast.sync.Holdfast(url).open()
+    hf = holdfast.sync.Holdfast(url)
+    with pytest.raises(SchemaTooNew):
+        hf.lock("x").acquire(wait=0)
+    hf.close()
+
+
+def test_an_application_may_share_the_file(tmp_path):
+    path = tmp_path / "app.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE orders (id INTEGER)")
+        db.execute("INSERT INTO orders VALUES (1)")
+    db.close()
+    with holdfast.sync.Holdfast(f"sqlite:///{path}") as hf, hf.lock("x", wait=0):
+        pass
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    db.close()
+
+
+@pytest.mark.race
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(3))
+def test_processes_that_start_together_on_a_new_file_all_get_in(tmp_path, turn):
+    url = f"sqlite:///{tmp_path}/new.db"
+    command = [sys.executable, "-c", OPENER, url]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outcomes = [process.communicate(timeout=60) for process in processes]
+    assert [errors for _, errors in outcomes if errors] == []
+    assert len({int(fence) for fence, _ in outcomes}) == 8
+
+
+@pytest.fixture
+def frozen(tmp_path):
+    """A folder that becomes read-only on demand. Permission bits mean nothing to root; a mount does."""
+    if os.geteuid():
+        yield tmp_path, lambda: tmp_path.chmod(0o555)
+        tmp_path.chmod(0o755)
+        return
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, check=False).returncode:
+        pytest.skip("root without the right to mount: nothing here can be made read-only")
+    try:
+        yield tmp_path, lambda: subprocess.run(["mount", "-o", "remount,ro", tmp_path], check=True)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=False)
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_ours(frozen):
+    folder, freeze = frozen
+    freeze()
+    with pytest.raises(holdfast.HoldfastError, match=r"a\.db") as caught:
+        holdfast.sync.Holdfast(f"sqlite:///{folder}/a.db").open()
+    assert isinstance(caught.value, (ConfigError, EngineUnavailable, holdfast.EngineRefused))
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_ours_and_locks_fail_closed(frozen):
+    folder, freeze = frozen
+    url = f"sqlite:///{folder}/a.db"
+    holdfast.sync.Holdfast(url).open().close()
+    freeze()
+    hf = holdfast.sync.Holdfast(url, profile=holdfast.MAX_AVAILABILITY)
+    with pytest.raises(holdfast.HoldfastError, match=r"a\.db"):
+        hf.lock("x").acquire(wait=0)
+    hf.close()

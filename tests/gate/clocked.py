@@ -1,0 +1,55 @@
+"""An engine whose clock the test sets, and gate commands in a few words."""
+
+from __future__ import annotations
+
+from holdfast.engine.base import Apply, Read
+from holdfast.engine.redis import RedisEngine
+from holdfast.engine.redis.address import parse
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.gate import machine
+from holdfast.gate.machine import DAY, GATE, Who
+
+START = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+
+class Clocked:
+    """One gate on a real engine. `now` is the engine's time in µs."""
+
+    def __init__(self, url, namespace):
+        self.now = START
+        if url.startswith("redis"):
+            self.engine = RedisEngine(parse(url), namespace=namespace, clock=lambda: self.now)
+        else:
+            self.engine = SqliteEngine(":memory:", namespace=namespace, clock=lambda: self.now)
+
+    def tell(self, command, name="gate"):
+        (answer,) = self.engine.apply_many([Apply(GATE, name, command)])
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def look(self, name="gate"):
+        (reading,) = self.engine.apply_many([Read(GATE, name)])
+        return reading.state
+
+    def acquire(self, ticket, *, ttl=30 * SECOND, exclusive=True, capacity=1, queue=1000, name="gate", who=None):
+        command = machine.Acquire(
+            self.now + DAY, ticket, f"id-{ticket}", exclusive, capacity, ttl, "inbox", queue, who or Who()
+        )
+        return self.tell(command, name)
+
+    def read(self, ticket, **options):
+        return self.acquire(ticket, exclusive=False, capacity=0, **options)
+
+    def write(self, ticket, **options):
+        return self.acquire(ticket, exclusive=True, capacity=0, **options)
+
+    def release(self, ticket, *, fence=0, gone_until=0):
+        return self.tell(machine.Release(self.now + DAY, ticket, f"id-{ticket}", fence, gone_until))
+
+    def renew(self, ticket, *, fence=0, ttl=30 * SECOND):
+        return self.tell(machine.Renew(self.now + DAY, ticket, fence, ttl))
+
+    def holders(self):
+        return [holder.ticket for holder in self.look().holders]

@@ -1,0 +1,13 @@
+"""A gate on every engine, with a clock that the test sets."""
+
+from __future__ import annotations
+
+import pytest
+from clocked import Clocked
+
+
+@pytest.fixture
+def gate(engine_url, namespace):
+    clocked = Clocked(engine_url, namespace)
+    yield clocked
+    clocked.engine.close_blocking()

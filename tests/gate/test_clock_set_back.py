@@ -1,0 +1,84 @@
+"""The host's clock is set back an hour. Locks go on holding, queues go on being left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from holdfast import Holdfast, LockTimeout
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.testing.waiting import eventually, soon
+
+NAME = "invoice:42"
+HOUR = 3600 * 1_000_000
+
+
+class HostClock:
+    """The host's clock with somebody's hand on it."""
+
+    def __init__(self):
+        self.off = 0
+
+    def __call__(self):
+        return time.time_ns() // 1000 + self.off
+
+
+@pytest.fixture
+def clock():
+    return HostClock()
+
+
+@pytest.fixture
+def hf(connect, clock):
+    return connect(engine=SqliteEngine(":memory:", clock=clock))
+
+
+def test_a_held_lease_goes_on_being_renewed(hf, clock):
+    lease = hf.lock(NAME, ttl=0.6).acquire()
+    ends = lease.deadline
+    clock.off -= HOUR
+    assert eventually(lambda: lease.is_lost or lease.deadline > ends + 1.2)
+    assert not lease.is_lost
+    assert lease.release().released
+    assert not hf.locks.inspect(NAME).held
+
+
+def test_who_gives_up_waiting_leaves_the_queue(hf, clock):
+    hf.lock(NAME).acquire()
+    clock.off -= HOUR
+    hf._core.held.clear()  # this thread plays somebody else now
+    with pytest.raises(LockTimeout):
+        hf.lock(NAME).acquire(wait=0.1)
+    assert hf.locks.inspect(NAME).waiter_count == 0
+
+
+def test_a_lock_is_taken_and_released(hf, clock):
+    first = hf.lock(NAME).acquire()
+    first.release()
+    clock.off -= HOUR
+    second = hf.lock(NAME).acquire(wait=0)
+    assert second.fence > first.fence
+    assert second.release().released
+    assert not hf.locks.inspect(NAME).held
+
+
+@pytest.mark.redis
+def test_a_cancelled_waiter_leaves_although_this_process_misjudges_the_servers_clock(holdfast_redis, namespace):
+    async def scenario():
+        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+            await hf.lock(NAME).acquire()
+            waiter = asyncio.create_task(hf.lock(NAME).acquire())
+
+            async def queued():
+                return (await hf.locks.inspect(NAME)).waiter_count == 1
+
+            assert await soon(queued)
+            hf.engine._offset -= 3600
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            assert (await hf.locks.inspect(NAME)).waiter_count == 0
+
+    asyncio.run(scenario())

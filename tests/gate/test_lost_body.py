@@ -1,0 +1,254 @@
+"""The body of a `with` whose lease is lost, cancelled from outside, or that fails by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from holdfast import EngineUnavailable, Holdfast, LeaseLost
+from holdfast.testing.waiting import eventually, soon
+
+NAME = "invoice:42"
+
+
+def play(url, namespace, scenario):
+    async def main():
+        async with Holdfast(url, namespace=namespace) as hf:
+            await scenario(hf)
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_is_blocked_for_longer_than_the_ttl_keeps_its_lease(engine_url, namespace):
+    async def scenario(hf):
+        async with hf.lock(NAME, ttl=0.4) as lease:
+            time.sleep(1.0)  # noqa: ASYNC251 - a blocked loop is what this is about
+            lease.check()
+            (holder,) = (await hf.locks.inspect(NAME)).holders
+            assert holder.fence == lease.fence
+        assert not (await hf.locks.inspect(NAME)).held
+
+    play(engine_url, namespace, scenario)
+
+
+def test_loss_cancels_the_body_and_leaves_as_lease_lost(engine_url, namespace):
+    async def scenario(hf):
+        seen, leases = [], []
+
+        async def body():
+            async with hf.lock(NAME, ttl=0.3) as lease:
+                leases.append(lease)
+                await hf.locks.force_release(NAME)
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    seen.append("cancelled")
+                    raise
+
+        with pytest.raises(LeaseLost) as caught:
+            await body()
+        assert seen == ["cancelled"]
+        assert (caught.value.lock_id, caught.value.fence) == (leases[0].lock_id, leases[0].fence)
+        assert asyncio.current_task().cancelling() == 0
+        await asyncio.sleep(0)  # no cancellation is left over
+        assert not hf._core.held
+
+    play(engine_url, namespace, scenario)
+
+
+def test_a_body_that_ends_after_its_lease_was_lost_leaves_as_lease_lost(engine_url, namespace):
+    async def scenario(hf):
+        async def body():
+            async with hf.lock(NAME, ttl=30):
+                await hf.locks.force_release(NAME)
+
+        with pytest.raises(LeaseLost):
+            await body()
+        assert asyncio.current_task().cancelling() == 0
+
+    play(engine_url, namespace, scenario)
+
+
+def test_lost_is_awaitable(engine_url, namespace):
+    async def scenario(hf):
+        lease = await hf.lock(NAME, ttl=0.3).acquire()
+        waiting = asyncio.create_task(asyncio.wait_for(lease.lost, 10))
+        await hf.locks.force_release(NAME)
+        assert await waiting is True
+        other = await hf.lock(NAME).acquire(wait=0)
+        waiting = asyncio.create_task(asyncio.wait_for(other.lost, 10))
+        await asyncio.sleep(0)
+        await other.release()
+        assert await waiting is False
+
+    play(engine_url, namespace, scenario)
+
+
+def test_a_cancellation_from_outside_is_not_swallowed(engine_url, namespace):
+    async def scenario(hf):
+        inside = asyncio.Event()
+
+        async def body():
+            async with hf.lock(NAME):
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(body())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        assert not (await hf.locks.inspect(NAME)).held
+
+    play(engine_url, namespace, scenario)
+
+
+def test_a_cancellation_from_outside_wins_over_a_loss_at_the_same_time(engine_url, namespace):
+    async def scenario(hf):
+        inside, leases = asyncio.Event(), []
+
+        async def body():
+            async with hf.lock(NAME, ttl=30) as lease:
+                leases.append(lease)
+                inside.set()
+                await asyncio.Event().wait()
+
+        for order in ("loss first", "cancellation first"):
+            inside.clear()
+            task = asyncio.create_task(body())
+            await inside.wait()
+            if order == "loss first":
+                leases[-1].lose("taken away")
+                task.cancel()
+            else:
+                task.cancel()
+                leases[-1].lose("taken away")
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert task.cancelled(), order
+            await hf.locks.force_release(NAME)
+
+    play(engine_url, namespace, scenario)
+
+
+def test_a_timeout_around_the_body_is_a_timeout(engine_url, namespace):
+    async def scenario(hf):
+        async def body():
+            async with asyncio.timeout(0.05), hf.lock(NAME):
+                await asyncio.Event().wait()
+
+        with pytest.raises(TimeoutError):
+            await body()
+        assert not (await hf.locks.inspect(NAME)).held
+
+    play(engine_url, namespace, scenario)
+
+
+def test_the_bodys_own_exception_is_never_masked(engine_url, namespace):
+    async def scenario(hf):
+        async def fail(*, knowing):
+            async with hf.lock(NAME) as lease:
+                await hf.locks.force_release(NAME)
+                if knowing:
+                    lease.lose("taken away")
+                raise ZeroDivisionError
+
+        for knowing in (True, False):
+            with pytest.raises(ZeroDivisionError):
+                await fail(knowing=knowing)
+            assert asyncio.current_task().cancelling() == 0
+            assert not hf._core.held
+
+    play(engine_url, namespace, scenario)
+
+
+def test_an_exception_raised_while_the_loss_cancels_the_body_is_not_masked(engine_url, namespace):
+    async def scenario(hf):
+        async def fail():
+            async with hf.lock(NAME, ttl=0.3):
+                await hf.locks.force_release(NAME)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert asyncio.current_task().cancelling() == 0
+
+    play(engine_url, namespace, scenario)
+
+
+def test_an_engine_that_is_away_at_the_end_does_not_mask_the_bodys_exception(engine_url, namespace):
+    async def scenario(hf):
+        submit = hf.engine.submit
+
+        async def away(op):
+            raise EngineUnavailable("away")
+
+        async def fail():
+            async with hf.lock(NAME):
+                hf.engine.submit = away
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        hf.engine.submit = submit
+
+        async def free():
+            return not (await hf.locks.inspect(NAME)).held
+
+        assert await soon(free)
+
+    play(engine_url, namespace, scenario)
+
+
+def test_a_lease_lost_inside_one_lock_does_not_end_the_one_around_it(engine_url, namespace):
+    async def scenario(hf):
+        async def lose():
+            async with hf.lock("inner", ttl=0.3):
+                await hf.locks.force_release("inner")
+                await asyncio.Event().wait()
+
+        async with hf.lock("outer") as outer:
+            with pytest.raises(LeaseLost):
+                await lose()
+            outer.check()
+        assert asyncio.current_task().cancelling() == 0
+
+    play(engine_url, namespace, scenario)
+
+
+def test_a_blocking_body_raises_at_check_and_at_exit(engine_url, connect):
+    hf = connect(engine_url)
+    leases = []
+
+    def body():
+        with hf.lock(NAME, ttl=0.3) as lease:
+            leases.append(lease)
+            hf.locks.force_release(NAME)
+            assert lease.lost.wait(10)
+            with pytest.raises(LeaseLost):
+                lease.check()
+
+    with pytest.raises(LeaseLost) as caught:
+        body()
+    assert caught.value.fence == leases[0].fence
+    assert not hf._core.held
+
+
+def test_a_blocking_bodys_own_exception_is_never_masked(engine_url, connect):
+    hf = connect(engine_url)
+
+    def body():
+        with hf.lock(NAME, ttl=0.3) as lease:
+            hf.locks.force_release(NAME)
+            assert eventually(lambda: lease.is_lost)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        body()
+    assert not hf._core.held

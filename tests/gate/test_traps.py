@@ -1,0 +1,210 @@
+"""The traps of naive locks, one by one: nobody falls into them here."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from clocked import SECOND
+from faults import Fault
+
+from holdfast import OutcomeUnknown, Policy
+from holdfast.engine.base import Tagged
+from holdfast.engine.redis import keys
+from holdfast.engine.redis.link import pack
+from holdfast.gate.machine import (
+    GATE,
+    Absent,
+    Acquire,
+    Expired,
+    Foreign,
+    Granted,
+    Held,
+    Lost,
+    Queued,
+    Release,
+    Released,
+    Who,
+)
+from holdfast.testing.waiting import eventually
+
+NAME = "invoice:42"
+
+
+# Losers extending the holder's TTL.
+
+
+def test_losers_do_not_extend_the_holders_ttl(gate):
+    gate.acquire("holder", ttl=10 * SECOND)
+    for _ in range(9):
+        gate.now += SECOND
+        assert isinstance(gate.acquire("waiter", ttl=3600 * SECOND), Queued)
+        assert isinstance(gate.acquire("passer-by", ttl=3600 * SECOND, queue=0), Held)
+    gate.now += SECOND
+    assert isinstance(gate.acquire("waiter"), Granted)
+
+
+# GET, compare, DEL in several steps.
+
+
+def test_a_release_compares_and_removes_in_one_step(gate):
+    gate.acquire("first", ttl=10 * SECOND)
+    gate.now += 10 * SECOND
+    assert isinstance(gate.acquire("second"), Granted)
+    assert isinstance(gate.release("first"), Foreign)
+    assert gate.holders() == ["second"]
+
+
+@pytest.mark.redis
+def test_a_release_is_one_script_on_redis(holdfast_redis, connect):
+    hf = connect(holdfast_redis.url)
+    with hf.lock(NAME):  # scripts are loaded now
+        pass
+    lease = hf.lock(NAME).acquire()
+    link = hf.engine._thread_link()
+    link.call_many([pack("CONFIG", "RESETSTAT")])
+    lease.release()
+    (stats,) = link.call_many([pack("INFO", "commandstats")])
+    calls = dict(re.findall(rb"cmdstat_(\S+?):calls=(\d+)", stats))
+    assert calls.get(b"evalsha") == b"1"
+    assert b"del" not in calls
+
+
+# A crash between taking and writing the identity.
+
+
+def test_the_lock_and_its_identity_are_written_together(gate):
+    gate.acquire("holder", who=Who("execution", "workflow", "name"))
+    (holder,) = gate.look().holders
+    assert holder.who == Who("execution", "workflow", "name")
+    assert holder.lock_id == "id-holder"
+    assert holder.until > gate.now
+
+
+@pytest.mark.redis
+def test_a_lock_is_one_key_with_a_ttl_on_redis(holdfast_redis, connect, namespace):
+    hf = connect(holdfast_redis.url)
+    hf.lock(NAME, ttl=10).acquire()
+    link = hf.engine._thread_link()
+    (found,) = link.call_many([pack("KEYS", f"{namespace}:*")])
+    assert found == [keys.state(namespace, GATE.name, NAME).encode()]
+    (life,) = link.call_many([pack("PTTL", found[0])])
+    assert life > 10_000
+
+
+def test_a_crash_before_the_lock_is_taken_leaves_no_more_than_a_note(engine_url, connect):
+    """The execution's index is written first, so that clean-up can find too much but never too little."""
+    hf = connect(engine_url, profile=Policy(lock_retries=0))
+    crash = RuntimeError("killed here")
+    before = hf.engine.apply_many
+
+    def crash_at_acquire(ops, timeout=None):
+        if any(isinstance(getattr(op, "command", None), Acquire) for op in ops):
+            raise crash
+        return before(ops, timeout)
+
+    hf.engine.apply_many = crash_at_acquire
+    with pytest.raises(RuntimeError):
+        hf.lock(NAME).acquire(execution_id="execution")
+    hf.engine.apply_many = before
+    assert not hf.locks.inspect(NAME).held
+    assert hf.engine.apply_many([Tagged(GATE, "execution")]) == [[NAME]]
+    assert not hf.locks.cleanup("execution").cleaned
+
+
+# A late or doubled release deleting a successor's lock.
+
+
+def test_a_late_release_leaves_the_successors_lock(gate):
+    first = gate.acquire("first", ttl=10 * SECOND)
+    gate.now += 11 * SECOND
+    second = gate.acquire("second")
+    assert isinstance(gate.release("first", fence=first.fence), Foreign)
+    assert isinstance(gate.renew("first", fence=first.fence), Lost)
+    assert gate.holders() == ["second"]
+    assert second.fence > first.fence
+
+
+def test_a_doubled_release_leaves_the_successors_lock(gate):
+    gate.acquire("first")
+    assert isinstance(gate.release("first"), Released)
+    assert isinstance(gate.release("first"), Absent)
+    gate.acquire("second")
+    assert isinstance(gate.release("first"), Foreign)
+    assert gate.holders() == ["second"]
+
+
+def test_a_release_whose_answer_was_lost_is_not_an_error(engine_url, connect):
+    hf = connect(engine_url)
+    fault = Fault(hf.engine)
+    lease = hf.lock(NAME).acquire()
+    fault.lose(Release)
+    assert lease.release().released
+    successor = hf.lock(NAME).acquire(wait=0)
+    fault.again(fault.lost[0])
+    assert [h.fence for h in hf.locks.inspect(NAME).holders] == [successor.fence]
+
+
+# A lost reply that leaves an orphan lock.
+
+
+def test_a_lost_reply_is_asked_for_again_and_leaves_one_holder(engine_url, connect):
+    hf = connect(engine_url)
+    fault = Fault(hf.engine)
+    fault.lose(Acquire)
+    lease = hf.lock(NAME).acquire(wait=0)
+    assert [h.fence for h in hf.locks.inspect(NAME).holders] == [lease.fence]
+    lease.release()
+    assert not hf.locks.inspect(NAME).held
+
+
+def test_a_late_copy_of_an_acquire_does_not_come_back_as_a_ghost(engine_url, connect):
+    hf = connect(engine_url)
+    fault = Fault(hf.engine)
+    fault.lose(Acquire)
+    hf.lock(NAME).acquire(wait=0).release()
+    assert isinstance(fault.again(fault.lost[0]), Expired)
+    assert hf.locks.inspect(NAME).count == 0
+
+
+def test_an_acquire_given_up_in_doubt_is_withdrawn_once_the_engine_is_back(engine_url, connect):
+    hf = connect(engine_url, profile=Policy(lock_retries=0))
+    fault = Fault(hf.engine)
+    fault.away_after = True
+    fault.lose(Acquire)
+    with pytest.raises(OutcomeUnknown):
+        hf.lock(NAME).acquire(wait=0)
+    fault.away = False
+    assert eventually(lambda: not hf.locks.inspect(NAME).held)
+    hf.lock(NAME).acquire(wait=0)
+    assert isinstance(fault.again(fault.lost[0]), (Expired, Held))
+
+
+# A cancelled task leaking a lease: every await point is walked in test_cancellation.py; here a blocking one.
+
+
+def test_an_interrupted_wait_leaves_no_place_in_the_queue(engine_url, connect, monkeypatch):
+    hf = connect(engine_url)
+    hf.lock(NAME).acquire()
+    core = hf._core
+
+    async def interrupted(latch, timeout):
+        raise KeyboardInterrupt
+
+    outcome = []
+
+    def wait():
+        try:
+            hf.lock(NAME).acquire()
+        except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt, on a thread
+            outcome.append(error)
+
+    thread = threading.Thread(target=wait)
+    monkeypatch.setattr(core.port, "park", interrupted)
+    thread.start()
+    thread.join()
+    assert isinstance(outcome[0], KeyboardInterrupt)
+    seen = hf.locks.inspect(NAME)
+    assert (seen.holder_count, seen.waiter_count) == (1, 0)
+    assert not core.latches

@@ -1,0 +1,71 @@
+"""Waiters that died cost one offer window each, and no more, however the living sleep."""
+
+import pytest
+
+from holdfast.gate.machine import DAY, OFFER, Acquire, Granted, Queued, Who, step
+
+TTL = 1_000_000
+
+
+def acquire(now, ticket):
+    return Acquire(now + DAY, ticket, ticket, True, 1, TTL, "inbox", 1000, Who())
+
+
+@pytest.mark.parametrize("dead", [1, 2, 3, 5, 8])
+def test_a_row_of_dead_waiters_costs_one_offer_window_each(dead):
+    """A holder and the waiters behind it are killed; the one left alive looks exactly when it is told to."""
+    now = 10**15
+    state = step(None, acquire(now, "holder"), now).state
+    for i in range(dead):
+        now += 1000
+        state = step(state, acquire(now, f"dead-{i}"), now).state
+    started = now
+    for _ in range(100):
+        state, reply, *_ = step(state, acquire(now, "alive"), now)
+        if isinstance(reply, Granted):
+            break
+        assert isinstance(reply, Queued)
+        now += reply.recheck_after
+    waited = now - started
+    assert waited <= TTL + dead * OFFER + 500_000, f"{waited / 1e6:.1f} s for {dead} dead waiters"
+
+
+def play(dead, living, *, hints):
+    """Waiters that die as soon as they hold, in simulated time; answers the order of service and how long it took."""
+    start = now = 10**15
+    state = step(None, acquire(now, "holder"), now).state
+    for i in range(dead):
+        state = step(state, acquire(now, f"dead-{i}"), now).state
+    due = dict.fromkeys((f"alive-{i}" for i in range(living)), now)
+    served = []
+    for _ in range(5_000):
+        if not due:
+            break
+        ticket = min(due, key=due.__getitem__)
+        now = max(now, due[ticket])
+        state, reply, wakes, *_ = step(state, acquire(now, ticket), now)
+        if isinstance(reply, Granted):
+            served.append(ticket)
+            del due[ticket]
+        else:
+            due[ticket] = now + reply.recheck_after
+        for wake in wakes:
+            if hints and wake.payload in due:
+                due[wake.payload] = now
+    return served, (now - start) / 1e6
+
+
+@pytest.mark.parametrize("living", [1, 2, 3, 10])
+def test_the_living_behind_dead_waiters_are_served_in_order(living):
+    served, seconds = play(3, living, hints=True)
+    assert served == [f"alive-{i}" for i in range(living)]
+    assert seconds <= TTL / 1e6 * (1 + living) + 3 * OFFER / 1e6 + living
+
+
+@pytest.mark.parametrize("dead", [0, 3])
+@pytest.mark.parametrize("living", [1, 2, 3, 10])
+def test_everybody_is_served_without_a_single_hint(dead, living):
+    """Hints shorten waiting; nothing may depend on one."""
+    served, seconds = play(dead, living, hints=False)
+    assert sorted(served) == sorted(f"alive-{i}" for i in range(living))
+    assert seconds <= 12 * (dead + living + 1)

@@ -1,0 +1,89 @@
+"""Eight processes, a handful of locks, and somebody who kills, pauses, restarts and cuts: every history is legal."""
+
+import os
+from contextlib import ExitStack
+
+import pytest
+
+from holdfast.testing.nemesis import Cut, Kill, Pause, Restart
+from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.proxy import FaultProxy
+from holdfast.testing.race import QUICK, Race
+from holdfast.testing.servers import RedisServer
+
+pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
+
+TTL = 1.0
+SOAK = float(os.environ.get("HOLDFAST_SOAK_SECONDS", "60"))
+SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+
+
+def race(folder, kinds, *, seconds, redis, aof=True, seed=SEED):
+    """A race on a new engine with these nemeses; prints its figures, claims that nothing was violated."""
+    with ExitStack() as stack:
+        nemeses = []
+        if not redis:
+            url = direct = f"sqlite:///{folder}/race.db"
+        else:
+            server = RedisServer(port=lasting_port(), aof=aof)
+            stack.callback(server.stop)
+            redis_or_skip(server)
+            direct = server.url
+            proxy = stack.enter_context(FaultProxy(server.port, seed=seed))
+            url = proxy.url + QUICK
+        for kind in kinds:
+            match kind:
+                case "kill":
+                    nemeses.append(Kill())
+                case "pause":
+                    nemeses.append(Pause(TTL))
+                case "restart":
+                    nemeses.append(Restart(server))
+                case "faults":
+                    nemeses.append(Cut(proxy))
+        result = Race(url, direct=direct, folder=folder, seconds=seconds, ttl=TTL, nemeses=nemeses, seed=seed).run()
+    where = ("redis with AOF" if aof else "redis without AOF") if redis else "sqlite"
+    print(f"\n{where}, {'+'.join(kinds)}, {seconds:g} s: {result}")
+    assert result.violations == []
+    assert result.report.grants > seconds
+    for kind in kinds:
+        assert result.troubles[{"kill": "kills", "pause": "pauses", "restart": "restarts"}.get(kind, kind)] > 0
+    return result
+
+
+def test_history_on_sqlite_under_kills_and_pauses(tmp_path):
+    race(tmp_path, ["kill", "pause"], seconds=8, redis=False)
+
+
+@pytest.mark.redis
+def test_history_on_redis_under_kills_pauses_restarts_and_faults(tmp_path):
+    race(tmp_path, ["kill", "pause", "restart", "faults"], seconds=8, redis=True)
+
+
+@pytest.mark.redis
+def test_fences_grow_although_redis_forgets_everything(tmp_path):
+    race(tmp_path, ["restart"], seconds=4, redis=True, aof=False)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kinds", [["kill"], ["pause"], ["kill", "pause"]], ids="+".join)
+def test_long_history_on_sqlite(tmp_path, kinds):
+    race(tmp_path, kinds, seconds=SOAK, redis=False)
+
+
+@pytest.mark.soak
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    "kinds",
+    [["kill"], ["pause"], ["restart"], ["faults"], ["kill", "pause", "restart", "faults"]],
+    ids="+".join,
+)
+def test_long_history_on_redis(tmp_path, kinds):
+    race(tmp_path, kinds, seconds=SOAK, redis=True)
+
+
+@pytest.mark.soak
+@pytest.mark.redis
+def test_long_history_on_a_redis_that_forgets(tmp_path):
+    race(tmp_path, ["kill", "pause", "restart"], seconds=SOAK, redis=True, aof=False)
