@@ -39,16 +39,19 @@ SYNCHRONOUS = ("off", "normal", "full", "extra")
 
 def open_engine(url: str, namespace: str) -> Engine:
     """The engine that a URL names."""
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
     if scheme == "memory":
         return SqliteEngine(":memory:", namespace=namespace)
     if scheme == "sqlite":
         return _sqlite(url, namespace)
     if scheme in SCHEMES:
         return RedisEngine(parse(url), namespace=namespace)
-    raise ConfigError(
-        f"unknown engine {scheme or url!r}; use sqlite:///holdfast.db, memory:// or redis://127.0.0.1:6379/0"
-    )
+    # What stands before a colon may be a password where the scheme was forgotten: show only what looks like one.
+    shown = f"scheme {scheme!r}" if scheme.isalpha() and "://" in url else "URL"
+    raise ConfigError(f"unknown engine {shown}; use sqlite:///holdfast.db, memory:// or redis://127.0.0.1:6379/0")
 
 
 def _sqlite(url: str, namespace: str) -> SqliteEngine:

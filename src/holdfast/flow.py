@@ -24,6 +24,8 @@ PATIENCE = 10.0
 PATIENCE_MICROS = int(PATIENCE * 1_000_000)
 #: Pauses between attempts to reach an engine: the first, and how they grow.
 FIRST_PAUSE, GROWTH = 0.2, 3.0
+#: The pause before a second resend; it doubles.
+RESEND_PAUSE = 0.01
 #: How often a command that came too late is sent again with a corrected clock.
 CORRECTIONS = 3
 
@@ -89,7 +91,7 @@ def deadline(engine: Engine) -> Micros:
 class Attempts:
     """Counts the failures of one request and decides: pause and try again, or give up."""
 
-    __slots__ = ("_failures", "_port", "_retries", "_started", "_telemetry", "_what", "doubt")
+    __slots__ = ("_failures", "_port", "_resends", "_retries", "_started", "_telemetry", "_what", "doubt")
 
     def __init__(self, port: Port, retries: int, telemetry: Telemetry, what: str, started: float) -> None:
         self._port = port
@@ -97,7 +99,7 @@ class Attempts:
         self._telemetry = telemetry
         self._what = what
         self._started = started
-        self._failures = 0
+        self._failures = self._resends = 0
         #: True once a copy of the request may have arrived.
         self.doubt = False
 
@@ -106,9 +108,12 @@ class Attempts:
         late = steady() - self._started > PATIENCE
         if isinstance(error, OutcomeUnknown):
             self.doubt = True
+            self._resends += 1
             self._telemetry.emit("engine.resend", what=self._what)
             if late:
                 raise error
+            if self._resends > 1:  # once may be chance; a server that hangs up every time is not hammered
+                await self._port.pause(min(RESEND_PAUSE * 2**self._resends, FIRST_PAUSE * GROWTH))
             return
         self._failures += 1
         self._telemetry.emit("engine.retry", what=self._what, attempt=self._failures)

@@ -148,16 +148,19 @@ class Keeper:
     def _lose(self, lease: BaseLease, reason: str) -> None:
         self.discard(lease)
         self._forget(lease)
-        lease.lose(reason)
-        self._telemetry.emit("lease.lost", name=lease.name, lock_id=lease.id, fence=lease.fence, reason=reason)
+        if lease.lose(reason):
+            self._telemetry.emit("lease.lost", name=lease.name, lock_id=lease.id, fence=lease.fence, reason=reason)
 
     def _say_later(self, now: float) -> None:
+        # Leases come first: this may take no longer than they can wait.
+        ends = min((min(lease.due, lease.deadline) for lease in list(self._leases)), default=FOREVER)
+        timeout = min(LONGEST_CALL, max(RETRY_AT_LEAST, (ends - steady()) / 2))
         with self._lock:
             saying, self._later = self._later, []
         not_after = self._engine.now() + LONGEST_CALL_MICROS
         ops = [Apply(op.room, op.name, replace(op.command, not_after=not_after)) for op, _ in saying]
         again: list[tuple[Apply, float]] = []
-        for (op, until), answer in zip(saying, self._engine.apply_many(ops, LONGEST_CALL), strict=True):
+        for (op, until), answer in zip(saying, self._engine.apply_many(ops, timeout), strict=True):
             if isinstance(answer, Expired):
                 self._engine.correct(answer.now)
             if isinstance(answer, (EngineError, Expired)) and until > now:

@@ -137,14 +137,16 @@ class BaseLease:
         self.deadline = sent_at + ttl * (1 - MARGIN)
         self.due = sent_at + ttl * RENEW_AT if self.renews else float("inf")
 
-    def lose(self, reason: str) -> None:
-        """It is over. Tells everybody who asked; only the first call counts."""
-        if self.state is LIVE:
-            self.state = LOST
-            self.reason = reason
-            if self.watcher is not None:
-                self.watcher()
-            self._end()
+    def lose(self, reason: str) -> bool:
+        """It is over. Tells everybody who asked. False: it was over already."""
+        if self.state is not LIVE:
+            return False
+        self.state = LOST
+        self.reason = reason
+        if self.watcher is not None:
+            self.watcher()
+        self._end()
+        return True
 
     def finish(self) -> None:
         """It was given back."""

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 import holdfast.sync
-from holdfast.testing.servers import free_port
+from holdfast.testing.ports import lasting_port
 from holdfast.testing.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 @pytest.fixture
 def nowhere():
-    return f"redis://127.0.0.1:{free_port()}/0"
+    return f"redis://127.0.0.1:{lasting_port()}/0"
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
 from holdfast.testing.impostor import Hangup, Impostor, bulk
 from holdfast.testing.plugin import redis_or_skip
-from holdfast.testing.servers import RedisServer, free_port
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.servers import RedisServer
 
 pytestmark = pytest.mark.redis
 
@@ -74,7 +75,7 @@ def everything_said(error, caplog):
 
 
 def test_an_unreachable_server_is_named(reach):
-    port = free_port()
+    port = lasting_port()
     with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{port}"):
         reach(f"redis://127.0.0.1:{port}/0")
 

@@ -14,7 +14,7 @@ import holdfast.sync
 from holdfast import EngineUnavailable
 from holdfast.engine import sqlite as engine_module
 from holdfast.engine.base import steady
-from holdfast.engine.sqlite import SqliteEngine, host_clock
+from holdfast.engine.sqlite import SqliteEngine, host_clock, host_ticks
 from holdfast.testing.waiting import eventually
 
 pytestmark = pytest.mark.chaos
@@ -165,7 +165,7 @@ class Clock:
 @pytest.fixture
 def timed(tmp_path):
     clock = Clock()
-    engine = SqliteEngine(str(tmp_path / "a.db"), clock=clock)
+    engine = SqliteEngine(str(tmp_path / "a.db"), clock=clock, ticks=host_ticks)
     with holdfast.sync.Holdfast(engine=engine) as hf:
         yield hf, clock
     engine.close_blocking()

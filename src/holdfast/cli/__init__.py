@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 __all__ = ["main"]
 
@@ -13,6 +14,7 @@ EXTRA = {"typer", "rich"}
 def main() -> None:
     """The `holdfast` program."""
     try:
+        import_module("rich")  # used late, missed early
         from holdfast.cli.root import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:

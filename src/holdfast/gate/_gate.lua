@@ -1,9 +1,9 @@
 -- Purpose: the gate's record and the passing of time, shared by every gate script. Mirrors machine.py.
--- Expects not_after, now, stored and reply(); leaves the record in `gate`, with ended things gone and free places
--- offered. Empty lists at the record's end are not stored, so an idle gate is an array of four numbers.
+-- Expects not_after, now, stored, reply() and asking (the ticket whose owner sent this, or ''); leaves the record in
+-- `gate`, with ended things gone and free places offered. Empty lists at the record's end are not stored, so an idle gate is an array of four numbers.
 
 local LIFE, OFFER, RECHECK, SLACK, DAY = 30000000, 2000000, 10000000, 1000, 86400000000
-local LAPSE = '2001'
+local LAPSE, LAPSED, STAGGER = '2001', -1, 10000
 local VERSION, CAPACITY, LAST, SEEN, HOLDERS, QUEUE, GONE = 1, 2, 3, 4, 5, 6, 7
 local TICKET, LOCK_ID, EXCLUSIVE = 1, 2, 3
 local FENCE, SINCE, UNTIL, HOLDER_WHO = 4, 5, 6, 7
@@ -24,30 +24,38 @@ end
 if now > not_after then return reply('expired', now) end
 gate[HOLDERS], gate[QUEUE], gate[GONE] = gate[HOLDERS] or {}, gate[QUEUE] or {}, gate[GONE] or {}
 
-local function fits(capacity, taken, taken_exclusively, wants_exclusive)
-  if wants_exclusive then return taken == 0 end
-  return not taken_exclusively and (capacity == 0 or taken < capacity)
+-- How many places are held or offered, and whether one of them exclusively.
+local function taken()
+  local count, exclusive = #gate[HOLDERS], false
+  for _, h in ipairs(gate[HOLDERS]) do exclusive = exclusive or h[EXCLUSIVE] end
+  for _, w in ipairs(gate[QUEUE]) do
+    if w[OFFERED] > 0 then count, exclusive = count + 1, exclusive or w[EXCLUSIVE] end
+  end
+  return count, exclusive
 end
 
--- Offer free places in arrival order; stop at the first who does not fit.
+local function fits(count, taken_exclusively, wants_exclusive)
+  if wants_exclusive then return count == 0 end
+  return not taken_exclusively and (gate[CAPACITY] == 0 or count < gate[CAPACITY])
+end
+
+-- Offer free places in arrival order; stop at the first who does not fit. Who asks right now needs no hint.
 local function offer()
-  local queue = gate[QUEUE]
-  if #queue == 0 then return end
-  local taken, exclusive, offered = #gate[HOLDERS], false, false
-  for _, h in ipairs(gate[HOLDERS]) do exclusive = exclusive or h[EXCLUSIVE] end
-  for _, w in ipairs(queue) do
+  if #gate[QUEUE] == 0 then return end
+  local count, exclusive = taken()
+  local offered = false
+  for _, w in ipairs(gate[QUEUE]) do
     if w[OFFERED] == 0 then
-      if not fits(gate[CAPACITY], taken, exclusive, w[EXCLUSIVE]) then
+      if not fits(count, exclusive, w[EXCLUSIVE]) then
         -- Whoever was offered a place may be dead: then this one's turn comes when the offer lapses.
         if offered then redis.call('PUBLISH', w[INBOX], w[TICKET] .. ' ' .. LAPSE) end
         return
       end
       offered = true
       w[OFFERED] = now + OFFER
-      redis.call('PUBLISH', w[INBOX], w[TICKET])
+      if w[TICKET] ~= asking then redis.call('PUBLISH', w[INBOX], w[TICKET]) end
+      count, exclusive = count + 1, exclusive or w[EXCLUSIVE]
     end
-    taken = taken + 1
-    exclusive = exclusive or w[EXCLUSIVE]
   end
 end
 
@@ -64,10 +72,13 @@ if #gate[HOLDERS] > 0 then
   gate[HOLDERS] = keep(gate[HOLDERS], function(h) return h[UNTIL] > now end)
 end
 if #gate[QUEUE] > 0 then
-  gate[QUEUE] = keep(gate[QUEUE], function(w)
-    if w[OFFERED] ~= 0 then return w[OFFERED] > now end
-    return w[ALIVE] > now
-  end)
+  gate[QUEUE] = keep(gate[QUEUE], function(w) return math.max(w[ALIVE], w[OFFERED]) > now end)
+  for _, w in ipairs(gate[QUEUE]) do
+    if w[OFFERED] > 0 and w[OFFERED] <= now then w[OFFERED] = LAPSED end
+    if w[TICKET] == asking then
+      w[ALIVE], w[OFFERED] = now + LIFE, math.max(w[OFFERED], 0)
+    end
+  end
 end
 if #gate[GONE] > 0 then
   gate[GONE] = keep(gate[GONE], function(g) return g[2] > now end)

@@ -22,6 +22,7 @@ if not stored or string.byte(stored) == 148 then
     return '\148' .. cmsgpack.pack('granted', fence, now, ends)
   end
 end
+local asking = ticket
 -- include: _gate.lua
 
 local holders, queue = gate[HOLDERS], gate[QUEUE]
@@ -36,27 +37,30 @@ elseif gate[CAPACITY] ~= capacity then
   return done('disagree', gate[CAPACITY])
 end
 
-local function grant()
+local function grant(exclusively)
   local fence = math.max(gate[LAST] + 1, now)
   gate[LAST] = fence
-  holders[#holders + 1] = { ticket, lock_id, exclusive, fence, now, now + ttl, who }
+  holders[#holders + 1] = { ticket, lock_id, exclusively, fence, now, now + ttl, who }
   return done('granted', fence, now, now + ttl)
 end
 
-local function queued(position)
-  local ends = nil
+local function queued(index)
+  local ends, position = nil, 0
+  for i = 1, index - 1 do
+    if queue[i][OFFERED] ~= LAPSED then position = position + 1 end
+  end
   for _, h in ipairs(holders) do ends = math.min(ends or h[UNTIL], h[UNTIL]) end
   for _, w in ipairs(queue) do
-    if w[OFFERED] ~= 0 then ends = math.min(ends or w[OFFERED], w[OFFERED]) end
+    if w[OFFERED] > 0 then ends = math.min(ends or w[OFFERED], w[OFFERED]) end
   end
-  local after = ends - now + SLACK + position * OFFER
+  local after = ends - now + SLACK + position * STAGGER
   return done('queued', position, math.min(after, RECHECK), #holders + #queue, first_holder())
 end
 
--- A resend: the first reply was lost.
+-- A resend: the first reply was lost. It may be late, so it never shortens.
 for _, h in ipairs(holders) do
   if h[TICKET] == ticket then
-    h[UNTIL] = now + ttl
+    h[UNTIL] = math.max(h[UNTIL], now + ttl)
     return done('granted', h[FENCE], h[SINCE], h[UNTIL])
   end
 end
@@ -65,21 +69,20 @@ for i, w in ipairs(queue) do
   if w[TICKET] == ticket then
     if w[OFFERED] ~= 0 then
       table.remove(queue, i)
-      return grant()
+      return grant(w[EXCLUSIVE]) -- the place that was offered, not another
     end
-    w[ALIVE] = now + LIFE
-    return queued(i - 1)
+    return queued(i)
   end
 end
 
-if #queue == 0 or queue[#queue][OFFERED] ~= 0 then
-  local taken_exclusively = false
-  for _, h in ipairs(holders) do taken_exclusively = taken_exclusively or h[EXCLUSIVE] end
-  for _, w in ipairs(queue) do taken_exclusively = taken_exclusively or w[EXCLUSIVE] end
-  if fits(gate[CAPACITY], #holders + #queue, taken_exclusively, exclusive) then return grant() end
+local waiting = false
+for _, w in ipairs(queue) do waiting = waiting or w[OFFERED] == 0 end
+if not waiting then
+  local count, taken_exclusively = taken()
+  if fits(count, taken_exclusively, exclusive) then return grant(exclusive) end
 end
 
 if max_waiters == 0 then return done('held', #holders + #queue, first_holder()) end
 if #queue >= max_waiters then return done('full', #queue) end
 queue[#queue + 1] = { ticket, lock_id, exclusive, inbox, now, now + LIFE, 0, who }
-return queued(#queue - 1)
+return queued(#queue)

@@ -287,6 +287,7 @@ async def leave_body(lease: Held) -> LeaseLost | None:
 async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
     """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
     core = lease.core
+    ours = not lease.is_lost
     core.let_go(lease)
     lease.finish()
     command = Release(deadline(core.engine), lease.ticket, lease.id, lease.fence, lease.doubt_until)
@@ -301,7 +302,6 @@ async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
     if core.telemetry.active:
         core.telemetry.tell("lock.released", name=lease.name, fence=lease.fence)
     reply: ReleasedReply | Absent | Foreign = asked.reply
-    if asked.doubt_until and type(reply) is not ReleasedReply and steady() < lease.deadline:
-        # An earlier copy did it: a lease that had not run out cannot have gone otherwise.
-        return ReleasedReply(lease.id)
+    if asked.doubt_until and ours and type(reply) is not ReleasedReply:
+        return ReleasedReply(lease.id)  # it was ours when the first copy left, so that copy did it or time has
     return reply

@@ -5,6 +5,7 @@
 
 local _, not_after = cmsgpack.unpack_limit(ARGV[1], 1, 1)
 -- include: _clock.lua
+local asking = ''
 -- include: _gate.lua
 
 local removed = gate[HOLDERS]

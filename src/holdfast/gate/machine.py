@@ -4,9 +4,10 @@ A gate has holders and a first-come-first-served queue of tickets. A ticket goes
 
     queued (dies unless refreshed) → offered (a short window to confirm) → held (a lease with a fence)
 
-and the one command `Acquire` enters, refreshes, polls and confirms. Every command first lets time pass
-(`advance`): ended leases, lapsed offers and dead tickets leave, and freed places are offered in order. An offer
-occupies its place, so nobody barges; a dead waiter costs one offer window, no more.
+and the one command `Acquire` enters, refreshes, polls and confirms. Every command first lets time pass: ended
+leases and dead tickets leave, and freed places are offered in order. An offer occupies its place, so nobody
+barges. A ticket whose offer lapsed keeps its place in the queue but is passed over until it asks again: a dead
+waiter costs one offer window, a sleeping one loses its turn and not its rank.
 
 Lock: capacity 1, exclusive. Semaphore: capacity n, shared. Read-write lock: unlimited, readers shared, writers
 exclusive. Times are µs of the engine's clock. `*.lua` beside this file say the same for Redis; a property test
@@ -22,10 +23,14 @@ from holdfast.engine.base import Command, Expired, Micros, Record, Room, Step, W
 
 #: A queued ticket lives this long without a sign of life; waiters poll at least every `RECHECK`.
 LIFE = 30_000_000
-#: How long an offer stands. A paused waiter loses its turn after that.
+#: How long an offer stands. A paused waiter is passed over after that.
 OFFER = 2_000_000
 #: Milliseconds after which the next in line looks whether an offer has lapsed.
 LAPSE = 2_001
+#: The `offer` of a ticket that let its offer lapse.
+LAPSED = -1
+#: Waiters further back look a little later each, so that they do not all come at once.
+STAGGER = 10_000
 #: The longest a waiter sleeps before it looks again: hints may be lost.
 RECHECK = 10_000_000
 #: A lease ends at its microsecond; look one millisecond later.
@@ -59,7 +64,7 @@ class Holder(Struct, frozen=True, array_like=True):
 
 
 class Waiter(Struct, frozen=True, array_like=True):
-    """A ticket in the queue; `offer` is 0 until a place is offered, then the moment the offer lapses."""
+    """A ticket in the queue; `offer` is 0, or the moment until which an offer stands, or LAPSED."""
 
     ticket: str
     lock_id: str
@@ -194,7 +199,7 @@ class Withdrawn(Struct, frozen=True, array_like=True, tag="withdrawn"):
 
 
 class Removed(Struct, frozen=True, array_like=True, tag="removed"):
-    """The holders that were removed, and the fence from now on."""
+    """The holders that were removed, and the fence from now on (0: it did not move)."""
 
     fence: int
     holders: tuple[Holder, ...]
@@ -223,7 +228,12 @@ def step(state: Gate | None, command: Command, now: Micros) -> Step[Gate]:
     now = max(now, gate.seen)
     if now > command.not_after:
         return Step(state, Expired(now), write=False)
-    gate, wakes = _offer(_expire(replace(gate, seen=now), now), now)
+    gate = _expire(replace(gate, seen=now), now)
+    asking = ""
+    if isinstance(command, Acquire):
+        asking = command.ticket
+        gate = _refresh(gate, asking, now)
+    gate, wakes = _offer(gate, now, asking)
     match command:
         case Acquire():
             gate, reply = _acquire(gate, command, now)
@@ -244,10 +254,10 @@ def step(state: Gate | None, command: Command, now: Micros) -> Step[Gate]:
                 holders=tuple(h for h in gate.holders if h.who.execution_id != who),
                 queue=tuple(w for w in gate.queue if w.who.execution_id != who),
             )
-            reply = Removed(gate.last, gone)
+            reply = Removed(0, gone)  # no fence moved; and a row that was swept would not know the last one
         case _:
             raise TypeError(f"not a gate command: {command!r}")
-    gate, more = _offer(gate, now)
+    gate, more = _offer(gate, now, asking)
     return Step(gate, reply, wakes + more, _keep_until(gate))
 
 
@@ -256,37 +266,57 @@ def _expire(gate: Gate, now: Micros) -> Gate:
     return replace(
         gate,
         holders=tuple(h for h in gate.holders if h.until > now),
-        queue=tuple(w for w in gate.queue if (w.offer or w.alive) > now),
+        queue=tuple(
+            w if w.offer <= 0 or w.offer > now else replace(w, offer=LAPSED)
+            for w in gate.queue
+            if max(w.alive, w.offer) > now
+        ),
         gone=tuple(g for g in gate.gone if g.until > now),
     )
 
 
-def _offer(gate: Gate, now: Micros) -> tuple[Gate, tuple[Wake, ...]]:
-    """Offer free places in arrival order and stop at the first who does not fit: nobody overtakes."""
-    taken = len(gate.holders)
-    exclusive = any(h.exclusive for h in gate.holders)
+def _refresh(gate: Gate, ticket: str, now: Micros) -> Gate:
+    """This ticket's owner asks: it is alive, and it is passed over no longer."""
+    return replace(
+        gate,
+        queue=tuple(
+            replace(w, alive=now + LIFE, offer=max(w.offer, 0)) if w.ticket == ticket else w for w in gate.queue
+        ),
+    )
+
+
+def _offer(gate: Gate, now: Micros, asking: str) -> tuple[Gate, tuple[Wake, ...]]:
+    """Offer free places in arrival order and stop at the first who does not fit: nobody overtakes.
+    Who asks this very moment needs no hint.
+    """
+    taken = _taken(gate)
     queue = list(gate.queue)
     wakes: list[Wake] = []
+    offered = False
     for i, waiter in enumerate(queue):
-        if not waiter.offer:
-            if not _fits(gate.capacity, taken, exclusive, waiter.exclusive):
-                break
-            queue[i] = replace(waiter, offer=now + OFFER)
+        if waiter.offer:  # a place is kept for it already, or it is passed over
+            continue
+        if not _fits(gate.capacity, taken, waiter.exclusive):
+            if offered:  # whoever was offered a place may be dead: then this one's turn comes when it lapses
+                wakes.append(Wake(waiter.inbox, f"{waiter.ticket} {LAPSE}"))
+            break
+        offered = True
+        queue[i] = replace(waiter, offer=now + OFFER)
+        if waiter.ticket != asking:
             wakes.append(Wake(waiter.inbox, waiter.ticket))
-        taken += 1
-        exclusive = exclusive or waiter.exclusive
-    if not wakes:
-        return gate, ()
-    behind = next((w for w in queue if not w.offer), None)
-    if behind is not None:  # whoever was offered a place may be dead: then this one's turn comes when it lapses
-        wakes.append(Wake(behind.inbox, f"{behind.ticket} {LAPSE}"))
-    return replace(gate, queue=tuple(queue)), tuple(wakes)
+        taken.append(waiter.exclusive)
+    return (replace(gate, queue=tuple(queue)), tuple(wakes)) if offered else (gate, ())
 
 
-def _fits(capacity: int, taken: int, taken_exclusively: bool, wants_exclusive: bool) -> bool:
+def _taken(gate: Gate) -> list[bool]:
+    """The places that are held or offered: exclusively or not."""
+    return [h.exclusive for h in gate.holders] + [w.exclusive for w in gate.queue if w.offer > 0]
+
+
+def _fits(capacity: int, taken: list[bool], wants_exclusive: bool) -> bool:
     if wants_exclusive:
-        return taken == 0
-    return not taken_exclusively and (capacity == UNLIMITED or taken < capacity)
+        return not taken
+    return not any(taken) and (capacity == UNLIMITED or len(taken) < capacity)
 
 
 def _acquire(gate: Gate, cmd: Acquire, now: Micros) -> tuple[Gate, Reply]:
@@ -298,22 +328,20 @@ def _acquire(gate: Gate, cmd: Acquire, now: Micros) -> tuple[Gate, Reply]:
         return gate, Disagree(gate.capacity)
 
     for i, h in enumerate(gate.holders):
-        if h.ticket == cmd.ticket:  # A resend: the first reply was lost.
-            held = replace(h, until=now + cmd.ttl)
+        if h.ticket == cmd.ticket:  # A resend: the first reply was lost. It may be late, so it never shortens.
+            held = replace(h, until=max(h.until, now + cmd.ttl))
             holders = (*gate.holders[:i], held, *gate.holders[i + 1 :])
             return replace(gate, holders=holders), Granted(h.fence, h.since, held.until)
 
     for i, w in enumerate(gate.queue):
         if w.ticket == cmd.ticket:
             if w.offer:
-                return _grant(replace(gate, queue=gate.queue[:i] + gate.queue[i + 1 :]), cmd, now)
-            queue = (*gate.queue[:i], replace(w, alive=now + LIFE), *gate.queue[i + 1 :])
-            return replace(gate, queue=queue), _queued(gate, i, now)
+                gate = replace(gate, queue=gate.queue[:i] + gate.queue[i + 1 :])
+                return _grant(gate, cmd, w.exclusive, now)  # the place that was offered, not another
+            return gate, _queued(gate, i, now)
 
-    if not gate.queue or gate.queue[-1].offer:
-        exclusive = any(x.exclusive for x in gate.holders) or any(x.exclusive for x in gate.queue)
-        if _fits(gate.capacity, len(gate.holders) + len(gate.queue), exclusive, cmd.exclusive):
-            return _grant(gate, cmd, now)
+    if not any(w.offer == 0 for w in gate.queue) and _fits(gate.capacity, _taken(gate), cmd.exclusive):
+        return _grant(gate, cmd, cmd.exclusive, now)
     if cmd.max_waiters == 0:
         return gate, Held(len(gate.holders) + len(gate.queue), gate.holders[:1])
     if len(gate.queue) >= cmd.max_waiters:
@@ -323,15 +351,16 @@ def _acquire(gate: Gate, cmd: Acquire, now: Micros) -> tuple[Gate, Reply]:
     return gate, _queued(gate, len(gate.queue) - 1, now)
 
 
-def _grant(gate: Gate, cmd: Acquire, now: Micros) -> tuple[Gate, Reply]:
+def _grant(gate: Gate, cmd: Acquire, exclusive: bool, now: Micros) -> tuple[Gate, Reply]:
     fence = max(gate.last + 1, now)
-    holder = Holder(cmd.ticket, cmd.lock_id, cmd.exclusive, fence, now, now + cmd.ttl, cmd.who)
+    holder = Holder(cmd.ticket, cmd.lock_id, exclusive, fence, now, now + cmd.ttl, cmd.who)
     return replace(gate, last=fence, holders=(*gate.holders, holder)), Granted(fence, now, holder.until)
 
 
-def _queued(gate: Gate, position: int, now: Micros) -> Queued:
-    ends = [h.until for h in gate.holders] + [w.offer for w in gate.queue if w.offer]
-    after = min(ends) - now + SLACK + position * OFFER
+def _queued(gate: Gate, index: int, now: Micros) -> Queued:
+    ends = [h.until for h in gate.holders] + [w.offer for w in gate.queue if w.offer > 0]
+    position = sum(w.offer != LAPSED for w in gate.queue[:index])
+    after = min(ends) - now + SLACK + position * STAGGER
     return Queued(position, min(after, RECHECK), len(gate.holders) + len(gate.queue), gate.holders[:1])
 
 
@@ -339,7 +368,7 @@ def _renew(gate: Gate, cmd: Renew, now: Micros) -> tuple[Gate, Reply]:
     gate = replace(gate, last=max(gate.last, cmd.fence))
     for i, h in enumerate(gate.holders):
         if h.ticket == cmd.ticket:
-            held = replace(h, until=now + cmd.ttl)
+            held = replace(h, until=max(h.until, now + cmd.ttl))  # a late one never shortens what a later one gave
             holders = (*gate.holders[:i], held, *gate.holders[i + 1 :])
             return replace(gate, holders=holders), Renewed(held.until)
     return gate, Lost(gate.holders[:1])
@@ -361,7 +390,7 @@ def _withdraw(gate: Gate, cmd: Withdraw, now: Micros) -> tuple[Gate, Reply]:
         was = "held"
     for w in gate.queue:
         if w.ticket == cmd.ticket:
-            was = "offered" if w.offer else "queued"
+            was = "offered" if w.offer > 0 else "queued"
     gate = replace(
         _bury(gate, cmd.ticket, cmd.gone_until, now),
         holders=tuple(h for h in gate.holders if h.ticket != cmd.ticket),

@@ -20,6 +20,7 @@ if stored and string.byte(stored) == 149 and ticket ~= '' and gone_until == 0 th
     end
   end
 end
+local asking = ''
 -- include: _gate.lua
 
 gate[LAST] = math.max(gate[LAST], fence)

@@ -5,12 +5,13 @@
 
 local _, not_after, ticket, fence, ttl = cmsgpack.unpack_limit(ARGV[1], 4, 1)
 -- include: _clock.lua
+local asking = ''
 -- include: _gate.lua
 
 gate[LAST] = math.max(gate[LAST], fence)
 for _, h in ipairs(gate[HOLDERS]) do
   if h[TICKET] == ticket then
-    h[UNTIL] = now + ttl
+    h[UNTIL] = math.max(h[UNTIL], now + ttl) -- a late one never shortens what a later one gave
     return done('renewed', h[UNTIL])
   end
 end

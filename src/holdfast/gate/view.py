@@ -102,7 +102,7 @@ def inspection(name: str, gate: Gate | None, now: Micros) -> Inspection:
     """The record as it stands at `now`: what has ended does not show."""
     if gate is None:
         return Inspection(name, 0, None, (), ())
-    waiters = [w for w in gate.queue if (w.offer or w.alive) > now]
+    waiters = [w for w in gate.queue if max(w.alive, w.offer) > now]
     return Inspection(
         name=name,
         fence=gate.last,
@@ -113,7 +113,7 @@ def inspection(name: str, gate: Gate | None, now: Micros) -> Inspection:
                 lock_id=w.lock_id,
                 position=i,
                 waiting=max(0, now - w.since) / 1_000_000,
-                offered=bool(w.offer),
+                offered=w.offer > now,
                 exclusive=w.exclusive,
                 execution_id=w.who.execution_id,
                 workflow_id=w.who.workflow_id,

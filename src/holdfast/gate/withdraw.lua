@@ -5,6 +5,7 @@
 
 local _, not_after, ticket, gone_until = cmsgpack.unpack_limit(ARGV[1], 3, 1)
 -- include: _clock.lua
+local asking = ''
 -- include: _gate.lua
 
 local was = 'absent'
@@ -12,7 +13,7 @@ for _, h in ipairs(gate[HOLDERS]) do
   if h[TICKET] == ticket then was = 'held' end
 end
 for _, w in ipairs(gate[QUEUE]) do
-  if w[TICKET] == ticket then was = w[OFFERED] ~= 0 and 'offered' or 'queued' end
+  if w[TICKET] == ticket then was = w[OFFERED] > 0 and 'offered' or 'queued' end
 end
 bury(ticket, gone_until)
 gate[HOLDERS] = keep(gate[HOLDERS], function(h) return h[TICKET] ~= ticket end)

@@ -13,18 +13,14 @@ import time
 from pathlib import Path
 from typing import Self
 
+from holdfast.testing.ports import lasting_port
+
 #: A server that is not up by then will not come up.
 START_WAIT = 15.0
 
 
 class ServerMissing(Exception):
     """The program is not installed; the message says what to install."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def redis_program() -> str:
@@ -39,7 +35,7 @@ class RedisServer:
     """A Redis of one's own. `kill`, `pause`, `resume` and `restart` are what chaos tests are made of."""
 
     def __init__(self, *, port: int = 0, aof: bool = False, options: tuple[str, ...] = ()) -> None:
-        self.port = port or free_port()
+        self.port = port or lasting_port()
         self.aof = aof
         self.options = options
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))

@@ -33,6 +33,7 @@ T = TypeVar("T")
 #: Requests out, replies in, the operation's answer at the end.
 Talk = Generator[bytes, Any, Any]
 SCAN_COUNT = 1000
+UNANSWERED = object()
 
 
 class RedisEngine:
@@ -92,9 +93,9 @@ class RedisEngine:
         key = keys.state(self.namespace, room.name, op.name).encode()
         return scripts.of_command(room, type(command)).call(key, room.encode(command))
 
-    def _refused(self, refusal: Refusal, link: AsyncLink) -> EngineError:
+    def _refused(self, refusal: Refusal, link: AsyncLink | BlockingLink) -> EngineError:
         if refusal.code in STALE:
-            link.abort()
+            link.close()
         return refused(refusal, self.address)
 
     async def _connected(self) -> AsyncLink:
@@ -121,14 +122,15 @@ class RedisEngine:
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
         """All operations in one trip; a second one for scripts the server had not seen."""
-        answers: list[Any] = [None] * len(ops)
+        answers: list[Any] = [UNANSWERED] * len(ops)
         try:
-            link = self._thread_link()
+            link = self._thread_link(timeout)
             if len(ops) == 1 and type(op := ops[0]) is Apply and self._test_clock is None:
                 (raw,) = link.call_many([self._request(op)], timeout)
                 if type(raw) is bytes:
                     return [op.room.decode_reply(raw)]
-                # Refused: the long way sorts it out, and these commands may arrive twice.
+                if raw.code != "NOSCRIPT":
+                    return [self._refused(raw, link)]
             talks = [(i, self._talk(op)) for i, op in enumerate(ops)]
             asked = [(i, talk, next(talk)) for i, talk in talks]
             while asked:
@@ -140,25 +142,24 @@ class RedisEngine:
                     except StopIteration as done:
                         answers[i] = done.value
                     except Refusal as refusal:
-                        answers[i] = refused(refusal, self.address)
-                        if refusal.code in STALE:
-                            link.close()
+                        answers[i] = self._refused(refusal, link)
                     except EngineError as error:  # a record that cannot be read: this operation's trouble alone
                         answers[i] = error
                 asked = more
         except EngineError as error:
             kind = type(error)
-            return [answer if answer is not None else kind(str(error)) for answer in answers]
+            return [kind(str(error)) if answer is UNANSWERED else answer for answer in answers]
         except Closed as error:
             return [error] * len(ops)
         return answers
 
-    def _thread_link(self) -> BlockingLink:
+    def _thread_link(self, timeout: float | None = None) -> BlockingLink:
         link = getattr(self._threads, "link", None)
         if link is None or not link.ready:
             if self._closed:
                 raise Closed("this engine is closed")
-            link = BlockingLink(self.address, self.client_name, self.tls)
+            patience = min(self.address.connect_timeout, timeout or self.address.connect_timeout)
+            link = BlockingLink(self.address, self.client_name, self.tls, patience)
             self._learn(link.hello, link.connected_at)
             self._threads.link = link
             with self._links_lock:
@@ -228,7 +229,7 @@ class RedisEngine:
         key = keys.state(self.namespace, op.room.name, op.name).encode()
         seconds, micros, raw = yield from self._run(scripts.own("read"), key, (b"", *self._clock_args()))
         now = int(seconds) * 1_000_000 + int(micros)
-        return Reading(now, op.room.decode_state(op.name, raw) if raw else None)
+        return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)
 
     def _scan(self, op: Scan) -> Talk:
         found: set[str] = set()

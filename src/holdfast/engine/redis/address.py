@@ -32,7 +32,10 @@ class Address:
 
 def parse(url: str) -> Address:
     """`redis://[user:password@]host[:port][/db][?timeout=5&connect_timeout=2]`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError("not a URL; use redis://127.0.0.1:6379/0") from None
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"unknown Redis scheme {parts.scheme!r}; one of {', '.join(SCHEMES)}")
     safe = f"{parts.scheme}://{parts.hostname or ''}"  # an error must not show the password

@@ -18,6 +18,8 @@ from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 #: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
 IN_FLIGHT = 10_000
+#: What a silent server gets before the connection is given up, once its time is over.
+LAST_LOOK = 0.05
 #: A lone command leaves at once. A turn that makes more than this sends them in bursts: the server works meanwhile.
 BURST = 16
 
@@ -37,6 +39,7 @@ class AsyncLink(asyncio.Protocol):
         self._out: list[bytes] = []
         self._overflow: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
         self._progress = 0.0
+        self._suspect = False
         self._fd = -1
         self._watching: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -89,6 +92,8 @@ class AsyncLink(asyncio.Protocol):
 
     def _put(self, request: bytes, future: asyncio.Future[Any]) -> None:
         pending, out = self._pending, self._out
+        if not pending:
+            self._progress = self._loop.time()
         pending.append(future)
         out.append(request)
         if self._fd >= 0 and (len(pending) == 1 or len(out) >= BURST):
@@ -120,7 +125,6 @@ class AsyncLink(asyncio.Protocol):
 
     def _arm(self) -> None:
         if self._watching is None:
-            self._progress = self._loop.time()
             self._watching = self._loop.call_later(self.address.timeout / 2, self._watch)
 
     def _watch(self) -> None:
@@ -128,10 +132,17 @@ class AsyncLink(asyncio.Protocol):
         self._watching = None
         if not self._pending:
             return
+        pause = self.address.timeout / 2
         if self._loop.time() - self._progress > self.address.timeout:
-            self.abort()
-            return
-        self._watching = self._loop.call_later(self.address.timeout / 2, self._watch)
+            if self._suspect:
+                self.abort()
+                return
+            pause = LAST_LOOK  # the loop itself may have stood still, with the reply already here
+            self._suspect = True
+        self._watching = self._loop.call_later(pause, self._watch)
+
+    def close(self) -> None:
+        self.abort()
 
     def abort(self) -> None:
         """Give the connection up. Everything under way ends in OutcomeUnknown. Safe twice."""
@@ -155,6 +166,7 @@ class AsyncLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reader, pending = self._reader, self._pending
         self._progress = self._loop.time()
+        self._suspect = False
         try:
             reader.feed(data)
             reply = reader.gets()

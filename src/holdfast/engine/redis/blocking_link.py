@@ -20,13 +20,16 @@ class BlockingLink:
 
     hello: Hello
 
-    def __init__(self, address: Address, client_name: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, address: Address, client_name: str, tls: ssl.SSLContext | None, patience: float | None = None
+    ) -> None:
+        patience = patience or address.connect_timeout
         self.address = address
         self._reader = new_reader()
-        self._timeout: float | None = address.connect_timeout
+        self._timeout: float | None = patience
         self._sock: socket.socket | None = None
         try:
-            sock = socket.create_connection((address.host, address.port), timeout=address.connect_timeout)
+            sock = socket.create_connection((address.host, address.port), timeout=patience)
             self._sock = sock
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
@@ -35,7 +38,7 @@ class BlockingLink:
             talk = sign_in(address, client_name)
             batch = next(talk)
             while True:
-                replies = self.call_many(batch, address.connect_timeout)
+                replies = self.call_many(batch, patience)
                 try:
                     batch = talk.send(replies)
                 except StopIteration as done:
@@ -76,8 +79,10 @@ class BlockingLink:
                 while reply is not False:
                     replies.append(reply)
                     reply = reader.gets()
-                if len(replies) >= len(requests):
+                if len(replies) == len(requests):
                     return replies
+                if len(replies) > len(requests):
+                    raise ConnectionError("more replies than commands")
                 data = sock.recv(CHUNK)
                 if not data:
                     raise ConnectionResetError("closed by the server")

@@ -78,20 +78,33 @@ def sign_in(address: Address, client_name: str) -> Generator[list[bytes], list[A
         hello = _from_info(replies[-1])
     if isinstance(hello, Refusal):
         raise refused(hello, address)
+    fields = _fields(hello)
+    if fields is None:
+        raise EngineRefused(f"{address} does not answer as Redis does")
     rest = [pack("SELECT", address.db)] if address.db else []
     replies = yield [*rest, pack("TIME")]
     for reply in replies:
         if isinstance(reply, Refusal):
             raise refused(reply, address)
-    fields = {_text(k): _text(v) for k, v in hello.items()}
     server, version = fields.get("server", "redis"), _version(fields.get("version", ""))
     oldest = OLDEST.get(server, OLDEST["redis"])
     if version and version < oldest:
         raise EngineRefused(
             f"{address} is {server} {fields['version']}; Holdfast needs {server} {oldest[0]}.{oldest[1]} or newer"
         )
-    seconds, micros = replies[-1]
-    return Hello(server, version, int(seconds) * 1_000_000 + int(micros))
+    match replies[-1]:
+        case [bytes() as seconds, bytes() as micros] if seconds.isdigit() and micros.isdigit():
+            return Hello(server, version, int(seconds) * 1_000_000 + int(micros))
+        case _:
+            raise EngineRefused(f"{address} does not answer as Redis does")
+
+
+def _fields(hello: Any) -> dict[str, str] | None:
+    match hello:
+        case {**items}:
+            return {_text(k): _text(v) for k, v in items.items()}
+        case _:
+            return None
 
 
 def _from_info(reply: Any) -> dict[str, str]:

@@ -50,6 +50,15 @@ def host_clock() -> Micros:
     return time.time_ns() // 1000
 
 
+def host_ticks() -> Micros:
+    """A clock that is never set; the same for all processes of one host since it started."""
+    return time.monotonic_ns() // 1000
+
+
+def _still() -> Micros:
+    return 0
+
+
 class SqliteEngine:
     """SQLite in WAL mode behind one writer thread."""
 
@@ -62,13 +71,16 @@ class SqliteEngine:
         namespace: str = "holdfast",
         synchronous: str = "full",
         timeout: float = 5.0,
-        clock: Callable[[], Micros] = host_clock,
+        clock: Callable[[], Micros] | None = None,
+        ticks: Callable[[], Micros] | None = None,
     ) -> None:
         self.path = path
         self.namespace = namespace
         self.timeout = timeout
         self.synchronous = synchronous
-        self._clock = clock
+        # A test clock stands still unless its ticks are given too.
+        self._clock = clock or host_clock
+        self._ticks = ticks or (_still if clock else host_ticks)
         self._turn = Turn(self._flush)
         self._closed = False
         #: Engine time when we last heard of it: ahead of a host's clock that was set back.
@@ -170,9 +182,9 @@ class SqliteEngine:
 
     def _work(self, db: sqlite3.Connection, ops: list[Op[Any]]) -> tuple[list[Any], Callable[[], None]]:
         last, then = db.execute("SELECT now, steady FROM holdfast_clock").fetchone()
-        ticks = time.monotonic_ns() // 1000
+        ticks = self._ticks()
         # A clock that was set back neither moves nor stops time: from the last moment on, the steady clock counts.
-        now = max(self._clock(), last + (max(0, ticks - then) if self._clock is host_clock else 0))
+        now = max(self._clock(), last + max(0, ticks - then))
         results: list[Any] = []
         wakes: list[Wake] = []
         for op in ops:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -38,25 +39,32 @@ def _open(path: str, synchronous: str) -> sqlite3.Connection:
     try:
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("PRAGMA foreign_keys = ON")
-        if path != ":memory:":
+        if path != ":memory:" and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             db.execute("PRAGMA journal_mode = WAL")
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            _upgrade(db, path)
-            db.execute("COMMIT")
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
+        if _version(db) != len(migrations()):  # looking needs no lock: a stalled writer does not keep readers out
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                _upgrade(db, path)
+                db.execute("COMMIT")
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
     except BaseException:
         db.close()
         raise
     return db
 
 
+def _version(db: sqlite3.Connection) -> int:
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_meta'").fetchone():
+        return 0
+    row = db.execute("SELECT value FROM holdfast_meta WHERE key = 'schema'").fetchone()
+    return int(row[0]) if row else 0
+
+
 def _upgrade(db: sqlite3.Connection, path: str) -> None:
     db.execute("CREATE TABLE IF NOT EXISTS holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
-    row = db.execute("SELECT value FROM holdfast_meta WHERE key = 'schema'").fetchone()
-    have = row[0] if row else 0
+    have = _version(db)
     scripts = migrations()
     if have > len(scripts):
         raise SchemaTooNew(
@@ -69,6 +77,7 @@ def _upgrade(db: sqlite3.Connection, path: str) -> None:
     db.execute("INSERT OR REPLACE INTO holdfast_meta VALUES ('schema', ?)", (len(scripts),))
 
 
+@cache
 def migrations() -> list[str]:
     """The scripts, oldest first. A released one never changes."""
     folder = files("holdfast.engine.migrations") / "sqlite"
