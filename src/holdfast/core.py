@@ -78,7 +78,7 @@ class Core:
         self.hub = hub(self.identity)
         #: Who waits, by ticket: a hint for a ticket sets its latch.
         self.latches: dict[str, Latch] = {}
-        #: When a waiter shall look again at the latest, because a hint said so.
+        #: When a waiter shall look again at the latest, because a hint said so. A latch only wakes it to read this.
         self.look_at: dict[str, float] = {}
         #: Hints for tickets that nobody waits for, perhaps: not yet.
         self._early: dict[str, None] = {}
@@ -106,30 +106,38 @@ class Core:
     def _woken(self, hint: str | None) -> None:
         """A hint is a ticket: look now; or a ticket and milliseconds: look then."""
         if hint is None:  # something may have been missed: everybody looks
-            for waiting in list(self.latches.values()):
-                waiting.set()
+            for ticket in list(self.latches):
+                self._look(ticket, 0.0)
             return
         ticket, _, pause = hint.partition(" ")
         if pause:
-            if pause.isdecimal() and ticket in self.latches:
-                self.look_at[ticket] = min(self.look_at.get(ticket, FOREVER), steady() + int(pause) / 1000)
-                self.latches[ticket].set()
-        else:
-            # Written first, looked at second, here and in `await_hint`: one of the two sees the other.
-            if len(self._early) > EARLY:
-                self._early.clear()
-            self._early[ticket] = None
-            if latch := self.latches.get(ticket):
-                self._early.pop(ticket, None)
-                latch.set()
+            if pause.isdecimal():
+                self._look(ticket, steady() + int(pause) / 1000)
+            return
+        # Written first, looked at second, here and in `await_hint`: one of the two sees the other.
+        if len(self._early) > EARLY:
+            self._early.clear()
+        self._early[ticket] = None
+        if ticket in self.latches:
+            self._early.pop(ticket, None)
+            self._look(ticket, 0.0)
+
+    def _look(self, ticket: str, at: float) -> None:
+        if latch := self.latches.get(ticket):
+            self.look_at[ticket] = min(self.look_at.get(ticket, FOREVER), at)
+            latch.set()
 
     def await_hint(self, ticket: str) -> Latch:
-        """A latch for a ticket; set already when its hint came before its reply."""
+        """A latch for a ticket; its time to look is now when its hint came before its reply."""
         latch = self.latches[ticket] = self.port.latch()
         if ticket in self._early:
-            del self._early[ticket]
-            latch.set()
+            self._early.pop(ticket, None)
+            self.look_at[ticket] = 0.0
         return latch
+
+    def forget_hint(self, ticket: str) -> None:
+        self.latches.pop(ticket, None)
+        self.look_at.pop(ticket, None)
 
     def hold(self, lease: BaseLease) -> None:
         key = (lease.name, lease.owner)

@@ -149,28 +149,24 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
         raise
     finally:
         if latch is not None:
-            core.latches.pop(ticket, None)
-            core.look_at.pop(ticket, None)
+            core.forget_hint(ticket)
 
 
 async def _nap(core: Core, ticket: str, latch: Latch, nap: float, started: float, wait: float | None) -> bool:
     """Sleep until it is time to look again. False: the caller's own time is over."""
     until = steady() + nap
+    ends = None if wait is None else started + wait
     while True:
         now = steady()
-        if wait is not None:
-            if now >= started + wait:
-                return False
-            until = min(until, started + wait)
-        if now >= (end := min(until, core.look_at.get(ticket, until))):
-            break
-        if await core.port.park(latch, end - now):
-            core.check_open()
-            latch.clear()
-            if ticket not in core.look_at:
-                break
-    core.look_at.pop(ticket, None)
-    return True
+        if ends is not None and now >= ends:
+            return False
+        look_at = min(until, core.look_at.get(ticket, until))
+        if now >= look_at:
+            core.look_at.pop(ticket, None)
+            return True
+        await core.port.park(latch, look_at - now if ends is None else min(look_at, ends) - now)
+        core.check_open()
+        latch.clear()
 
 
 def _who(core: Core, caller: Caller) -> Who:
