@@ -1,31 +1,35 @@
 """Locks that hold, jobs that finish, guarantees you can run."""
 
-from holdfast.app import Holdfast
-from holdfast.channel import Message
-from holdfast.errors import (
-    Closed,
-    ConfigError,
-    CorruptRecord,
-    EngineError,
-    EngineRefused,
-    EngineUnavailable,
-    HolderInfo,
-    HoldfastError,
-    LeaseLost,
-    LockError,
-    LockHeld,
-    LockTimeout,
-    NotOwner,
-    OutcomeUnknown,
-    QueueFull,
-    SchemaTooNew,
-    WouldDeadlock,
-    WrongLoop,
-)
-from holdfast.gate.lock import Lease
-from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
-from holdfast.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
-from holdfast.telemetry import Event
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.channel import Message
+    from holdfast.errors import (
+        Closed,
+        ConfigError,
+        CorruptRecord,
+        EngineError,
+        EngineRefused,
+        EngineUnavailable,
+        HolderInfo,
+        HoldfastError,
+        LeaseLost,
+        LockError,
+        LockHeld,
+        LockTimeout,
+        NotOwner,
+        OutcomeUnknown,
+        QueueFull,
+        SchemaTooNew,
+        WouldDeadlock,
+        WrongLoop,
+    )
+    from holdfast.gate.lock import Lease
+    from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
+    from holdfast.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
+    from holdfast.telemetry import Event
 
 __all__ = [
     "BALANCED",
@@ -60,3 +64,50 @@ __all__ = [
     "WouldDeadlock",
     "WrongLoop",
 ]
+
+#: Where each name lives. Loaded at first use, so that a program that only catches an error does not start an engine.
+_HOMES = {
+    "BALANCED": "holdfast.policy",
+    "Cleanup": "holdfast.gate.view",
+    "Closed": "holdfast.errors",
+    "ConfigError": "holdfast.errors",
+    "CorruptRecord": "holdfast.errors",
+    "EngineError": "holdfast.errors",
+    "EngineRefused": "holdfast.errors",
+    "EngineUnavailable": "holdfast.errors",
+    "Event": "holdfast.telemetry",
+    "ForceReleased": "holdfast.gate.view",
+    "HolderInfo": "holdfast.errors",
+    "Holdfast": "holdfast.app",
+    "HoldfastError": "holdfast.errors",
+    "Inspection": "holdfast.gate.view",
+    "Lease": "holdfast.gate.lock",
+    "LeaseLost": "holdfast.errors",
+    "LockError": "holdfast.errors",
+    "LockHeld": "holdfast.errors",
+    "LockTimeout": "holdfast.errors",
+    "MAX_AVAILABILITY": "holdfast.policy",
+    "MAX_SAFETY": "holdfast.policy",
+    "Message": "holdfast.channel",
+    "NotOwner": "holdfast.errors",
+    "OutcomeUnknown": "holdfast.errors",
+    "Policy": "holdfast.policy",
+    "QueueFull": "holdfast.errors",
+    "Released": "holdfast.gate.view",
+    "SchemaTooNew": "holdfast.errors",
+    "WaiterInfo": "holdfast.gate.view",
+    "WouldDeadlock": "holdfast.errors",
+    "WrongLoop": "holdfast.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

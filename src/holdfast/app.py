@@ -8,21 +8,15 @@ import inspect
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from holdfast import channel as channels
 from holdfast.channel import Ear, Message
 from holdfast.core import Core, Identity
 from holdfast.engine.base import Engine
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.address import SCHEMES, parse
-from holdfast.engine.sqlite import SqliteEngine
 from holdfast.errors import ConfigError
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
-from holdfast.hub.dial import AsyncDialer, ThreadDialer
-from holdfast.hub.local import LocalHub
-from holdfast.hub.redis import RedisHub
 from holdfast.inputs import Duration, Template
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
@@ -34,61 +28,62 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SYNCHRONOUS = ("off", "normal", "full", "extra")
+#: URL schemes of Redis and Valkey.
+REDIS = ("redis", "rediss", "valkey", "valkeys")
 
 
 def open_engine(url: str, namespace: str) -> Engine:
-    """The engine that a URL names."""
+    """The engine that a URL names. Each is loaded only when it is asked for."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
         scheme = ""
-    if scheme == "memory":
-        return SqliteEngine(":memory:", namespace=namespace)
-    if scheme == "sqlite":
-        return _sqlite(url, namespace)
-    if scheme in SCHEMES:
-        return RedisEngine(parse(url), namespace=namespace)
+    if scheme in ("memory", "sqlite"):
+        from holdfast.engine.sqlite import SqliteEngine
+        from holdfast.engine.sqlite.address import parse as parse_sqlite
+
+        path, synchronous, timeout = parse_sqlite(url)
+        return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout)
+    if scheme in REDIS:
+        from holdfast.engine.redis import RedisEngine
+        from holdfast.engine.redis.address import parse as parse_redis
+
+        return RedisEngine(parse_redis(url), namespace=namespace)
     # What stands before a colon may be a password where the scheme was forgotten: show only what looks like one.
     shown = f"scheme {scheme!r}" if scheme.isalpha() and "://" in url else "URL"
     raise ConfigError(f"unknown engine {shown}; use sqlite:///holdfast.db, memory:// or redis://127.0.0.1:6379/0")
 
 
-def _sqlite(url: str, namespace: str) -> SqliteEngine:
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
-    path = unquote(parts.path[1:])
-    if parts.netloc or not path:
-        raise ConfigError(f"{url}: three slashes and a path, as in sqlite:///holdfast.db or sqlite:////var/lib/app.db")
-    synchronous = options.pop("synchronous", "full").lower()
-    if synchronous not in SYNCHRONOUS:
-        raise ConfigError(f"{url}: synchronous is one of {', '.join(SYNCHRONOUS)}")
-    try:
-        timeout = float(options.pop("timeout", "5"))
-    except ValueError:
-        raise ConfigError(f"{url}: timeout is a number of seconds") from None
-    if options:
-        raise ConfigError(f"{url}: unknown options {sorted(options)}; known are synchronous and timeout")
-    return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout)
+def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
+    """The hub that goes with an engine."""
+    if engine.default_hub == "local":
+        from holdfast.engine.sqlite import SqliteEngine
+        from holdfast.hub.local import LocalHub
+
+        return LocalHub(cast("SqliteEngine", engine), inbox=identity.inbox)
+    if engine.default_hub == "redis":
+        from holdfast.engine.redis import RedisEngine
+        from holdfast.hub.dial import AsyncDialer, ThreadDialer
+        from holdfast.hub.redis import RedisHub
+
+        server = cast("RedisEngine", engine)
+        server.observe = observer(telemetry, "link")
+        dialer = ThreadDialer(server) if blocking else AsyncDialer(server)
+        return RedisHub(dialer, observe=observer(telemetry, "hub"))
+    raise ConfigError(f"no hub is known for {type(engine).__name__}")
 
 
 def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> Core:
     """Engine, hub and port of one API, put together."""
     chosen = engine if engine is not None else open_engine(settings.url, settings.namespace)
     telemetry = Telemetry()
-    if isinstance(chosen, RedisEngine):
-        chosen.observe = observer(telemetry, "link")
-
-    def hub(identity: Identity) -> Hub:
-        if isinstance(chosen, SqliteEngine):
-            return LocalHub(chosen, inbox=identity.inbox)
-        if isinstance(chosen, RedisEngine):
-            dialer = ThreadDialer(chosen) if blocking else AsyncDialer(chosen)
-            return RedisHub(dialer, observe=observer(telemetry, "hub"))
-        raise ConfigError(f"no hub is known for {type(chosen).__name__}")
-
-    port = BlockingPort(chosen) if blocking else AsyncPort(chosen)
-    return Core(engine=chosen, hub=hub, port=port, policy=settings.policy, telemetry=telemetry)
+    return Core(
+        engine=chosen,
+        hub=lambda identity: open_hub(chosen, identity, telemetry, blocking=blocking),
+        port=BlockingPort(chosen) if blocking else AsyncPort(chosen),
+        policy=settings.policy,
+        telemetry=telemetry,
+    )
 
 
 class Listening(Ear):

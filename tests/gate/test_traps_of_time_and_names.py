@@ -76,15 +76,17 @@ def test_a_waiter_without_a_sign_of_life_leaves_the_queue(gate):
     assert [w.ticket for w in gate.look().queue] == ["alive"]
 
 
-def test_a_waiter_that_paused_too_long_comes_last(gate):
+def test_a_waiter_that_paused_too_long_loses_its_turn_and_not_its_rank(gate):
     gate.acquire("holder")
-    for ticket in ("paused", "next"):
+    for ticket in ("paused", "next", "last"):
         gate.acquire(ticket)
     gate.release("holder")
     gate.now += OFFER
-    assert isinstance(gate.acquire("paused"), Queued)
     assert isinstance(gate.acquire("next"), Granted)
     assert isinstance(gate.acquire("paused"), Queued)
+    gate.release("next")
+    assert isinstance(gate.acquire("last"), Queued)
+    assert isinstance(gate.acquire("paused"), Granted)
 
 
 # The clock of the client.
