@@ -45,12 +45,19 @@ def play(script: Script, retries: int = 3):
 
 
 def test_a_lost_reply_is_asked_for_again_at_once_with_the_same_command():
-    script = Script(OutcomeUnknown("lost"), OutcomeUnknown("lost"), Renewed(7))
+    script = Script(OutcomeUnknown("lost"), Renewed(7))
     asked = play(script)
     assert asked.reply == Renewed(7)
     assert asked.doubt_until == 1_000 + PATIENCE_MICROS
-    assert script.sent[0] == script.sent[1] == script.sent[2]
+    assert script.sent[0] == script.sent[1]
     assert script.pauses == []
+
+
+def test_replies_that_are_lost_again_and_again_are_asked_for_with_growing_pauses():
+    script = Script(*[OutcomeUnknown("lost")] * 4, Renewed(7))
+    assert play(script).reply == Renewed(7)
+    assert script.pauses == sorted(script.pauses)
+    assert len(script.pauses) == 3
 
 
 def test_an_absent_engine_is_tried_again_with_growing_pauses_and_then_given_up():

@@ -15,11 +15,19 @@ OPTIONAL = ["typer", "rich", "fastapi", "psycopg", "uvloop", "ruamel", "django",
 
 
 def test_all_is_exactly_the_public_names():
-    public = {
-        name for name, value in vars(holdfast).items() if not name.startswith("_") and not isinstance(value, ModuleType)
+    values = {name: getattr(holdfast, name) for name in dir(holdfast) if not name.startswith("_")}
+    ours = {
+        name
+        for name, value in values.items()
+        if getattr(value, "__module__", "").startswith("holdfast") and not isinstance(value, ModuleType)
     }
-    assert sorted(holdfast.__all__) == sorted(public)
+    assert sorted(holdfast.__all__) == sorted(ours)
     assert len(set(holdfast.__all__)) == len(holdfast.__all__)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="Lokc"):
+        _ = holdfast.Lokc
 
 
 def test_every_public_name_says_what_it_is():

@@ -86,12 +86,16 @@ class Core:
         self.held: dict[tuple[str, object], list[BaseLease]] = {}
         self.closed = False
         self._inbox: Subscription | None = None
+        #: When hints may last have passed unheard.
+        self._missed_at = 0.0
         _CORES.add(self)
 
-    async def listen(self) -> bool:
-        """Hear this process's inbox. True when that is new, so that a caller looks once more before it parks."""
+    async def listen(self, since: float) -> bool:
+        """Hear this process's inbox. True when a hint may have passed unheard after `since`: then a caller looks
+        once more before it parks.
+        """
         if self._inbox is not None and self._inbox.is_ready:
-            return False
+            return self._missed_at >= since
         latch = self.port.latch()
         if self._inbox is None or self._inbox.error is not None:
             self._inbox = self.hub.subscribe(self.identity.inbox, self._woken, lambda: self._listening(latch))
@@ -106,6 +110,7 @@ class Core:
     def _woken(self, hint: str | None) -> None:
         """A hint is a ticket: look now; or a ticket and milliseconds: look then."""
         if hint is None:  # something may have been missed: everybody looks
+            self._missed_at = steady()
             for ticket in list(self.latches):
                 self._look(ticket, 0.0)
             return

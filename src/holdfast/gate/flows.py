@@ -136,7 +136,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
                 latch = core.await_hint(ticket)
                 core.telemetry.emit("lock.queued", name=name, position=reply.position, lock_id=lock_id)
                 _refuse_deadlock(core, spec, owner)
-                if await core.listen():
+                if await core.listen(asked.sent_at):
                     continue  # a hint may have passed before we listened
             if not await _nap(core, ticket, latch, reply.recheck_after / 1_000_000, started, wait):
                 raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))

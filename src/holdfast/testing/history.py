@@ -73,12 +73,15 @@ class Snapshot:
     name: str
     seen: Micros
     holders: tuple[str, ...]
-    #: (id, when it entered); who lapsed and came back has entered anew.
+    #: (id, when it entered).
     queue: tuple[tuple[str, Micros], ...]
     #: Those of the queue to whom a place was offered.
     offered: frozenset[str] = frozenset()
     #: Our time before it looked.
     t: float = 0.0
+    #: (id, the end of its life) of those who are not passed over. Who let an offer lapse and asked again in between
+    #: lives longer now. None: not known.
+    awake: frozenset[tuple[str, Micros]] | None = None
 
 
 @dataclass(slots=True)
@@ -253,6 +256,9 @@ def _order(name: str, snapshots: list[Snapshot], holds: list[Hold], permits: int
         while nth < len(grants) and grants[nth].at <= before.seen:
             nth += 1
         stayed = set(before.queue) & {w for w in after.queue if permits == 1 or w[0] not in after.offered}
+        if before.awake is not None and after.awake is not None:
+            awake = {who for who, _ in before.awake & after.awake}
+            stayed = {w for w in stayed if w[0] in awake}
         if not stayed:
             continue
         place = {who: i for i, (who, _) in enumerate(before.queue)}

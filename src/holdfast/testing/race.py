@@ -15,7 +15,7 @@ from pathlib import Path
 import holdfast.sync
 from holdfast.engine.base import Read, Reading, steady
 from holdfast.errors import HoldfastError
-from holdfast.gate.machine import GATE, LIFE, Gate
+from holdfast.gate.machine import GATE, LAPSED, LIFE, Gate
 from holdfast.testing import history
 from holdfast.testing.history import Report, Snapshot
 from holdfast.testing.nemesis import Cut, Fighter, Nemesis, Restart
@@ -198,8 +198,9 @@ class Race:
                         gate.seen,
                         tuple(holder.lock_id for holder in gate.holders),
                         tuple((waiter.lock_id, waiter.since) for waiter in gate.queue),
-                        frozenset(waiter.lock_id for waiter in gate.queue if waiter.offer),
+                        frozenset(waiter.lock_id for waiter in gate.queue if waiter.offer > 0),
                         before,
+                        frozenset((waiter.lock_id, waiter.alive) for waiter in gate.queue if waiter.offer != LAPSED),
                     )
                 )
 

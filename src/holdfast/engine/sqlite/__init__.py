@@ -35,7 +35,7 @@ from holdfast.engine.base import (
 from holdfast.engine.sqlite.schema import connect
 from holdfast.engine.sqlite.writer import Writer
 from holdfast.engine.turn import Asked, Turn, settle
-from holdfast.errors import Closed, HoldfastError, OutcomeUnknown
+from holdfast.errors import Closed, OutcomeUnknown
 
 T = TypeVar("T")
 
@@ -190,7 +190,9 @@ class SqliteEngine:
         for op in ops:
             try:
                 results.append(self._handlers[type(op)](self, db, op, now, wakes))
-            except HoldfastError as error:
+            except sqlite3.Error:  # the file's trouble is everybody's
+                raise
+            except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
                 results.append(error)
         if now > last and not all(map(_is_read, ops)):
             db.execute("UPDATE holdfast_clock SET now = ?, steady = ?", (now, ticks))

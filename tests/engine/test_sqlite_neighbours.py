@@ -1,0 +1,24 @@
+"""Operations of one group commit do not share each other's fate."""
+
+from __future__ import annotations
+
+from holdfast.engine.base import Apply
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.gate.machine import GATE, Acquire, Granted, Who
+
+FAR = 2**62
+
+
+def test_one_bad_operation_does_not_fail_its_neighbours():
+    engine = SqliteEngine(":memory:")
+    good = Acquire(FAR, "t", "t", True, 1, 1_000_000, "inbox", 0, Who())
+    bad = Acquire(FAR, "u", "u", True, 2**70, 1_000_000, "inbox", 0, Who())
+    try:
+        first, second, third = engine.apply_many(
+            [Apply(GATE, "a", good), Apply(GATE, "b", bad), Apply(GATE, "c", good)],
+        )
+    finally:
+        engine.close_blocking()
+    assert isinstance(first, Granted)
+    assert isinstance(second, OverflowError)
+    assert isinstance(third, Granted)
