@@ -22,7 +22,7 @@ NAME, TTL = "handover", 30
 #: How long each holder holds. A poller's holds cover its whole interval (0.1 s), so that chance sets its phase.
 PUSHED, POLLED = (0.02, 0.04), (0.02, 0.12)
 #: How often the last holder looks whether the next one has begun.
-LOOK = 0.0005
+LOOK = 0.001
 
 #: How a contender takes, gives back and sleeps.
 Acts = tuple[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[Any]], Callable[[float], Awaitable[None]]]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.engine.base import Engine, steady
+from holdfast.engine.base import Ears, Engine, steady
 from holdfast.errors import Closed, EngineError
 from holdfast.flow import Latch, Port
 from holdfast.hub.base import Hub, Subscription
@@ -90,10 +90,16 @@ class Core:
         self._missed_at = 0.0
         _CORES.add(self)
 
-    async def listen(self, since: float) -> bool:
-        """Hear this process's inbox. True when a hint may have passed unheard after `since`: then a caller looks
-        once more before it parks.
+    def inbox(self, ears: Ears | None) -> str:
+        """The channel on which a caller is told of its turn."""
+        return ears.channel(self.identity.inbox) if ears else self.identity.inbox
+
+    async def listen(self, ears: Ears | None, since: float) -> bool:
+        """Hear a caller's inbox. True when a hint may have passed unheard after `since`: then it looks once more
+        before it parks.
         """
+        if ears:
+            return ears.of_this_thread().listen(self.inbox(ears), self._woken)
         if self._inbox is not None and self._inbox.is_ready:
             return self._missed_at >= since
         latch = self.port.latch()
@@ -132,9 +138,9 @@ class Core:
             self.look_at[ticket] = min(self.look_at.get(ticket, FOREVER), at)
             latch.set()
 
-    def await_hint(self, ticket: str) -> Latch:
+    def await_hint(self, ears: Ears | None, ticket: str) -> Latch:
         """A latch for a ticket; its time to look is now when its hint came before its reply."""
-        latch = self.latches[ticket] = self.port.latch()
+        latch = self.latches[ticket] = ears.of_this_thread() if ears else self.port.latch()
         if ticket in self._early:
             self._early.pop(ticket, None)
             self.look_at[ticket] = 0.0

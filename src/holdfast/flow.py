@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.engine.base import Apply, Command, Engine, Expired, Micros, Op, Room, steady
+from holdfast.engine.base import Apply, Command, Ears, Engine, Expired, Micros, Op, Room, steady
 from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.telemetry import Telemetry
 
@@ -42,6 +42,10 @@ class Port(Protocol):
     """What a flow may do to the world."""
 
     def latch(self) -> Latch: ...
+
+    def ears(self) -> Ears | None:
+        """Where this caller hears hints by itself; None: the hub hears them for it."""
+        ...
 
     def owner(self) -> object:
         """The task or thread that asks: whoever would wait for itself."""

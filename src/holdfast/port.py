@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from holdfast.engine.base import Engine, Op
+from holdfast.engine.base import Ear, Ears, Engine, Op
 from holdfast.errors import WrongLoop
 from holdfast.flow import Latch, run
 
@@ -83,6 +83,9 @@ class AsyncPort:
     def latch(self) -> AsyncLatch:
         return AsyncLatch(self._loop or self.loop(), self._thread)
 
+    def ears(self) -> None:
+        """The loop hears for everybody."""
+
     def owner(self) -> object:
         return asyncio.current_task()
 
@@ -139,6 +142,9 @@ class BlockingPort:
     def latch(self) -> BlockingLatch:
         return BlockingLatch()
 
+    def ears(self) -> Ears | None:
+        return self._engine.thread_ears()
+
     def owner(self) -> object:
         return threading.current_thread()
 
@@ -157,8 +163,7 @@ class BlockingPort:
         return answers
 
     async def park(self, latch: Latch, timeout: float | None) -> bool:
-        assert isinstance(latch, BlockingLatch)  # noqa: S101 - made by this port
-        return latch.wait(timeout)
+        return cast("BlockingLatch | Ear", latch).wait(timeout)
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this port is the blocking one

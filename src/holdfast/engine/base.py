@@ -178,6 +178,30 @@ class Ping(Op[Micros], frozen=True):
     """Reach the engine; answers its clock."""
 
 
+class Ear(Protocol):
+    """A thread's own ear: a latch that also hears the thread's inbox."""
+
+    def listen(self, channel: str, on_hint: Callable[[str | None], None]) -> bool:
+        """Hear a channel. True when that is new, so something may have passed unheard."""
+        ...
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def wait(self, timeout: float | None) -> bool: ...
+
+
+class Ears(Protocol):
+    """The ears of an engine's threads."""
+
+    def of_this_thread(self) -> Ear: ...
+
+    def channel(self, inbox: str) -> str:
+        """This thread's own channel below the process's inbox."""
+        ...
+
+
 class Engine(Protocol):
     """Carries out operations on its own clock. Each is atomic; a batch is not one transaction to its callers,
     only one trip. Two operations on one name never interleave.
@@ -207,6 +231,10 @@ class Engine(Protocol):
 
     def correct(self, now: Micros) -> None:
         """The engine said what time it is: correct the estimate."""
+        ...
+
+    def thread_ears(self) -> Ears | None:
+        """Where a thread can wait for hints on its own connection; None: the hub's thread wakes it."""
         ...
 
     async def open(self) -> None:

@@ -102,6 +102,8 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
     max_waiters = spec.max_waiters if wait is None or wait > 0 else 0
     latch: Latch | None = None
     under_way = doubt = 0
+    ears = core.port.ears() if max_waiters else None
+    inbox = core.inbox(ears) if max_waiters else ""
     try:
         while True:
             under_way = deadline(core.engine)
@@ -115,7 +117,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
                     spec.exclusive,
                     spec.capacity,
                     ttl,
-                    core.identity.inbox,
+                    inbox,
                     max_waiters,
                     who,
                 ),
@@ -133,11 +135,11 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             if type(reply) is not Queued:
                 raise _refusal(spec, reply)
             if latch is None:
-                latch = core.await_hint(ticket)
+                latch = core.await_hint(ears, ticket)
                 core.telemetry.emit("lock.queued", name=name, position=reply.position, lock_id=lock_id)
                 _refuse_deadlock(core, spec, owner)
-                if await core.listen(asked.sent_at):
-                    continue  # a hint may have passed before we listened
+            if await core.listen(ears, asked.sent_at):
+                continue  # a hint may have passed before we listened
             if not await _nap(core, ticket, latch, reply.recheck_after / 1_000_000, started, wait):
                 raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
     except BaseException as error:

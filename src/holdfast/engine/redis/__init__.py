@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -27,6 +28,7 @@ from holdfast.engine.redis.address import Address
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import STALE, Hello, Refusal, pack, refused
+from holdfast.engine.redis.thread_ear import ThreadEars
 from holdfast.errors import Closed, EngineError
 
 T = TypeVar("T")
@@ -63,6 +65,9 @@ class RedisEngine:
         self._threads = threading.local()
         self._links: set[BlockingLink] = set()
         self._links_lock = threading.Lock()
+        self._ears = ThreadEars(self._thread_link)
+        #: Known from the first connection on.
+        self._resp3 = False
         self._closed = False
 
     # ── doors ──
@@ -167,6 +172,10 @@ class RedisEngine:
             self.observe("connected")
         return link
 
+    def thread_ears(self) -> ThreadEars | None:
+        """Where threads may wait on their own connections: RESP3, without TLS, on a system with eventfd."""
+        return self._ears if self._resp3 and self.tls is None and hasattr(os, "eventfd") else None
+
     # ── the clock ──
 
     def key(self, room: str, name: str) -> str:
@@ -183,6 +192,7 @@ class RedisEngine:
     def _learn(self, hello: Hello | None, at: float) -> None:
         if hello is not None:
             self._offset = hello.now / 1_000_000 - at
+            self._resp3 = hello.resp3
 
     # ── operations as conversations ──
 
@@ -280,6 +290,7 @@ class RedisEngine:
         self._links = set()
         self._links_lock = threading.Lock()
         self._threads = threading.local()
+        self._ears = ThreadEars(self._thread_link)
         self._link = None
         self._connecting = None
 

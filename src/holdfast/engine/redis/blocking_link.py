@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import struct
+from collections.abc import Callable
 from typing import Any
+
+import hiredis
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.link import Hello, new_reader, sign_in
+from holdfast.engine.redis.link import Hello, is_push, new_reader, pack, sign_in
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 CHUNK = 65536
@@ -26,7 +30,9 @@ class BlockingLink:
         patience = patience or address.connect_timeout
         self.address = address
         self._reader = new_reader()
-        self._timeout: float | None = patience
+        self._timeout = 0.0
+        self._tls = tls is not None
+        self._on_push: Callable[[list[Any]], None] | None = None
         self._sock: socket.socket | None = None
         try:
             sock = socket.create_connection((address.host, address.port), timeout=patience)
@@ -46,8 +52,6 @@ class BlockingLink:
                     break
                 started = steady()
             self.connected_at = (started + steady()) / 2
-            self._timeout = None
-            sock.settimeout(address.timeout)
         except BaseException as error:
             self.close()
             if isinstance(error, (OSError, OutcomeUnknown)):
@@ -67,18 +71,12 @@ class BlockingLink:
         sock = self._sock
         if sock is None:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
-        if timeout != self._timeout:
-            self._timeout = timeout
-            sock.settimeout(timeout if timeout is not None else self.address.timeout)
-        reader = self._reader
+        self._within(sock, timeout if timeout is not None else self.address.timeout)
         replies: list[Any] = []
         try:
             sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
             while True:
-                reply = reader.gets()
-                while reply is not False:
-                    replies.append(reply)
-                    reply = reader.gets()
+                self._gather(replies)
                 if len(replies) == len(requests):
                     return replies
                 if len(replies) > len(requests):
@@ -86,13 +84,62 @@ class BlockingLink:
                 data = sock.recv(CHUNK)
                 if not data:
                     raise ConnectionResetError("closed by the server")
-                reader.feed(data)
+                self._reader.feed(data)
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):
-                why = "no reply in time" if isinstance(error, TimeoutError) else str(error)
+                why = "no reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else str(error)
                 raise OutcomeUnknown(f"{self.address}: {why}") from error
             raise
+
+    def _within(self, sock: socket.socket, timeout: float) -> None:
+        """How long the socket waits. The kernel's own time-out spares the poll that Python's needs before each call."""
+        if timeout == self._timeout:
+            return
+        self._timeout = timeout
+        if self._tls:
+            sock.settimeout(timeout)
+            return
+        sock.settimeout(None)
+        value = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000) or 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def _gather(self, replies: list[Any]) -> None:
+        """Everything that has come: messages to whoever listens here, the rest to `replies`."""
+        reader, on_push = self._reader, self._on_push
+        reply = reader.gets()
+        while reply is not False:
+            if on_push is not None and is_push(reply):
+                on_push(reply)
+            else:
+                replies.append(reply)
+            reply = reader.gets()
+
+    def subscribe(self, channel: str, on_push: Callable[[list[Any]], None]) -> None:
+        """Hear a channel between commands (RESP3 only). Returns when the server has confirmed it."""
+        confirmed: list[Any] = []
+        self._on_push = confirmed.append
+        self.call_many([pack("SUBSCRIBE", channel) + pack("PING")])  # one reply: the confirmation is a message
+        self._on_push = on_push
+        for push in confirmed:
+            on_push(push)
+
+    def take_pushes(self) -> None:
+        """Hand over the messages that are here. Trouble closes the link; the next command tells."""
+        if self._sock is None:
+            return
+        try:
+            data = self._sock.recv(CHUNK, socket.MSG_DONTWAIT)
+            replies: list[Any] = []
+            self._reader.feed(data)
+            self._gather(replies)
+            if replies or not data:
+                raise ConnectionError("closed by the server, or a reply that nobody asked for")
+        except BlockingIOError:
+            pass
+        except (OSError, hiredis.ProtocolError):
+            self.close()
 
     def write(self, request: bytes) -> None:
         """Send what has no reply of its own. Trouble shows at the next receive."""
@@ -105,21 +152,16 @@ class BlockingLink:
         sock = self._sock
         if sock is None:
             raise ConnectionResetError("closed")
-        if timeout != self._timeout:
-            self._timeout = timeout
-            sock.settimeout(timeout)
+        self._within(sock, timeout)
         try:
             data = sock.recv(CHUNK)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             return None
         if not data:
             raise ConnectionResetError("closed by the server")
         self._reader.feed(data)
         replies: list[Any] = []
-        reply = self._reader.gets()
-        while reply is not False:
-            replies.append(reply)
-            reply = self._reader.gets()
+        self._gather(replies)
         return replies
 
     def close(self) -> None:

@@ -61,6 +61,8 @@ class Hello:
     server: str
     version: tuple[int, ...]
     now: int
+    #: Whether messages may come on a connection that sends commands.
+    resp3: bool = False
 
 
 def sign_in(address: Address, client_name: str) -> Generator[list[bytes], list[Any], Hello]:
@@ -94,7 +96,7 @@ def sign_in(address: Address, client_name: str) -> Generator[list[bytes], list[A
         )
     match replies[-1]:
         case [bytes() as seconds, bytes() as micros] if seconds.isdigit() and micros.isdigit():
-            return Hello(server, version, int(seconds) * 1_000_000 + int(micros))
+            return Hello(server, version, int(seconds) * 1_000_000 + int(micros), fields.get("proto") == "3")
         case _:
             raise EngineRefused(f"{address} does not answer as Redis does")
 

@@ -1,0 +1,85 @@
+"""How a blocked thread is woken without a second thread: its own connection hears its inbox.
+
+RESP3 lets a connection that sends commands also receive messages. A thread that waits for a lock reads them itself,
+which saves a switch between threads on every hand-over.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from holdfast.engine.redis.blocking_link import BlockingLink
+
+
+class ThreadEar:
+    """One thread's connection as an ear, and as the latch that it waits on. Set from any thread."""
+
+    def __init__(self, link: Callable[[], BlockingLink]) -> None:
+        self._link_of_thread = link
+        self._link: BlockingLink | None = None
+        self._channel = b""
+        self._on_hint: Callable[[str | None], None] = lambda _: None
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def listen(self, channel: str, on_hint: Callable[[str | None], None]) -> bool:
+        """Hear `channel` on this thread's connection. True when that is new: something may have passed unheard."""
+        link = self._link_of_thread()
+        if link is self._link:
+            return False
+        self._channel = channel.encode()
+        self._on_hint = on_hint
+        link.subscribe(channel, self._heard)
+        self._link = link
+        return True
+
+    def _heard(self, push: list[Any]) -> None:
+        if push[0] == b"message" and push[1] == self._channel:
+            self._on_hint(push[2].decode(errors="replace"))
+
+    # ── a latch ──
+
+    def set(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    def clear(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for a message, for `set`, or until the time is over."""
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        link = self._link
+        if link is not None and link.ready:
+            poll.register(link.fileno(), select.POLLIN)
+        ready = poll.poll(None if timeout is None else timeout * 1000 + 0.5)
+        for fd, _ in ready:
+            if link is not None and fd == link.fileno():
+                link.take_pushes()
+        return bool(ready)
+
+    def __del__(self) -> None:
+        os.close(self._bell)
+
+
+class ThreadEars:
+    """Each thread's ear, made when it first waits."""
+
+    def __init__(self, link: Callable[[], BlockingLink]) -> None:
+        self._link = link
+        self._threads = threading.local()
+
+    def of_this_thread(self) -> ThreadEar:
+        ear: ThreadEar | None = getattr(self._threads, "ear", None)
+        if ear is None:
+            ear = self._threads.ear = ThreadEar(self._link)
+        return ear
+
+    @staticmethod
+    def channel(inbox: str) -> str:
+        return f"{inbox}:{threading.get_ident()}"
