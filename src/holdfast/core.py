@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.engine.base import Ears, Engine, steady
-from holdfast.errors import Closed, EngineError
+from holdfast.errors import Closed, EngineError, EngineRefused
 from holdfast.flow import Latch, Port
 from holdfast.hub.base import Hub, Subscription
 from holdfast.keeper import Keeper
@@ -99,7 +99,12 @@ class Core:
         before it parks.
         """
         if ears:
-            return ears.of_this_thread().listen(self.inbox(ears), self._woken)
+            try:
+                return ears.of_this_thread().listen(self.inbox(ears), self._woken)
+            except EngineRefused:
+                return False  # nobody may tell us: then we look by ourselves, as often as the engine says
+            except EngineError:
+                return True  # the next command finds out what is the matter
         if self._inbox is not None and self._inbox.is_ready:
             return self._missed_at >= since
         latch = self.port.latch()

@@ -145,7 +145,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
     except BaseException as error:
         if isinstance(error, EngineUnavailable):  # nothing of the last attempt arrived
             under_way = 0
-        gone_until = max(doubt, under_way)
+        gone_until = max(doubt, under_way, deadline(core.engine) if under_way else 0)  # the clock may be corrected
         if latch is not None or gone_until:
             await core.port.shield(_leave(core, spec, ticket, gone_until))
         raise
@@ -182,17 +182,15 @@ def _who(core: Core, caller: Caller) -> Who:
 
 async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> None:
     """Withdraw, now or (the engine is away) as soon as it can be told."""
-    life = spec.ttl + LIFE / 1_000_000
     command = Withdraw(deadline(core.engine), ticket, gone_until)
     try:
         reply = await core.port.apply(Apply(GATE, spec.name, command))
-    except EngineError:
-        core.keeper.later(Apply(GATE, spec.name, command), steady() + life)
-    else:
         if type(reply) is Expired:
             core.engine.correct(reply.now)
-            again = Withdraw(deadline(core.engine), ticket, gone_until)
+            again = Withdraw(deadline(core.engine), ticket, deadline(core.engine))
             await core.port.apply(Apply(GATE, spec.name, again))
+    except EngineError:
+        core.keeper.later(Apply(GATE, spec.name, command), steady() + spec.ttl + LIFE / 1_000_000)
 
 
 def _own(core: Core, spec: Spec, owner: object) -> Held | None:

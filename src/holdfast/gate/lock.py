@@ -66,13 +66,16 @@ class Lease(Held):
 class Body:
     """The code inside an `async with`: cancelled when its lease is lost, as asyncio.timeout would."""
 
-    __slots__ = ("_cancelling", "_fired", "lease", "task")
+    __slots__ = ("_cancelling", "_fired", "_open", "_outer", "lease", "task")
 
     def __init__(self, lease: Lease, task: asyncio.Task[Any]) -> None:
         self.lease = lease
         self.task = task
         self._cancelling = task.cancelling()
         self._fired = False
+        self._open = True
+        #: A reentrant lease may be watched by a block around this one.
+        self._outer = lease.watcher
         lease.watcher = self._lost
         if lease.state is LOST:
             self._lost()
@@ -81,13 +84,16 @@ class Body:
         self.lease.core.port.signal(self._cancel)
 
     def _cancel(self) -> None:
-        if self.lease.watcher is not None and not self._fired:
+        if self._open and not self._fired:
             self._fired = True
             self.task.cancel()
 
     def close(self) -> bool:
         """The body has ended. True when the cancellation it saw was ours."""
-        self.lease.watcher = None
+        self._open = False
+        self.lease.watcher = self._outer
+        if self._outer is not None and self.lease.state is LOST:
+            self._outer()  # it was lost while this block was the one to be told
         return self._fired and self.task.uncancel() <= self._cancelling
 
 

@@ -7,7 +7,8 @@ A gate has holders and a first-come-first-served queue of tickets. A ticket goes
 and the one command `Acquire` enters, refreshes, polls and confirms. Every command first lets time pass: ended
 leases and dead tickets leave, and freed places are offered in order. An offer occupies its place, so nobody
 barges. A ticket whose offer lapsed keeps its place in the queue but is passed over until it asks again: a dead
-waiter costs one offer window, a sleeping one loses its turn and not its rank.
+waiter costs one offer window (several in a row, at most until a living one's recheck), a sleeping one loses its
+turn and not its rank.
 
 Lock: capacity 1, exclusive. Semaphore: capacity n, shared. Read-write lock: unlimited, readers shared, writers
 exclusive. Times are µs of the engine's clock. `*.lua` beside this file say the same for Redis; a property test

@@ -6,6 +6,7 @@ import asyncio
 import os
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -63,7 +64,8 @@ class RedisEngine:
         self._link: AsyncLink | None = None
         self._connecting: asyncio.Task[AsyncLink] | None = None
         self._threads = threading.local()
-        self._links: set[BlockingLink] = set()
+        #: Weak: a thread that ends takes its connection with it.
+        self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
         self._links_lock = threading.Lock()
         self._ears = ThreadEars(self._thread_link)
         #: Known from the first connection on.
@@ -168,7 +170,7 @@ class RedisEngine:
             self._learn(link.hello, link.connected_at)
             self._threads.link = link
             with self._links_lock:
-                self._links = {link, *(old for old in self._links if old.ready)}
+                self._links.add(link)
             self.observe("connected")
         return link
 
@@ -280,14 +282,13 @@ class RedisEngine:
     def close_blocking(self) -> None:
         self._closed = True
         with self._links_lock:
-            for link in self._links:
+            for link in list(self._links):
                 link.close()
-            self._links = set()
 
     def after_fork(self) -> None:
-        for link in self._links:
+        for link in list(self._links):
             link.close()  # closes the child's copy only; the parent's connection lives on
-        self._links = set()
+        self._links = weakref.WeakSet()
         self._links_lock = threading.Lock()
         self._threads = threading.local()
         self._ears = ThreadEars(self._thread_link)

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast.errors import ConfigError
 
 SCHEMES = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
+LONGEST_TIMEOUT = 3600.0
 OPTIONS = {"timeout", "connect_timeout", "db"}
 
 
@@ -43,14 +44,14 @@ def parse(url: str) -> Address:
     if unknown := set(options) - OPTIONS:
         raise ConfigError(f"{safe}: unknown options {sorted(unknown)}; known are {sorted(OPTIONS)}")
     try:
-        port = parts.port or 6379
+        port = 6379 if parts.port is None else parts.port
         db = int(parts.path.strip("/") or options.get("db", "0"))
         timeout = float(options.get("timeout", "5"))
         connect_timeout = float(options.get("connect_timeout", "2"))
     except ValueError:
         raise ConfigError(f"{safe}: port, database and timeouts are numbers, as in {safe}:6379/0") from None
-    if db < 0 or timeout <= 0 or connect_timeout <= 0:
-        raise ConfigError(f"{safe}: the database is 0 or more and timeouts are above 0")
+    if db < 0 or port <= 0 or not (0 < timeout <= LONGEST_TIMEOUT and 0 < connect_timeout <= LONGEST_TIMEOUT):
+        raise ConfigError(f"{safe}: ports and timeouts are above 0, timeouts at most an hour, databases 0 or more")
     return Address(
         host=parts.hostname or "127.0.0.1",
         port=port,

@@ -13,7 +13,7 @@ import hiredis
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.link import Hello, is_push, new_reader, pack, sign_in
+from holdfast.engine.redis.link import Hello, Refusal, is_push, new_reader, pack, refused, sign_in
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 CHUNK = 65536
@@ -66,8 +66,12 @@ class BlockingLink:
     def fileno(self) -> int:
         return self._sock.fileno() if self._sock is not None else -1
 
-    def call_many(self, requests: list[bytes], timeout: float | None = None) -> list[Any]:
-        """One write, all replies. Raises OutcomeUnknown when they do not all come."""
+    def call_many(
+        self, requests: list[bytes], timeout: float | None = None, *, until: bytes | None = None
+    ) -> list[Any]:
+        """One write, all replies. Raises OutcomeUnknown when they do not all come. `until`: the reply that ends it,
+        of which only the first is answered.
+        """
         sock = self._sock
         if sock is None:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
@@ -77,9 +81,12 @@ class BlockingLink:
             sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
             while True:
                 self._gather(replies)
-                if len(replies) == len(requests):
+                if until is not None:
+                    if until in replies:
+                        return replies[:1]
+                elif len(replies) == len(requests):
                     return replies
-                if len(replies) > len(requests):
+                elif len(replies) > len(requests):
                     raise ConnectionError("more replies than commands")
                 data = sock.recv(CHUNK)
                 if not data:
@@ -117,13 +124,14 @@ class BlockingLink:
             reply = reader.gets()
 
     def subscribe(self, channel: str, on_push: Callable[[list[Any]], None]) -> None:
-        """Hear a channel between commands (RESP3 only). Returns when the server has confirmed it."""
-        confirmed: list[Any] = []
-        self._on_push = confirmed.append
-        self.call_many([pack("SUBSCRIBE", channel) + pack("PING")])  # one reply: the confirmation is a message
+        """Hear a channel between commands (RESP3 only). Returns when the server has confirmed it; raises
+        EngineRefused when it may not be heard.
+        """
         self._on_push = on_push
-        for push in confirmed:
-            on_push(push)
+        # The confirmation is a message, a refusal is a reply: PONG tells that one of the two has come.
+        (answer,) = self.call_many([pack("SUBSCRIBE", channel) + pack("PING")], until=b"PONG")
+        if isinstance(answer, Refusal):
+            raise refused(answer, self.address)
 
     def take_pushes(self) -> None:
         """Hand over the messages that are here. Trouble closes the link; the next command tells."""

@@ -125,6 +125,12 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", text)[:3])
 
 
+def _stumbled(text: str) -> bool:
+    """Whether a script itself failed, not a command it called: only damaged data can make it."""
+    own = re.search(r"user_script:\d+: ", text) is not None
+    return own and not any(word in text for word in ("OOM", "MISCONF", "NOPERM", "The user executing"))
+
+
 def refused(refusal: Refusal, address: Address) -> EngineError:
     """What a server's error reply means for the caller. Never repeats a secret."""
     code, text = refusal.code, str(refusal)
@@ -134,6 +140,6 @@ def refused(refusal: Refusal, address: Address) -> EngineError:
         return EngineUnavailable(f"{address} cannot serve now: {text}")
     if code in ("WRONGPASS", "NOAUTH") or "invalid username-password" in text or "Client sent AUTH" in text:
         return EngineRefused(f"{address} refused the username or password")
-    if code in ("CORRUPT", "WRONGTYPE") or "user_script" in text:  # a script stumbles over damaged data only
+    if code in ("CORRUPT", "WRONGTYPE") or _stumbled(text):
         return CorruptRecord(f"{address} holds a record that cannot be read: {text}")
     return EngineRefused(f"{address} refused: {text}")

@@ -20,26 +20,28 @@ class ThreadEar:
     """One thread's connection as an ear, and as the latch that it waits on. Set from any thread."""
 
     def __init__(self, link: Callable[[], BlockingLink]) -> None:
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._link_of_thread = link
         self._link: BlockingLink | None = None
-        self._channel = b""
-        self._on_hint: Callable[[str | None], None] = lambda _: None
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        #: Whom to tell, by channel: several Holdfasts may share one engine.
+        self._on_hint: dict[bytes, Callable[[str | None], None]] = {}
 
     def listen(self, channel: str, on_hint: Callable[[str | None], None]) -> bool:
         """Hear `channel` on this thread's connection. True when that is new: something may have passed unheard."""
         link = self._link_of_thread()
-        if link is self._link:
+        if link is not self._link:
+            self._link = link
+            self._on_hint.clear()
+        wire = channel.encode()
+        if wire in self._on_hint:
             return False
-        self._channel = channel.encode()
-        self._on_hint = on_hint
         link.subscribe(channel, self._heard)
-        self._link = link
+        self._on_hint[wire] = on_hint
         return True
 
     def _heard(self, push: list[Any]) -> None:
-        if push[0] == b"message" and push[1] == self._channel:
-            self._on_hint(push[2].decode(errors="replace"))
+        if push[0] == b"message" and (on_hint := self._on_hint.get(push[1])):
+            on_hint(push[2].decode(errors="replace"))
 
     # ── a latch ──
 
@@ -61,10 +63,14 @@ class ThreadEar:
         for fd, _ in ready:
             if link is not None and fd == link.fileno():
                 link.take_pushes()
+                if not link.ready:  # deaf now: look at once, and listen again on the next connection
+                    for on_hint in list(self._on_hint.values()):
+                        on_hint(None)
         return bool(ready)
 
     def __del__(self) -> None:
-        os.close(self._bell)
+        if hasattr(self, "_bell"):
+            os.close(self._bell)
 
 
 class ThreadEars:

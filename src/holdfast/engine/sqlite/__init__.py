@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from holdfast.engine.base import (
@@ -55,6 +57,15 @@ def host_ticks() -> Micros:
     return time.monotonic_ns() // 1000
 
 
+@cache
+def host_boot() -> str:
+    """Names this start of this host; the ticks of two starts have nothing to do with each other."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{time.time() - time.monotonic():.0f}"
+
+
 def _still() -> Micros:
     return 0
 
@@ -73,6 +84,7 @@ class SqliteEngine:
         timeout: float = 5.0,
         clock: Callable[[], Micros] | None = None,
         ticks: Callable[[], Micros] | None = None,
+        boot: str | None = None,
     ) -> None:
         self.path = path
         self.namespace = namespace
@@ -81,6 +93,7 @@ class SqliteEngine:
         # A test clock stands still unless its ticks are given too.
         self._clock = clock or host_clock
         self._ticks = ticks or (_still if clock else host_ticks)
+        self._boot = boot if boot is not None else host_boot()
         self._turn = Turn(self._flush)
         self._closed = False
         #: Engine time when we last heard of it: ahead of a host's clock that was set back.
@@ -184,10 +197,11 @@ class SqliteEngine:
     # ── operations, inside a transaction ──
 
     def _work(self, db: sqlite3.Connection, ops: list[Op[Any]]) -> tuple[list[Any], Callable[[], None]]:
-        last, then = db.execute("SELECT now, steady FROM holdfast_clock").fetchone()
+        last, then, boot = db.execute("SELECT now, steady, boot FROM holdfast_clock").fetchone()
         ticks = self._ticks()
         # A clock that was set back neither moves nor stops time: from the last moment on, the steady clock counts.
-        now = max(self._clock(), last + max(0, ticks - then))
+        passed = max(0, ticks - then) if boot == self._boot else 0  # another host's ticks mean nothing here
+        now = max(self._clock(), last + passed)
         results: list[Any] = []
         wakes: list[Wake] = []
         for op in ops:
@@ -197,8 +211,8 @@ class SqliteEngine:
                 raise
             except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
                 results.append(error)
-        if now > last and not all(map(_is_read, ops)):
-            db.execute("UPDATE holdfast_clock SET now = ?, steady = ?", (now, ticks))
+        if not all(map(_is_read, ops)):
+            db.execute("UPDATE holdfast_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
             return results, _nothing
         if self.share_hints:

@@ -6,15 +6,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import ConfigError
 
+LONGEST_TIMEOUT = 3600.0
 SYNCHRONOUS = ("off", "normal", "full", "extra")
 
 
 def parse(url: str) -> tuple[str, str, float]:
     """The path, the level of `synchronous`, and how long to wait for other writers."""
     parts = urlsplit(url)
-    if parts.scheme == "memory":
-        return ":memory:", "full", 5.0
     options = dict(parse_qsl(parts.query))
+    if parts.scheme == "memory":
+        if options or parts.netloc or parts.path.strip("/"):
+            raise ConfigError(f"{url}: memory:// takes no name and no options")
+        return ":memory:", "full", 5.0
     path = unquote(parts.path[1:])
     if parts.netloc or not path:
         raise ConfigError(f"{url}: three slashes and a path, as in sqlite:///holdfast.db or sqlite:////var/lib/app.db")
@@ -25,6 +28,8 @@ def parse(url: str) -> tuple[str, str, float]:
         timeout = float(options.pop("timeout", "5"))
     except ValueError:
         raise ConfigError(f"{url}: timeout is a number of seconds") from None
+    if not 0 < timeout <= LONGEST_TIMEOUT:
+        raise ConfigError(f"{url}: timeout is above 0 and at most {LONGEST_TIMEOUT:g} seconds")
     if options:
         raise ConfigError(f"{url}: unknown options {sorted(options)}; known are synchronous and timeout")
     return path, synchronous, timeout

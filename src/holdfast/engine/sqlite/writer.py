@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.engine.base import Op
 from holdfast.engine.sqlite.schema import is_busy, translate
+from holdfast.errors import Closed, EngineError
 
 #: One transaction takes at most this many operations, so that nobody waits behind a flood.
 LARGEST = 1000
@@ -93,26 +94,27 @@ class Writer:
         self._queue = Queue("")
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._stopped = False
 
     def put(self, ops: list[Op[Any]], answer: Callable[[list[Any]], None]) -> None:
         """Queue a batch; `answer` is called from the writer thread with results or exceptions."""
-        if self._thread is None:
-            self._start()
-        self._inbox.put((ops, answer))
-
-    def _start(self) -> None:
         with self._starting:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="holdfast-sqlite", daemon=True)
-                thread.start()
-                self._thread = thread
+            if not self._stopped:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="holdfast-sqlite", daemon=True)
+                    self._thread.start()
+                self._inbox.put((ops, answer))
+                return
+        answer([Closed("this engine is closed") for _ in ops])
 
     def stop(self) -> None:
         """Finish what was queued, then end. Safe twice."""
         with self._starting:
+            self._stopped = True
             thread, self._thread = self._thread, None
+            if thread is not None:
+                self._inbox.put(None)  # nothing is queued behind it
         if thread is not None:
-            self._inbox.put(None)
             thread.join()
 
     def _run(self) -> None:
@@ -143,7 +145,7 @@ class Writer:
                         self._queue = Queue("" if self._path == ":memory:" else self._path + "-queue")
                     results = self._commit(db, self._queue, ops) if ops else []
                 except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
-                    results = [_own(error, self._path)] * len(ops)
+                    results = [_own(error, self._path) for _ in ops]
                 for batch, answer in batches:
                     mine, results = results[: len(batch)], results[len(batch) :]
                     answer(mine)
@@ -202,4 +204,7 @@ class Writer:
 
 
 def _own(error: Exception, path: str) -> Exception:
-    return translate(error, path) if isinstance(error, sqlite3.Error) else error
+    """An error of its own for each caller: one object raised in several threads grows a confused traceback."""
+    if isinstance(error, sqlite3.Error):
+        return translate(error, path)
+    return type(error)(str(error)) if isinstance(error, EngineError) else error

@@ -1,13 +1,14 @@
 -- Purpose: what every room stands on: machine states, the tag index, hints between processes.
 
--- The latest time seen, by the host's clock and by the clock that is never set, both in µs.
+-- The latest time seen, by the host's clock and by the clock that is never set (of which start of the host), in µs.
 CREATE TABLE holdfast_clock (
     one    INTEGER PRIMARY KEY CHECK (one = 1),
     now    INTEGER NOT NULL,
-    steady INTEGER NOT NULL
+    steady INTEGER NOT NULL,
+    boot   TEXT    NOT NULL
 );
 
-INSERT INTO holdfast_clock VALUES (1, 0, 0);
+INSERT INTO holdfast_clock VALUES (1, 0, 0, '');
 
 CREATE TABLE holdfast_state (
     space      TEXT    NOT NULL,

@@ -1,0 +1,112 @@
+"""A waiting thread hears hints on its own connection, and loses nothing when that connection goes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+import redis
+
+from holdfast import sync
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually
+
+pytestmark = pytest.mark.redis
+#: Far below a waiter's own recheck (10 s).
+SOON = 5.0
+
+
+@pytest.fixture(scope="module")
+def server():
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def raw(server):
+    with redis.Redis(port=server.port) as client:
+        yield client
+
+
+def wait_in_thread(hf, name):
+    """Another thread waits for the lock; answers the thread and when it was granted."""
+    granted: list[float] = []
+
+    def wait():
+        lease = hf.lock(name).acquire(wait=30)
+        granted.append(time.monotonic())
+        lease.release()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert eventually(lambda: hf.locks.inspect(name).waiter_count == 1)
+    return thread, granted
+
+
+def test_a_waiting_thread_hears_by_itself(server, raw):
+    with sync.Holdfast(server.url, namespace="ears1") as hf:
+        lease = hf.lock("x").acquire()
+        thread, granted = wait_in_thread(hf, "x")
+        assert eventually(lambda: raw.pubsub_channels("ears1:inbox:*"))
+        released = time.monotonic()
+        lease.release()
+        thread.join(20)
+        assert granted[0] - released < SOON
+        assert hf.hub.states() == {}
+
+
+def test_a_waiter_whose_connection_is_cut_is_not_deaf(server, raw):
+    with sync.Holdfast(server.url, namespace="ears2") as hf:
+        lease = hf.lock("x").acquire()
+        thread, granted = wait_in_thread(hf, "x")
+        assert eventually(lambda: raw.pubsub_channels("ears2:inbox:*"))
+        raw.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        assert eventually(lambda: raw.pubsub_channels("ears2:inbox:*")), "it listens again"
+        released = time.monotonic()
+        lease.release()
+        thread.join(20)
+        assert granted[0] - released < SOON
+
+
+def test_two_holdfasts_on_one_engine_are_both_told(server):
+    with sync.Holdfast(server.url, namespace="ears3") as one, sync.Holdfast(engine=one.engine) as two:
+        done: list[float] = []
+
+        def visit():
+            for hf in (one, two):
+                hf.lock("x").acquire(wait=30).release()
+                done.append(time.monotonic())
+
+        first = one.lock("x").acquire()
+        thread = threading.Thread(target=visit)
+        thread.start()
+        assert eventually(lambda: one.locks.inspect("x").waiter_count == 1)
+        first.release()
+        assert eventually(lambda: done)
+        started = time.monotonic()
+        thread.join(20)
+        assert done[1] - started < SOON
+
+
+def test_a_user_who_may_not_subscribe_waits_all_the_same(server, raw):
+    raw.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", "-subscribe")
+    url = server.url.replace("redis://", "redis://deaf:pw@")
+    with sync.Holdfast(url, namespace="ears4") as hf:
+        lease = hf.lock("x", ttl=1, renew=False).acquire()
+        thread, granted = wait_in_thread(hf, "x")
+        thread.join(20)
+        assert granted
+        assert lease.is_lost
+
+
+def test_threads_that_end_take_their_connections_with_them(server, raw):
+    with sync.Holdfast(server.url, namespace="ears5") as hf:
+        before = raw.info("clients")["connected_clients"]
+        for _ in range(30):
+            thread = threading.Thread(target=lambda: hf.lock("x").acquire().release())
+            thread.start()
+            thread.join()
+        gc.collect()
+        assert eventually(lambda: raw.info("clients")["connected_clients"] <= before + 5)

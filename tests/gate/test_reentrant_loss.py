@@ -1,0 +1,32 @@
+"""A reentrant lease that is lost ends the body around it, also after an inner block was left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import Holdfast, LeaseLost
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_outer_body_is_cancelled_when_the_lease_is_lost(engine_url, namespace, inside):
+    async def scenario():
+        async with Holdfast(engine_url, namespace=namespace) as hf:
+            reached = []
+
+            async def body():
+                async with hf.lock("x", ttl=0.6, reentrant=True):
+                    async with hf.lock("x", ttl=0.6, reentrant=True):
+                        if inside:
+                            await hf.locks.force_release("x")
+                            await asyncio.sleep(30)
+                    await hf.locks.force_release("x")
+                    await asyncio.sleep(30)
+                    reached.append("end")
+
+            with pytest.raises(LeaseLost):
+                await body()
+            assert not reached
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
