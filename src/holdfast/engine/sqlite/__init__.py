@@ -211,7 +211,7 @@ class SqliteEngine:
                 raise
             except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
                 results.append(error)
-        if not all(map(_is_read, ops)):
+        if (now > last or boot != self._boot) and not all(map(_is_read, ops)):
             db.execute("UPDATE holdfast_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
             return results, _nothing
