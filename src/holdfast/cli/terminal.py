@@ -26,7 +26,7 @@ class Terminal:
 
     @classmethod
     def find(cls) -> Terminal | None:
-        """The terminal of this session, if it has one."""
+        """The controlling terminal, if there is one."""
         try:
             return cls(os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC))
         except OSError:
