@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.base import Expired
+from holdfast.engine.base import Apply, Expired
 from holdfast.errors import EngineRefused, EngineUnavailable, OutcomeUnknown
 from holdfast.flow import PATIENCE_MICROS, ask, run
 from holdfast.gate.machine import GATE, Renew, Renewed
@@ -41,7 +41,7 @@ class Script:
 
 
 def play(script: Script, retries: int = 3):
-    return run(ask(script, script, GATE, "x", Renew(1_000 + PATIENCE_MICROS, "t", 1, 5), retries, Telemetry()))
+    return run(ask(script, script, Apply(GATE, "x", Renew(1_000 + PATIENCE_MICROS, "t", 1, 5)), retries, Telemetry()))
 
 
 def test_a_lost_reply_is_asked_for_again_at_once_with_the_same_command():

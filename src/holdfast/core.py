@@ -125,6 +125,10 @@ class Core:
             for ticket in list(self.latches):
                 self._look(ticket, 0.0)
             return
+        if latch := self.latches.get(hint):
+            self.look_at[hint] = 0.0
+            latch.set()
+            return
         ticket, _, pause = hint.partition(" ")
         if pause:
             if pause.isdecimal():

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.engine.base import Apply, Command, Ears, Engine, Expired, Micros, Op, Room, steady
+from holdfast.engine.base import Apply, Ears, Engine, Expired, Micros, Op, steady
 from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.telemetry import Telemetry
 
@@ -22,6 +22,8 @@ T = TypeVar("T")
 #: A command is of no use to its caller after this many seconds; engines refuse it from then on.
 PATIENCE = 10.0
 PATIENCE_MICROS = int(PATIENCE * 1_000_000)
+#: A command that was made ready in advance is sent as it is while this much of its time is left.
+STILL_FRESH = PATIENCE / 2
 #: Pauses between attempts to reach an engine: the first, and how they grow.
 FIRST_PAUSE, GROWTH = 0.2, 3.0
 #: The pause before a second resend; it doubles.
@@ -80,9 +82,10 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
 
 
 class Asked(Struct, frozen=True, gc=False):
-    """A reply, when the request that got it was sent, and until when earlier copies of it may still act."""
+    """A reply, when its first and its last copy were sent, and until when earlier copies may still act."""
 
     reply: Any
+    began: float
     sent_at: float
     doubt_until: Micros
 
@@ -139,9 +142,7 @@ async def persist(port: Port, op: Op[T], *, retries: int, telemetry: Telemetry) 
             await attempts.failed(error)
 
 
-async def ask(
-    port: Port, engine: Engine, room: Room[Any], name: str, command: Command, retries: int, telemetry: Telemetry
-) -> Asked:
+async def ask(port: Port, engine: Engine, op: Apply, retries: int, telemetry: Telemetry) -> Asked:
     """Send a natural command: one that may safely arrive twice. Lost replies are asked for again until the
     command's `not_after`; an engine that cannot be reached is tried `retries` times more.
     """
@@ -150,18 +151,18 @@ async def ask(
     doubt = corrections = 0
     while True:
         try:
-            reply = await port.apply(Apply(room, name, command))
+            reply = await port.apply(op)
         except (OutcomeUnknown, EngineUnavailable) as error:
             if attempts is None:
-                attempts = Attempts(port, retries, telemetry, f"{room.name} {name}", started)
+                attempts = Attempts(port, retries, telemetry, f"{op.room.name} {op.name}", started)
             await attempts.failed(error)
-            doubt = command.not_after if attempts.doubt else 0
+            doubt = op.command.not_after if attempts.doubt else 0
         else:
             if type(reply) is not Expired:
-                return Asked(reply, sent, doubt)
+                return Asked(reply, started, sent, doubt)
             engine.correct(reply.now)
             corrections += 1
             if corrections > CORRECTIONS:
-                raise EngineUnavailable(f"{room.name} {name!r}: the engine found every attempt too late")
-            command = replace(command, not_after=reply.now + PATIENCE_MICROS)
+                raise EngineUnavailable(f"{op.room.name} {op.name!r}: the engine found every attempt too late")
+            op = Apply(op.room, op.name, replace(op.command, not_after=reply.now + PATIENCE_MICROS))
         sent = steady()

@@ -152,7 +152,8 @@ class BaseLease:
         """It was given back."""
         if self.state is LIVE:
             self.state = RELEASED
-            self._end()
+            if self._on_end:
+                self._end()
 
     def _end(self) -> None:
         callbacks, self._on_end = self._on_end, []

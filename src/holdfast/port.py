@@ -149,11 +149,7 @@ class BlockingPort:
         return threading.current_thread()
 
     async def apply(self, op: Op[T]) -> T:
-        (answer,) = self._engine.apply_many([op])
-        if isinstance(answer, BaseException):
-            raise answer
-        result: T = answer
-        return result
+        return self._engine.apply(op)
 
     async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
         answers = self._engine.apply_many(ops)

@@ -263,10 +263,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
     def open(self) -> Self:
         """Reach the engine now instead of at first use."""
         self._core.check_open()
-        (answer,) = self._core.engine.apply_many([Ping()])
-        if isinstance(answer, BaseException):
-            raise answer
-        self._core.engine.correct(answer)
+        self._core.engine.correct(self._core.engine.apply(Ping()))
         return self
 
     def close(self) -> None:

@@ -33,6 +33,29 @@ async def closing(link):
     await asyncio.sleep(0)
 
 
+def test_hand_overs_among_other_commands_never_cross_replies(holdfast_redis):
+    """Some travel with an extra command whose reply is nobody's; which ones depends on what is under way."""
+
+    async def crowd():
+        link = await connect(holdfast_redis.url)
+        dice = random.Random(2)
+
+        async def echo(n):
+            await asyncio.sleep(dice.uniform(0, 0.002))
+            send = link.hand_over if n % 2 else link.send
+            assert await send(pack("ECHO", str(n))) == str(n).encode()
+
+        await asyncio.gather(*[echo(n) for n in range(500)])
+        for n in range(50):
+            assert await link.hand_over(pack("ECHO", str(n))) == str(n).encode()
+        link.abort()
+        with pytest.raises(EngineUnavailable):
+            await link.hand_over(pack("ECHO", "late"))
+        await closing(link)
+
+    asyncio.run(crowd())
+
+
 def test_a_storm_of_cancels_never_crosses_replies(holdfast_redis):
     async def storm():
         link = await connect(holdfast_redis.url)

@@ -101,6 +101,16 @@ def test_a_user_who_may_not_subscribe_waits_all_the_same(server, raw):
         assert lease.is_lost
 
 
+def test_a_user_who_may_not_ping_hands_over_all_the_same(server, raw):
+    raw.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-ping")
+    url = server.url.replace("redis://", "redis://mute:pw@")
+    with sync.Holdfast(url, namespace="ears6") as hf:
+        for _ in range(3):
+            released = hf.lock("x").acquire().release()
+            assert released.released
+            assert not released.idempotent
+
+
 def test_threads_that_end_take_their_connections_with_them(server, raw):
     with sync.Holdfast(server.url, namespace="ears5") as hf:
         before = raw.info("clients")["connected_clients"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.engine.base import Apply
+from holdfast.engine.base import Apply, only
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 
 class Fault:
-    """Stands before an engine's `apply_many`. `lose(Command)`: it happens, but the next answer is lost."""
+    """Stands before a blocking engine's doors. `lose(Command)`: it happens, but the next answer is lost."""
 
     def __init__(self, engine):
         self._apply_many = engine.apply_many
         engine.apply_many = self
+        engine.apply = lambda op: only(self([op]))
         self._losing = []
         self.away = False
         #: Every operation whose answer was lost.

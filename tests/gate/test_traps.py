@@ -97,17 +97,17 @@ def test_a_crash_before_the_lock_is_taken_leaves_no_more_than_a_note(engine_url,
     """The execution's index is written first, so that clean-up can find too much but never too little."""
     hf = connect(engine_url, profile=Policy(lock_retries=0))
     crash = RuntimeError("killed here")
-    before = hf.engine.apply_many
+    before = hf.engine.apply
 
-    def crash_at_acquire(ops, timeout=None):
-        if any(isinstance(getattr(op, "command", None), Acquire) for op in ops):
+    def crash_at_acquire(op):
+        if isinstance(getattr(op, "command", None), Acquire):
             raise crash
-        return before(ops, timeout)
+        return before(op)
 
-    hf.engine.apply_many = crash_at_acquire
+    hf.engine.apply = crash_at_acquire
     with pytest.raises(RuntimeError):
         hf.lock(NAME).acquire(execution_id="execution")
-    hf.engine.apply_many = before
+    hf.engine.apply = before
     assert not hf.locks.inspect(NAME).held
     assert hf.engine.apply_many([Tagged(GATE, "execution")]) == [[NAME]]
     assert not hf.locks.cleanup("execution").cleaned

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -57,6 +57,9 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     """
 
     not_after: Micros
+
+    #: Whether it frees something that others wait for: then they are told before its sender is answered.
+    hands_over: ClassVar[bool] = False
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, tag="expired"):
@@ -120,6 +123,8 @@ class Apply(Op[Any], frozen=True, gc=False):
     room: Room[Any]
     name: str
     command: Command
+    #: What `Engine.prepare` has made of it.
+    wire: bytes = b""
 
 
 class Reading(msgspec.Struct, Generic[S], frozen=True):
@@ -202,6 +207,14 @@ class Ears(Protocol):
         ...
 
 
+def only(answers: list[Any]) -> Any:
+    """The one answer of a batch of one."""
+    (answer,) = answers
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
 class Engine(Protocol):
     """Carries out operations on its own clock. Each is atomic; a batch is not one transaction to its callers,
     only one trip. Two operations on one name never interleave.
@@ -213,6 +226,14 @@ class Engine(Protocol):
 
     def submit(self, op: Op[T]) -> Awaitable[T]:
         """From the event loop: all operations of one loop turn travel together."""
+        ...
+
+    def prepare(self, op: Apply) -> Apply:
+        """Do now what need not wait until it is sent: a caller that sleeps first has the time."""
+        ...
+
+    def apply(self, op: Op[T]) -> T:
+        """From a thread: one operation."""
         ...
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:

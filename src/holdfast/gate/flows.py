@@ -20,7 +20,7 @@ from holdfast.errors import (
     QueueFull,
     WouldDeadlock,
 )
-from holdfast.flow import Asked, Latch, ask, deadline, persist
+from holdfast.flow import STILL_FRESH, Asked, Latch, ask, deadline, persist
 from holdfast.gate.held import Held
 from holdfast.gate.machine import (
     DAY,
@@ -42,7 +42,7 @@ from holdfast.gate.machine import Held as HeldReply
 from holdfast.gate.machine import Released as ReleasedReply
 from holdfast.gate.view import Released, first
 from holdfast.inputs import micros
-from holdfast.lease import LOST
+from holdfast.lease import LIVE, LOST
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Held)
@@ -74,7 +74,7 @@ NOBODY = Caller()
 
 
 def send(core: Core, name: str, command: Command) -> Coroutine[Any, Any, Asked]:
-    return ask(core.port, core.engine, GATE, name, command, core.policy.lock_retries, core.telemetry)
+    return ask(core.port, core.engine, Apply(GATE, name, command), core.policy.lock_retries, core.telemetry)
 
 
 def carry_out(core: Core, op: Op[T]) -> Coroutine[Any, Any, T]:
@@ -104,24 +104,17 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
     under_way = doubt = 0
     ears = core.port.ears() if max_waiters else None
     inbox = core.inbox(ears) if max_waiters else ""
+    exclusive, capacity = spec.exclusive, spec.capacity
+
+    def step() -> Apply:
+        not_after = deadline(core.engine)
+        return Apply(GATE, name, Acquire(not_after, ticket, lock_id, exclusive, capacity, ttl, inbox, max_waiters, who))
+
+    op = step()
     try:
         while True:
-            under_way = deadline(core.engine)
-            asked = await send(
-                core,
-                name,
-                Acquire(
-                    under_way,
-                    ticket,
-                    lock_id,
-                    spec.exclusive,
-                    spec.capacity,
-                    ttl,
-                    inbox,
-                    max_waiters,
-                    who,
-                ),
-            )
+            under_way = op.command.not_after
+            asked = await ask(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
             under_way = 0
             doubt = max(doubt, asked.doubt_until)
             reply = asked.reply
@@ -138,10 +131,13 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
                 latch = core.await_hint(ears, ticket)
                 core.telemetry.emit("lock.queued", name=name, position=reply.position, lock_id=lock_id)
                 _refuse_deadlock(core, spec, owner)
+            op, ready = core.engine.prepare(step()), steady()  # there is time now, and none at the hand-over
             if await core.listen(ears, asked.sent_at):
                 continue  # a hint may have passed before we listened
             if not await _nap(core, ticket, latch, reply.recheck_after / 1_000_000, started, wait):
                 raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
+            if steady() - ready > STILL_FRESH:
+                op = step()
     except BaseException as error:
         if isinstance(error, EngineUnavailable):  # nothing of the last attempt arrived
             under_way = 0
@@ -167,7 +163,8 @@ async def _nap(core: Core, ticket: str, latch: Latch, nap: float, started: float
             core.look_at.pop(ticket, None)
             return True
         await core.port.park(latch, look_at - now if ends is None else min(look_at, ends) - now)
-        core.check_open()
+        if core.closed:
+            core.check_open()
         latch.clear()
 
 
@@ -195,14 +192,14 @@ async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> Non
 
 def _own(core: Core, spec: Spec, owner: object) -> Held | None:
     for lease in core.held.get((spec.name, owner), ()):
-        if isinstance(lease, Held) and lease.exclusive == spec.exclusive and not lease.is_lost:
+        if isinstance(lease, Held) and lease.exclusive == spec.exclusive and lease.state is LIVE and not lease.is_lost:
             return lease
     return None
 
 
 def _refuse_deadlock(core: Core, spec: Spec, owner: object) -> None:
     """Nobody else can end this wait: say so instead of waiting for ever."""
-    mine = [x for x in core.held.get((spec.name, owner), ()) if isinstance(x, Held) and not x.is_lost]
+    mine = [x for x in core.held.get((spec.name, owner), ()) if isinstance(x, Held) and x.state is LIVE]
     if not mine:
         return
     if spec.exclusive or mine[0].exclusive or (spec.capacity != UNLIMITED and len(mine) >= spec.capacity):
@@ -283,8 +280,7 @@ async def leave_body(lease: Held) -> LeaseLost | None:
 async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
     """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
     core = lease.core
-    ours = not lease.is_lost
-    core.let_go(lease)
+    state = lease.state
     lease.finish()
     command = Release(deadline(core.engine), lease.ticket, lease.id, lease.fence, lease.doubt_until)
     try:
@@ -293,11 +289,13 @@ async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
         core.keeper.later(Apply(GATE, lease.name, command), max(lease.deadline, steady()) + 1.0)
         core.telemetry.emit("lock.release_deferred", name=lease.name, fence=lease.fence)
         raise
+    finally:
+        core.let_go(lease)  # not before: the next holder waits for the request, nobody for this
     lease.confirmed = True
     core.telemetry.counts["lock.released"] += 1
     if core.telemetry.active:
         core.telemetry.tell("lock.released", name=lease.name, fence=lease.fence)
     reply: ReleasedReply | Absent | Foreign = asked.reply
-    if asked.doubt_until and ours and type(reply) is not ReleasedReply:
+    if asked.doubt_until and type(reply) is not ReleasedReply and state is not LOST and asked.began < lease.deadline:
         return ReleasedReply(lease.id)  # it was ours when the first copy left, so that copy did it or time has
     return reply

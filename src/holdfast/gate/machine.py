@@ -17,6 +17,8 @@ holds both against each other.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -125,6 +127,8 @@ class Release(Command, frozen=True, array_like=True):
     fence: int
     #: Copies of this ticket's Acquire may be under way until then; 0 when there are none.
     gone_until: Micros
+
+    hands_over: ClassVar[bool] = True
 
 
 class Withdraw(Command, frozen=True, array_like=True):

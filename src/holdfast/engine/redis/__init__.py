@@ -22,13 +22,14 @@ from holdfast.engine.base import (
     Tag,
     Tagged,
     Untag,
+    only,
     steady,
 )
 from holdfast.engine.redis import keys, scripts
 from holdfast.engine.redis.address import Address
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import STALE, Hello, Refusal, pack, refused
+from holdfast.engine.redis.link import AFTER_YOU, STALE, Hello, Refusal, pack, refused
 from holdfast.engine.redis.thread_ear import ThreadEars
 from holdfast.errors import Closed, EngineError
 
@@ -79,7 +80,8 @@ class RedisEngine:
         if link is None or not link.ready:
             link = await self._connected()
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
-            raw = await link.send(self._request(op))
+            request = op.wire or self._request(op)
+            raw = await (link.hand_over(request) if op.command.hands_over else link.send(request))
             if type(raw) is bytes:
                 answer: T = op.room.decode_reply(raw)
                 return answer
@@ -95,9 +97,12 @@ class RedisEngine:
         except Refusal as refusal:
             raise self._refused(refusal, link) from None
 
+    def prepare(self, op: Apply) -> Apply:
+        return Apply(op.room, op.name, op.command, self._request(op))
+
     def _request(self, op: Apply) -> bytes:
         room, command = op.room, op.command
-        key = keys.state(self.namespace, room.name, op.name).encode()
+        key = keys.wire_state(self.namespace, room.name, op.name)
         return scripts.of_command(room, type(command)).call(key, room.encode(command))
 
     def _refused(self, refusal: Refusal, link: AsyncLink | BlockingLink) -> EngineError:
@@ -127,17 +132,25 @@ class RedisEngine:
         if not task.cancelled():
             task.exception()  # looked at, so that nobody is warned when all callers have gone
 
+    def apply(self, op: Op[T]) -> T:
+        if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
+            link = getattr(self._threads, "link", None)
+            if link is None or not link.ready:
+                link = self._thread_link()
+            request = op.wire or self._request(op)
+            raw = link.call_many([AFTER_YOU, request] if op.command.hands_over else [request])[-1]
+            if type(raw) is bytes:
+                answer: T = op.room.decode_reply(raw)
+                return answer
+            if raw.code != "NOSCRIPT":
+                raise self._refused(raw, link)
+        return cast("T", only(self.apply_many([op])))
+
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
         """All operations in one trip; a second one for scripts the server had not seen."""
         answers: list[Any] = [UNANSWERED] * len(ops)
         try:
             link = self._thread_link(timeout)
-            if len(ops) == 1 and type(op := ops[0]) is Apply and self._test_clock is None:
-                (raw,) = link.call_many([self._request(op)], timeout)
-                if type(raw) is bytes:
-                    return [op.room.decode_reply(raw)]
-                if raw.code != "NOSCRIPT":
-                    return [self._refused(raw, link)]
             talks = [(i, self._talk(op)) for i, op in enumerate(ops)]
             asked = [(i, talk, next(talk)) for i, talk in talks]
             while asked:
@@ -232,13 +245,13 @@ class RedisEngine:
 
     def _apply(self, op: Apply) -> Talk:
         room = op.room
-        key = keys.state(self.namespace, room.name, op.name).encode()
+        key = keys.wire_state(self.namespace, room.name, op.name)
         script = scripts.of_command(room, type(op.command))
         reply = yield from self._run(script, key, (room.encode(op.command), *self._clock_args()))
         return room.decode_reply(reply)
 
     def _read(self, op: Read) -> Talk:
-        key = keys.state(self.namespace, op.room.name, op.name).encode()
+        key = keys.wire_state(self.namespace, op.room.name, op.name)
         seconds, micros, raw = yield from self._run(scripts.own("read"), key, (b"", *self._clock_args()))
         now = int(seconds) * 1_000_000 + int(micros)
         return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)

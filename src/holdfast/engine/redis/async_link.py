@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.link import Hello, is_push, new_reader, sign_in
+from holdfast.engine.redis.link import AFTER_YOU, Hello, is_push, new_reader, sign_in
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 #: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
@@ -43,6 +43,9 @@ class AsyncLink(asyncio.Protocol):
         self._fd = -1
         self._watching: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = loop.create_future()
+        #: Stands for a reply that nobody wants.
+        self._nobody: asyncio.Future[Any] = loop.create_future()
+        self._nobody.cancel()
         #: For a subscription: takes what the server sends unasked.
         self.on_push: Callable[[list[Any]], None] | None = None
 
@@ -74,6 +77,13 @@ class AsyncLink(asyncio.Protocol):
         link.ready = True
         return link
 
+    def hand_over(self, request: bytes) -> asyncio.Future[Any]:
+        """Send a command whose effect others wait for; they hear of it first."""
+        if not self._pending and not self.closed.done():
+            self._pending.append(self._nobody)
+            request = AFTER_YOU + request
+        return self.send(request)
+
     def send(self, request: bytes) -> asyncio.Future[Any]:
         future = self._loop.create_future()
         if self.closed.done():
@@ -92,11 +102,12 @@ class AsyncLink(asyncio.Protocol):
 
     def _put(self, request: bytes, future: asyncio.Future[Any]) -> None:
         pending, out = self._pending, self._out
-        if not pending:
+        lone = not pending or (len(pending) == 1 and pending[0] is self._nobody)
+        if lone:
             self._progress = self._loop.time()
         pending.append(future)
         out.append(request)
-        if self._fd >= 0 and (len(pending) == 1 or len(out) >= BURST):
+        if self._fd >= 0 and (lone or len(out) >= BURST):
             self._write_now()
         if len(out) == 1:
             self._loop.call_soon(self._flush)

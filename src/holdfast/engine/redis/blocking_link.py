@@ -34,6 +34,7 @@ class BlockingLink:
         self._tls = tls is not None
         self._on_push: Callable[[list[Any]], None] | None = None
         self._sock: socket.socket | None = None
+        self.ready = False
         try:
             sock = socket.create_connection((address.host, address.port), timeout=patience)
             self._sock = sock
@@ -52,16 +53,13 @@ class BlockingLink:
                     break
                 started = steady()
             self.connected_at = (started + steady()) / 2
+            self.ready = True
         except BaseException as error:
             self.close()
             if isinstance(error, (OSError, OutcomeUnknown)):
                 why = "no answer in time" if isinstance(error, TimeoutError) else str(error)
                 raise EngineUnavailable(f"cannot reach {address}: {why}") from error
             raise
-
-    @property
-    def ready(self) -> bool:
-        return self._sock is not None
 
     def fileno(self) -> int:
         return self._sock.fileno() if self._sock is not None else -1
@@ -75,11 +73,18 @@ class BlockingLink:
         sock = self._sock
         if sock is None:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
-        self._within(sock, timeout if timeout is not None else self.address.timeout)
+        if timeout is None:
+            timeout = self.address.timeout
+        if timeout != self._timeout:
+            self._within(sock, timeout)
         replies: list[Any] = []
         try:
-            sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
+            sock.sendall(b"".join(requests))
             while True:
+                data = sock.recv(CHUNK)
+                if not data:
+                    raise ConnectionResetError("closed by the server")
+                self._reader.feed(data)
                 self._gather(replies)
                 if until is not None:
                     if until in replies:
@@ -88,10 +93,6 @@ class BlockingLink:
                     return replies
                 elif len(replies) > len(requests):
                     raise ConnectionError("more replies than commands")
-                data = sock.recv(CHUNK)
-                if not data:
-                    raise ConnectionResetError("closed by the server")
-                self._reader.feed(data)
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):
@@ -101,8 +102,6 @@ class BlockingLink:
 
     def _within(self, sock: socket.socket, timeout: float) -> None:
         """How long the socket waits. The kernel's own time-out spares the poll that Python's needs before each call."""
-        if timeout == self._timeout:
-            return
         self._timeout = timeout
         if self._tls:
             sock.settimeout(timeout)
@@ -160,7 +159,8 @@ class BlockingLink:
         sock = self._sock
         if sock is None:
             raise ConnectionResetError("closed")
-        self._within(sock, timeout)
+        if timeout != self._timeout:
+            self._within(sock, timeout)
         try:
             data = sock.recv(CHUNK)
         except (TimeoutError, BlockingIOError):
@@ -173,6 +173,7 @@ class BlockingLink:
         return replies
 
     def close(self) -> None:
+        self.ready = False
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()

@@ -7,6 +7,7 @@ Braces and percent signs in names are escaped, so no name can end the tag early 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _GLOB = re.compile(r"[*?\[\]\\^-]")
 
@@ -24,6 +25,12 @@ def unescape(text: str) -> str:
 def state(namespace: str, room: str, name: str) -> str:
     """A machine's record."""
     return f"{namespace}:{room}:{{{escape(name)}}}"
+
+
+@lru_cache(maxsize=1024)
+def wire_state(namespace: str, room: str, name: str) -> bytes:
+    """The same as it travels. Names come again: at least once to take and once to give back."""
+    return state(namespace, room, name).encode()
 
 
 def tag(namespace: str, room: str, tag: str) -> str:

@@ -10,7 +10,6 @@ import os
 import select
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from holdfast.engine.redis.blocking_link import BlockingLink
@@ -23,6 +22,10 @@ class ThreadEar:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._link_of_thread = link
         self._link: BlockingLink | None = None
+        self._thread = threading.get_ident()
+        self._set = False
+        #: The bell and the link that is heard now.
+        self._poll: select.poll | None = None
         #: Whom to tell, by channel: several Holdfasts may share one engine.
         self._on_hint: dict[bytes, Callable[[str | None], None]] = {}
 
@@ -31,6 +34,7 @@ class ThreadEar:
         link = self._link_of_thread()
         if link is not self._link:
             self._link = link
+            self._poll = None
             self._on_hint.clear()
         wire = channel.encode()
         if wire in self._on_hint:
@@ -46,27 +50,42 @@ class ThreadEar:
     # ── a latch ──
 
     def set(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        if threading.get_ident() == self._thread:
+            self._set = True  # heard by the thread itself: it need not be woken
+        else:
+            os.eventfd_write(self._bell, 1)
 
     def clear(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+        """A bell that nobody has heard yet stays rung: it costs one look too many, never one too few."""
+        self._set = False
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for a message, for `set`, or until the time is over."""
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
+        if self._set:
+            return True
         link = self._link
-        if link is not None and link.ready:
-            poll.register(link.fileno(), select.POLLIN)
+        poll = self._poll
+        if poll is None or link is None or not link.ready:
+            poll = self._register(link)
         ready = poll.poll(None if timeout is None else timeout * 1000 + 0.5)
         for fd, _ in ready:
-            if link is not None and fd == link.fileno():
+            if fd == self._bell:
+                os.eventfd_read(fd)
+            elif link is not None:
                 link.take_pushes()
                 if not link.ready:  # deaf now: look at once, and listen again on the next connection
                     for on_hint in list(self._on_hint.values()):
                         on_hint(None)
         return bool(ready)
+
+    def _register(self, link: BlockingLink | None) -> select.poll:
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        self._poll = None
+        if link is not None and link.ready:
+            poll.register(link.fileno(), select.POLLIN)
+            self._poll = poll
+        return poll
 
     def __del__(self) -> None:
         if hasattr(self, "_bell"):

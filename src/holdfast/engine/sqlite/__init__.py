@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from holdfast.engine.base import (
     Apply,
@@ -32,6 +32,7 @@ from holdfast.engine.base import (
     Tagged,
     Untag,
     Wake,
+    only,
     steady,
 )
 from holdfast.engine.sqlite.schema import connect
@@ -145,6 +146,12 @@ class SqliteEngine:
                 loop.call_soon_threadsafe(settle, futures, results)
 
         self._writer.put([op for op, _ in asked], answer)
+
+    def prepare(self, op: Apply) -> Apply:
+        return op
+
+    def apply(self, op: Op[T]) -> T:
+        return cast("T", only(self.apply_many([op])))
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
         if self._closed:
