@@ -13,18 +13,20 @@ import psycopg
 
 from holdfast.engine.base import Apply, Micros, Op, Ping, Publish, Read, Reading, Room, Scan, Tag, Tagged, Untag, Wake
 from holdfast.engine.group import LATER
+from holdfast.engine.postgres.arrays import Array, Bytes, Numbers, Texts
 from holdfast.engine.postgres.session import Session
 
 HOUR = 3_600_000_000
+KINDS: dict[type, type[Array]] = {str: Texts, bytes: Bytes, int: Numbers}
 
 INSERT = b"""
 INSERT INTO holdfast_state (space, room, name)
-SELECT %s, wanted.room, wanted.name FROM unnest(%b::text[], %b::bytea[]) AS wanted (room, name)
+SELECT %s, wanted.room, wanted.name FROM unnest(%b, %b) AS wanted (room, name)
 ON CONFLICT DO NOTHING
 """
 LOOK = b"""
 SELECT state.room, state.name, state.doc
-FROM unnest(%b::text[], %b::bytea[]) AS wanted (room, name)
+FROM unnest(%b, %b) AS wanted (room, name)
 JOIN holdfast_state state ON state.space = %s AND state.room = wanted.room AND state.name = wanted.name
 """
 LOCK = LOOK + b"ORDER BY state.room, state.name FOR UPDATE OF state"
@@ -33,22 +35,22 @@ SKIP = LOCK + b" SKIP LOCKED"
 CLOCK = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 WRITE = b"""
 UPDATE holdfast_state state SET doc = new.doc, keep_until = new.keep_until
-FROM unnest(%b::text[], %b::bytea[], %b::bytea[], %b::bigint[]) AS new (room, name, doc, keep_until)
+FROM unnest(%b, %b, %b, %b) AS new (room, name, doc, keep_until)
 WHERE state.space = %s AND state.room = new.room AND state.name = new.name
 """
 DELETE = b"""
-DELETE FROM holdfast_state state USING unnest(%b::text[], %b::bytea[]) AS gone (room, name)
+DELETE FROM holdfast_state state USING unnest(%b, %b) AS gone (room, name)
 WHERE state.space = %s AND state.room = gone.room AND state.name = gone.name
 """
 TAG = b"""
 INSERT INTO holdfast_tag AS known (space, room, tag, name, keep_until)
 SELECT %s, t.room, t.tag, t.name, max(t.keep_until)
-FROM unnest(%b::text[], %b::bytea[], %b::bytea[], %b::bigint[]) AS t (room, tag, name, keep_until)
+FROM unnest(%b, %b, %b, %b) AS t (room, tag, name, keep_until)
 GROUP BY t.room, t.tag, t.name ORDER BY t.room, t.tag, t.name
 ON CONFLICT (space, room, tag, name) DO UPDATE SET keep_until = greatest(known.keep_until, excluded.keep_until)
 """
 TAGGED = b"SELECT name FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND keep_until > %s ORDER BY name"
-UNTAG = b"DELETE FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND name = ANY(%b::bytea[])"
+UNTAG = b"DELETE FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND name = ANY(%b)"
 SCAN = b"""
 SELECT name FROM holdfast_state
 WHERE space = %s AND room = %s AND name >= %b AND name < coalesce(%b::bytea, name || '\\x00'::bytea)
@@ -173,7 +175,7 @@ class Batch:
             if self._tags:
                 session.execute(TAG, (space, *_columns(self._tags)))
             for op in self._untags:
-                names = [name.encode() for name in op.names]
+                names = Bytes([name.encode() for name in op.names])
                 session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
             session.execute(b"COMMIT")
 
@@ -186,9 +188,9 @@ def _state(room: Room[Any], name: str, doc: bytes | None) -> Any:
     return None if doc is None else room.decode_state(name, doc)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as one list per column, for unnest."""
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[Array]:
+    """Rows as one array per column, for unnest."""
+    return [KINDS[type(column[0])](column) for column in zip(*rows, strict=True)]
 
 
 def _after(prefix: bytes) -> bytes | None:

@@ -11,6 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast.engine.base import steady
 from holdfast.engine.postgres.address import Address
+from holdfast.engine.postgres.arrays import teach
 from holdfast.errors import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ def connect(address: Address, name: str, patience: float) -> Session:
         version = session.info.server_version
         session.close()
         raise EngineRefused(f"{address} is PostgreSQL {version // 10000}; Holdfast needs {OLDEST // 10000} or newer")
+    teach(session)
     return session
 
 
