@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from holdfast import channel as channels
-from holdfast.channel import Ear, Message
+from holdfast.channel import Ear, M, Message
 from holdfast.core import Core, Identity
-from holdfast.engine.base import Engine
-from holdfast.errors import ConfigError
+from holdfast.engine.base import Carrier, Engine, WakesAfterCommit
+from holdfast.errors import Closed, ConfigError
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
+from holdfast.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, ChainCompleted, OwnershipLost, Scheduled
 from holdfast.inputs import Duration, Template
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
@@ -55,12 +56,13 @@ def open_engine(url: str, namespace: str) -> Engine:
 
 
 def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
-    """The hub that goes with an engine."""
+    """The hub that goes with an engine, which carries out its operations, too."""
+    observe = observer(telemetry, "hub")
     if engine.default_hub == "local":
         from holdfast.engine.sqlite import SqliteEngine
         from holdfast.hub.local import LocalHub
 
-        return LocalHub(cast("SqliteEngine", engine), inbox=identity.inbox)
+        return LocalHub(cast("SqliteEngine", engine), inbox=identity.inbox, carrier=engine, observe=observe)
     if engine.default_hub == "redis":
         from holdfast.engine.redis import RedisEngine
         from holdfast.hub.dial import AsyncDialer, ThreadDialer
@@ -69,25 +71,60 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
         server = cast("RedisEngine", engine)
         server.observe = observer(telemetry, "link")
         dialer = ThreadDialer(server) if blocking else AsyncDialer(server)
-        return RedisHub(dialer, observe=observer(telemetry, "hub"))
+        return RedisHub(dialer, carrier=engine, observe=observe)
     raise ConfigError(f"no hub is known for {type(engine).__name__}")
+
+
+def hub_carrier(given: object, engine: Engine) -> Engine:
+    """The engine whose hub replaces `engine`'s own: from a URL, or from a redis-py client."""
+    if not isinstance(engine, WakesAfterCommit):
+        raise ConfigError(
+            f"{type(engine).__name__} wakes waiters by itself: leave out hub= and HOLDFAST_HUB, or keep state in"
+            " SQLite or PostgreSQL"
+        )
+    if isinstance(given, str):
+        return open_engine(given, engine.namespace)
+    if (type(given).__module__ or "").partition(".")[0] in ("redis", "valkey"):
+        from holdfast.engine.redis import RedisEngine
+        from holdfast.engine.redis.client import address_of
+
+        address, tls = address_of(given)
+        return RedisEngine(address, namespace=engine.namespace, tls=tls)
+    raise ConfigError(f"hub= is a URL, a redis-py client or a Hub; got {type(given).__name__}")
 
 
 def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> Core:
     """Engine, hub and port of one API, put together."""
     chosen = engine if engine is not None else open_engine(settings.url, settings.namespace)
     telemetry = Telemetry()
+    given = settings.hub
+    carrier: Carrier = chosen
+    make: Callable[[Identity], Hub]
+    if isinstance(given, Hub):
+        carrier = given.carrier or chosen
+        make = lambda _: given  # noqa: E731 - the same for every identity
+    else:
+        speaker = chosen if given is None else hub_carrier(given, chosen)
+        carrier = speaker
+        make = lambda identity: open_hub(speaker, identity, telemetry, blocking=blocking)  # noqa: E731 - one of two
+
+    def port(way: Carrier) -> AsyncPort | BlockingPort:
+        return BlockingPort(way, chosen.thread_ears) if blocking else AsyncPort(way)
+
     return Core(
         engine=chosen,
-        hub=lambda identity: open_hub(chosen, identity, telemetry, blocking=blocking),
-        port=BlockingPort(chosen) if blocking else AsyncPort(chosen),
+        hub=make,
+        port=port(chosen),
         policy=settings.policy,
         telemetry=telemetry,
+        hub_prefix=settings.hub_prefix,
+        post=None if carrier is chosen else port(carrier),
+        owns_hub=not isinstance(given, Hub),
     )
 
 
-class Listening(Ear):
-    """Messages of one channel: `async with hf.hub.listen("news") as messages: async for message in messages: …`."""
+class Listening(Ear[M]):
+    """What comes on a channel: `async with hf.hub.listen("news") as messages: async for message in messages: …`."""
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -98,21 +135,25 @@ class Listening(Ear):
     ) -> None:
         self._close()
 
-    def __aiter__(self) -> Listening:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
-        while (message := await self._next(None)) is None:
-            pass
+    async def __anext__(self) -> M:
+        """Ends when the Holdfast is closed."""
+        try:
+            while (message := await self._next(None)) is None:
+                pass
+        except Closed:
+            raise StopAsyncIteration from None
         return message
 
-    async def next(self, timeout: float | None = None) -> Message | None:
+    async def next(self, timeout: float | None = None) -> M | None:
         """The next message, or None when none came in time."""
         return await self._next(timeout)
 
 
 class Channels:
-    """Hints between processes: publish and listen."""
+    """Hints between processes: publish and listen. Any of them may be lost, doubled or late."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -121,9 +162,41 @@ class Channels:
         """Tell whoever listens now. Not stored, not repeated."""
         await channels.publish(self._core, channel, payload)
 
-    def listen(self, channel: str) -> Listening:
-        """Hear what is published from entering on."""
-        return Listening(self._core, channel)
+    def listen(self, channel: str, *more: str) -> Listening[Message]:
+        """Hear what is published on one channel or several, from entering on."""
+        return Listening(self._core, *channels.plain((channel, *more)))
+
+    async def publish_scheduled(self, type: str, count: int = 1) -> str:  # noqa: A002 - the word of its users
+        """Announce that `count` jobs of a type became pending: about so many of those who listen will come. Answers
+        the hint's id.
+        """
+        return await channels.publish_scheduled(self._core, type, count)
+
+    def listen_scheduled(self, types: str | Iterable[str] | None = None) -> Listening[Scheduled]:
+        """Hear of pending jobs of these types; None: of all."""
+        return Listening(self._core, channels.scheduled(types))
+
+    async def take_hint(self, hint_id: str, n: int = 1) -> int:
+        """Ask leave to come for up to `n` jobs; answers for how many: 0 when others have taken them all. Answers `n`
+        when nobody can tell: the hint is over, its counter is gone, or the engine is away.
+        """
+        return await channels.take_hint(self._core, hint_id, n)
+
+    async def publish_chain_completed(self, id: str) -> None:  # noqa: A002 - the same
+        """Tell those who wait for a chain's result."""
+        await channels.publish_id(self._core, CHAIN_COMPLETED, id, "id")
+
+    def listen_chain_completed(self, id: str) -> Listening[ChainCompleted]:  # noqa: A002 - the same
+        """Hear of one chain's end."""
+        return Listening(self._core, channels.chain_completed(id))
+
+    async def publish_ownership_lost(self, job_id: str) -> None:
+        """Tell whoever still works on a job that it is not theirs any more."""
+        await channels.publish_id(self._core, OWNERSHIP_LOST, job_id, "job_id")
+
+    def listen_ownership_lost(self, job_id: str) -> Listening[OwnershipLost]:
+        """Hear when one job is taken away."""
+        return Listening(self._core, channels.ownership_lost(job_id))
 
     def states(self) -> dict[str, str]:
         """Each channel's listener: idle, starting, running or stopping."""
@@ -136,6 +209,8 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
     url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`; else the environment's HOLDFAST_URL.
     namespace: what shall not meet lives in different ones (HOLDFAST_NAMESPACE, "holdfast").
     profile: BALANCED, MAX_SAFETY, MAX_AVAILABILITY or a Policy of your own. engine: an engine object instead.
+    hub: what carries hints instead of the engine's own: `redis://…` (HOLDFAST_HUB), a redis-py client, or a Hub.
+    hub_prefix: what its channels begin with (the namespace).
     """
 
     _lock_type = Lock
@@ -149,8 +224,10 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         namespace: str | None = None,
         profile: Policy | None = None,
         engine: Engine | None = None,
+        hub: object = None,
+        hub_prefix: str | None = None,
     ) -> None:
-        self._settings = Settings(url, namespace, profile)
+        self._settings = Settings(url, namespace, profile, hub, hub_prefix)
         self._core = build_core(self._settings, engine, blocking=False)
         self._owns_engine = engine is None
         self._twin: BlockingHoldfast | None = None
@@ -208,7 +285,12 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
 
             settings = self._settings
             self._twin = sync.Holdfast(
-                settings.url, namespace=settings.namespace, profile=settings.policy, engine=self._core.engine
+                settings.url,
+                namespace=settings.namespace,
+                profile=settings.policy,
+                engine=self._core.engine,
+                hub=settings.hub,
+                hub_prefix=settings.hub_prefix,
             )
         return self._twin
 
@@ -225,8 +307,11 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
             await asyncio.to_thread(self._twin.close)
         if not self._core.closed:
             await self._core.dismiss()
-            await self._core.hub.join()
+            if self._core.owns_hub:
+                await self._core.hub.join()
             await asyncio.to_thread(self._core.close_parts)
+        if (carrier := self._core.foreign_carrier) is not None:
+            await carrier.close()
         if self._owns_engine:
             await self._core.engine.close()
 

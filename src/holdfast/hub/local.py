@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from holdfast.engine.base import Wake, steady
+from holdfast.engine.base import Carrier, Wake, steady
 from holdfast.engine.sqlite import SqliteEngine
 from holdfast.errors import EngineError
-from holdfast.hub.base import Hub
+from holdfast.hub.base import Hub, unobserved
 
 #: How often the change counter is looked at while things happen, and when nothing has for a while.
 BUSY, QUIET = 0.005, 0.02
@@ -25,8 +25,16 @@ CALM = 2.0
 class LocalHub(Hub):
     """The hub of the embedded engine."""
 
-    def __init__(self, engine: SqliteEngine, *, inbox: str) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        engine: SqliteEngine,
+        *,
+        inbox: str,
+        carrier: Carrier | None = None,
+        observe: Callable[..., None] = unobserved,
+    ) -> None:
+        super().__init__(observe=observe)
+        self.carrier = carrier
         self._engine = engine
         self._inbox = inbox
         self._poller: threading.Thread | None = None

@@ -25,11 +25,13 @@ from holdfast.engine.base import (
     Op,
     Ping,
     Publish,
+    PublishHint,
     Read,
     Reading,
     Scan,
     Tag,
     Tagged,
+    TakeHint,
     Untag,
     Wake,
     only,
@@ -102,7 +104,9 @@ class SqliteEngine:
         #: Tells this process's own hints from those of others.
         self.origin = secrets.token_hex(8)
         self._hubs: dict[str, Callable[[Sequence[Wake]], None]] = {}
-        #: False when another hub carries the hints between processes.
+        #: Hubs of another kind that carry the hints between processes; then none are stored.
+        self._carriers: dict[str, Callable[[Sequence[Wake]], None]] = {}
+        #: Whether other processes can see what is stored here.
         self.share_hints = path != ":memory:"
         self._writer = self._new_writer()
 
@@ -116,16 +120,27 @@ class SqliteEngine:
             timeout=self.timeout,
         )
 
-    def attach(self, inbox: str, deliver: Callable[[Sequence[Wake]], None]) -> None:
+    def attach(
+        self,
+        inbox: str,
+        deliver: Callable[[Sequence[Wake]], None],
+        carry: Callable[[Sequence[Wake]], None] | None = None,
+    ) -> None:
         """Wakes go to `deliver` after each commit. Those for `inbox` concern nobody else and are not stored."""
         self._hubs = {**self._hubs, inbox: deliver}
+        if carry is not None:
+            self._carriers = {**self._carriers, inbox: carry}
 
     def detach(self, inbox: str) -> None:
         self._hubs = {other: deliver for other, deliver in self._hubs.items() if other != inbox}
+        self._carriers = {other: carry for other, carry in self._carriers.items() if other != inbox}
 
     def _deliver(self, wakes: Sequence[Wake]) -> None:
-        for deliver in self._hubs.values():
+        hubs, carriers = self._hubs, self._carriers
+        for deliver in hubs.values():
             deliver(wakes)
+        if carriers and (abroad := [wake for wake in wakes if wake.inbox not in hubs]):
+            next(iter(carriers.values()))(abroad)  # one is enough: all of them reach everybody
 
     def connect(self) -> sqlite3.Connection:
         """A connection to the file, its schema up to date."""
@@ -199,6 +214,7 @@ class SqliteEngine:
         self._turn = Turn(self._flush)
         self.origin = secrets.token_hex(8)
         self._hubs = {}
+        self._carriers = {}
         self._writer = self._new_writer()
 
     # ── operations, inside a transaction ──
@@ -222,7 +238,7 @@ class SqliteEngine:
             db.execute("UPDATE holdfast_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
             return results, _nothing
-        if self.share_hints:
+        if self.share_hints and not self._carriers:
             db.executemany(
                 "INSERT INTO holdfast_hint (origin, channel, payload, at) VALUES (?, ?, ?, ?)",
                 [(self.origin, w.inbox, w.payload, now) for w in wakes if w.inbox not in self._hubs],
@@ -286,6 +302,21 @@ class SqliteEngine:
     def _publish(self, db: sqlite3.Connection, op: Publish, now: Micros, wakes: list[Wake]) -> None:
         wakes.append(Wake(op.channel, op.payload))
 
+    def _publish_hint(self, db: sqlite3.Connection, op: PublishHint, now: Micros, wakes: list[Wake]) -> None:
+        db.execute("INSERT OR REPLACE INTO holdfast_hint_counter VALUES (?, ?, ?)", (op.hint, op.count, now + op.life))
+        wakes.append(Wake(op.channel, op.payload))
+
+    def _take_hint(self, db: sqlite3.Connection, op: TakeHint, now: Micros, _: list[Wake]) -> int:
+        row = db.execute(
+            "SELECT remaining FROM holdfast_hint_counter WHERE hint = ? AND keep_until > ?", (op.hint, now)
+        ).fetchone()
+        if row is None:
+            return op.n
+        taken = min(op.n, int(row[0]))
+        if taken:
+            db.execute("UPDATE holdfast_hint_counter SET remaining = remaining - ? WHERE hint = ?", (taken, op.hint))
+        return taken
+
     def _ping(self, db: sqlite3.Connection, op: Ping, now: Micros, _: list[Wake]) -> Micros:
         return now
 
@@ -297,6 +328,8 @@ class SqliteEngine:
         Tagged: _tagged,
         Untag: _untag,
         Publish: _publish,
+        PublishHint: _publish_hint,
+        TakeHint: _take_hint,
         Ping: _ping,
     }
 
@@ -306,6 +339,7 @@ class SqliteEngine:
         for table, key in (
             ("holdfast_state", "space, room, name"),
             ("holdfast_tag", "space, room, tag, name"),
+            ("holdfast_hint_counter", "hint"),
         ):
             db.execute(
                 f"DELETE FROM {table} WHERE ({key}) IN"  # noqa: S608 - names from the line above
