@@ -95,6 +95,11 @@ def test_an_engine_that_wakes_by_itself_takes_no_other_hub(connect):
         connect("redis://127.0.0.1:1/0", hub="redis://127.0.0.1:2/0")
 
 
+@pytest.mark.redis
+def test_an_engines_own_url_is_the_hub_it_has_anyway(connect, holdfast_redis):
+    assert hears_itself(connect(holdfast_redis.url, hub=holdfast_redis.url))
+
+
 @pytest.mark.parametrize("hub", [7, b"redis://", object(), "nonsense", "http://127.0.0.1"])
 def test_what_is_no_hub_is_refused(hub, connect):
     with pytest.raises(ConfigError):

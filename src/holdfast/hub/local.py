@@ -17,7 +17,8 @@ from holdfast.errors import EngineError
 from holdfast.hub.base import Hub, unobserved
 
 #: How often the change counter is looked at while things happen, and when nothing has for a while.
-BUSY, QUIET = 0.005, 0.02
+#: 30 ms: heard within 50, for less than a hundredth of a core.
+BUSY, QUIET = 0.005, 0.03
 #: How long "for a while" is.
 CALM = 2.0
 
