@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -73,7 +74,7 @@ def _show(message: Message, *, as_json: bool) -> bool:
         print(json.dumps(as_object(message, at)) if as_json else line(message, at), flush=True)
     except BrokenPipeError:
         # Python flushes standard output once more at its end; there it would complain.
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
 
