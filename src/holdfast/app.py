@@ -97,8 +97,7 @@ def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> 
     """Engine, hub and port of one API, put together."""
     chosen = engine if engine is not None else open_engine(settings.url, settings.namespace)
     telemetry = Telemetry()
-    # An engine's own URL as its hub is what it has anyway.
-    given = settings.hub if engine is not None or settings.hub != settings.url else None
+    given = settings.hub
     carrier: Carrier = chosen
     make: Callable[[Identity], Hub]
     if isinstance(given, Hub):

@@ -223,14 +223,16 @@ class Core:
     def close_parts(self) -> None:
         """Everything but the engine. Safe twice."""
         self.closed = True
-        if self._relay is not None:
-            self._relay.close()
         if self.owns_hub:
             self.hub.close()
         elif self._inbox is not None:
             self._inbox.close()
-        with suppress(EngineError):  # what could not be said runs out by itself
-            self.keeper.close()
+        try:
+            with suppress(EngineError):  # what could not be said runs out by itself
+                self.keeper.close()
+        finally:
+            if self._relay is not None:  # last: whoever waits for what the keeper gave back is to be told
+                self._relay.close()
 
     def after_fork(self) -> None:
         """A new process: a new identity, nobody's leases, nobody's subscribers."""

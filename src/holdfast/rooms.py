@@ -114,6 +114,8 @@ class Settings:
         self.namespace = inputs.namespace(namespace or os.environ.get("HOLDFAST_NAMESPACE") or NAMESPACE)
         self.policy = profile or BALANCED
         self.hub = hub if hub is not None else os.environ.get("HOLDFAST_HUB") or None
+        if self.hub == self.url:  # it has that hub anyway
+            self.hub = None
         self.hub_prefix = self.namespace if hub_prefix is None else inputs.namespace(hub_prefix, "hub_prefix")
 
 

@@ -195,3 +195,39 @@ def test_ten_thousand_listeners_share_one_subscription(holdfast_redis, namespace
                 await ear.__aexit__(None, None, None)
 
     asyncio.run(main())
+
+
+def test_a_hub_that_could_not_start_starts_for_the_next(holdfast_redis, namespace):
+    """An async hub outside its loop: an error for that one, and nothing is poisoned."""
+
+    async def main():
+        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+            hub = hf._core.hub
+            failed = await asyncio.to_thread(hub.subscribe, f"{namespace}:news", lambda _: None)
+            assert isinstance(failed.error, RuntimeError)
+            async with hf.hub.listen("news") as messages:
+                await hf.hub.publish("news", "x")
+                assert text(await messages.next(timeout=10)) == "x"
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_lost_its_right_hears_again_when_it_is_given_back(namespace, connect):
+    with RedisServer() as server, redis.Redis(port=server.port) as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "allchannels")
+        hf = connect(f"redis://app:secret@127.0.0.1:{server.port}/0")
+        speaker = connect(server.url)
+        with hf.hub.listen("news") as messages:
+            admin.execute_command("ACL", "SETUSER", "app", "resetchannels")  # cuts who listens
+            assert eventually(lambda: hf.telemetry.counts["hub.reconnected"] == 1)
+            assert eventually(lambda: hf.hub.states() == {f"{namespace}:news": "idle"})
+            with pytest.raises(EngineRefused):
+                hf.hub.listen("news").__enter__()
+            admin.execute_command("ACL", "SETUSER", "app", "allchannels")
+            with hf.hub.listen("news") as second:
+                message = messages.next(timeout=10)
+                assert message is not None
+                assert message.missed
+                speaker.hub.publish("news", "x")
+                assert text(messages.next(timeout=10)) == "x"
+                assert text(second.next(timeout=10)) == "x"

@@ -11,6 +11,7 @@ from holdfast.engine.base import Carrier, steady
 from holdfast.engine.redis.link import Refusal, pack
 from holdfast.errors import EngineError, EngineRefused
 from holdfast.hub.base import Hub, unobserved
+from holdfast.hub.listener import log
 from holdfast.hub.wire import LONGEST_PAYLOAD
 
 #: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
@@ -78,7 +79,11 @@ class RedisHub(Hub):
             self._ask(self._stream, "SUBSCRIBE", channel)
         elif not self._running:
             self._running = True
-            self._dialer.start(self._keep)
+            try:
+                self._dialer.start(self._keep)
+            except BaseException:  # the next to come tries again
+                self._running = False
+                raise
 
     def _close(self, channel: str) -> None:
         if self._stream is not None:
@@ -107,6 +112,8 @@ class RedisHub(Hub):
             try:
                 self._attached(stream)
                 await stream.run(self._received)
+            except Exception:  # noqa: BLE001 - a mistake of ours must not leave everybody deaf
+                log.exception("the subscription failed; it is opened again")
             finally:
                 self._detached()
                 stream.close()
@@ -131,7 +138,8 @@ class RedisHub(Hub):
             for listener in list(self._listeners.values()):
                 listener.interrupted()
                 self._forget_idle(listener)
-        self.observe("interrupted")
+        if not self._closed:
+            self.observe("interrupted")
 
     def _refused(self, error: EngineError) -> None:
         with self._lock:

@@ -64,6 +64,14 @@ class Hints:
         assert await take(one, "", 5) == 5
 
     @claim
+    async def test_takes_and_denials_are_counted(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        hint = await announce(one, "scheduled", "resize", 3)
+        assert [await take(one, hint, 2) for _ in range(4)] == [2, 1, 0, 0]
+        counts = await one.do("hub_counts")
+        assert (counts["hub.hint_taken"], counts["hub.hint_denied"]) == (2, 2)
+
+    @claim
     async def test_hints_are_apart(self, stage: Stage) -> None:
         announcer, worker = await stage.actors(2)
         first = await announce(announcer, "scheduled", "resize")
