@@ -6,17 +6,15 @@ import builtins
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from holdfast import channel as channels
 from holdfast import inputs
 from holdfast.app import build_core
-from holdfast.channel import Ear, M, Message
 from holdfast.core import Core
 from holdfast.engine.base import Engine, Ping
-from holdfast.errors import Closed, ConfigError, LockHeld
+from holdfast.errors import ConfigError, LockHeld
 from holdfast.flow import run
 from holdfast.gate import admin, flows
 from holdfast.gate.base import UNSET, BaseGate, Unset, caller
@@ -24,9 +22,9 @@ from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
 from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
-from holdfast.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, ChainCompleted, OwnershipLost, Scheduled
 from holdfast.inputs import Duration, Template
 from holdfast.lease import LOST
+from holdfast.listening import BlockingChannels as Channels
 from holdfast.policy import Policy
 from holdfast.rooms import Rooms, Settings
 
@@ -160,86 +158,6 @@ class Locks:
     def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None) -> Cleanup:
         """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
         return run(admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
-
-
-class Listening(Ear[M]):
-    """What comes on a channel: `with hf.hub.listen("news") as messages: for message in messages: …`."""
-
-    def __enter__(self) -> Self:
-        run(self._open())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> M:
-        """Ends when the Holdfast is closed."""
-        try:
-            while (message := run(self._next(None))) is None:
-                pass
-        except Closed:
-            raise StopIteration from None
-        return message
-
-    def next(self, timeout: float | None = None) -> M | None:
-        """The next message, or None when none came in time."""
-        return run(self._next(timeout))
-
-
-class Channels:
-    """Hints between processes: publish and listen. Any of them may be lost, doubled or late."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def publish(self, channel: str, payload: str = "") -> None:
-        """Tell whoever listens now. Not stored, not repeated."""
-        run(channels.publish(self._core, channel, payload))
-
-    def listen(self, channel: str, *more: str) -> Listening[Message]:
-        """Hear what is published on one channel or several, from entering on."""
-        return Listening(self._core, *channels.plain((channel, *more)))
-
-    def publish_scheduled(self, type: str, count: int = 1) -> str:  # noqa: A002 - the word of its users
-        """Announce that `count` jobs of a type became pending: about so many of those who listen will come. Answers
-        the hint's id.
-        """
-        return run(channels.publish_scheduled(self._core, type, count))
-
-    def listen_scheduled(self, types: str | Iterable[str] | None = None) -> Listening[Scheduled]:
-        """Hear of pending jobs of these types; None: of all."""
-        return Listening(self._core, channels.scheduled(types))
-
-    def take_hint(self, hint_id: str, n: int = 1) -> int:
-        """Ask leave to come for up to `n` jobs; answers for how many: 0 when others have taken them all. Answers `n`
-        when nobody can tell: the hint is over, its counter is gone, or the engine is away.
-        """
-        return run(channels.take_hint(self._core, hint_id, n))
-
-    def publish_chain_completed(self, id: str) -> None:  # noqa: A002 - the same
-        """Tell those who wait for a chain's result."""
-        run(channels.publish_id(self._core, CHAIN_COMPLETED, id, "id"))
-
-    def listen_chain_completed(self, id: str) -> Listening[ChainCompleted]:  # noqa: A002 - the same
-        """Hear of one chain's end."""
-        return Listening(self._core, channels.chain_completed(id))
-
-    def publish_ownership_lost(self, job_id: str) -> None:
-        """Tell whoever still works on a job that it is not theirs any more."""
-        run(channels.publish_id(self._core, OWNERSHIP_LOST, job_id, "job_id"))
-
-    def listen_ownership_lost(self, job_id: str) -> Listening[OwnershipLost]:
-        """Hear when one job is taken away."""
-        return Listening(self._core, channels.ownership_lost(job_id))
-
-    def states(self) -> dict[str, str]:
-        """Each channel's listener: idle, starting, running or stopping."""
-        return self._core.hub.states()
 
 
 class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
