@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from holdfast.gate.lock import Lease
     from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
+    from holdfast.hub.wire import ChainCompleted, OwnershipLost, Scheduled
     from holdfast.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
     from holdfast.telemetry import Event
 
@@ -35,6 +36,7 @@ __all__ = [
     "BALANCED",
     "MAX_AVAILABILITY",
     "MAX_SAFETY",
+    "ChainCompleted",
     "Cleanup",
     "Closed",
     "ConfigError",
@@ -56,9 +58,11 @@ __all__ = [
     "Message",
     "NotOwner",
     "OutcomeUnknown",
+    "OwnershipLost",
     "Policy",
     "QueueFull",
     "Released",
+    "Scheduled",
     "SchemaTooNew",
     "WaiterInfo",
     "WouldDeadlock",
@@ -68,6 +72,7 @@ __all__ = [
 #: Where each name lives. Loaded at first use, so that a program that only catches an error does not start an engine.
 _HOMES = {
     "BALANCED": "holdfast.policy",
+    "ChainCompleted": "holdfast.hub.wire",
     "Cleanup": "holdfast.gate.view",
     "Closed": "holdfast.errors",
     "ConfigError": "holdfast.errors",
@@ -91,9 +96,11 @@ _HOMES = {
     "Message": "holdfast.channel",
     "NotOwner": "holdfast.errors",
     "OutcomeUnknown": "holdfast.errors",
+    "OwnershipLost": "holdfast.hub.wire",
     "Policy": "holdfast.policy",
     "QueueFull": "holdfast.errors",
     "Released": "holdfast.gate.view",
+    "Scheduled": "holdfast.hub.wire",
     "SchemaTooNew": "holdfast.errors",
     "WaiterInfo": "holdfast.gate.view",
     "WouldDeadlock": "holdfast.errors",

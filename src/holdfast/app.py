@@ -11,14 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
-from holdfast import channel as channels
-from holdfast.channel import Ear, Message
 from holdfast.core import Core, Identity
-from holdfast.engine.base import Engine
+from holdfast.engine.base import Carrier, Engine, WakesAfterCommit
 from holdfast.errors import ConfigError
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
+from holdfast.listening import Channels
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
 from holdfast.rooms import Rooms, Settings, observer
@@ -72,12 +71,13 @@ def postgres_or_explain() -> None:
 
 
 def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
-    """The hub that goes with an engine."""
+    """The hub that goes with an engine, which carries out its operations, too."""
+    observe = observer(telemetry, "hub")
     if engine.default_hub == "local":
         from holdfast.engine.sqlite import SqliteEngine
         from holdfast.hub.local import LocalHub
 
-        return LocalHub(cast("SqliteEngine", engine), inbox=identity.inbox)
+        return LocalHub(cast("SqliteEngine", engine), inbox=identity.inbox, carrier=engine, observe=observe)
     if engine.default_hub == "redis":
         from holdfast.engine.redis import RedisEngine
         from holdfast.hub.dial import AsyncDialer, ThreadDialer
@@ -86,70 +86,61 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
         server = cast("RedisEngine", engine)
         server.observe = observer(telemetry, "link")
         dialer = ThreadDialer(server) if blocking else AsyncDialer(server)
-        return RedisHub(dialer, observe=observer(telemetry, "hub"))
+        return RedisHub(dialer, carrier=engine, observe=observe)
     if engine.default_hub == "postgres":
         from holdfast.engine.postgres import PostgresEngine
         from holdfast.hub.postgres import PostgresHub
 
-        return PostgresHub(cast("PostgresEngine", engine), inbox=identity.inbox, observe=observer(telemetry, "hub"))
+        return PostgresHub(cast("PostgresEngine", engine), inbox=identity.inbox, carrier=engine, observe=observe)
     raise ConfigError(f"no hub is known for {type(engine).__name__}")
+
+
+def hub_carrier(given: object, engine: Engine) -> Engine:
+    """The engine whose hub replaces `engine`'s own: from a URL, or from a redis-py client."""
+    if not isinstance(engine, WakesAfterCommit):
+        raise ConfigError(
+            f"{type(engine).__name__} wakes waiters by itself: leave out hub= and HOLDFAST_HUB, or keep state in"
+            " SQLite or PostgreSQL"
+        )
+    if isinstance(given, str):
+        return open_engine(given, engine.namespace)
+    if (type(given).__module__ or "").partition(".")[0] in ("redis", "valkey"):
+        from holdfast.engine.redis import RedisEngine
+        from holdfast.engine.redis.client import address_of
+
+        address, tls = address_of(given)
+        return RedisEngine(address, namespace=engine.namespace, tls=tls)
+    raise ConfigError(f"hub= is a URL, a redis-py client or a Hub; got {type(given).__name__}")
 
 
 def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> Core:
     """Engine, hub and port of one API, put together."""
     chosen = engine if engine is not None else open_engine(settings.url, settings.namespace)
     telemetry = Telemetry()
+    given = settings.hub
+    carrier: Carrier = chosen
+    make: Callable[[Identity], Hub]
+    if isinstance(given, Hub):
+        carrier = given.carrier or chosen
+        make = lambda _: given  # noqa: E731 - the same for every identity
+    else:
+        speaker = chosen if given is None else hub_carrier(given, chosen)
+        carrier = speaker
+        make = lambda identity: open_hub(speaker, identity, telemetry, blocking=blocking)  # noqa: E731 - one of two
+
+    def port(way: Carrier) -> AsyncPort | BlockingPort:
+        return BlockingPort(way, chosen.thread_ears) if blocking else AsyncPort(way)
+
     return Core(
         engine=chosen,
-        hub=lambda identity: open_hub(chosen, identity, telemetry, blocking=blocking),
-        port=BlockingPort(chosen) if blocking else AsyncPort(chosen),
+        hub=make,
+        port=port(chosen),
         policy=settings.policy,
         telemetry=telemetry,
+        hub_prefix=settings.hub_prefix,
+        post=None if carrier is chosen else port(carrier),
+        owns_hub=not isinstance(given, Hub),
     )
-
-
-class Listening(Ear):
-    """Messages of one channel: `async with hf.hub.listen("news") as messages: async for message in messages: …`."""
-
-    async def __aenter__(self) -> Self:
-        await self._open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def __aiter__(self) -> Listening:
-        return self
-
-    async def __anext__(self) -> Message:
-        while (message := await self._next(None)) is None:
-            pass
-        return message
-
-    async def next(self, timeout: float | None = None) -> Message | None:
-        """The next message, or None when none came in time."""
-        return await self._next(timeout)
-
-
-class Channels:
-    """Hints between processes: publish and listen."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def publish(self, channel: str, payload: str = "") -> None:
-        """Tell whoever listens now. Not stored, not repeated."""
-        await channels.publish(self._core, channel, payload)
-
-    def listen(self, channel: str) -> Listening:
-        """Hear what is published from entering on."""
-        return Listening(self._core, channel)
-
-    def states(self) -> dict[str, str]:
-        """Each channel's listener: idle, starting, running or stopping."""
-        return self._core.hub.states()
 
 
 class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
@@ -158,6 +149,8 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
     url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`; else the environment's HOLDFAST_URL.
     namespace: what shall not meet lives in different ones (HOLDFAST_NAMESPACE, "holdfast").
     profile: BALANCED, MAX_SAFETY, MAX_AVAILABILITY or a Policy of your own. engine: an engine object instead.
+    hub: what carries hints instead of the engine's own: `redis://…` (HOLDFAST_HUB), a redis-py client, or a Hub.
+    hub_prefix: what its channels begin with (the namespace).
     """
 
     _lock_type = Lock
@@ -171,8 +164,10 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         namespace: str | None = None,
         profile: Policy | None = None,
         engine: Engine | None = None,
+        hub: object = None,
+        hub_prefix: str | None = None,
     ) -> None:
-        self._settings = Settings(url, namespace, profile)
+        self._settings = Settings(url, namespace, profile, hub, hub_prefix)
         self._core = build_core(self._settings, engine, blocking=False)
         self._owns_engine = engine is None
         self._twin: BlockingHoldfast | None = None
@@ -230,7 +225,12 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
 
             settings = self._settings
             self._twin = sync.Holdfast(
-                settings.url, namespace=settings.namespace, profile=settings.policy, engine=self._core.engine
+                settings.url,
+                namespace=settings.namespace,
+                profile=settings.policy,
+                engine=self._core.engine,
+                hub=settings.hub,
+                hub_prefix=settings.hub_prefix,
             )
         return self._twin
 
@@ -247,8 +247,11 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
             await asyncio.to_thread(self._twin.close)
         if not self._core.closed:
             await self._core.dismiss()
-            await self._core.hub.join()
+            if self._core.owns_hub:
+                await self._core.hub.join()
             await asyncio.to_thread(self._core.close_parts)
+        if (carrier := self._core.foreign_carrier) is not None:
+            await carrier.close()
         if self._owns_engine:
             await self._core.engine.close()
 

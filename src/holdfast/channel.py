@@ -1,21 +1,33 @@
-"""Channels for application code: publish a hint, listen for hints. Fire and forget: never the only way to know."""
+"""The hub's verbs, written once for both APIs. Fire and forget: never the only way to know.
+
+Publishing and taking are counting commands: sent again only when they certainly never left. A publish whose reply was
+lost raises OutcomeUnknown: it may have been heard. A take never raises for the engine's sake: whoever cannot be told
+"no" looks for itself (fail open), since a look too many costs little and a look too few leaves work lying.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast import inputs
 from holdfast.core import Core
-from holdfast.errors import ConfigError, EngineUnavailable
-from holdfast.flow import Latch
+from holdfast.engine.base import Op
+from holdfast.errors import Closed, ConfigError, EngineError, EngineUnavailable
+from holdfast.flow import Latch, count_once
+from holdfast.hub import wire
 from holdfast.hub.base import Subscription
+from holdfast.hub.wire import LONGEST_PAYLOAD, ChainCompleted, OwnershipLost, Scheduled
 
-#: Messages kept for a listener that does not read; then the oldest go, and it is told that it missed some.
+#: Messages kept for a listener that does not read; then they go, and it is told that it missed some.
 BUFFER = 1000
 #: How long `listen` waits until the channel is heard.
 OPEN_WAIT = 5.0
+#: A hint is worth one more try, no more: by then somebody has looked.
+RETRIES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,65 +39,193 @@ class Message:
     missed: bool = False
 
 
-class Ear:
+class Notice(Protocol):
+    """Anything a listener hands out."""
+
+    @property
+    def missed(self) -> bool: ...
+
+
+M = TypeVar("M", bound=Notice)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning(Generic[M]):
+    """One channel of a listener: how payloads are read, and what is handed out when some were missed. `read` answers
+    None for what cannot be read; `wants` tells whose business it is.
+    """
+
+    channel: str
+    read: Callable[[str], M | None]
+    missed: M
+    wants: Callable[[M], bool] = lambda _: True
+
+
+class Ear(Generic[M]):
     """What both APIs' listeners share: a bounded buffer between the hub's thread and the reader."""
 
-    def __init__(self, core: Core, channel: str, buffer: int = BUFFER) -> None:
+    def __init__(self, core: Core, *tunings: Tuning[M], buffer: int = BUFFER) -> None:
         self._core = core
-        self.channel = inputs.name(channel, "channel")
-        self._messages: deque[Message] = deque()
-        self._buffer = inputs.count(buffer, "buffer")
+        self._tunings = tunings
+        self._messages: deque[M] = deque()
+        self._buffer = buffer
         self._latch: Latch | None = None
-        self._subscription: Subscription | None = None
+        self._subscriptions: list[Subscription] = []
 
-    def _heard(self, payload: str | None) -> None:
-        if payload is None or len(self._messages) >= self._buffer:
-            if self._messages and self._messages[-1].missed:
+    def _heard(self, tuning: Tuning[M], payload: str | None) -> None:
+        messages = self._messages
+        if payload is None:
+            if messages and messages[-1] == tuning.missed:
                 return
-            if payload is not None:
-                self._messages.clear()
-            self._messages.append(Message(self.channel, "", missed=True))
+            messages.append(tuning.missed)
         else:
-            self._messages.append(Message(self.channel, payload))
+            message = tuning.read(payload)
+            if message is None:
+                self._core.telemetry.emit("hub.malformed", channel=tuning.channel)
+                return
+            if not tuning.wants(message):
+                return
+            if len(messages) >= self._buffer:
+                messages.clear()
+                message = tuning.missed
+                self._core.telemetry.emit("hub.overflow", channel=tuning.channel)
+            messages.append(message)
+        self.wake()
+
+    def wake(self) -> None:
         if self._latch is not None:
             self._latch.set()
 
     async def _open(self) -> None:
-        self._core.check_open()
-        ready = self._core.port.latch()
-        self._latch = self._core.port.latch()
-        wire = full_name(self._core, self.channel)
-        self._subscription = self._core.hub.subscribe(wire, self._heard, ready.set)
-        await self._core.port.park(ready, OPEN_WAIT)
-        if self._subscription.error is not None:
-            raise self._subscription.error
-        if not self._subscription.is_ready:
+        core = self._core
+        core.check_open()
+        if self._subscriptions:
+            raise ConfigError("this listener is entered already; make another with listen()")
+        self._latch = core.port.latch()
+        self._messages.clear()
+        core.sleepers.add(self)
+        try:
+            for tuning in self._tunings:
+                await self._tune(core, tuning)
+        except BaseException:
             self._close()
-            raise EngineUnavailable(f"channel {self.channel!r} could not be opened within {OPEN_WAIT:g} s")
+            raise
 
-    async def _next(self, timeout: float | None) -> Message | None:
-        if self._latch is None:
+    async def _tune(self, core: Core, tuning: Tuning[M]) -> None:
+        ready = core.port.latch()
+        subscription = core.hub.subscribe(
+            wire.channel(core.hub_prefix, tuning.channel), lambda payload: self._heard(tuning, payload), ready.set
+        )
+        self._subscriptions.append(subscription)
+        await core.port.park(ready, OPEN_WAIT)
+        if subscription.error is not None:
+            raise subscription.error
+        if not subscription.is_ready:
+            raise EngineUnavailable(f"channel {tuning.channel!r} could not be opened within {OPEN_WAIT:g} s")
+
+    async def _next(self, timeout: float | None) -> M | None:
+        if self._latch is None or not self._subscriptions:
             raise ConfigError("enter the listener first: async with hf.hub.listen(channel) as messages")
         if not self._messages:
             self._latch.clear()
-            if not self._messages:
+            if not self._messages and not self._core.closed:
                 await self._core.port.park(self._latch, timeout)
-        return self._messages.popleft() if self._messages else None
+        if self._messages:
+            return self._messages.popleft()
+        if self._core.closed:
+            raise Closed("this Holdfast is closed; nobody will be heard here any more")
+        return None
 
     def _close(self) -> None:
-        if self._subscription is not None:
-            self._subscription.close()
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            subscription.close()
+        self._core.sleepers.discard(self)
 
 
-def full_name(core: Core, channel: str) -> str:
-    """The channel as it is on the wire: below the namespace, so that applications do not hear each other."""
-    return f"{core.engine.namespace}:{channel}"
+def plain(channels: Iterable[str]) -> list[Tuning[Message]]:
+    """Channels by name, payloads as they are."""
+    return [_plain(channel) for channel in dict.fromkeys(inputs.name(channel, "channel") for channel in channels)]
+
+
+def _plain(channel: str) -> Tuning[Message]:
+    return Tuning(channel, lambda payload: Message(channel, payload), Message(channel, "", missed=True))
+
+
+def scheduled(types: str | Iterable[str] | None) -> Tuning[Scheduled]:
+    """Announcements of some types, or of all."""
+    missed = Scheduled("", "", missed=True)
+    if types is None:
+        return Tuning(wire.SCHEDULED, wire.read_scheduled, missed)
+    wanted = frozenset(inputs.name(t, "type") for t in ([types] if isinstance(types, str) else types))
+    if not wanted:
+        raise ConfigError("listen_scheduled needs at least one type, as in listen_scheduled(['resize'])")
+    return Tuning(wire.SCHEDULED, wire.read_scheduled, missed, lambda notice: notice.type in wanted)
+
+
+def chain_completed(chain_id: str) -> Tuning[ChainCompleted]:
+    inputs.name(chain_id, "id")
+    missed = ChainCompleted(chain_id, missed=True)
+    return Tuning(wire.CHAIN_COMPLETED, wire.read_chain_completed, missed, lambda notice: notice.id == chain_id)
+
+
+def ownership_lost(job_id: str) -> Tuning[OwnershipLost]:
+    inputs.name(job_id, "job_id")
+    missed = OwnershipLost(job_id, missed=True)
+    return Tuning(wire.OWNERSHIP_LOST, wire.read_ownership_lost, missed, lambda notice: notice.job_id == job_id)
 
 
 async def publish(core: Core, channel: str, payload: str) -> None:
-    core.check_open()
     given = cast("object", payload)
     if not isinstance(given, str):
         raise ConfigError(f"a payload is text; got {type(given).__name__}")
+    try:
+        length = len(payload.encode())
+    except UnicodeEncodeError:
+        raise ConfigError("a payload is valid unicode; this one has lone surrogates") from None
+    if length > LONGEST_PAYLOAD:
+        raise ConfigError(
+            f"a payload has at most {LONGEST_PAYLOAD} bytes; got {length}. Store it, and publish where it lies."
+        )
+    name = inputs.name(channel, "channel")
+    await _send(core, name, core.hub.publish(wire.channel(core.hub_prefix, name), payload))
+
+
+async def publish_scheduled(core: Core, job_type: str, count: int) -> str:
+    """Announce work. Answers the hint's id."""
+    inputs.name(job_type, "type")
+    inputs.count(count, "count")
+    hint_id = str(uuid.uuid4())
+    hint = wire.hint_key(core.hub_prefix, hint_id)
+    channel = wire.channel(core.hub_prefix, wire.SCHEDULED)
+    payload = wire.write_scheduled(hint_id, job_type)
+    await _send(core, wire.SCHEDULED, core.hub.publish_hint(hint, count, channel, payload))
+    return hint_id
+
+
+async def publish_id(core: Core, channel: str, value: str, what: str) -> None:
+    """A message that is a name: of a chain, of a job."""
+    await publish(core, channel, inputs.name(value, what))
+
+
+async def _send(core: Core, channel: str, op: Op[Any]) -> None:
+    core.check_open()
+    await count_once(core.post, op, retries=RETRIES, telemetry=core.telemetry)
     core.telemetry.emit("hub.published", channel=channel)
-    await core.port.apply(core.hub.publish(full_name(core, inputs.name(channel, "channel")), payload))
+
+
+async def take_hint(core: Core, hint_id: str, n: int) -> int:
+    core.check_open()
+    inputs.count(n, "n")
+    if hint_id == "":  # a notice of something missed has none
+        return n
+    given = cast("object", hint_id)
+    if not isinstance(given, str) or not wire.is_hint_id(given):
+        raise ConfigError(f"hint_id is a UUID, as a notice of listen_scheduled carries it; got {hint_id!r}")
+    try:
+        taken = await core.post.apply(core.hub.take_hint(wire.hint_key(core.hub_prefix, hint_id), n))
+    except EngineError as error:
+        core.telemetry.emit("hub.hint_unknown", hint_id=hint_id, why=type(error).__name__)
+        return n
+    core.telemetry.emit("hub.hint_taken" if taken else "hub.hint_denied", hint_id=hint_id, count=taken)
+    return taken

@@ -13,10 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.engine.base import Ears, Engine, steady
+from holdfast.engine.base import Carrier, Ears, Engine, WakesAfterCommit, steady
 from holdfast.errors import Closed, EngineError, EngineRefused
 from holdfast.flow import Latch, Port
 from holdfast.hub.base import Hub, Subscription
+from holdfast.hub.relay import Relay
 from holdfast.keeper import Keeper
 from holdfast.lease import BaseLease
 from holdfast.policy import Policy
@@ -37,6 +38,12 @@ class SignallingPort(Port, Protocol):
     def signal(self, callback: Callable[[], None]) -> None: ...
 
     def after_fork(self) -> None: ...
+
+
+class Sleeper(Protocol):
+    """Somebody who waits on a channel, and is to be woken when the Holdfast closes."""
+
+    def wake(self) -> None: ...
 
 
 class Identity:
@@ -67,15 +74,24 @@ class Core:
         port: SignallingPort,
         policy: Policy,
         telemetry: Telemetry,
+        hub_prefix: str = "",
+        post: SignallingPort | None = None,
+        owns_hub: bool = True,
     ) -> None:
         self.engine = engine
         self.port = port
+        #: How the hub's operations go: the engine's own way, or that of the hub's carrier.
+        self.post = post if post is not None else port
+        self.hub_prefix = hub_prefix or engine.namespace
         self.policy = policy
         self.telemetry = telemetry
         self.identity = Identity(engine.namespace)
         self.keeper = Keeper(engine, telemetry, self.let_go)
         self._make_hub = hub
+        self.owns_hub = owns_hub
         self.hub = hub(self.identity)
+        self._relay = self._new_relay()
+        self.sleepers: weakref.WeakSet[Sleeper] = weakref.WeakSet()
         #: Who waits, by ticket: a hint for a ticket sets its latch.
         self.latches: dict[str, Latch] = {}
         #: When a waiter shall look again at the latest, because a hint said so. A latch only wakes it to read this.
@@ -89,6 +105,19 @@ class Core:
         #: When hints may last have passed unheard.
         self._missed_at = 0.0
         _CORES.add(self)
+
+    def _new_relay(self) -> Relay | None:
+        """The engine's wakes travel over its own hub, unless this is another's."""
+        carrier = self.hub.carrier
+        if carrier is None or carrier is self.engine or not isinstance(self.engine, WakesAfterCommit):
+            return None
+        return Relay(self.engine, self.hub, carrier, self.identity.inbox, self.hub.observe)
+
+    @property
+    def foreign_carrier(self) -> Carrier | None:
+        """What was opened for the hub alone, and is to be closed with it."""
+        carrier = self.hub.carrier
+        return carrier if self.owns_hub and carrier is not self.engine else None
 
     def inbox(self, ears: Ears | None) -> str:
         """The channel on which a caller is told of its turn."""
@@ -184,6 +213,8 @@ class Core:
     async def dismiss(self) -> None:
         """No more callers: those who wait are told, and have a moment to leave the queue."""
         self.closed = True
+        for sleeper in list(self.sleepers):
+            sleeper.wake()
         until = steady() + DISMISS_WAIT
         while self.latches and steady() < until:
             self._woken(None)
@@ -192,17 +223,28 @@ class Core:
     def close_parts(self) -> None:
         """Everything but the engine. Safe twice."""
         self.closed = True
-        self.hub.close()
-        with suppress(EngineError):  # what could not be said runs out by itself
-            self.keeper.close()
+        if self.owns_hub:
+            self.hub.close()
+        elif self._inbox is not None:
+            self._inbox.close()
+        try:
+            with suppress(EngineError):  # what could not be said runs out by itself
+                self.keeper.close()
+        finally:
+            if self._relay is not None:  # last: whoever waits for what the keeper gave back is to be told
+                self._relay.close()
 
     def after_fork(self) -> None:
         """A new process: a new identity, nobody's leases, nobody's subscribers."""
         self.identity = Identity(self.engine.namespace)
         self.port.after_fork()
+        if self.post is not self.port:
+            self.post.after_fork()
         self.keeper.after_fork()
         self.hub.after_fork()
         self.hub = self._make_hub(self.identity)
+        self._relay = self._new_relay()
+        self.sleepers = weakref.WeakSet()
         self.latches = {}
         self.look_at = {}
         self._early = {}
@@ -215,8 +257,9 @@ _CORES: weakref.WeakSet[Core] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     cores = list(_CORES)
-    for engine in {id(core.engine): core.engine for core in cores}.values():  # cores may share one
-        engine.after_fork()
+    carriers = [core.hub.carrier for core in cores if core.hub.carrier is not None]
+    for engine in {id(engine): engine for engine in (*(core.engine for core in cores), *carriers)}.values():
+        engine.after_fork()  # once each: cores may share them
     for core in cores:
         core.after_fork()
 

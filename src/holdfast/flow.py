@@ -142,6 +142,20 @@ async def persist(port: Port, op: Op[T], *, retries: int, telemetry: Telemetry) 
             await attempts.failed(error)
 
 
+async def count_once(port: Port, op: Op[T], *, retries: int, telemetry: Telemetry) -> T:
+    """Carry out an operation that counts: sent again only when it certainly never left. Raises OutcomeUnknown when
+    it may have.
+    """
+    attempts: Attempts | None = None
+    while True:
+        try:
+            return await port.apply(op)
+        except EngineUnavailable as error:
+            if attempts is None:
+                attempts = Attempts(port, retries, telemetry, type(op).__name__, steady())
+            await attempts.failed(error)
+
+
 async def ask(port: Port, engine: Engine, op: Apply, retries: int, telemetry: Telemetry) -> Asked:
     """Send a natural command: one that may safely arrive twice. Lost replies are asked for again until the
     command's `not_after`; an engine that cannot be reached is tried `retries` times more.

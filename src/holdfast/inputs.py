@@ -64,11 +64,11 @@ def name(value: str, what: str = "name") -> str:
     return value
 
 
-def namespace(value: str) -> str:
+def namespace(value: str, what: str = "namespace") -> str:
     """A short plain prefix, shared by everything that shall meet."""
-    name(value, "namespace")
+    name(value, what)
     if any(c in value for c in "{}%") or not value.isprintable():
-        raise ConfigError(f"namespace {value!r} has braces, percent signs or control characters; try 'holdfast'")
+        raise ConfigError(f"{what} {value!r} has braces, percent signs or control characters; try 'holdfast'")
     return value
 
 

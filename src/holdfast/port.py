@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from holdfast.engine.base import Ear, Ears, Engine, Op
+from holdfast.engine.base import Carrier, Ear, Ears, Op
 from holdfast.errors import WrongLoop
 from holdfast.flow import Latch, run
 
@@ -64,7 +64,7 @@ def _expire(waiter: asyncio.Future[None]) -> None:
 class AsyncPort:
     """Awaits. Belongs to the first event loop that uses it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Carrier) -> None:
         self._engine = engine
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -136,14 +136,15 @@ class AsyncPort:
 class BlockingPort:
     """Never suspends. Any thread may use it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Carrier, ears: Callable[[], Ears | None] = lambda: None) -> None:
         self._engine = engine
+        self._ears = ears
 
     def latch(self) -> BlockingLatch:
         return BlockingLatch()
 
     def ears(self) -> Ears | None:
-        return self._engine.thread_ears()
+        return self._ears()
 
     def owner(self) -> object:
         return threading.current_thread()

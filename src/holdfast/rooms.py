@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast import inputs
 from holdfast.core import Core
@@ -100,16 +100,27 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
 class Settings:
     """What a Holdfast was asked for, with the environment filled in."""
 
-    __slots__ = ("namespace", "policy", "url")
+    __slots__ = ("hub", "hub_prefix", "namespace", "policy", "url")
 
-    def __init__(self, url: str | None, namespace: str | None, profile: Policy | None) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        namespace: str | None,
+        profile: Policy | None,
+        hub: object = None,
+        hub_prefix: str | None = None,
+    ) -> None:
         self.url = url or os.environ.get("HOLDFAST_URL") or "sqlite:///holdfast.db"
         self.namespace = inputs.namespace(namespace or os.environ.get("HOLDFAST_NAMESPACE") or NAMESPACE)
         self.policy = profile or BALANCED
+        self.hub = hub if hub is not None else os.environ.get("HOLDFAST_HUB") or None
+        if self.hub == self.url:  # it has that hub anyway
+            self.hub = None
+        self.hub_prefix = self.namespace if hub_prefix is None else inputs.namespace(hub_prefix, "hub_prefix")
 
 
-def observer(telemetry: Telemetry, prefix: str) -> Callable[[str], None]:
-    def observe(event: str) -> None:
-        telemetry.emit(f"{prefix}.{event}")
+def observer(telemetry: Telemetry, prefix: str) -> Callable[..., None]:
+    def observe(event: str, **facts: Any) -> None:
+        telemetry.emit(f"{prefix}.{event}", **facts)
 
     return observe

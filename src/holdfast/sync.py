@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from holdfast import channel as channels
 from holdfast import inputs
 from holdfast.app import build_core
-from holdfast.channel import Ear, Message
 from holdfast.core import Core
 from holdfast.engine.base import Engine, Ping
 from holdfast.errors import ConfigError, LockHeld
@@ -26,6 +24,7 @@ from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.inputs import Duration, Template
 from holdfast.lease import LOST
+from holdfast.listening import BlockingChannels as Channels
 from holdfast.policy import Policy
 from holdfast.rooms import Rooms, Settings
 
@@ -161,50 +160,6 @@ class Locks:
         return run(admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
 
 
-class Listening(Ear):
-    """Messages of one channel: `with hf.hub.listen("news") as messages: for message in messages: …`."""
-
-    def __enter__(self) -> Self:
-        run(self._open())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def __iter__(self) -> Listening:
-        return self
-
-    def __next__(self) -> Message:
-        while (message := run(self._next(None))) is None:
-            pass
-        return message
-
-    def next(self, timeout: float | None = None) -> Message | None:
-        """The next message, or None when none came in time."""
-        return run(self._next(timeout))
-
-
-class Channels:
-    """Hints between processes: publish and listen."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def publish(self, channel: str, payload: str = "") -> None:
-        """Tell whoever listens now. Not stored, not repeated."""
-        run(channels.publish(self._core, channel, payload))
-
-    def listen(self, channel: str) -> Listening:
-        """Hear what is published from entering on."""
-        return Listening(self._core, channel)
-
-    def states(self) -> dict[str, str]:
-        """Each channel's listener: idle, starting, running or stopping."""
-        return self._core.hub.states()
-
-
 class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
     """Everything, from one URL, for any number of threads. The arguments are those of `holdfast.Holdfast`."""
 
@@ -219,8 +174,10 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         namespace: str | None = None,
         profile: Policy | None = None,
         engine: Engine | None = None,
+        hub: object = None,
+        hub_prefix: str | None = None,
     ) -> None:
-        self._core = build_core(Settings(url, namespace, profile), engine, blocking=True)
+        self._core = build_core(Settings(url, namespace, profile, hub, hub_prefix), engine, blocking=True)
         self._owns_engine = engine is None
 
     @property
@@ -271,6 +228,8 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         if not self._core.closed:
             run(self._core.dismiss())
             self._core.close_parts()
+        if (carrier := self._core.foreign_carrier) is not None:
+            carrier.close_blocking()
         if self._owns_engine:
             self._core.engine.close_blocking()
 

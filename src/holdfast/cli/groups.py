@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import locks, run_locked
+from holdfast.cli import hub, locks, run_locked
 
 #: `holdfast NAME VERB …`
-GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app),)
+GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app), ("hub", hub.app))
 
 
 def register(app: typer.Typer) -> None:

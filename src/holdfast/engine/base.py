@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -179,6 +179,29 @@ class Publish(Op[None], frozen=True):
     payload: str
 
 
+class PublishHint(Op[None], frozen=True):
+    """Make the counter `hint` with `count` in it, to live for `life` µs, and publish `payload` on `channel`: in one
+    step, so that whoever hears the message finds the counter. Counting: not sent again once it may have left.
+    """
+
+    hint: str
+    count: int
+    life: Micros
+    channel: str
+    payload: str
+
+
+class TakeHint(Op[int], frozen=True):
+    """Take up to `n` from the counter `hint`, atomically; answers how many. An exhausted counter answers 0 for the
+    rest of its life; one that is not there (any more) answers `n`. Never makes a counter, never prolongs one.
+    """
+
+    hint: str
+    n: int
+    #: What a counter gets whose maker gave it no end.
+    life: Micros
+
+
 class Ping(Op[Micros], frozen=True):
     """Reach the engine; answers its clock."""
 
@@ -215,21 +238,11 @@ def only(answers: list[Any]) -> Any:
     return answer
 
 
-class Engine(Protocol):
-    """Carries out operations on its own clock. Each is atomic; a batch is not one transaction to its callers,
-    only one trip. Two operations on one name never interleave.
-    """
-
-    namespace: str
-    #: What `hf.hub` listens to when nothing else was asked for: "local" or "redis".
-    default_hub: str
+class Carrier(Protocol):
+    """The doors through which operations go. A hub's own need no more than this: see `holdfast.hub.base`."""
 
     def submit(self, op: Op[T]) -> Awaitable[T]:
         """From the event loop: all operations of one loop turn travel together."""
-        ...
-
-    def prepare(self, op: Apply) -> Apply:
-        """Do now what need not wait until it is sent: a caller that sleeps first has the time."""
         ...
 
     def apply(self, op: Op[T]) -> T:
@@ -240,6 +253,52 @@ class Engine(Protocol):
         """From a thread: one trip for all of them. Answers results or exceptions, in order; raises neither.
         `timeout` shortens the engine's own.
         """
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Safe twice."""
+        ...
+
+    def close_blocking(self) -> None:
+        """The same from a thread."""
+        ...
+
+    def after_fork(self) -> None:
+        """In a forked child: drop what was inherited, without goodbyes."""
+        ...
+
+
+@runtime_checkable
+class WakesAfterCommit(Protocol):
+    """An engine that hands its wakes over after each commit, so that any hub may carry them. One that sends them by
+    itself (Redis, from inside its scripts) has a hub of its own and no choice.
+    """
+
+    def attach(
+        self,
+        inbox: str,
+        deliver: Callable[[Sequence[Wake]], None],
+        carry: Callable[[Sequence[Wake]], None] | None = None,
+    ) -> None:
+        """`deliver` gets all wakes after each commit, for those who wait in this process under `inbox`. `carry`, if
+        given, gets those for other processes, and the engine leaves them to it. Neither may block.
+        """
+        ...
+
+    def detach(self, inbox: str) -> None: ...
+
+
+class Engine(Carrier, Protocol):
+    """Carries out operations on its own clock. Each is atomic; a batch is not one transaction to its callers,
+    only one trip. Two operations on one name never interleave.
+    """
+
+    namespace: str
+    #: What `hf.hub` listens to when nothing else was asked for: "local" or "redis".
+    default_hub: str
+
+    def prepare(self, op: Apply) -> Apply:
+        """Do now what need not wait until it is sent: a caller that sleeps first has the time."""
         ...
 
     def key(self, room: str, name: str) -> str:
@@ -260,16 +319,4 @@ class Engine(Protocol):
 
     async def open(self) -> None:
         """Reach the engine and check that it can be used."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of everything. Safe twice."""
-        ...
-
-    def close_blocking(self) -> None:
-        """The same from a thread."""
-        ...
-
-    def after_fork(self) -> None:
-        """In a forked child: drop what was inherited, without goodbyes."""
         ...

@@ -27,6 +27,8 @@ class GroupedEngine(ABC):
         self._closed = False
         self._turn = Turn(self._flush)
         self._hubs: dict[str, Callable[[Sequence[Wake]], None]] = {}
+        #: Hubs that carry the hints between processes; the engine itself then does not.
+        self._carriers: dict[str, Callable[[Sequence[Wake]], None]] = {}
         self._group = self._new_group()
 
     @abstractmethod
@@ -36,16 +38,27 @@ class GroupedEngine(ABC):
     def __str__(self) -> str:
         """Where it is, for messages: never a secret."""
 
-    def attach(self, inbox: str, deliver: Callable[[Sequence[Wake]], None]) -> None:
+    def attach(
+        self,
+        inbox: str,
+        deliver: Callable[[Sequence[Wake]], None],
+        carry: Callable[[Sequence[Wake]], None] | None = None,
+    ) -> None:
         """Wakes go to `deliver` after each commit. Those for `inbox` concern nobody outside this process."""
         self._hubs = {**self._hubs, inbox: deliver}
+        if carry is not None:
+            self._carriers = {**self._carriers, inbox: carry}
 
     def detach(self, inbox: str) -> None:
         self._hubs = {other: deliver for other, deliver in self._hubs.items() if other != inbox}
+        self._carriers = {other: carry for other, carry in self._carriers.items() if other != inbox}
 
     def _deliver(self, wakes: Sequence[Wake]) -> None:
-        for deliver in self._hubs.values():
+        hubs, carriers = self._hubs, self._carriers
+        for deliver in hubs.values():
             deliver(wakes)
+        if carriers and (abroad := [wake for wake in wakes if wake.inbox not in hubs]):
+            next(iter(carriers.values()))(abroad)  # one is enough: all of them reach everybody
 
     def submit(self, op: Op[T]) -> asyncio.Future[T]:
         if self._closed:
@@ -108,4 +121,5 @@ class GroupedEngine(ABC):
         """The group's thread stayed with the parent."""
         self._turn = Turn(self._flush)
         self._hubs = {}
+        self._carriers = {}
         self._group = self._new_group()

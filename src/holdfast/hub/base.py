@@ -1,4 +1,21 @@
-"""The hub contract: hints that shorten waiting. A hint may be lost, doubled or late; nothing true depends on one."""
+"""The hub contract: hints that shorten waiting. A hint may be lost, doubled or late; nothing true depends on one.
+
+A hub has two sides. It *hears*: a subclass of `Hub` opens and closes channels on its transport. And its operations are
+*carried out* through the doors of a `Carrier`, which for a hub of the engine's own is the engine:
+
+    Publish(channel, payload)                 tell all who listen on the channel now
+    PublishHint(hint, count, life, channel, payload)
+                                              the same, with a counter that is there before anybody hears of it
+    TakeHint(hint, n, life) -> int            take up to n from the counter; n when there is none
+
+What a new engine must do: carry out these three, each atomic, a counter with its life gone at its end by itself (an
+absent one answers n, an exhausted one 0), messages of one sender in order, sent after the commit. It names its hub in
+`default_hub`. If its wakes leave after a commit, it offers `attach` (`engine.base.WakesAfterCommit`), and `hub=` can
+replace its hub. Payloads have up to `LONGEST_PAYLOAD` bytes. The three are counting commands: an engine raises
+`EngineUnavailable` when the request certainly never left, `OutcomeUnknown` when it may have.
+
+`holdfast.testing.conformance.HubSuite` holds any hub to this.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +23,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from holdfast.engine.base import Op, Publish
-from holdfast.hub.listener import Listener, Subscriber
+from holdfast.engine.base import Carrier, Publish, PublishHint, TakeHint
+from holdfast.hub.listener import Listener, State, Subscriber
+from holdfast.hub.wire import HINT_LIFE, LONGEST_PAYLOAD
+
+LIFE_MICROS = int(HINT_LIFE * 1_000_000)
+
+
+def unobserved(event: str, **facts: object) -> None:
+    """Nobody wants to know."""
 
 
 class Subscription:
@@ -35,7 +59,12 @@ class Subscription:
 class Hub(ABC):
     """Channels by name. Callbacks run on whichever thread heard the message and must not block."""
 
-    def __init__(self) -> None:
+    #: Where this hub's operations go; None: to the engine of the Holdfast that uses it.
+    carrier: Carrier | None = None
+
+    def __init__(self, *, observe: Callable[..., None] = unobserved) -> None:
+        #: Told of "received", "malformed", "listener" and what else the transport has to tell, with facts.
+        self.observe = observe
         self._lock = threading.RLock()
         self._listeners: dict[str, Listener] = {}
         self._closed = False
@@ -48,25 +77,42 @@ class Hub(ABC):
         with self._lock:
             listener = self._listeners.get(channel)
             if listener is None:
-                listener = self._listeners[channel] = Listener(channel, start=self._open, stop=self._close)
+                listener = self._listeners[channel] = Listener(
+                    channel, start=self._open, stop=self._close, observe=self._changed
+                )
             listener.add(subscriber)
+            self._forget_idle(listener)
         return Subscription(self, channel, subscriber)
 
     def unsubscribe(self, channel: str, subscriber: Subscriber) -> None:
         with self._lock:
+            subscriber.active = False
             if listener := self._listeners.get(channel):
                 listener.remove(subscriber)
                 self._forget_idle(listener)
 
-    def publish(self, channel: str, payload: str) -> Op[None]:
-        """The operation that sends a hint; `door` carries it out."""
+    def publish(self, channel: str, payload: str) -> Publish:
+        """The operation that sends a hint; `carrier` carries it out."""
         return Publish(channel, payload)
+
+    def publish_hint(self, hint: str, count: int, channel: str, payload: str) -> PublishHint:
+        """The same with a counter."""
+        return PublishHint(hint, count, LIFE_MICROS, channel, payload)
+
+    def take_hint(self, hint: str, n: int) -> TakeHint:
+        return TakeHint(hint, n, LIFE_MICROS)
 
     def deliver(self, channel: str, payload: str) -> None:
         """A message came for whoever listens here."""
         with self._lock:
-            if listener := self._listeners.get(channel):
-                listener.dispatch(payload)
+            listener = self._listeners.get(channel)
+            if listener is None or not listener.subscribers:
+                return
+            if len(payload) > LONGEST_PAYLOAD:
+                self.observe("malformed", channel=channel)
+                return
+            self.observe("received", channel=channel)
+            listener.dispatch(payload)
 
     def states(self) -> dict[str, str]:
         """Each channel's listener state, for telemetry and `doctor`."""
@@ -74,8 +120,11 @@ class Hub(ABC):
             return {channel: listener.state for channel, listener in self._listeners.items()}
 
     def wanted(self) -> list[str]:
-        """The channels that ought to be open."""
-        return [c for c, listener in self._listeners.items() if listener.state in ("starting", "running")]
+        """The channels that ought to be open, now that the transport can."""
+        return [channel for channel, listener in self._listeners.items() if listener.wants_to_open()]
+
+    def _changed(self, channel: str, state: State) -> None:
+        self.observe("listener", channel=channel, state=state)
 
     def _forget_idle(self, listener: Listener) -> None:
         if listener.state == "idle" and not listener.subscribers:

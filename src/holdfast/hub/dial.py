@@ -13,7 +13,8 @@ import hiredis
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import is_push, pack
+from holdfast.engine.redis.link import Refusal, is_push, pack, refused
+from holdfast.errors import EngineError
 from holdfast.hub.redis import Stream
 
 #: A silent connection is asked for a sign of life this often; a dead one is noticed one timeout later.
@@ -29,7 +30,10 @@ class AsyncStream:
         self.write = link.write
         self.close = link.abort
 
-    async def run(self, receive: Callable[[list[Any]], None]) -> None:
+    def refused(self, refusal: Refusal) -> EngineError:
+        return refused(refusal, self._link.address)
+
+    async def run(self, receive: Callable[[list[Any] | Refusal], None]) -> None:
         self._link.on_push = receive
         while True:
             done, _ = await asyncio.wait([self._link.closed], timeout=PING_EVERY)
@@ -82,7 +86,10 @@ class ThreadStream:
         with self._writing:
             self._link.write(request)
 
-    async def run(self, receive: Callable[[list[Any]], None]) -> None:
+    def refused(self, refusal: Refusal) -> EngineError:
+        return refused(refusal, self._link.address)
+
+    async def run(self, receive: Callable[[list[Any] | Refusal], None]) -> None:
         asked = False
         while True:
             try:
@@ -97,7 +104,7 @@ class ThreadStream:
                 continue
             asked = False
             for reply in replies:
-                if is_push(reply):
+                if is_push(reply) or isinstance(reply, Refusal):
                     receive(reply)
 
     def close(self) -> None:

@@ -20,6 +20,10 @@ State = Literal["idle", "starting", "running", "stopping"]
 MISSED = None
 
 
+def _unseen(channel: str, state: State) -> None:
+    pass
+
+
 class Subscriber:
     """One callback on one channel. `ready` runs once when the channel is heard, or with the error that forbids it."""
 
@@ -36,7 +40,10 @@ class Subscriber:
         if not self.is_ready:
             self.is_ready = error is None
             self.error = error
-            self.ready()
+            try:
+                self.ready()
+            except Exception:
+                log.exception("a subscriber failed")
 
     def tell(self, payload: str | None) -> None:
         """One that throws does not disturb its neighbours."""
@@ -51,17 +58,31 @@ class Subscriber:
 class Listener:
     """One channel's subscription and who shares it."""
 
-    def __init__(self, channel: str, *, start: Callable[[str], None], stop: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        channel: str,
+        *,
+        start: Callable[[str], None],
+        stop: Callable[[str], None],
+        observe: Callable[[str, State], None] = _unseen,
+    ) -> None:
         self.channel = channel
         self.state: State = "idle"
-        self.subscribers: list[Subscriber] = []
+        #: In the order of arrival. A dict, since thousands may leave one by one.
+        self.subscribers: dict[Subscriber, None] = {}
         self._open = start
         self._close = stop
+        self._observe = observe
         #: True after a break: at the next `opened` everybody is told that something may have been missed.
         self._broken = False
 
+    def _become(self, state: State) -> None:
+        if state != self.state:
+            self.state = state
+            self._observe(self.channel, state)
+
     def add(self, subscriber: Subscriber) -> None:
-        self.subscribers.append(subscriber)
+        self.subscribers[subscriber] = None
         if self.state == "running":
             subscriber.settle()
         elif self.state == "idle":
@@ -71,16 +92,21 @@ class Listener:
     def remove(self, subscriber: Subscriber) -> None:
         """Safe twice. No callback comes after it."""
         subscriber.active = False
-        if subscriber in self.subscribers:
-            self.subscribers.remove(subscriber)
+        self.subscribers.pop(subscriber, None)
         if not self.subscribers and self.state == "running":
             self._stop()
         # starting: `opened` finds nobody and stops.
 
+    def wants_to_open(self) -> bool:
+        """The transport can serve: whether this channel is to be heard. Those whom a refusal left deaf try again."""
+        if self.state == "idle" and self.subscribers:
+            self._become("starting")
+        return self.state in ("starting", "running")
+
     def opened(self) -> None:
         if self.state not in ("starting", "running"):
             return
-        self.state = "running"
+        self._become("running")
         if not self.subscribers:
             self._stop()
             return
@@ -92,19 +118,22 @@ class Listener:
                 subscriber.tell(MISSED)
 
     def open_failed(self, error: Exception) -> None:
-        """Back to idle; those who waited are told, and whoever comes next tries again."""
+        """Back to idle; those who waited are told, and whoever comes next tries again. Those who had heard the channel
+        before stay: they hear it again when somebody succeeds.
+        """
         if self.state != "starting":
             return
-        self.state = "idle"
-        waiting, self.subscribers = self.subscribers, []
+        self._become("idle")
+        waiting = [subscriber for subscriber in self.subscribers if not subscriber.is_ready]
         for subscriber in waiting:
+            del self.subscribers[subscriber]
             subscriber.active = False
             subscriber.settle(error)
 
     def closed(self) -> None:
         if self.state != "stopping":
             return
-        self.state = "idle"
+        self._become("idle")
         if self.subscribers:
             self._start()
 
@@ -118,7 +147,7 @@ class Listener:
         if self.state == "stopping":
             self.closed()
         elif self.state == "running":
-            self.state = "starting"
+            self._become("starting")
             self._broken = True
 
     def dispatch(self, payload: str) -> None:
@@ -126,14 +155,14 @@ class Listener:
             subscriber.tell(payload)
 
     def _start(self) -> None:
-        self.state = "starting"
+        self._become("starting")
         try:
             self._open(self.channel)
         except Exception as error:  # noqa: BLE001 - whatever a transport raises, the subscribers hear of it
             self.open_failed(error)
 
     def _stop(self) -> None:
-        self.state = "stopping"
+        self._become("stopping")
         try:
             self._close(self.channel)
         except Exception as error:  # noqa: BLE001 - the same

@@ -6,7 +6,6 @@ all commits of the database.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import select
@@ -15,46 +14,41 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import msgspec
 import psycopg
 from psycopg import sql
 
-from holdfast.engine.base import Publish, Wake, steady
+from holdfast.engine.base import Carrier, Wake, steady
 from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.notify import decode, notify, wire_channel
 from holdfast.engine.postgres.session import Session
-from holdfast.errors import ConfigError, EngineError, EngineRefused
-from holdfast.hub.base import Hub
+from holdfast.errors import EngineError, EngineRefused
+from holdfast.hub.base import Hub, unobserved
 
-#: PostgreSQL takes payloads of fewer bytes than this.
-LONGEST = 8000
 #: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 #: A silent connection is asked for a sign of life this often.
 PING_EVERY = 5.0
 #: Hints kept while there is no connection; older ones go first. Whoever waits looks by itself in the end.
 BACKLOG = 1000
-NOTIFY = b"SELECT pg_notify(note.channel, note.payload) FROM unnest(%s::text[], %s::text[]) AS note (channel, payload)"
-
-
-def wire_channel(channel: str) -> str:
-    """A channel's name on the wire: PostgreSQL allows 63 bytes, so the payload says which one is meant."""
-    return f"holdfast_{hashlib.sha256(channel.encode()).hexdigest()[:40]}"
-
-
-def encode(channel: str, payload: str) -> str:
-    return msgspec.json.encode((channel, payload)).decode()
 
 
 class PostgresHub(Hub):
     """Keeps one connection alive and tells every listener once after each break."""
 
-    def __init__(self, engine: PostgresEngine, *, inbox: str, observe: Callable[[str], None] = lambda _: None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        engine: PostgresEngine,
+        *,
+        inbox: str,
+        carrier: Carrier | None = None,
+        observe: Callable[..., None] = unobserved,
+    ) -> None:
+        super().__init__(observe=observe)
+        self.carrier = carrier
         self._engine = engine
         self._inbox = inbox
-        self._observe = observe
         self._start_over()
-        engine.attach(inbox, self._after_commit)
+        engine.attach(inbox, self._after_commit, self._carry)
 
     def _start_over(self) -> None:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -64,26 +58,17 @@ class PostgresHub(Hub):
         #: Hints to send, and channels to open (True) or close, in the order they came; the bell calls the thread.
         self._todo: deque[Wake | tuple[str, bool]] = deque()
 
-    def publish(self, channel: str, payload: str) -> Publish:
-        size = len(encode(channel, payload).encode())
-        if size >= LONGEST:
-            raise ConfigError(
-                f"a message on PostgreSQL has at most {LONGEST - 1} bytes together with its channel; this one has"
-                f" {size}: publish a key to where the data is, or use hub='redis://…'"
-            )
-        return Publish(channel, payload)
-
     def _after_commit(self, wakes: Sequence[Wake]) -> None:
-        others = [wake for wake in wakes if wake.inbox != self._inbox]
         for wake in wakes:
             if wake.inbox == self._inbox:
                 self.deliver(wake.inbox, wake.payload)
-        if others:
-            with self._lock:
-                self._todo.extend(others)
-                while not self._connected and len(self._todo) > BACKLOG:
-                    self._todo.popleft()
-                self._ring()
+
+    def _carry(self, wakes: Sequence[Wake]) -> None:
+        with self._lock:
+            self._todo.extend(wakes)
+            while not self._connected and len(self._todo) > BACKLOG:
+                self._todo.popleft()
+            self._ring()
 
     def _open(self, channel: str) -> None:
         if self._closed:
@@ -134,7 +119,7 @@ class PostgresHub(Hub):
                     for listener in list(self._listeners.values()):
                         listener.interrupted()
                         self._forget_idle(listener)
-                self._observe("interrupted")
+                self.observe("interrupted")
 
     def _refused(self, error: EngineError) -> None:
         with self._lock:
@@ -147,7 +132,7 @@ class PostgresHub(Hub):
         with self._lock:
             self._connected = True
             self._todo.extend((channel, True) for channel in self.wanted())
-        self._observe("subscribed")
+        self.observe("subscribed")
         poll = select.poll()
         poll.register(session.fileno(), select.POLLIN)
         poll.register(self._bell, select.POLLIN)
@@ -172,7 +157,7 @@ class PostgresHub(Hub):
             while self._todo and isinstance(self._todo[0], Wake):
                 hints.append(cast("Wake", self._todo.popleft()))
             if hints:
-                self._send(session, hints)
+                notify(session, hints)
             elif self._todo:
                 channel, wanted = cast("tuple[str, bool]", self._todo.popleft())
                 self._change(session, channel, wanted)
@@ -185,19 +170,11 @@ class PostgresHub(Hub):
                 (listener.opened if wanted else listener.closed)()
                 self._forget_idle(listener)
 
-    def _send(self, session: Session, hints: Sequence[Wake]) -> None:
-        notes = [(wire_channel(hint.inbox), encode(hint.inbox, hint.payload)) for hint in hints]
-        notes = [note for note in notes if len(note[1].encode()) < LONGEST]
-        if notes:
-            session.execute(NOTIFY, ([channel for channel, _ in notes], [payload for _, payload in notes]))
-
     def _heard(self, text: str) -> None:
-        try:
-            channel, payload = msgspec.json.decode(text, type=tuple[str, str])
-        except msgspec.MsgspecError:
-            self._observe("malformed")  # a stranger's: nobody here is meant
-            return
-        self.deliver(channel, payload)
+        if wake := decode(text):
+            self.deliver(wake.inbox, wake.payload)
+        else:
+            self.observe("malformed")  # a stranger's: nobody here is meant
 
     # ── life ──
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.engine.redis.link import pack
+from holdfast.engine.base import Carrier, steady
+from holdfast.engine.redis.link import Refusal, pack
 from holdfast.errors import EngineError, EngineRefused
-from holdfast.hub.base import Hub
+from holdfast.hub.base import Hub, unobserved
+from holdfast.hub.listener import log
+from holdfast.hub.wire import LONGEST_PAYLOAD
 
 #: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
 FIRST, LONGEST = 0.05, 1.0
@@ -21,8 +25,12 @@ class Stream(Protocol):
         """Send from any thread (blocking) or from the loop (async)."""
         ...
 
-    async def run(self, receive: Callable[[list[Any]], None]) -> None:
-        """Hand over what comes until the connection ends. Notices a silent death by itself."""
+    async def run(self, receive: Callable[[list[Any] | Refusal], None]) -> None:
+        """Hand over messages, confirmations and refusals until the connection ends. Notices a silent death."""
+        ...
+
+    def refused(self, refusal: Refusal) -> EngineError:
+        """What a refusal means, as an error of ours."""
         ...
 
     def close(self) -> None: ...
@@ -51,32 +59,48 @@ class Dialer(Protocol):
 class RedisHub(Hub):
     """Keeps one subscription alive and tells every listener once after each break."""
 
-    def __init__(self, dialer: Dialer, *, observe: Callable[[str], None] = lambda _: None) -> None:
-        super().__init__()
+    def __init__(
+        self, dialer: Dialer, *, carrier: Carrier | None = None, observe: Callable[..., None] = unobserved
+    ) -> None:
+        super().__init__(observe=observe)
+        self.carrier = carrier
         self._dialer = dialer
-        self._observe = observe
         self._stream: Stream | None = None
         self._running = False
+        #: What the server has neither confirmed nor refused yet, in the order in which it will: a refusal has no name.
+        self._asked: deque[tuple[str, str]] = deque()
+        #: True from the first break on.
+        self._broken = False
 
     def _open(self, channel: str) -> None:
         if self._closed:
             raise RuntimeError("this hub is closed")
         if self._stream is not None:
-            self._stream.write(pack("SUBSCRIBE", channel))
+            self._ask(self._stream, "SUBSCRIBE", channel)
         elif not self._running:
             self._running = True
-            self._dialer.start(self._keep)
+            try:
+                self._dialer.start(self._keep)
+            except BaseException:  # the next to come tries again
+                self._running = False
+                raise
 
     def _close(self, channel: str) -> None:
         if self._stream is not None:
-            self._stream.write(pack("UNSUBSCRIBE", channel))
+            self._ask(self._stream, "UNSUBSCRIBE", channel)
         else:
             self._listeners[channel].closed()
+
+    def _ask(self, stream: Stream, verb: str, *channels: str) -> None:
+        """One command for each: a server that refuses one channel refuses the whole command."""
+        self._asked.extend([(verb, channel) for channel in channels])
+        stream.write(b"".join([pack(verb, channel) for channel in channels]))
 
     async def _keep(self) -> None:
         """Written once: it awaits on a loop and never suspends on a thread."""
         delay = FIRST
         while not self._closed:
+            began = steady()
             try:
                 stream = await self._dialer.dial()
             except EngineError as error:
@@ -85,28 +109,37 @@ class RedisHub(Hub):
                 await self._dialer.pause(random.uniform(delay / 2, delay))
                 delay = min(delay * 2, LONGEST)
                 continue
-            delay = FIRST
             try:
                 self._attached(stream)
                 await stream.run(self._received)
+            except Exception:  # noqa: BLE001 - a mistake of ours must not leave everybody deaf
+                log.exception("the subscription failed; it is opened again")
             finally:
                 self._detached()
                 stream.close()
+            if steady() - began > LONGEST:
+                delay = FIRST
+            else:  # a server that hangs up at once is not hammered
+                await self._dialer.pause(random.uniform(delay / 2, delay))
+                delay = min(delay * 2, LONGEST)
 
     def _attached(self, stream: Stream) -> None:
         with self._lock:
             self._stream = stream
+            self._asked.clear()
             if channels := self.wanted():
-                stream.write(pack("SUBSCRIBE", *channels))
-        self._observe("subscribed")
+                self._ask(stream, "SUBSCRIBE", *channels)
+        self.observe("reconnected" if self._broken else "connected")
 
     def _detached(self) -> None:
         with self._lock:
             self._stream = None
+            self._broken = True
             for listener in list(self._listeners.values()):
                 listener.interrupted()
                 self._forget_idle(listener)
-        self._observe("interrupted")
+        if not self._closed:
+            self.observe("interrupted")
 
     def _refused(self, error: EngineError) -> None:
         with self._lock:
@@ -114,20 +147,45 @@ class RedisHub(Hub):
                 listener.open_failed(error)
                 self._forget_idle(listener)
 
-    def _received(self, push: list[Any]) -> None:
-        kind, raw = push[0], push[1]
-        channel = raw.decode(errors="replace")
+    def _received(self, push: list[Any] | Refusal) -> None:
+        if isinstance(push, Refusal):
+            self._forbidden(push)
+            return
+        kind, channel = push[0], push[1].decode(errors="replace")
+        if kind == b"message":
+            raw = push[2]
+            if len(raw) > LONGEST_PAYLOAD:
+                self.observe("malformed", channel=channel)
+            else:
+                self.deliver(channel, raw.decode(errors="replace"))
+            return
         with self._lock:
+            if self._asked:
+                self._asked.popleft()
             listener = self._listeners.get(channel)
             if listener is None:
                 return
-            if kind == b"message":
-                listener.dispatch(push[2].decode(errors="replace"))
-            elif kind == b"subscribe":
+            if kind == b"subscribe":
                 listener.opened()
             elif kind == b"unsubscribe":
                 listener.closed()
                 self._forget_idle(listener)
+
+    def _forbidden(self, refusal: Refusal) -> None:
+        """The oldest unconfirmed request is not allowed. The others are served all the same."""
+        with self._lock:
+            if not self._asked or self._stream is None:
+                return
+            verb, channel = self._asked.popleft()
+            listener = self._listeners.get(channel)
+            if listener is None:
+                return
+            error = self._stream.refused(refusal)
+            if verb == "SUBSCRIBE":
+                listener.open_failed(error)
+            else:
+                listener.close_failed(error)
+            self._forget_idle(listener)
 
     def close(self) -> None:
         self._closed = True
@@ -143,3 +201,5 @@ class RedisHub(Hub):
         self._reset()
         self._stream = None
         self._running = False
+        self._broken = False
+        self._asked.clear()

@@ -27,13 +27,23 @@ SKIPS = 2
 SWEEP = (60.0, 180.0)
 #: One sweep removes at most this many rows of a kind, so that nobody waits for it.
 SWEEP_ROWS = 1000
+#: What is swept, and by which key.
+SWEPT = {
+    "holdfast_state": "space, room, name",
+    "holdfast_tag": "space, room, tag, name",
+    "holdfast_hint_counter": "hint",
+}
 SWEEPS = [
     f"""
     DELETE FROM {table} WHERE ({key}) IN (
         SELECT {key} FROM {table} WHERE keep_until < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
         LIMIT {SWEEP_ROWS} FOR UPDATE SKIP LOCKED)
-    """.encode()  # noqa: S608 - names from the lines below
-    for table, key in (("holdfast_state", "space, room, name"), ("holdfast_tag", "space, room, tag, name"))
+    """.encode()  # noqa: S608 - names from the lines above
+    for table, key in (
+        ("holdfast_state", "space, room, name"),
+        ("holdfast_tag", "space, room, tag, name"),
+        ("holdfast_hint_counter", "hint"),
+    )
 ]
 
 

@@ -11,9 +11,26 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from holdfast.engine.base import Apply, Micros, Op, Ping, Publish, Read, Reading, Room, Scan, Tag, Tagged, Untag, Wake
+from holdfast.engine.base import (
+    Apply,
+    Micros,
+    Op,
+    Ping,
+    Publish,
+    PublishHint,
+    Read,
+    Reading,
+    Room,
+    Scan,
+    Tag,
+    Tagged,
+    TakeHint,
+    Untag,
+    Wake,
+)
 from holdfast.engine.group import LATER
 from holdfast.engine.postgres.arrays import Array, Bytes, Numbers, Texts
+from holdfast.engine.postgres.notify import encode, notify
 from holdfast.engine.postgres.session import Session
 
 HOUR = 3_600_000_000
@@ -57,6 +74,18 @@ WHERE space = %s AND room = %s AND name >= %b AND name < coalesce(%b::bytea, nam
     AND keep_until >= %s
 ORDER BY name
 """
+HINT = b"""
+INSERT INTO holdfast_hint_counter (hint, remaining, keep_until) VALUES (%s, %s, %s)
+ON CONFLICT (hint) DO UPDATE SET remaining = excluded.remaining, keep_until = excluded.keep_until
+"""
+#: `before` waits for whoever takes at the same time, and then sees what is left.
+TAKE = b"""
+WITH before AS (
+    SELECT remaining FROM holdfast_hint_counter WHERE hint = %(hint)s AND keep_until > %(now)s FOR UPDATE
+)
+UPDATE holdfast_hint_counter SET remaining = holdfast_hint_counter.remaining - least(before.remaining, %(n)s)
+FROM before WHERE hint = %(hint)s RETURNING least(before.remaining, %(n)s)
+"""
 
 Key = tuple[str, bytes]
 
@@ -76,6 +105,8 @@ class Batch:
         self._written: dict[Key, Micros] = {}
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
+        self._published: list[Wake] = []
+        #: For whoever waits: told after the commit, by a hub.
         self.wakes: list[Wake] = []
         #: True from the moment at which the COMMIT is on its way.
         self.committing = False
@@ -83,9 +114,12 @@ class Batch:
     def run(self) -> list[Any]:
         """Results or exceptions, in order; LATER for what somebody else holds. Raises psycopg's errors."""
         now = self._begin()
-        results = [self._carry_out(op, now) for op in self._ops]
+        results: dict[int, Any] = {}
+        # Counters are waited for while others are held: always in the same order, so that nobody waits in a circle.
+        for place, op in sorted(enumerate(self._ops), key=_order):
+            results[place] = self._carry_out(op, now)
         self._commit()
-        return results
+        return [results[place] for place in range(len(self._ops))]
 
     def _begin(self) -> Micros:
         session, space = self._session, self._space
@@ -145,8 +179,18 @@ class Batch:
     def _untag(self, op: Untag, now: Micros) -> None:
         self._untags.append(op)
 
-    def _publish(self, op: Publish, now: Micros) -> None:
-        self.wakes.append(Wake(op.channel, op.payload))
+    def _publish(self, op: Publish | PublishHint, now: Micros) -> None:
+        wake = Wake(op.channel, op.payload)
+        encode(wake)  # too long: this one's own trouble, and now
+        self._published.append(wake)
+
+    def _publish_hint(self, op: PublishHint, now: Micros) -> None:
+        self._publish(op, now)
+        self._session.execute(HINT, (op.hint, op.count, now + op.life))
+
+    def _take_hint(self, op: TakeHint, now: Micros) -> int:
+        row = self._session.execute(TAKE, {"hint": op.hint, "n": op.n, "now": now}).fetchone()
+        return op.n if row is None else int(row[0])
 
     def _ping(self, op: Ping, now: Micros) -> Micros:
         return now
@@ -159,6 +203,8 @@ class Batch:
         Tagged: _tagged,
         Untag: _untag,
         Publish: _publish,
+        PublishHint: _publish_hint,
+        TakeHint: _take_hint,
         Ping: _ping,
     }
 
@@ -178,6 +224,12 @@ class Batch:
                 names = Bytes([name.encode() for name in op.names])
                 session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
             session.execute(b"COMMIT")
+            if self._published:
+                notify(session, self._published)
+
+
+def _order(placed: tuple[int, Op[Any]]) -> str:
+    return placed[1].hint if isinstance(placed[1], (TakeHint, PublishHint)) else ""
 
 
 def _key(op: Apply | Read) -> Key:

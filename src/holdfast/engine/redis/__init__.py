@@ -16,11 +16,13 @@ from holdfast.engine.base import (
     Op,
     Ping,
     Publish,
+    PublishHint,
     Read,
     Reading,
     Scan,
     Tag,
     Tagged,
+    TakeHint,
     Untag,
     only,
     steady,
@@ -229,6 +231,11 @@ class RedisEngine:
                 return self._plain("SREM", keys.tag(self.namespace, op.room.name, op.tag), *op.names)
             case Publish():
                 return self._plain("PUBLISH", op.channel, op.payload)
+            case PublishHint():
+                return self._publish_hint(op)
+            case TakeHint():
+                args = (str(op.n).encode(), str(op.life // 1000).encode())
+                return self._run(scripts.of_hub("hint_take"), op.hint.encode(), args)
             case Ping():
                 return self._ping()
             case _:
@@ -274,6 +281,11 @@ class RedisEngine:
     def _plain(self, *command: str) -> Talk:
         _good((yield pack(*command)))
         return None
+
+    def _publish_hint(self, op: PublishHint) -> Talk:
+        args = (str(op.count), str(op.life // 1000), op.channel, op.payload)
+        script = scripts.of_hub("hint_publish")
+        yield from self._run(script, op.hint.encode(), tuple(arg.encode() for arg in args))
 
     def _ping(self) -> Talk:
         seconds, micros = _good((yield pack("TIME")))

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.link import AFTER_YOU, Hello, is_push, new_reader, sign_in
+from holdfast.engine.redis.link import AFTER_YOU, Hello, Refusal, is_push, new_reader, sign_in
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 #: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
@@ -46,8 +46,8 @@ class AsyncLink(asyncio.Protocol):
         #: Stands for a reply that nobody wants.
         self._nobody: asyncio.Future[Any] = loop.create_future()
         self._nobody.cancel()
-        #: For a subscription: takes what the server sends unasked.
-        self.on_push: Callable[[list[Any]], None] | None = None
+        #: For a subscription: takes what the server sends unasked, and what it refuses.
+        self.on_push: Callable[[list[Any] | Refusal], None] | None = None
 
     @classmethod
     async def connect(cls, address: Address, client_name: str, tls: ssl.SSLContext | None) -> AsyncLink:
@@ -182,7 +182,7 @@ class AsyncLink(asyncio.Protocol):
             reader.feed(data)
             reply = reader.gets()
             while reply is not False:
-                if self.on_push is not None and is_push(reply):
+                if self.on_push is not None and (is_push(reply) or isinstance(reply, Refusal)):
                     self.on_push(reply)
                 else:
                     future = pending.popleft()

@@ -41,3 +41,9 @@ def of_command(room: Room[Any], command: type[Command]) -> Script:
 def own(name: str) -> Script:
     """A script of the engine itself."""
     return Script(files("holdfast.engine.redis").joinpath(f"{name}.lua").read_text())
+
+
+@cache
+def of_hub(name: str) -> Script:
+    """A script of the hub."""
+    return Script(files("holdfast.hub").joinpath(f"{name}.lua").read_text())

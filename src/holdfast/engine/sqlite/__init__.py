@@ -22,11 +22,13 @@ from holdfast.engine.base import (
     Op,
     Ping,
     Publish,
+    PublishHint,
     Read,
     Reading,
     Scan,
     Tag,
     Tagged,
+    TakeHint,
     Untag,
     Wake,
     steady,
@@ -92,7 +94,7 @@ class SqliteEngine(GroupedEngine):
         self._floor: tuple[Micros, float] = (0, 0.0)
         #: Tells this process's own hints from those of others.
         self.origin = secrets.token_hex(8)
-        #: False when another hub carries the hints between processes.
+        #: Whether other processes can see what is stored here.
         self.share_hints = path != ":memory:"
         super().__init__(namespace)
 
@@ -147,7 +149,7 @@ class SqliteEngine(GroupedEngine):
             db.execute("UPDATE holdfast_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
             return results, _nothing
-        if self.share_hints:
+        if self.share_hints and not self._carriers:
             db.executemany(
                 "INSERT INTO holdfast_hint (origin, channel, payload, at) VALUES (?, ?, ?, ?)",
                 [(self.origin, w.inbox, w.payload, now) for w in wakes if w.inbox not in self._hubs],
@@ -211,6 +213,21 @@ class SqliteEngine(GroupedEngine):
     def _publish(self, db: sqlite3.Connection, op: Publish, now: Micros, wakes: list[Wake]) -> None:
         wakes.append(Wake(op.channel, op.payload))
 
+    def _publish_hint(self, db: sqlite3.Connection, op: PublishHint, now: Micros, wakes: list[Wake]) -> None:
+        db.execute("INSERT OR REPLACE INTO holdfast_hint_counter VALUES (?, ?, ?)", (op.hint, op.count, now + op.life))
+        wakes.append(Wake(op.channel, op.payload))
+
+    def _take_hint(self, db: sqlite3.Connection, op: TakeHint, now: Micros, _: list[Wake]) -> int:
+        row = db.execute(
+            "SELECT remaining FROM holdfast_hint_counter WHERE hint = ? AND keep_until > ?", (op.hint, now)
+        ).fetchone()
+        if row is None:
+            return op.n
+        taken = min(op.n, int(row[0]))
+        if taken:
+            db.execute("UPDATE holdfast_hint_counter SET remaining = remaining - ? WHERE hint = ?", (taken, op.hint))
+        return taken
+
     def _ping(self, db: sqlite3.Connection, op: Ping, now: Micros, _: list[Wake]) -> Micros:
         return now
 
@@ -222,6 +239,8 @@ class SqliteEngine(GroupedEngine):
         Tagged: _tagged,
         Untag: _untag,
         Publish: _publish,
+        PublishHint: _publish_hint,
+        TakeHint: _take_hint,
         Ping: _ping,
     }
 
@@ -231,6 +250,7 @@ class SqliteEngine(GroupedEngine):
         for table, key in (
             ("holdfast_state", "space, room, name"),
             ("holdfast_tag", "space, room, tag, name"),
+            ("holdfast_hint_counter", "hint"),
         ):
             db.execute(
                 f"DELETE FROM {table} WHERE ({key}) IN"  # noqa: S608 - names from the line above

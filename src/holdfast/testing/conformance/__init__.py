@@ -4,7 +4,7 @@ In your own test-suite, with your own URL:
 
 ```python
 import pytest
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite, ProcessDriver
+from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite, HubSuite, ProcessDriver
 
 URL = "redis://127.0.0.1:6379/0"
 
@@ -15,18 +15,19 @@ def driver(request):
         yield driver
 
 
-class TestOurRedis(GateSuite):
+class TestOurRedis(GateSuite, HubSuite):
     pass
 ```
 
 `AsyncDriver` plays on the async API (each actor a task), `BlockingDriver` on the blocking API (each actor a thread),
 `ProcessDriver` on both, in three processes. Add `CrashSuite` with a `ProcessDriver` to have processes killed and
-stopped. Every claim plays in a namespace of its own, so nothing of yours is touched; on Redis, records of ended
-claims expire by themselves after a day.
+stopped. A driver takes `hub=` as a `Holdfast` does. Every claim plays in a namespace of its own, so nothing of yours is
+touched; on Redis, records of ended claims expire by themselves after a day.
 """
 
 from holdfast.testing.conformance.driver import Driver, Stage, claim
 from holdfast.testing.conformance.gate import CrashSuite, GateSuite
+from holdfast.testing.conformance.hub import HubSuite
 from holdfast.testing.conformance.inprocess import AsyncDriver, BlockingDriver
 from holdfast.testing.conformance.processes import ProcessDriver
 
@@ -36,6 +37,7 @@ __all__ = [
     "CrashSuite",
     "Driver",
     "GateSuite",
+    "HubSuite",
     "ProcessDriver",
     "Stage",
     "claim",

@@ -33,8 +33,9 @@ class Stage(ABC):
 class Driver(ABC):
     """Where actors live, and on which engine. A context manager; made once, it plays any number of claims."""
 
-    def __init__(self, url: str, *, namespace: str = "conformance") -> None:
+    def __init__(self, url: str, *, namespace: str = "conformance", hub: str | None = None) -> None:
         self.url = url
+        self.hub = hub
         self._namespace = namespace
 
     @abstractmethod

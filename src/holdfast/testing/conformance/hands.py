@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from typing import Any
 
 from holdfast.testing.conformance.actor import Grant
+from holdfast.testing.conformance.hub.hands import HubHands
+from holdfast.testing.conformance.settling import settled
 
 
-async def _settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-class Hands:
+class Hands(HubHands):
     """Verbs by name; leases by handle."""
 
     def __init__(self, holdfast: Any) -> None:
-        self._holdfast = holdfast
+        super().__init__(holdfast)
         self._leases: dict[int, Any] = {}
         self._handles = itertools.count(1)
 
@@ -45,17 +42,17 @@ class Hands:
         return self._grant(handle)
 
     async def _acquire(self, name: Any, kind: str, options: dict[str, Any], call: dict[str, Any]) -> Grant:
-        return self._keep(await _settled(self._gate(name, kind, options).acquire(**call)))
+        return self._keep(await settled(self._gate(name, kind, options).acquire(**call)))
 
     async def _try_acquire(self, name: Any, kind: str, options: dict[str, Any], call: dict[str, Any]) -> Grant | None:
-        lease = await _settled(self._gate(name, kind, options).try_acquire(**call))
+        lease = await settled(self._gate(name, kind, options).try_acquire(**call))
         return None if lease is None else self._keep(lease)
 
     async def _release(self, handle: int) -> Any:
-        return await _settled(self._leases[handle].release())
+        return await settled(self._leases[handle].release())
 
     async def _renew(self, handle: int, ttl: Any) -> Grant:
-        await _settled(self._leases[handle].renew(ttl))
+        await settled(self._leases[handle].renew(ttl))
         return self._grant(handle)
 
     async def _check(self, handle: int) -> None:
@@ -65,16 +62,16 @@ class Hands:
         return bool(self._leases[handle].is_lost)
 
     async def _inspect(self, name: Any) -> Any:
-        return await _settled(self._holdfast.locks.inspect(name))
+        return await settled(self._holdfast.locks.inspect(name))
 
     async def _list(self, prefix: Any) -> Any:
-        return await _settled(self._holdfast.locks.list(prefix))
+        return await settled(self._holdfast.locks.list(prefix))
 
     async def _release_by_id(self, name: Any, lock_id: Any) -> Any:
-        return await _settled(self._holdfast.locks.release(name, lock_id))
+        return await settled(self._holdfast.locks.release(name, lock_id))
 
     async def _force_release(self, name: Any) -> Any:
-        return await _settled(self._holdfast.locks.force_release(name))
+        return await settled(self._holdfast.locks.force_release(name))
 
     async def _cleanup(self, execution_id: Any, scopes: Any) -> Any:
-        return await _settled(self._holdfast.locks.cleanup(execution_id, scopes))
+        return await settled(self._holdfast.locks.cleanup(execution_id, scopes))

@@ -95,8 +95,9 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
 class InProcessStage(Stage):
     """Actors take turns on the stage's Holdfasts, so that some share one and some do not."""
 
-    def __init__(self, url: str, namespace: str) -> None:
+    def __init__(self, url: str, namespace: str, hub: str | None = None) -> None:
         self._url = url
+        self._hub = hub
         self._namespace = namespace
         # What lives in memory is seen by its own Holdfast alone.
         self._most = 1 if url.startswith("memory:") else 2
@@ -122,13 +123,13 @@ class InProcessStage(Stage):
 class AsyncStage(InProcessStage):
     """The async API."""
 
-    def __init__(self, url: str, namespace: str) -> None:
-        super().__init__(url, namespace)
+    def __init__(self, url: str, namespace: str, hub: str | None = None) -> None:
+        super().__init__(url, namespace, hub)
         self._holdfasts: list[Holdfast] = []
 
     def _hire(self, turn: int) -> Actor:
         if turn == len(self._holdfasts):
-            self._holdfasts.append(Holdfast(self._url, namespace=self._namespace))
+            self._holdfasts.append(Holdfast(self._url, namespace=self._namespace, hub=self._hub))
         return TaskActor(self._holdfasts[turn])
 
     async def _close_holdfasts(self) -> None:
@@ -139,13 +140,13 @@ class AsyncStage(InProcessStage):
 class BlockingStage(InProcessStage):
     """The blocking API."""
 
-    def __init__(self, url: str, namespace: str) -> None:
-        super().__init__(url, namespace)
+    def __init__(self, url: str, namespace: str, hub: str | None = None) -> None:
+        super().__init__(url, namespace, hub)
         self._holdfasts: list[sync.Holdfast] = []
 
     def _hire(self, turn: int) -> Actor:
         if turn == len(self._holdfasts):
-            self._holdfasts.append(sync.Holdfast(self._url, namespace=self._namespace))
+            self._holdfasts.append(sync.Holdfast(self._url, namespace=self._namespace, hub=self._hub))
         return ThreadActor(self._holdfasts[turn])
 
     async def _close_holdfasts(self) -> None:
@@ -153,18 +154,18 @@ class BlockingStage(InProcessStage):
             await asyncio.to_thread(holdfast.close)
 
 
-STAGES: dict[str, Callable[[str, str], InProcessStage]] = {"async": AsyncStage, "blocking": BlockingStage}
+STAGES: dict[str, Callable[[str, str, str | None], InProcessStage]] = {"async": AsyncStage, "blocking": BlockingStage}
 
 
 class AsyncDriver(Driver):
     """Each actor is a task on the async API."""
 
     def stage(self, namespace: str) -> Stage:
-        return AsyncStage(self.url, namespace)
+        return AsyncStage(self.url, namespace, self.hub)
 
 
 class BlockingDriver(Driver):
     """Each actor is a thread on the blocking API."""
 
     def stage(self, namespace: str) -> Stage:
-        return BlockingStage(self.url, namespace)
+        return BlockingStage(self.url, namespace, self.hub)

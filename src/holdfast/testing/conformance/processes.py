@@ -40,14 +40,14 @@ RESULTS: dict[str, Any] = {
 class Process:
     """One worker process and the questions it has not answered yet."""
 
-    def __init__(self, url: str, api: str) -> None:
+    def __init__(self, url: str, api: str, hub: str | None = None) -> None:
         self.api = api
         command = [sys.executable, "-m", "holdfast.testing.conformance.worker"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._lock = threading.Lock()
-        self._write({"url": url})  # not in the command line: it may bear a password
+        self._write({"url": url, "hub": hub})  # not in the command line: it may bear a password
         self._reader = threading.Thread(target=self._read, name="worker", daemon=True)
         self._reader.start()
 
@@ -175,14 +175,14 @@ class ProcessStage(Stage):
 class ProcessDriver(Driver):
     """Actors live in three processes. Not for `memory://`, which no two processes share."""
 
-    def __init__(self, url: str, *, namespace: str = "conformance") -> None:
-        super().__init__(url, namespace=namespace)
+    def __init__(self, url: str, *, namespace: str = "conformance", hub: str | None = None) -> None:
+        super().__init__(url, namespace=namespace, hub=hub)
         self._processes: list[Process] = []
 
     def stage(self, namespace: str) -> Stage:
         if not self._processes:
-            self._processes = [Process(self.url, api) for api in APIS]
-        self._processes = [p if p.alive else Process(self.url, p.api) for p in self._processes]
+            self._processes = [Process(self.url, api, self.hub) for api in APIS]
+        self._processes = [p if p.alive else Process(self.url, p.api, self.hub) for p in self._processes]
         return ProcessStage(self._processes, namespace)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """A process full of actors, led over pipes: one JSON object a line, in and out.
 
-First comes `{"url": …}`. Then `{"id", "stage", "api", "actor", "verb", "args"}` is answered by `{"id", "result"}` or
-`{"id", "failure": {"kinds", "message", "facts"}}`; the verb `close` closes a stage. The process ends with its input.
+First comes `{"url": …, "hub": …}`. Then `{"id", "stage", "api", "actor", "verb", "args"}` is answered by
+`{"id", "result"}` or `{"id", "failure": {"kinds", "message", "facts"}}`; the verb `close` closes a
+stage. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from holdfast.testing.conformance.inprocess import STAGES, InProcessStage
 class Worker:
     """Keeps stages and actors by the names the leader gave them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, hub: str | None) -> None:
         self._url = url
+        self._hub = hub
         self._stages: dict[tuple[str, str], InProcessStage] = {}
         self._actors: dict[tuple[str, str], Actor] = {}
 
@@ -45,7 +47,7 @@ class Worker:
     async def _actor(self, stage: str, api: str, name: str) -> Actor:
         if (stage, name) not in self._actors:
             if (stage, api) not in self._stages:
-                self._stages[stage, api] = STAGES[api](self._url, stage)
+                self._stages[stage, api] = STAGES[api](self._url, stage, self._hub)
             self._actors[stage, name] = await self._stages[stage, api].actor()
         return self._actors[stage, name]
 
@@ -65,7 +67,8 @@ async def serve() -> None:
         loop.call_soon_threadsafe(lines.put_nowait, b"")
 
     threading.Thread(target=read, name="leader", daemon=True).start()
-    worker = Worker(json.loads(await lines.get())["url"])
+    where = json.loads(await lines.get())
+    worker = Worker(where["url"], where["hub"])
     under_way: set[asyncio.Task[None]] = set()
     while line := await lines.get():
         task = loop.create_task(worker.handle(json.loads(line)))

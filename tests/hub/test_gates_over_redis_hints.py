@@ -1,0 +1,20 @@
+"""State in SQLite, hints over Redis: every promise of the gate holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite, ProcessDriver
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module", params=[AsyncDriver, BlockingDriver, ProcessDriver])
+def driver(request, tmp_path_factory, holdfast_redis):
+    file = tmp_path_factory.mktemp("hub") / "gates.db"
+    with request.param(f"sqlite:///{file}?synchronous=normal", hub=holdfast_redis.url) as driver:
+        yield driver
+
+
+class TestGates(GateSuite):
+    pass

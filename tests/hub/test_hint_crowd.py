@@ -1,0 +1,71 @@
+"""N jobs announced to M listeners in several processes: exactly as many come as can, every time."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+
+import pytest
+import redis
+
+from holdfast.testing.conformance import ProcessDriver
+from holdfast.testing.conformance.hub.hints import call_a_crowd
+
+pytestmark = [pytest.mark.race, pytest.mark.slow]
+ROUNDS = [pytest.param(100, id="ci"), pytest.param(1000, id="soak", marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+
+
+@pytest.fixture
+def crowd_name():
+    """What the namespaces of a driver begin with: other tests have hints on the same server."""
+    return f"crowd-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def on_sqlite(tmp_path, crowd_name):
+    with ProcessDriver(f"sqlite:///{tmp_path / 'hub.db'}?synchronous=normal", namespace=crowd_name) as driver:
+        yield driver
+
+
+@pytest.fixture(params=["redis", "sqlite+redis"])
+def over_redis(request, holdfast_redis, tmp_path, crowd_name):
+    file, server = f"sqlite:///{tmp_path / 'hub.db'}?synchronous=normal", holdfast_redis.url
+    url, hub = (server, None) if request.param == "redis" else (file, server)
+    with ProcessDriver(url, namespace=crowd_name, hub=hub) as driver:
+        yield driver
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    monkeypatch.setattr("holdfast.testing.conformance.driver.PATIENCE", 550.0)
+
+
+def crowd(jobs, slots, rounds):
+    return functools.partial(call_a_crowd, listeners=9, jobs=jobs, slots=slots, rounds=rounds)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize(("jobs", "slots"), [(3, 1), (7, 4)])
+def test_exactly_as_many_come_as_there_are_jobs_and_slots(over_redis, jobs, slots, rounds, holdfast_redis, crowd_name):
+    over_redis.play(crowd(jobs, slots, rounds))
+    with redis.Redis(port=holdfast_redis.port) as plain:
+        keys = list(plain.scan_iter(f"{crowd_name}-*:hint:*", count=1000))
+        assert len(keys) >= 100, "within a minute none of the last ones has gone"
+        ends = {plain.pttl(key) for key in keys} - {-2}
+        assert all(0 < end <= 60_000 for end in ends), "a key without an end"
+        assert {int(plain.get(key) or 0) for key in keys} == {0}, "each was taken to its end"
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize(("jobs", "slots"), [(3, 1), (7, 4)])
+def test_exactly_as_many_come_on_sqlite(on_sqlite, jobs, slots, rounds):
+    on_sqlite.play(crowd(jobs, slots, rounds))
+
+
+@pytest.mark.redis
+def test_too_few_slots_leave_the_rest_for_whoever_comes_later(over_redis, holdfast_redis, crowd_name):
+    over_redis.play(crowd(50, 3, 1))
+    with redis.Redis(port=holdfast_redis.port) as plain:
+        (key,) = plain.scan_iter(f"{crowd_name}-*:hint:*", count=1000)
+        assert plain.get(key) == b"23", "50 less 9 times 3"

@@ -1,0 +1,233 @@
+"""The shared listener's situations, on a real server behind a proxy that fails on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import redis
+
+from holdfast import EngineRefused, EngineUnavailable, Holdfast
+from holdfast.testing.proxy import FaultProxy
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+#: Whole commands: one of these words ends with the other.
+SUBSCRIBE, UNSUBSCRIBE = b"$9\r\nSUBSCRIBE", b"$11\r\nUNSUBSCRIBE"
+
+
+@pytest.fixture
+def proxy(holdfast_redis):
+    with FaultProxy(holdfast_redis.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def speaker(connect, holdfast_redis):
+    """Somebody whose connection is never cut."""
+    return connect(holdfast_redis.url)
+
+
+@pytest.fixture
+def listeners(connect, proxy, tmp_path):
+    """A Holdfast that hears through the proxy, and says everything else elsewhere."""
+    return connect(f"sqlite:///{tmp_path / 'state.db'}", hub=proxy.url)
+
+
+def text(message):
+    assert message is not None
+    assert not message.missed
+    return message.payload
+
+
+def test_an_open_that_is_refused_fails_and_works_once_it_is_allowed(namespace, connect):
+    with RedisServer() as server, redis.Redis(port=server.port) as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels")
+        hf = connect(f"redis://app:secret@127.0.0.1:{server.port}/0")
+        with pytest.raises(EngineRefused, match="channel"):
+            hf.hub.listen("news").__enter__()
+        assert hf.hub.states() == {}
+        admin.execute_command("ACL", "SETUSER", "app", f"&{namespace}:*")
+        with hf.hub.listen("news") as messages:
+            hf.hub.publish("news", "x")
+            assert text(messages.next(timeout=10)) == "x"
+
+
+def test_a_refused_channel_leaves_its_neighbours_alone(namespace):
+    """In the async API too, where one connection carries everything."""
+    with RedisServer() as server, redis.Redis(port=server.port) as admin:
+        admin.execute_command(
+            "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", f"&{namespace}:good"
+        )
+
+        async def main():
+            url = f"redis://app:secret@127.0.0.1:{server.port}/0"
+            async with Holdfast(url, namespace=namespace) as hf, hf.hub.listen("good") as messages:
+                with pytest.raises(EngineRefused, match="channel"):
+                    await hf.hub.listen("bad").__aenter__()
+                with pytest.raises(EngineRefused, match="channel"):
+                    await hf.hub.listen("good", "bad").__aenter__()
+                await hf.hub.publish("good", "x")
+                assert text(await messages.next(timeout=10)) == "x"
+                assert hf.hub.states() == {f"{namespace}:good": "running"}
+                assert hf.telemetry.counts["hub.reconnected"] == 0
+
+        asyncio.run(main())
+
+
+def test_an_open_without_a_server_fails_and_a_later_one_works(connect, monkeypatch, tmp_path):
+    monkeypatch.setattr("holdfast.channel.OPEN_WAIT", 0.3)
+    server = RedisServer()
+    try:
+        hf = connect(f"sqlite:///{tmp_path / 'state.db'}", hub=server.url)
+        with pytest.raises(EngineUnavailable, match="could not be opened"):
+            hf.hub.listen("news").__enter__()
+        server.start()
+        monkeypatch.setattr("holdfast.channel.OPEN_WAIT", 5.0)
+        with hf.hub.listen("news") as messages:
+            hf.hub.publish("news", "x")
+            assert text(messages.next(timeout=10)) == "x"
+    finally:
+        server.stop()
+
+
+def test_a_failed_unsubscribe_does_not_poison_the_listener(listeners, proxy, speaker):
+    with listeners.hub.listen("other") as others:
+        cut = proxy.once("cut-before", UNSUBSCRIBE)
+        with listeners.hub.listen("news"):
+            pass
+        assert cut.struck.wait(10)
+        message = others.next(timeout=10)
+        assert message is not None
+        assert message.missed, "the same connection carried it"
+        with listeners.hub.listen("news") as again:
+            speaker.hub.publish("news", "x")
+            assert text(again.next(timeout=10)) == "x"
+        speaker.hub.publish("other", "y")
+        assert text(others.next(timeout=10)) == "y"
+
+
+def test_a_subscriber_during_teardown_is_served(listeners, proxy, speaker, namespace):
+    slow = proxy.once("delay", UNSUBSCRIBE, seconds=0.4)
+    with listeners.hub.listen("news"):
+        pass
+    assert listeners.hub.states() == {f"{namespace}:news": "stopping"}
+    with listeners.hub.listen("news") as messages:
+        assert slow.struck.is_set()
+        speaker.hub.publish("news", "x")
+        assert text(messages.next(timeout=10)) == "x"
+
+
+def test_nothing_is_dispatched_to_who_has_left(listeners, proxy, speaker, namespace):
+    """The server still sends: it has not heard of the leaving yet."""
+    heard = []
+    ready = threading.Event()
+    with listeners.hub.listen("other") as others:
+        held = proxy.once("hold", UNSUBSCRIBE)
+        leaving = listeners._core.hub.subscribe(f"{namespace}:news", heard.append, ready.set)
+        assert ready.wait(10)
+        leaving.close()
+        assert held.struck.wait(10)
+        speaker.hub.publish("news", "late")
+        speaker.hub.publish("other", "after it on the same connection")
+        assert text(others.next(timeout=10)).startswith("after")
+        assert heard == []
+
+
+def test_leaving_while_it_starts_ends_it(proxy, namespace, tmp_path):
+    async def main():
+        url = f"sqlite:///{tmp_path / 'state.db'}"
+        async with Holdfast(url, namespace=namespace, hub=proxy.url) as hf, hf.hub.listen("other"):  # connected
+            proxy.once("delay", SUBSCRIBE, seconds=0.4)
+            entering = asyncio.create_task(hf.hub.listen("news").__aenter__())
+            assert await asyncio.to_thread(eventually, lambda: proxy.struck["delay"] == 1)
+            assert hf.hub.states()[f"{namespace}:news"] == "starting"
+            entering.cancel()
+            await asyncio.wait([entering])
+            assert entering.cancelled()
+            assert await asyncio.to_thread(eventually, lambda: f"{namespace}:news" not in hf.hub.states())
+            async with hf.hub.listen("news") as messages:
+                await hf.hub.publish("news", "x")
+                assert text(await messages.next(timeout=10)) == "x"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_closing_while_it_starts_is_clean(api, proxy, namespace, tmp_path, connect):
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    proxy.rule("blackhole")
+    if api == "blocking":
+        hf = connect(url, hub=f"{proxy.url}?connect_timeout=1")
+        hf._core.hub.subscribe(f"{namespace}:news", lambda _: None)
+        assert hf.hub.states() == {f"{namespace}:news": "starting"}
+        hf.close()
+        assert not [t for t in threading.enumerate() if t.name in ("holdfast-hub", "holdfast-relay")]
+        return
+
+    async def main():
+        hf = Holdfast(url, namespace=namespace, hub=proxy.url)
+        await hf.open()
+        hf._core.hub.subscribe(f"{namespace}:news", lambda _: None)
+        assert hf.hub.states() == {f"{namespace}:news": "starting"}
+        await hf.close()
+        assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
+
+    asyncio.run(main())
+
+
+def test_ten_thousand_listeners_share_one_subscription(holdfast_redis, namespace):
+    async def main():
+        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+            ears = [hf.hub.listen("news") for _ in range(10_000)]
+            for ear in ears:
+                await ear.__aenter__()
+            with redis.Redis(port=holdfast_redis.port) as plain:
+                counts = plain.pubsub_numsub(f"{namespace}:news")
+                assert counts == [(f"{namespace}:news".encode(), 1)]
+            await hf.hub.publish("news", "all")
+            for ear in ears:
+                assert text(await ear.next(timeout=10)) == "all"
+            assert hf.telemetry.counts["hub.received"] == 1
+            for ear in ears:
+                await ear.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+def test_a_hub_that_could_not_start_starts_for_the_next(holdfast_redis, namespace):
+    """An async hub outside its loop: an error for that one, and nothing is poisoned."""
+
+    async def main():
+        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+            hub = hf._core.hub
+            failed = await asyncio.to_thread(hub.subscribe, f"{namespace}:news", lambda _: None)
+            assert isinstance(failed.error, RuntimeError)
+            async with hf.hub.listen("news") as messages:
+                await hf.hub.publish("news", "x")
+                assert text(await messages.next(timeout=10)) == "x"
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_lost_its_right_hears_again_when_it_is_given_back(namespace, connect):
+    with RedisServer() as server, redis.Redis(port=server.port) as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "allchannels")
+        hf = connect(f"redis://app:secret@127.0.0.1:{server.port}/0")
+        speaker = connect(server.url)
+        with hf.hub.listen("news") as messages:
+            admin.execute_command("ACL", "SETUSER", "app", "resetchannels")  # cuts who listens
+            assert eventually(lambda: hf.telemetry.counts["hub.reconnected"] == 1)
+            assert eventually(lambda: hf.hub.states() == {f"{namespace}:news": "idle"})
+            with pytest.raises(EngineRefused):
+                hf.hub.listen("news").__enter__()
+            admin.execute_command("ACL", "SETUSER", "app", "allchannels")
+            with hf.hub.listen("news") as second:
+                message = messages.next(timeout=10)
+                assert message is not None
+                assert message.missed
+                speaker.hub.publish("news", "x")
+                assert text(messages.next(timeout=10)) == "x"
+                assert text(second.next(timeout=10)) == "x"

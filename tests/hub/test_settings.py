@@ -1,0 +1,167 @@
+"""`hub=`, `hub_prefix=` and HOLDFAST_HUB: what carries the hints, and under which names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+import redis
+import redis.asyncio
+
+from holdfast import ConfigError, Holdfast, sync
+from holdfast.hub.base import Hub
+from holdfast.hub.local import LocalHub
+from holdfast.hub.redis import RedisHub
+from holdfast.testing.servers import RedisServer
+
+
+def hears_itself(hf):
+    with hf.hub.listen("news") as messages:
+        hf.hub.publish("news", "x")
+        message = messages.next(timeout=10)
+        return message is not None and message.payload == "x"
+
+
+@pytest.mark.redis
+def test_the_environment_names_the_hub(connect, holdfast_redis, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_HUB", holdfast_redis.url)
+    hf = connect("memory://")
+    assert isinstance(hf._core.hub, RedisHub)
+    assert hears_itself(hf)
+
+
+@pytest.mark.redis
+def test_an_argument_goes_before_the_environment(connect, holdfast_redis, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_HUB", "nonsense")
+    assert hears_itself(connect("memory://", hub=holdfast_redis.url))
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
+def test_a_redis_py_client_names_the_hub(kind, connect, holdfast_redis):
+    client = kind(host="127.0.0.1", port=holdfast_redis.port)
+    assert hears_itself(connect("memory://", hub=client))
+
+
+@pytest.mark.redis
+def test_a_clients_password_and_database_are_taken_over(connect, namespace):
+    with RedisServer(options=("--requirepass", "secret")) as server:
+        client = redis.Redis(port=server.port, password="secret", db=3)
+        hf = connect("memory://", hub=client)
+        hint = hf.hub.publish_scheduled("resize")
+        assert client.get(f"{namespace}:hint:{hint}") == b"1"
+        client.close()
+
+
+def test_a_client_that_is_more_than_an_address_is_refused(connect):
+    client = redis.Redis(unix_socket_path="/nowhere")
+    with pytest.raises(ConfigError, match="path"):
+        connect("memory://", hub=client)
+
+
+def test_a_hub_object_is_used_as_it_is_and_not_closed(namespace):
+    carrier = sync.Holdfast("memory://", namespace=namespace)
+    hub = LocalHub(carrier.engine, inbox="shared", carrier=carrier.engine)
+    try:
+        with (
+            sync.Holdfast("memory://", namespace=namespace, hub=hub) as one,
+            sync.Holdfast("memory://", namespace=namespace, hub=hub) as two,
+        ):
+            with one.hub.listen("news") as messages:
+                two.hub.publish("news", "x")
+                message = messages.next(timeout=10)
+                assert message is not None
+            one.close()
+            assert hears_itself(two)
+    finally:
+        hub.close()
+        carrier.close()
+
+
+def test_another_file_may_carry_the_hints(connect, tmp_path):
+    files = [f"sqlite:///{tmp_path / name}" for name in ("state.db", "hints.db")]
+    one, two = (connect(files[0], hub=files[1]) for _ in range(2))
+    with one.hub.listen_scheduled() as jobs:
+        hint = two.hub.publish_scheduled("resize")
+        notice = jobs.next(timeout=10)
+        assert notice is not None
+        assert notice.hint_id == hint
+        assert [hf.hub.take_hint(hint) for hf in (one, two)] == [1, 0]
+
+
+def test_an_engine_that_wakes_by_itself_takes_no_other_hub(connect):
+    with pytest.raises(ConfigError, match="by itself"):
+        connect("redis://127.0.0.1:1/0", hub="redis://127.0.0.1:2/0")
+
+
+@pytest.mark.redis
+def test_an_engines_own_url_is_the_hub_it_has_anyway(connect, holdfast_redis):
+    assert hears_itself(connect(holdfast_redis.url, hub=holdfast_redis.url))
+
+
+@pytest.mark.parametrize("hub", [7, b"redis://", object(), "nonsense", "http://127.0.0.1"])
+def test_what_is_no_hub_is_refused(hub, connect):
+    with pytest.raises(ConfigError):
+        connect("memory://", hub=hub)
+
+
+@pytest.mark.parametrize("prefix", ["", "a{b}", "x" * 513, "a\nb"])
+def test_a_prefix_that_cannot_work_is_refused(prefix, connect):
+    with pytest.raises(ConfigError, match="hub_prefix"):
+        connect("memory://", hub_prefix=prefix)
+
+
+def test_passwords_of_hubs_do_not_show(connect):
+    hf = connect("memory://", hub="redis://user:hunter2@127.0.0.1:1/0?connect_timeout=0.1")
+    with pytest.raises(Exception, match="cannot reach") as caught:
+        hf.hub.publish("news", "x")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.redis
+def test_a_blocking_function_of_an_async_holdfast_uses_the_same_hub(namespace, holdfast_redis, tmp_path):
+    async def main():
+        url = f"sqlite:///{tmp_path / 'state.db'}"
+        async with Holdfast(url, namespace=namespace, hub=holdfast_redis.url) as hf:
+
+            @hf.locked("report")
+            def report():
+                return type(hf._blocking()._core.hub)
+
+            async with hf.lock("report"):
+                waiting = asyncio.create_task(asyncio.to_thread(report))
+                await asyncio.sleep(0)
+            assert await asyncio.wait_for(waiting, 10) is RedisHub
+
+    asyncio.run(main())
+
+
+@pytest.mark.redis
+def test_a_forked_child_has_a_hub_of_its_own(connect, holdfast_redis, tmp_path):
+    hf = connect(f"sqlite:///{tmp_path / 'state.db'}", hub=holdfast_redis.url)
+    assert hears_itself(hf)
+    with hf.hub.listen("from the child") as messages:
+        pid = os.fork()
+        if pid == 0:  # pragma: no cover - another process
+            code = 1
+            try:
+                with hf.hub.listen("news") as own:
+                    hf.hub.publish("news", "x")
+                    heard = own.next(timeout=10) is not None
+                hf.hub.publish("from the child", "hello")
+                code = 0 if heard else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        message = messages.next(timeout=10)
+        assert message is not None
+        assert message.payload == "hello"
+        hf.hub.publish("from the child", "and the parent")
+        message = messages.next(timeout=10)
+        assert message is not None
+
+
+def test_a_hub_needs_its_transport():
+    with pytest.raises(TypeError, match="abstract"):
+        Hub()

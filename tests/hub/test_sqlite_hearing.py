@@ -1,0 +1,116 @@
+"""How soon another process on the same file hears, and what listening costs when nothing happens."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.engine.base import TakeHint, steady
+from holdfast.engine.sqlite import SqliteEngine
+
+SPEAKER = """
+import sys
+from holdfast.engine.base import steady
+from holdfast.sync import Holdfast
+with Holdfast(sys.argv[1], namespace=sys.argv[2]) as hf:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        hf.hub.publish("news", repr(steady()))
+"""
+
+IDLE = """
+import sys, time
+from holdfast.sync import Holdfast
+with Holdfast(sys.argv[1]) as hf, hf.hub.listen("news") as messages:
+    assert messages.next(timeout=3) is None  # until it is quiet
+    began, used = time.monotonic(), time.process_time()
+    assert messages.next(timeout=4) is None
+    print((time.process_time() - used) / (time.monotonic() - began))
+"""
+
+
+@pytest.mark.slow
+def test_another_process_is_heard_within_50_ms(connect, namespace, tmp_path):
+    """Also after a quiet time, when looks are rarer."""
+    url = f"sqlite:///{tmp_path / 'hub.db'}?synchronous=normal"
+    hf = connect(url)
+    with (
+        hf.hub.listen("news") as messages,
+        subprocess.Popen(
+            [sys.executable, "-c", SPEAKER, url, namespace], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as speaker,
+    ):
+        assert speaker.stdin
+        assert speaker.stdout
+        assert speaker.stdout.readline() == "ready\n"
+        assert messages.next(timeout=2.5) is None  # quiet from now on
+        took = []
+        for _ in range(40):
+            speaker.stdin.write("\n")
+            speaker.stdin.flush()
+            message = messages.next(timeout=10)
+            assert message is not None
+            took.append(steady() - float(message.payload))  # both processes share this clock
+            hf._core.hub._active = 0.0  # quiet again, once the pause under way is over
+            assert messages.next(timeout=random.uniform(0.01, 0.04)) is None
+        speaker.stdin.close()
+    print(f"median {statistics.median(took) * 1000:.1f} ms, most {max(took) * 1000:.1f} ms")
+    assert statistics.median(took) < 0.05
+    assert statistics.quantiles(took, n=10)[-1] < 0.05, took
+
+
+@pytest.mark.slow
+def test_listening_costs_less_than_a_hundredth_of_a_core_when_nothing_happens(tmp_path):
+    command = [sys.executable, "-c", IDLE, f"sqlite:///{tmp_path / 'hub.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    print(f"{float(done.stdout):.3%} of a core")
+    assert float(done.stdout) <= 0.01
+
+
+def test_a_counters_life_ends_by_the_engines_clock(tmp_path):
+    """Expired on SQLite: everybody may come, and the row is swept later."""
+    from holdfast.engine.base import PublishHint
+
+    now = 1_000_000_000
+    engine = SqliteEngine(str(tmp_path / "hub.db"), clock=lambda: now)
+    life = 60_000_000
+    try:
+        engine.apply(PublishHint("p:hint:1", 1, life, "p:sched", "x"))
+        assert [engine.apply(TakeHint("p:hint:1", 2, life)) for _ in range(2)] == [1, 0]
+        now += life - 1
+        assert engine.apply(TakeHint("p:hint:1", 2, life)) == 0
+        now += 1
+        assert engine.apply(TakeHint("p:hint:1", 2, life)) == 2
+        now += 1
+        db = engine.connect()
+        try:
+            engine._sweep(db)
+            assert db.execute("SELECT count(*) FROM holdfast_hint_counter").fetchone() == (0,)
+        finally:
+            db.close()
+        assert engine.apply(TakeHint("p:hint:1", 2, life)) == 2
+    finally:
+        engine.close_blocking()
+
+
+def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path):
+    import sqlite3
+    from contextlib import closing
+
+    from holdfast.engine.sqlite.schema import migrations
+
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(migrations()[0])
+        db.execute("CREATE TABLE holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
+        db.execute("INSERT INTO holdfast_meta VALUES ('schema', 1)")
+        db.commit()
+    engine = SqliteEngine(str(path))
+    try:
+        assert engine.apply(TakeHint("nothing", 1, 1)) == 1
+    finally:
+        engine.close_blocking()

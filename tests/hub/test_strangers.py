@@ -1,0 +1,196 @@
+"""One bad actor never stops the others: slow readers, callbacks that throw, and bytes from nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+
+import pytest
+import redis
+
+from holdfast import Holdfast
+from holdfast.testing.waiting import eventually
+
+HINT = str(uuid.uuid4())
+BYTES = [
+    b"\xff\xfe\x00bad utf-8",
+    HINT.encode() + b":\xff\xfe",
+    HINT.encode() + b":",
+    HINT.encode(),
+    b":" + HINT.encode(),
+    b"no colon",
+    b"not-a-uuid:resize",
+    b"",
+    b"x" * 10_000,
+    b"y" * 20_000_000,
+    HINT.encode() + b":" + b"t" * 5000,
+]
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_malformed_payloads_are_passed_over(api, connect, holdfast_redis, namespace):
+    with redis.Redis(port=holdfast_redis.port) as stranger:
+
+        def disturb():
+            for channel in ("sched", "chainc", "owls"):
+                for payload in BYTES:
+                    stranger.publish(f"{namespace}:{channel}", payload)
+
+        if api == "blocking":
+            hf = connect(holdfast_redis.url)
+            with hf.hub.listen_scheduled(["resize"]) as jobs, hf.hub.listen_ownership_lost("j1") as lost:
+                disturb()
+                hf.hub.publish_scheduled("resize")
+                hf.hub.publish_ownership_lost("j1")
+                notice = jobs.next(timeout=10)
+                assert notice is not None
+                assert notice.type == "resize"
+                notice = lost.next(timeout=10)
+                assert notice is not None
+                assert notice.job_id == "j1"
+                assert hf.telemetry.counts["hub.malformed"] >= len(BYTES) - 1
+                assert hf.telemetry.counts["hub.reconnected"] == 0
+            return
+
+        async def main():
+            async with (
+                Holdfast(holdfast_redis.url, namespace=namespace) as hf,
+                hf.hub.listen_scheduled(["resize"]) as jobs,
+                hf.hub.listen_chain_completed("c1") as chains,
+            ):
+                await asyncio.to_thread(disturb)
+                await hf.hub.publish_scheduled("resize")
+                await hf.hub.publish_chain_completed("c1")
+                notice = await jobs.next(timeout=10)
+                assert notice is not None
+                assert notice.type == "resize"
+                notice = await chains.next(timeout=10)
+                assert notice is not None
+                assert notice.id == "c1"
+                assert hf.telemetry.counts["hub.reconnected"] == 0
+
+        asyncio.run(main())
+
+
+@pytest.mark.redis
+def test_what_is_too_long_is_not_kept_for_anybody(connect, holdfast_redis, namespace):
+    hf = connect(holdfast_redis.url)
+    with redis.Redis(port=holdfast_redis.port) as stranger, hf.hub.listen("news") as messages:
+        stranger.publish(f"{namespace}:news", b"z" * 7001)
+        stranger.publish(f"{namespace}:news", b"z" * 7000)
+        message = messages.next(timeout=10)
+        assert message is not None
+        assert len(message.payload) == 7000
+
+
+def test_a_slow_reader_does_not_slow_its_neighbours(engine_url, connect):
+    hf = connect(engine_url)
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        with hf.hub.listen("news") as messages:
+            ready.set()
+            for _ in messages:
+                at_work.set()
+                go_on.wait(30)
+                return
+
+    ready = threading.Event()
+    thread = threading.Thread(target=slow)
+    thread.start()
+    assert ready.wait(10)
+    with hf.hub.listen("news") as quick:
+        hf.hub.publish("news", "first")
+        assert at_work.wait(10)
+        for i in range(100):
+            hf.hub.publish("news", str(i))
+        heard = [quick.next(timeout=10) for _ in range(101)]
+        assert [m.payload for m in heard if m] == ["first", *map(str, range(100))]
+    go_on.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_callback_that_throws_breaks_nobody(engine_url, connect, namespace, caplog):
+    hf = connect(engine_url)
+
+    def throw(payload):
+        raise RuntimeError("bad day")
+
+    def throw_too():
+        raise RuntimeError("not even ready")
+
+    bad = hf._core.hub.subscribe(f"{namespace}:news", throw, throw_too)
+    with hf.hub.listen("news") as messages:
+        for i in range(3):
+            hf.hub.publish("news", str(i))
+        assert [m.payload for m in (messages.next(timeout=10) for _ in range(3)) if m] == ["0", "1", "2"]
+    bad.close()
+    assert "bad day" in caplog.text
+
+
+def test_a_telemetry_subscriber_that_throws_breaks_nobody(engine_url, connect):
+    hf = connect(engine_url)
+
+    def throw(event):
+        raise RuntimeError("bad day")
+
+    hf.telemetry.subscribe(throw)
+    with hf.hub.listen("news") as messages:
+        hf.hub.publish("news", "x")
+        assert messages.next(timeout=10) is not None
+
+
+def test_who_waits_on_a_channel_is_told_when_the_holdfast_closes(engine_url, connect):
+    """Iteration ends; `next` would raise Closed."""
+    hf = connect(engine_url)
+    ready, ended = threading.Event(), threading.Event()
+
+    def wait():
+        with hf.hub.listen("news") as messages:
+            ready.set()
+            for _ in messages:
+                pass
+            ended.set()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    hf.close()
+    assert ended.wait(10)
+    thread.join(10)
+
+
+def test_an_async_loop_over_a_channel_ends_when_the_holdfast_closes(engine_url, namespace):
+    async def main():
+        hf = Holdfast(engine_url, namespace=namespace)
+        ready = asyncio.Event()
+
+        async def wait():
+            async with hf.hub.listen("news") as messages:
+                ready.set()
+                return [message async for message in messages]
+
+        waiting = asyncio.create_task(wait())
+        await ready.wait()
+        await hf.close()
+        assert await asyncio.wait_for(waiting, 10) == []
+
+    asyncio.run(main())
+
+
+def test_a_listener_is_entered_once_at_a_time_and_may_be_entered_again(engine_url, connect):
+    from holdfast import ConfigError
+
+    hf = connect(engine_url)
+    ear = hf.hub.listen("news")
+    with ear, pytest.raises(ConfigError, match="entered already"):
+        ear.__enter__()
+    with ear:
+        hf.hub.publish("news", "again")
+        message = ear.next(timeout=10)
+        assert message is not None
+        assert message.payload == "again"
+    assert eventually(lambda: hf.hub.states() == {})
