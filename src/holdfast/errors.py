@@ -16,6 +16,8 @@ HoldfastError
     ├── QueueFull          `max_waiters` are waiting already
     ├── NotOwner           releasing what is not yours (any more)
     ├── LeaseLost          the lease ended before you were done
+    ├── StaleFence         a guarded write came after a newer holder's; nothing was written
+    ├── RowMissing         a guarded update found no row; nothing was written; also a LookupError
     └── WouldDeadlock      waiting for what you hold yourself
 """
 
@@ -143,6 +145,30 @@ class LeaseLost(LockError):
         self.lock_id = lock_id
         self.fence = fence
         self.reason = reason
+
+
+class StaleFence(LockError):
+    """A guarded write met a newer fence: somebody held the lock after us. Nothing was written."""
+
+    def __init__(self, *, name: str, fence: int, newer: int) -> None:
+        super().__init__(
+            f"the write under {name!r} bears fence {fence}, and fence {newer} has written already: the lease ended"
+            " and somebody else went on. Nothing was written.",
+            name=name,
+        )
+        self.fence = fence
+        self.newer = newer
+
+
+class RowMissing(LockError, LookupError):
+    """A guarded update found no row that it could have changed. Nothing was written."""
+
+    def __init__(self, *, name: str, table: str, row: dict[str, object]) -> None:
+        super().__init__(
+            f"{table} has no row {row!r}, so nothing was written under {name!r}; upsert() would insert it.", name=name
+        )
+        self.table = table
+        self.row = row
 
 
 class WouldDeadlock(LockError):

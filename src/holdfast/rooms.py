@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from holdfast import inputs
 from holdfast.core import Core
@@ -15,6 +15,10 @@ from holdfast.gate.machine import UNLIMITED
 from holdfast.inputs import Duration
 from holdfast.policy import BALANCED, Policy
 from holdfast.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from holdfast.gate.held import Held
+    from holdfast.guard.base import Guard
 
 LockT = TypeVar("LockT")
 SemaphoreT = TypeVar("SemaphoreT")
@@ -95,6 +99,15 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
             for exclusive in (False, True)
         )
         return self._rwlock_type(core, reader, writer, wait)
+
+    def guard(self, lease: Held) -> Guard:
+        """Writes that are refused once a later holder has written: `hf.guard(lease).sql(db).update(…)`.
+
+        Exclusive leases only: those of `lock` and `rwlock.write()`.
+        """
+        from holdfast.guard.base import Guard  # programs that only lock do without
+
+        return Guard(lease)
 
 
 class Settings:
