@@ -6,6 +6,7 @@ HoldfastError
 ├── Closed                 used after close()
 ├── EngineError            the engine, not you
 │   ├── EngineUnavailable  not reachable, nothing happened
+│   │   └── NotReplicated  too few replicas confirmed a grant, so it was given back
 │   ├── OutcomeUnknown     the reply was lost, it may have happened
 │   ├── EngineRefused      the server said no: rights, memory, read-only
 │   ├── CorruptRecord      a stored record that cannot be read
@@ -48,6 +49,20 @@ class EngineError(HoldfastError):
 
 class EngineUnavailable(EngineError):
     """The engine cannot be reached. Nothing happened there, so trying again is safe."""
+
+
+class NotReplicated(EngineUnavailable):
+    """Fewer replicas than `durability` asks for confirmed a grant in time. It was given back; nothing is held."""
+
+    def __init__(self, *, name: str, wanted: int, confirmed: int, within: float) -> None:
+        super().__init__(
+            f"{confirmed} of {wanted} replicas confirmed the grant of {name!r} within {within:g} s, so it was given"
+            " back. Look at the replicas (holdfast doctor), or ask for fewer."
+        )
+        self.name = name
+        self.wanted = wanted
+        self.confirmed = confirmed
+        self.within = within
 
 
 class OutcomeUnknown(EngineError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -105,6 +105,9 @@ class AsyncPort:
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def invoke(self, call: Callable[[], T]) -> T:
+        return await asyncio.to_thread(call)
+
     async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
         task = asyncio.get_running_loop().create_task(coro)
         self._background.add(task)
@@ -163,6 +166,9 @@ class BlockingPort:
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this port is the blocking one
+
+    async def invoke(self, call: Callable[[], T]) -> T:
+        return call()
 
     async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
         return run(coro)

@@ -28,7 +28,7 @@ def examine(url: str | None = None, *, namespace: str | None = None, clock: Cloc
     """
     settings = Settings(url, namespace, None)
     engine = open_engine(settings.url, settings.namespace)
-    home = DOCTORS.get(type(engine).__name__)
+    home = next((DOCTORS[kind.__name__] for kind in type(engine).__mro__ if kind.__name__ in DOCTORS), None)
     if home is None:
         raise ConfigError(f"nobody knows how to examine a {type(engine).__name__}")
     doctor = import_module(home)

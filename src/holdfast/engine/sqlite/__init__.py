@@ -174,6 +174,9 @@ class SqliteEngine:
     def thread_ears(self) -> None:
         """Hints come through the hub."""
 
+    def witness(self) -> None:
+        """One file, no replicas."""
+
     def key(self, room: str, name: str) -> str:
         return f"{self.namespace}/{room}/{name}"
 
