@@ -8,11 +8,13 @@ import threading
 import pytest
 
 import holdfast
-from holdfast import ConfigError, EngineUnavailable, NotReplicated
+from holdfast import ConfigError, EngineRefused, EngineUnavailable, NotReplicated
+from holdfast.engine.base import Expired
 from holdfast.engine.redis.address import parse
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
 from holdfast.gate import durability
+from holdfast.gate.machine import Lost
 from holdfast.sync import Holdfast
 from holdfast.testing.plugin import redis_or_skip
 from holdfast.testing.servers import RedisServer
@@ -275,3 +277,40 @@ def test_engines_without_replicas_say_so(connect, tmp_path, url):
             gate("x", durability="replicas:1")
     with pytest.raises(ConfigError, match="It is for Redis"):
         hf.semaphore("x", permits=2, durability="replicas:1")
+
+
+class Scripted:
+    """A witness that says what it is told to, and then the truth."""
+
+    def __init__(self, truth, *replies):
+        self.truth, self.replies, self.asked = truth, list(replies), 0
+
+    def confirm(self, op, replicas, within):
+        self.asked += 1
+        return self.replies.pop(0) if self.replies else self.truth.confirm(op, replicas, within)
+
+
+def test_a_server_that_took_over_without_the_grant_confirms_nothing(hf, monkeypatch):
+    """Its replicas have all it wrote, and the grant is not among it."""
+    monkeypatch.setattr(hf.engine, "_witness", Scripted(hf.engine.witness(), (Lost(()), 1)))
+    with pytest.raises(NotReplicated) as refused:
+        hf.lock("x", durability="replicas:1").acquire()
+    assert refused.value.confirmed == 0
+    assert hf.locks.inspect("x").count == 0
+
+
+def test_a_confirmation_that_came_too_late_is_asked_for_again(hf, monkeypatch):
+    """It wrote nothing, so whatever WAIT counted was about something else."""
+    hf.open()  # it knows the time from now on
+    witness = Scripted(hf.engine.witness(), (Expired(hf.engine.now()), 1))
+    monkeypatch.setattr(hf.engine, "_witness", witness)
+    with hf.lock("x", durability="replicas:1"):
+        assert witness.asked == 2
+
+
+def test_a_user_who_may_not_wait_for_replicas_is_told_and_holds_nothing(pair, connect):
+    pair.ask("ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-wait")
+    hf = connect(f"redis://clerk:pw@127.0.0.1:{pair.master.port}/0")
+    with pytest.raises(EngineRefused, match="wait"):
+        hf.lock("x", durability="replicas:1").acquire()
+    assert hf.locks.inspect("x").count == 0
