@@ -6,6 +6,7 @@ HoldfastError
 ├── Closed                 used after close()
 ├── EngineError            the engine, not you
 │   ├── EngineUnavailable  not reachable, nothing happened
+│   │   └── NotReplicated  too few replicas confirmed a grant, so it was given back
 │   ├── OutcomeUnknown     the reply was lost, it may have happened
 │   ├── EngineRefused      the server said no: rights, memory, read-only
 │   ├── CorruptRecord      a stored record that cannot be read
@@ -16,6 +17,8 @@ HoldfastError
     ├── QueueFull          `max_waiters` are waiting already
     ├── NotOwner           releasing what is not yours (any more)
     ├── LeaseLost          the lease ended before you were done
+    ├── StaleFence         a guarded write came after a newer holder's; nothing was written
+    ├── RowMissing         a guarded update found no row; nothing was written; also a LookupError
     └── WouldDeadlock      waiting for what you hold yourself
 """
 
@@ -46,6 +49,20 @@ class EngineError(HoldfastError):
 
 class EngineUnavailable(EngineError):
     """The engine cannot be reached. Nothing happened there, so trying again is safe."""
+
+
+class NotReplicated(EngineUnavailable):
+    """Fewer replicas than `durability` asks for confirmed a grant in time. It was given back; nothing is held."""
+
+    def __init__(self, *, name: str, wanted: int, confirmed: int, within: float) -> None:
+        super().__init__(
+            f"{confirmed} of {wanted} replicas confirmed the grant of {name!r} within {within:g} s, so it was given"
+            " back. Look at the replicas (holdfast doctor), or ask for fewer."
+        )
+        self.name = name
+        self.wanted = wanted
+        self.confirmed = confirmed
+        self.within = within
 
 
 class OutcomeUnknown(EngineError):
@@ -143,6 +160,30 @@ class LeaseLost(LockError):
         self.lock_id = lock_id
         self.fence = fence
         self.reason = reason
+
+
+class StaleFence(LockError):
+    """A guarded write met a newer fence: somebody held the lock after us. Nothing was written."""
+
+    def __init__(self, *, name: str, fence: int, newer: int) -> None:
+        super().__init__(
+            f"the write under {name!r} bears fence {fence}, and fence {newer} has written already: the lease ended"
+            " and somebody else went on. Nothing was written.",
+            name=name,
+        )
+        self.fence = fence
+        self.newer = newer
+
+
+class RowMissing(LockError, LookupError):
+    """A guarded update found no row that it could have changed. Nothing was written."""
+
+    def __init__(self, *, name: str, table: str, row: dict[str, object]) -> None:
+        super().__init__(
+            f"{table} has no row {row!r}, so nothing was written under {name!r}; upsert() would insert it.", name=name
+        )
+        self.table = table
+        self.row = row
 
 
 class WouldDeadlock(LockError):

@@ -7,7 +7,7 @@ blocking API runs the very same coroutine with one `send(None)`. Flows never imp
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -64,6 +64,10 @@ class Port(Protocol):
         ...
 
     async def pause(self, seconds: float) -> None: ...
+
+    async def invoke(self, call: Callable[[], T]) -> T:
+        """Run something that blocks, where it holds up nobody else."""
+        ...
 
     async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
         """Run to the end although the caller is cancelled meanwhile; the cancellation follows afterwards."""

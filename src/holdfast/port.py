@@ -105,6 +105,9 @@ class AsyncPort:
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def invoke(self, call: Callable[[], T]) -> T:
+        return await asyncio.to_thread(call)
+
     async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
         task = asyncio.get_running_loop().create_task(coro)
         self._background.add(task)
@@ -164,6 +167,9 @@ class BlockingPort:
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this port is the blocking one
+
+    async def invoke(self, call: Callable[[], T]) -> T:
+        return call()
 
     async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
         return run(coro)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast import inputs
 from holdfast.core import Core
@@ -15,6 +15,10 @@ from holdfast.gate.machine import UNLIMITED
 from holdfast.inputs import Duration
 from holdfast.policy import BALANCED, Policy
 from holdfast.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from holdfast.gate.held import Held
+    from holdfast.guard.base import Guard
 
 LockT = TypeVar("LockT")
 SemaphoreT = TypeVar("SemaphoreT")
@@ -50,15 +54,18 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         max_hold: Duration | None = None,
         max_waiters: int = MAX_WAITERS,
         reentrant: bool = False,
+        durability: str | None = None,
     ) -> LockT:
         """One holder at a time, first come, first served, with a fence.
 
         ttl: seconds the lease lives without renewal (30). wait: seconds to queue; 0 not at all, None for ever.
         renew: keep it alive in the background (yes). max_hold: renewal stops after that (1 h).
         max_waiters: the longest queue to join. reentrant: count instead of refusing a second entry of one task.
+        durability: "replicas:1" hands a grant out only once a replica has it (Redis); else NotReplicated.
         """
         core = self._core
-        return self._lock_type(core, spec(core, name, True, 1, ttl, renew, max_hold, max_waiters, reentrant), wait)
+        wanted = spec(core, name, True, 1, ttl, renew, max_hold, max_waiters, reentrant, durability)
+        return self._lock_type(core, wanted, wait)
 
     def semaphore(
         self,
@@ -70,11 +77,12 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         renew: bool | None = None,
         max_hold: Duration | None = None,
         max_waiters: int = MAX_WAITERS,
+        durability: str | None = None,
     ) -> SemaphoreT:
         """At most `permits` holders at a time. All callers of one name must agree on the number while it is in use."""
         core = self._core
         permits = inputs.count(permits, "permits")
-        wanted = spec(core, name, False, permits, ttl, renew, max_hold, max_waiters, False)
+        wanted = spec(core, name, False, permits, ttl, renew, max_hold, max_waiters, False, durability)
         return self._semaphore_type(core, wanted, wait)
 
     def rwlock(
@@ -87,14 +95,24 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         max_hold: Duration | None = None,
         max_waiters: int = MAX_WAITERS,
         reentrant: bool = False,
+        durability: str | None = None,
     ) -> ReadWriteT:
         """Many readers or one writer: `.read()` and `.write()`. In arrival order, so neither starves."""
         core = self._core
         reader, writer = (
-            spec(core, name, exclusive, UNLIMITED, ttl, renew, max_hold, max_waiters, reentrant)
+            spec(core, name, exclusive, UNLIMITED, ttl, renew, max_hold, max_waiters, reentrant, durability)
             for exclusive in (False, True)
         )
         return self._rwlock_type(core, reader, writer, wait)
+
+    def guard(self, lease: Held) -> Guard:
+        """Writes that are refused once a later holder has written: `hf.guard(lease).sql(db).update(…)`.
+
+        Exclusive leases only: those of `lock` and `rwlock.write()`.
+        """
+        from holdfast.guard.base import Guard  # programs that only lock do without
+
+        return Guard(lease)
 
 
 class Settings:

@@ -43,7 +43,15 @@ def test_the_script_and_the_module_are_the_same(sqlite_cli):
 
 
 def test_help_teaches_by_example(sqlite_cli):
-    for command in ((), ("lock",), ("locks", "ls"), ("locks", "show"), ("locks", "release"), ("locks", "cleanup")):
+    for command in (
+        (),
+        ("lock",),
+        ("doctor",),
+        ("locks", "ls"),
+        ("locks", "show"),
+        ("locks", "release"),
+        ("locks", "cleanup"),
+    ):
         result = sqlite_cli.call(*command, "--help")
         assert result.exit_code == 0
         assert "Examples" in result.stdout

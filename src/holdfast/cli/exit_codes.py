@@ -19,6 +19,9 @@ FAILED = 1
 USAGE = 2
 #: The engine cannot be reached, or does not serve us.
 ENGINE = 3
+#: `doctor`: what it found. The same numbers as above, for the same reasons.
+WARNINGS = 1
+PROBLEMS = 2
 #: `lock`: not free in time. sysexits.h: EX_TEMPFAIL, try again later.
 NOT_ACQUIRED = 75
 #: `lock`: the lease ended before the command did.

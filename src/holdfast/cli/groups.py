@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import hub, locks, run_locked
+from holdfast.cli import doctor, hub, locks, run_locked
 
 #: `holdfast NAME VERB …`
 GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app), ("hub", hub.app))
@@ -16,5 +16,6 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app), ("hub", hub
 def register(app: typer.Typer) -> None:
     """Hang every command and group under the root."""
     app.command("lock")(run_locked.lock)
+    app.command("doctor")(doctor.doctor)
     for name, group in GROUPS:
         app.add_typer(group, name=name)

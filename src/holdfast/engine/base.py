@@ -230,6 +230,14 @@ class Ears(Protocol):
         ...
 
 
+class Witness(Protocol):
+    """Tells how many replicas have a command. Blocks its thread."""
+
+    def confirm(self, op: Apply, replicas: int, within: float) -> tuple[Any, int]:
+        """Carry out a natural command on a link of its own; its reply, and how many replicas have it by then."""
+        ...
+
+
 def only(answers: list[Any]) -> Any:
     """The one answer of a batch of one."""
     (answer,) = answers
@@ -315,6 +323,10 @@ class Engine(Carrier, Protocol):
 
     def thread_ears(self) -> Ears | None:
         """Where a thread can wait for hints on its own connection; None: the hub's thread wakes it."""
+        ...
+
+    def witness(self) -> Witness | None:
+        """Who can say how many replicas have a command; None: there is nobody to ask."""
         ...
 
     async def open(self) -> None:

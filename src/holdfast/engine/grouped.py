@@ -104,6 +104,10 @@ class GroupedEngine(ABC):
         """Hints come through the hub."""
         return
 
+    def witness(self) -> None:
+        """What is committed is on disk; there are no replicas to ask."""
+        return
+
     def key(self, room: str, name: str) -> str:
         return f"{self.namespace}/{room}/{name}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast import inputs
 from holdfast.core import Core
+from holdfast.gate.durability import replicas
 from holdfast.gate.flows import NOBODY, Caller, Spec
 from holdfast.inputs import Duration
 
@@ -51,6 +52,7 @@ def spec(
     max_hold: Duration | None,
     max_waiters: int,
     reentrant: bool,
+    durability: str | None = None,
 ) -> Spec:
     """What the caller asked for, checked, with the policy's defaults filled in."""
     policy = core.policy
@@ -63,6 +65,7 @@ def spec(
         policy.lock_max_hold if max_hold is None else inputs.seconds(max_hold, "max_hold"),
         MAX_WAITERS if max_waiters is MAX_WAITERS else inputs.count(max_waiters, "max_waiters"),
         reentrant,
+        replicas(core, durability) if durability is not None else 0,
     )
 
 

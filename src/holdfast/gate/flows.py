@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ from holdfast.errors import (
     WouldDeadlock,
 )
 from holdfast.flow import STILL_FRESH, Asked, Latch, ask, deadline, persist
+from holdfast.gate.durability import confirm, time_to_confirm
 from holdfast.gate.held import Held
 from holdfast.gate.machine import (
     DAY,
@@ -59,6 +61,8 @@ class Spec(Struct, frozen=True, gc=False):
     max_hold: float
     max_waiters: int
     reentrant: bool
+    #: How many replicas must have a grant before it is handed out.
+    replicas: int = 0
 
 
 class Caller(Struct, frozen=True, gc=False):
@@ -121,6 +125,8 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             if type(reply) is Granted:
                 lease = make(core, spec, ticket, lock_id, reply, asked.sent_at, owner, who, doubt)
                 core.hold(lease)
+                if spec.replicas:
+                    await _secure(core, spec, lease, started, wait)
                 core.telemetry.counts["lock.granted"] += 1
                 if core.telemetry.active:
                     core.telemetry.tell("lock.granted", name=name, fence=reply.fence, waited=steady() - started)
@@ -166,6 +172,20 @@ async def _nap(core: Core, ticket: str, latch: Latch, nap: float, started: float
         if core.closed:
             core.check_open()
         latch.clear()
+
+
+async def _secure(core: Core, spec: Spec, lease: Held, started: float, wait: float | None) -> None:
+    """Wait for replicas, or give the lease back."""
+    try:
+        await confirm(core, lease, spec.replicas, time_to_confirm(started, wait))
+    except BaseException:
+        await core.port.shield(_hand_back(lease))
+        raise
+
+
+async def _hand_back(lease: Held) -> None:
+    with suppress(EngineError):  # the keeper goes on giving it back
+        await _give_back(lease)
 
 
 def _who(core: Core, caller: Caller) -> Who:

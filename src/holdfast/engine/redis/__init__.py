@@ -33,6 +33,7 @@ from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import AFTER_YOU, STALE, Hello, Refusal, pack, refused
 from holdfast.engine.redis.thread_ear import ThreadEars
+from holdfast.engine.redis.witness import RedisWitness
 from holdfast.errors import Closed, EngineError
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class RedisEngine:
         self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
         self._links_lock = threading.Lock()
         self._ears = ThreadEars(self._thread_link)
+        self._witness = RedisWitness(namespace, self._second_link)
         #: Known from the first connection on.
         self._resp3 = False
         self._closed = False
@@ -192,6 +194,18 @@ class RedisEngine:
     def thread_ears(self) -> ThreadEars | None:
         """Where threads may wait on their own connections: RESP3, without TLS, on a system with eventfd."""
         return self._ears if self._resp3 and self.tls is None and hasattr(os, "eventfd") else None
+
+    def witness(self) -> RedisWitness:
+        return self._witness
+
+    def _second_link(self) -> BlockingLink:
+        """Apart from the thread's own link: what waits for replicas must hold up nothing else."""
+        if self._closed:
+            raise Closed("this engine is closed")
+        link = BlockingLink(self.address, self.client_name, self.tls)
+        with self._links_lock:
+            self._links.add(link)
+        return link
 
     # ── the clock ──
 

@@ -1,0 +1,416 @@
+"""`holdfast doctor` against real servers and files, healthy and not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
+from holdfast.cli import doctor as command
+from holdfast.doctor import sqlite as sqlite_doctor
+from holdfast.doctor.examine import examine
+from holdfast.engine.redis.address import parse
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.link import pack
+from holdfast.sync import Holdfast
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/cli.md").read_text(encoding="utf-8")
+
+
+def of(report, topic):
+    """The findings about one thing."""
+    return [finding for finding in report.findings if finding.topic == topic]
+
+
+def level(report, topic):
+    (finding,) = of(report, topic)
+    return finding.level
+
+
+@pytest.fixture
+def start():
+    """Servers of this test's own."""
+    servers = []
+
+    def start(*options, **kinds):
+        server = RedisServer(options=options, **kinds)
+        servers.append(server)
+        return started_or_skip(server)
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def say(server, *command):
+    link = BlockingLink(parse(server.url), "test", None)
+    try:
+        return link.call_many([pack(*command)])[0]
+    finally:
+        link.close()
+
+
+# ── Redis ──
+
+
+@pytest.mark.redis
+def test_a_durable_server_is_fine(start, tmp_path):
+    server = start(aof=True)
+    done = Cli(server.url, "doctor", tmp_path).call("doctor", "--strict")
+    assert done.exit_code == 0, done.output
+    assert "Fit to keep locks." in done.stdout
+    assert "appendfsync always" in done.stdout
+    assert re.search(r"p50", done.stdout)
+
+
+@pytest.mark.redis
+def test_it_leaves_nothing_behind(start):
+    server = start()
+    examine(server.url)
+    assert say(server, "DBSIZE") == 0
+
+
+@pytest.mark.redis
+def test_no_persistence_is_a_warning_and_fails_only_when_strict(start, tmp_path):
+    cli = Cli(start().url, "doctor", tmp_path)
+    assert cli.call("doctor").exit_code == 0
+    done = cli.call("doctor", "--strict")
+    assert done.exit_code == 1
+    assert "appendonly yes" in done.stdout
+    assert "1 warning." in done.stdout
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    ("settings", "expected", "said"),
+    [
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "ok", "everysec"),
+        ({"appendonly": "yes", "appendfsync": "no"}, "warning", "appendfsync no"),
+        ({"save": "60 1"}, "warning", "RDB snapshots only"),
+    ],
+)
+def test_every_kind_of_persistence_is_told_apart(start, settings, expected, said):
+    server = start()
+    for name, value in settings.items():
+        say(server, "CONFIG", "SET", name, value)
+    (finding,) = of(examine(server.url), "persistence")
+    assert finding.level == expected
+    assert said in finding.what
+
+
+@pytest.mark.redis
+def test_a_server_that_evicts_is_a_problem(start, tmp_path):
+    server = start("--maxmemory-policy", "allkeys-lru", aof=True)
+    done = Cli(server.url, "doctor", tmp_path).call("doctor")
+    assert done.exit_code == 2
+    assert "allkeys-lru" in done.stdout
+    assert "noeviction" in done.stdout
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("shape", [(), ("--json",)])
+def test_a_wrong_password_is_a_problem_and_is_not_shown(start, tmp_path, shape):
+    server = start("--requirepass", "right")
+    url = f"redis://:hunter2@127.0.0.1:{server.port}/0"
+    done = Cli("memory://", "doctor", tmp_path).call("doctor", url, *shape)
+    assert done.exit_code == 2
+    assert "refused the username or password" in done.output
+    assert "hunter2" not in done.output
+
+
+def test_a_server_that_is_not_there_is_a_problem(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"redis://user:hunter2@127.0.0.1:{port}/0"
+    done = Cli(url, "doctor", tmp_path).call("doctor", "--json")
+    assert done.exit_code == 2
+    assert "hunter2" not in done.output
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "problem"
+    assert [finding["topic"] for finding in found["findings"]] == ["reach"]
+
+
+@pytest.mark.redis
+def test_a_server_that_does_not_answer_is_a_problem(start):
+    server = start()
+    server.pause()
+    try:
+        report = examine(f"{server.url}?connect_timeout=0.3")
+    finally:
+        server.resume()
+    assert level(report, "reach") == "problem"
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    ("shift", "expected"), [(0, "ok"), (0.6, "warning"), (-0.6, "warning"), (60, "problem"), (-60, "problem")]
+)
+def test_clocks_that_differ_are_told(holdfast_redis, shift, expected):
+    """Skew is a difference: a host whose clock is a minute fast sees a server that is a minute slow."""
+    report = examine(holdfast_redis.url, clock=lambda: time.time() + shift)
+    assert level(report, "clock") == expected
+    (finding,) = of(report, "clock")
+    assert ("behind" in finding.what) == (shift > 0) or not shift
+
+
+@pytest.mark.redis
+def test_replicas_are_looked_at_with_their_clocks(start):
+    master = start(aof=True)
+    assert level(examine(master.url), "replicas") == "ok"
+    replica = start("--replicaof", "127.0.0.1", str(master.port))
+    assert eventually(lambda: b"state=online" in say(master, "INFO", "replication"))
+    report = examine(master.url)
+    (finding,) = of(report, "replicas")
+    assert finding.level == "ok"
+    assert str(replica.port) in finding.what
+    assert len(of(report, "clock")) == 2
+    assert level(report, "min-replicas") == "warning"
+    assert level(examine(replica.url), "role") == "problem"
+    say(master, "CONFIG", "SET", "min-replicas-to-write", "1")
+    assert level(examine(master.url), "min-replicas") == "ok"
+    replica.stop()
+    assert eventually(lambda: b"connected_slaves:0" in say(master, "INFO", "replication"))
+    report = examine(master.url)
+    assert level(report, "min-replicas") == "problem"
+    assert level(report, "scripts") == "problem"  # NOREPLICAS: what a lock would hear
+
+
+@pytest.mark.redis
+def test_a_replica_that_stands_still_is_a_warning(start):
+    master = start(aof=True)
+    replica = start("--replicaof", "127.0.0.1", str(master.port))
+    assert eventually(lambda: b"state=online" in say(master, "INFO", "replication"))
+    replica.pause()
+    try:
+        report = examine(f"{master.url}?connect_timeout=0.3")
+    finally:
+        replica.resume()
+    assert sorted(finding.level for finding in of(report, "clock")) == ["ok", "warning"]
+
+
+@pytest.mark.redis
+def test_a_user_without_the_right_to_run_scripts_is_a_problem(start):
+    server = start(aof=True)
+    say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-@scripting")
+    (finding,) = of(examine(f"redis://clerk:pw@127.0.0.1:{server.port}/0"), "scripts")
+    assert finding.level == "problem"
+    assert "EVAL" in finding.advice
+
+
+@pytest.mark.redis
+def test_a_user_without_the_right_to_write_in_scripts_is_a_problem(start):
+    server = start(aof=True)
+    say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~other:*", "&*", "+@all")
+    assert level(examine(f"redis://clerk:pw@127.0.0.1:{server.port}/0"), "scripts") == "problem"
+
+
+@pytest.mark.redis
+def test_a_user_who_may_hear_no_channel_is_warned(start):
+    server = start(aof=True)
+    say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-subscribe")
+    report = examine(f"redis://clerk:pw@127.0.0.1:{server.port}/0")
+    assert (level(report, "scripts"), level(report, "hints")) == ("ok", "warning")
+
+
+@pytest.mark.redis
+def test_what_may_not_be_read_is_not_guessed(start):
+    server = start(aof=True)
+    say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-info", "-config")
+    report = examine(f"redis://clerk:pw@127.0.0.1:{server.port}/0")
+    assert (level(report, "info"), level(report, "eviction")) == ("warning", "warning")
+    assert of(report, "persistence") == of(report, "replicas") == []
+    assert report.verdict == "warning"
+
+
+@pytest.mark.redis
+def test_an_old_protocol_is_a_warning(start):
+    server = start("--rename-command", "HELLO", "", aof=True)
+    assert level(examine(server.url), "protocol") == "warning"
+
+
+@pytest.mark.redis
+def test_a_crowded_server_is_a_warning(start):
+    server = start(aof=True)
+    say(server, "CONFIG", "SET", "maxclients", "10")
+    links = [BlockingLink(parse(server.url), "crowd", None) for _ in range(8)]
+    try:
+        assert level(examine(server.url), "connections") == "warning"
+    finally:
+        for link in links:
+            link.close()
+
+
+# ── SQLite ──
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "holdfast.db"
+    with Holdfast(f"sqlite:///{path}") as hf, hf.lock("x"):
+        pass
+    return path
+
+
+def test_a_good_file_is_fine(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_doctor, "mounted_as", lambda _: "ext4")
+    done = Cli(f"sqlite:///{file}", "doctor", tmp_path).call("doctor", "--strict")
+    assert done.exit_code == 0, done.output
+    assert {f.topic for f in examine(f"sqlite:///{file}").findings} == {
+        "version",
+        "file system",
+        "disk space",
+        "durability",
+        "file",
+        "schema",
+        "journal",
+        "clock",
+        "round trip",
+    }
+
+
+def test_looking_does_not_create_a_file(tmp_path):
+    report = examine(f"sqlite:///{tmp_path}/new.db")
+    assert level(report, "file") == "warning"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_does_not_change_a_file_of_somebody_elses(tmp_path):
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE invoice (id INTEGER)")
+    db.close()
+    before = path.read_bytes()
+    report = examine(f"sqlite:///{path}")
+    assert level(report, "schema") == "ok"
+    assert level(report, "journal") == "warning"
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_is_missing_is_a_problem(tmp_path):
+    assert level(examine(f"sqlite:///{tmp_path}/missing/a.db"), "file") == "problem"
+
+
+def test_what_is_no_database_is_a_problem(tmp_path):
+    (tmp_path / "a.db").write_text("hello" * 1000)
+    assert level(examine(f"sqlite:///{tmp_path}/a.db"), "file") == "problem"
+
+
+@pytest.mark.parametrize(
+    ("synchronous", "expected"), [("extra", "ok"), ("full", "ok"), ("normal", "warning"), ("off", "problem")]
+)
+def test_each_level_of_synchronous_is_judged(file, synchronous, expected):
+    assert level(examine(f"sqlite:///{file}?synchronous={synchronous}"), "durability") == expected
+
+
+def test_a_newer_schema_is_a_problem(file):
+    with sqlite3.connect(file) as db:
+        db.execute("UPDATE holdfast_meta SET value = 99 WHERE key = 'schema'")
+    db.close()
+    assert level(examine(f"sqlite:///{file}"), "schema") == "problem"
+
+
+def test_a_file_that_somebody_keeps_locked_is_a_problem(file):
+    db = sqlite3.connect(file, isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        (finding,) = of(examine(f"sqlite:///{file}?timeout=0.1"), "file")
+    finally:
+        db.close()
+    assert finding.level == "problem"
+    assert "locked" in finding.what
+
+
+def test_a_clock_that_was_set_back_is_told(file):
+    assert level(examine(f"sqlite:///{file}", clock=lambda: time.time() - 60), "clock") == "problem"
+    assert level(examine(f"sqlite:///{file}", clock=lambda: time.time() + 60), "clock") == "ok"
+
+
+@pytest.fixture
+def frozen(file):
+    """The file, read-only by now. Permission bits mean nothing to root; a mount does."""
+    folder = file.parent
+    if os.geteuid():
+        folder.chmod(0o555)
+        file.chmod(0o444)
+        yield file
+        folder.chmod(0o755)
+        return
+    bind = subprocess.run(["mount", "--bind", folder, folder], capture_output=True, check=False)
+    if bind.returncode:
+        pytest.skip("root without the right to mount: nothing here can be made read-only")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        yield file
+    finally:
+        subprocess.run(["umount", "-l", folder], check=False)
+
+
+def test_a_file_that_cannot_be_written_is_a_problem(frozen, tmp_path):
+    done = Cli(f"sqlite:///{frozen}", "doctor", tmp_path).call("doctor")
+    assert done.exit_code == 2, done.output
+    assert "read-only" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("mounts", "expected"),
+    [
+        ("ext4 /", "ok"),
+        ("ext4 /|nfs4 {0}", "problem"),
+        ("nfs4 /|ext4 {0}", "ok"),
+        ("ext4 /|tmpfs {0}", "warning"),
+        ("ext4 /|fuse.sshfs {0}", "problem"),
+    ],
+)
+def test_a_network_file_system_is_a_problem(file, tmp_path, monkeypatch, mounts, expected):
+    table = tmp_path / "mountinfo"
+    pairs = [mount.split() for mount in mounts.format(file.parent).split("|")]
+    table.write_text("".join(f"1 1 0:1 / {point} rw - {kind} src rw\n" for kind, point in pairs))
+    monkeypatch.setattr(sqlite_doctor, "MOUNTS", table)
+    assert level(examine(f"sqlite:///{file}"), "file system") == expected
+
+
+@pytest.mark.parametrize(("free", "expected"), [(2**40, "ok"), (50 * 2**20, "warning"), (2**20, "problem")])
+def test_a_full_disk_is_told_in_time(file, monkeypatch, free, expected):
+    monkeypatch.setattr(sqlite_doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+    assert level(examine(f"sqlite:///{file}"), "disk space") == expected
+
+
+def test_memory_is_a_warning():
+    assert examine("memory://").verdict == "warning"
+
+
+# ── the command ──
+
+
+def test_an_argument_is_the_url(file, tmp_path):
+    done = Cli("redis://127.0.0.1:1/0", "doctor", tmp_path).call("doctor", f"sqlite:///{file}", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["engine"] == f"sqlite:///{file}"
+
+
+def test_a_url_that_cannot_be_read_is_wrong_usage(tmp_path):
+    done = Cli("memory://", "doctor", tmp_path).call("doctor", "gopher://:hunter2@x")
+    assert done.exit_code == 2
+    assert "hunter2" not in done.output
+    assert not done.stdout
+
+
+def test_the_json_in_the_reference_is_what_is_printed(file):
+    report = examine(f"sqlite:///{file}")
+    printed = command.as_dict(report)
+    section = PAGE[PAGE.index("## `holdfast doctor") :]
+    shown = json.loads(re.search(r"```json\n(.*?)```", section, re.DOTALL)[1])
+    assert list(shown) == list(printed)
+    assert list(shown["findings"][0]) == list(printed["findings"][0])

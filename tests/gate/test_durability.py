@@ -1,0 +1,316 @@
+"""`durability="replicas:1"`, with a real master and a real replica."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import holdfast
+from holdfast import ConfigError, EngineRefused, EngineUnavailable, NotReplicated
+from holdfast.engine.base import Expired
+from holdfast.engine.redis.address import parse
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.link import pack
+from holdfast.gate import durability
+from holdfast.gate.machine import Lost
+from holdfast.sync import Holdfast
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually, soon
+
+
+class Pair:
+    """A master and its replica."""
+
+    def __init__(self, master, replica):
+        self.master, self.replica = master, replica
+        self.link = BlockingLink(parse(master.url), "test", None)
+
+    def ask(self, *command):
+        return self.link.call_many([pack(*command)])[0]
+
+    def is_replicating(self):
+        return b"state=online" in self.ask("INFO", "replication")
+
+    def is_waiting(self):
+        """Whether somebody waits for replicas at this moment."""
+        return b"blocked_clients:1\r" in self.ask("INFO", "clients")
+
+
+@pytest.fixture(scope="module")
+def servers():
+    master = started_or_skip(RedisServer())
+    replica = started_or_skip(RedisServer(options=("--replicaof", "127.0.0.1", str(master.port))))
+    pair = Pair(master, replica)
+    try:
+        assert eventually(pair.is_replicating)
+        yield pair
+    finally:
+        pair.link.close()
+        replica.stop()
+        master.stop()
+
+
+@pytest.fixture
+def pair(servers):
+    """Both are well again afterwards."""
+    yield servers
+    servers.replica.resume()
+    assert eventually(servers.is_replicating)
+    assert eventually(lambda: servers.ask("WAIT", "1", "1000") == 1)
+
+
+@pytest.fixture
+def hf(pair, connect):
+    return connect(pair.master.url)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Replicas get as long as a test needs them to stand still."""
+    monkeypatch.setattr(durability, "CONFIRM_WITHIN", 60.0)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(durability, "CONFIRM_WITHIN", 0.2)
+
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+
+def gates(hf):
+    return {
+        "lock": hf.lock("x", durability="replicas:1"),
+        "semaphore": hf.semaphore("x", permits=2, durability="replicas:1"),
+        "read": hf.rwlock("x", durability="replicas:1").read(),
+        "write": hf.rwlock("x", durability="replicas:1").write(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
+def test_a_grant_is_handed_out_when_a_replica_has_it(hf, pair, kind):
+    key = hf.engine.key("gate", "x")
+    with gates(hf)[kind] as lease:
+        reader = BlockingLink(parse(pair.replica.url), "test", None)
+        record = reader.call_many([pack("GET", key)])[0]
+        reader.close()
+        assert lease.ticket.encode() in record
+        lease.check()
+    assert hf.locks.inspect("x").count == 0
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
+def test_without_its_replica_nothing_is_granted_and_nothing_stays_held(hf, pair, hasty, kind):
+    pair.replica.pause()
+    with pytest.raises(NotReplicated) as refused:
+        gates(hf)[kind].acquire()
+    error = refused.value
+    assert isinstance(error, EngineUnavailable)
+    assert (error.name, error.wanted, error.confirmed) == ("x", 1, 0)
+    assert "0 of 1 replicas" in str(error)
+    assert hf.locks.inspect("x").count == 0
+    assert not hf._core.held
+    with hf.lock("x", wait=0):  # whoever does not ask for replicas is served
+        pass
+
+
+def test_more_replicas_than_there_are_never_confirm(hf, hasty):
+    with pytest.raises(NotReplicated) as refused:
+        hf.lock("x", durability="replicas:2").acquire()
+    assert (refused.value.wanted, refused.value.confirmed) == (2, 1)
+    assert hf.locks.inspect("x").count == 0
+
+
+def test_a_waiter_is_granted_its_turn_with_its_replica(hf, pair, patient):
+    """The turn comes through the queue as ever; only then are replicas asked."""
+    lease = hf.lock("x").acquire()
+    granted = []
+    waiter = threading.Thread(target=lambda: granted.append(hf.lock("x", durability="replicas:1").acquire()))
+    waiter.start()
+    assert eventually(lambda: hf.locks.inspect("x").waiter_count == 1)
+    pair.replica.pause()
+    lease.release()
+    assert eventually(pair.is_waiting)
+    assert not granted
+    pair.replica.resume()
+    waiter.join(30)
+    assert granted[0].fence > lease.fence
+    granted[0].release()
+
+
+def test_the_time_in_the_queue_counts():
+    """Replicas get what is left of `wait`, and a moment at least."""
+    now = durability.steady()
+    assert durability.time_to_confirm(now, None) == durability.time_to_confirm(now, 0) == durability.CONFIRM_WITHIN
+    assert durability.time_to_confirm(now - 9.5, 10) <= 0.5
+    assert durability.time_to_confirm(now - 20, 10) == durability.CONFIRM_AT_LEAST
+
+
+def test_other_commands_of_an_event_loop_pass_a_grant_that_waits_for_replicas(pair, namespace, patient):
+    order = []
+
+    async def durable(hf):
+        async with hf.lock("x", durability="replicas:1"):
+            order.append("durable")
+
+    async def scene():
+        async with holdfast.Holdfast(pair.master.url, namespace=namespace) as hf:
+            pair.replica.pause()
+            task = asyncio.create_task(durable(hf))
+            assert await soon(lambda: asyncio.to_thread(pair.is_waiting))
+            for turn in range(3):
+                async with hf.lock("y", wait=0):
+                    order.append(turn)
+            assert pair.is_waiting()
+            order.append("resumed")
+            pair.replica.resume()
+            await task
+
+    asyncio.run(scene())
+    assert order == [0, 1, 2, "resumed", "durable"]
+
+
+def test_other_threads_and_their_own_renewals_pass_a_grant_that_waits_for_replicas(hf, pair, patient):
+    order = []
+
+    def durable():
+        with hf.lock("x", durability="replicas:1"):
+            order.append("durable")
+
+    pair.replica.pause()
+    thread = threading.Thread(target=durable)
+    thread.start()
+    assert eventually(pair.is_waiting)
+    with hf.lock("y", wait=0) as lease:
+        lease.renew()
+        order.append("other")
+    assert pair.is_waiting()
+    order.append("resumed")
+    pair.replica.resume()
+    thread.join(30)
+    assert order == ["other", "resumed", "durable"]
+
+
+def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, namespace, patient):
+    """Each has a link of its own, so both are asked about at once."""
+
+    async def scene():
+        async with holdfast.Holdfast(pair.master.url, namespace=namespace) as hf:
+            pair.replica.pause()
+            tasks = [asyncio.create_task(hf.lock(name, durability="replicas:1").acquire()) for name in "xy"]
+            assert await soon(lambda: asyncio.to_thread(lambda: b"blocked_clients:2\r" in pair.ask("INFO", "clients")))
+            pair.replica.resume()
+            for lease in await asyncio.gather(*tasks):
+                await lease.release()
+
+    asyncio.run(scene())
+
+
+def test_a_caller_that_is_cancelled_meanwhile_holds_nothing(pair, namespace, hasty):
+    async def scene():
+        async with holdfast.Holdfast(pair.master.url, namespace=namespace) as hf:
+            pair.replica.pause()
+            task = asyncio.create_task(hf.lock("x", durability="replicas:1").acquire())
+            assert await soon(lambda: asyncio.sleep(0, bool(hf._core.held)))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await hf.locks.inspect("x")).count == 0
+            assert not hf._core.held
+
+    asyncio.run(scene())
+
+
+def test_entering_again_asks_nobody(hf, pair, hasty):
+    lock = hf.lock("x", reentrant=True, durability="replicas:1")
+    with lock as outer:
+        pair.replica.pause()
+        with lock as inner:
+            assert inner is outer
+
+
+def test_a_second_link_that_was_closed_is_opened_again(hf, pair):
+    lock = hf.lock("x", durability="replicas:1")
+    with lock:
+        pass
+    assert pair.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") >= 2
+    pair.ask("SCRIPT", "FLUSH")
+    with lock:
+        pass
+
+
+def test_a_confirmed_grant_survives_its_master(namespace):
+    master = started_or_skip(RedisServer())
+    replica = started_or_skip(RedisServer(options=("--replicaof", "127.0.0.1", str(master.port))))
+    pair = Pair(master, replica)
+    try:
+        assert eventually(pair.is_replicating)
+        with Holdfast(master.url, namespace=namespace) as before:
+            lease = before.lock("x", ttl=60, renew=False, durability="replicas:1").acquire()
+            master.kill()
+            link = BlockingLink(parse(replica.url), "test", None)
+            link.call_many([pack("REPLICAOF", "NO", "ONE")])
+            link.close()
+            with Holdfast(replica.url, namespace=namespace) as after:
+                (holder,) = after.locks.inspect("x").holders
+                assert (holder.lock_id, holder.fence) == (lease.id, lease.fence)
+    finally:
+        pair.link.close()
+        replica.stop()
+        master.stop()
+
+
+@pytest.mark.parametrize("wrong", ["", "replicas", "replicas:0", "replicas:-1", "replicas:x", "fsync", 1])
+def test_what_is_no_durability_is_refused(hf, wrong):
+    with pytest.raises(ConfigError, match="replicas:1"):
+        hf.lock("x", durability=wrong)
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite"])
+def test_engines_without_replicas_say_so(connect, tmp_path, url):
+    hf = connect(f"sqlite:///{tmp_path}/a.db" if url == "sqlite" else url)
+    for gate in (hf.lock, hf.rwlock):
+        with pytest.raises(ConfigError, match="It is for Redis"):
+            gate("x", durability="replicas:1")
+    with pytest.raises(ConfigError, match="It is for Redis"):
+        hf.semaphore("x", permits=2, durability="replicas:1")
+
+
+class Scripted:
+    """A witness that says what it is told to, and then the truth."""
+
+    def __init__(self, truth, *replies):
+        self.truth, self.replies, self.asked = truth, list(replies), 0
+
+    def confirm(self, op, replicas, within):
+        self.asked += 1
+        return self.replies.pop(0) if self.replies else self.truth.confirm(op, replicas, within)
+
+
+def test_a_server_that_took_over_without_the_grant_confirms_nothing(hf, monkeypatch):
+    """Its replicas have all it wrote, and the grant is not among it."""
+    monkeypatch.setattr(hf.engine, "_witness", Scripted(hf.engine.witness(), (Lost(()), 1)))
+    with pytest.raises(NotReplicated) as refused:
+        hf.lock("x", durability="replicas:1").acquire()
+    assert refused.value.confirmed == 0
+    assert hf.locks.inspect("x").count == 0
+
+
+def test_a_confirmation_that_came_too_late_is_asked_for_again(hf, monkeypatch):
+    """It wrote nothing, so whatever WAIT counted was about something else."""
+    hf.open()  # it knows the time from now on
+    witness = Scripted(hf.engine.witness(), (Expired(hf.engine.now()), 1))
+    monkeypatch.setattr(hf.engine, "_witness", witness)
+    with hf.lock("x", durability="replicas:1"):
+        assert witness.asked == 2
+
+
+def test_a_user_who_may_not_wait_for_replicas_is_told_and_holds_nothing(pair, connect):
+    pair.ask("ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-wait")
+    hf = connect(f"redis://clerk:pw@127.0.0.1:{pair.master.port}/0")
+    with pytest.raises(EngineRefused, match="wait"):
+        hf.lock("x", durability="replicas:1").acquire()
+    assert hf.locks.inspect("x").count == 0

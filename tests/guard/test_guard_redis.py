@@ -1,0 +1,144 @@
+"""Guarded keys on a real server, through redis-py."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+import redis.asyncio
+from redis.crc import key_slot
+
+from holdfast import ConfigError, StaleFence
+from holdfast.guard.redis import FENCE_LIFE, fence_key, source
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def client(holdfast_redis):
+    client = redis.Redis(port=holdfast_redis.port, db=8)
+    client.flushdb()
+    yield client
+    client.close()
+
+
+def test_an_older_fence_sets_and_deletes_nothing(hf, leases, client):
+    older, newer = leases
+    hf.guard(newer).redis(client).set("k", "second")
+    for late in (
+        lambda: hf.guard(older).redis(client).set("k", "late"),
+        lambda: hf.guard(older).redis(client).delete("k"),
+    ):
+        with pytest.raises(StaleFence) as refused:
+            late()
+        assert (refused.value.fence, refused.value.newer) == (older.fence, newer.fence)
+    assert client.get("k") == b"second"
+
+
+def test_plain_readers_read_the_value(hf, leases, client):
+    for value, read in ((b"\x00\xff", b"\x00\xff"), ("ümlaut", "ümlaut".encode()), (10**15, b"1000000000000000")):
+        hf.guard(leases[1]).redis(client).set("k", value)
+        assert client.get("k") == read
+
+
+def test_the_same_holder_writes_again(hf, leases, client):
+    guarded = hf.guard(leases[1]).redis(client)
+    guarded.set("k", 1)
+    guarded.set("k", 2)
+    guarded.delete("k")
+    assert client.get("k") is None
+    guarded.set("k", 3)
+    assert client.get("k") == b"3"
+
+
+def test_a_deleted_key_is_not_brought_back_by_a_late_write(hf, leases, client):
+    older, newer = leases
+    hf.guard(newer).redis(client).delete("k")
+    with pytest.raises(StaleFence):
+        hf.guard(older).redis(client).set("k", "late")
+    assert client.get("k") is None
+    assert 0 < client.pttl("{k}:fence") <= FENCE_LIFE * 1000
+
+
+def test_a_fence_outlives_its_value_by_a_day(hf, leases, client):
+    hf.guard(leases[1]).redis(client).set("k", "v", ttl=10)
+    assert 0 < client.pttl("k") <= 10_000
+    assert FENCE_LIFE * 1000 < client.pttl("{k}:fence") <= FENCE_LIFE * 1000 + 10_000
+
+
+def test_the_life_of_a_fence_never_gets_shorter(hf, leases, client):
+    guarded = hf.guard(leases[1]).redis(client)
+    guarded.set("k", "v", ttl=1000)
+    guarded.set("k", "v", ttl=10)
+    assert client.pttl("{k}:fence") > (FENCE_LIFE + 900) * 1000
+    guarded.set("k", "v")
+    assert client.pttl("k") == client.pttl("{k}:fence") == -1
+    guarded.set("k", "v", ttl=10)
+    assert client.pttl("{k}:fence") == -1
+
+
+def test_fences_one_apart_are_told_apart(client):
+    """From 10^14 on, Lua's own number formatting rounds: two fences would be equal."""
+    script = client.register_script(source("set"))
+    newest = 2**53 - 1
+    assert script(keys=["k", "{k}:fence"], args=[newest, 1, 0, 0, "new"]) == b""
+    assert script(keys=["k", "{k}:fence"], args=[newest - 1, 2, 0, 0, "old"]) == str(newest).encode()
+    assert client.get("{k}:fence") == f"{newest} 1".encode()
+    assert client.get("k") == b"new"
+
+
+def test_a_late_copy_of_an_earlier_write_changes_nothing(hf, leases, client):
+    """A client that retries may leave a first copy on its way; it must not undo what its own holder wrote since."""
+    sent = []
+
+    class Recording(redis.Redis):
+        def execute_command(self, *args, **options):
+            sent.append(args)
+            return super().execute_command(*args, **options)
+
+    recording = Recording(connection_pool=client.connection_pool)
+    guarded = hf.guard(leases[1]).redis(recording)
+    guarded.set("k", "first")
+    copy = sent[-1]
+    client.execute_command(*copy)  # a resend, with nothing in between, is a success
+    guarded.set("k", "second")
+    assert client.execute_command(*copy) == b""
+    assert client.get("k") == b"second"
+    guarded.delete("k")
+    client.execute_command(*copy)
+    assert client.get("k") is None
+
+
+def test_a_fence_that_is_none_is_an_error_and_writes_nothing(hf, leases, client):
+    client.set("{k}:fence", "soon")
+    with pytest.raises(redis.ResponseError, match="not a fence"):
+        hf.guard(leases[1]).redis(client).set("k", "v")
+    assert client.get("k") is None
+
+
+@pytest.mark.parametrize("key", ["k", "a:b", "{user:7}:cart", "x{y}z", "{x", "ünï", "a{b"])
+def test_a_fence_shares_the_slot_of_its_key(key):
+    assert key_slot(fence_key(key).encode()) == key_slot(key.encode())
+
+
+@pytest.mark.parametrize("key", ["a}b", "{}x", "", "x" * 600])
+def test_a_key_without_room_for_a_fence_is_refused(hf, leases, client, key):
+    with pytest.raises(ConfigError):
+        hf.guard(leases[1]).redis(client).set(key, "v")
+
+
+def test_an_async_client_is_awaited(hf, leases, holdfast_redis, client):
+    older, newer = leases
+
+    async def scene():
+        async with redis.asyncio.Redis(port=holdfast_redis.port, db=8, decode_responses=True) as waiting:
+            await hf.guard(newer).redis(waiting).set("k", "v")
+            with pytest.raises(StaleFence) as refused:
+                await hf.guard(older).redis(waiting).set("k", "late")
+            assert refused.value.newer == newer.fence
+            with pytest.raises(StaleFence):
+                await hf.guard(older).redis(waiting).delete("k")
+
+    asyncio.run(scene())
+    assert client.get("k") == b"v"

@@ -1,0 +1,35 @@
+"""A process that takes a lock, writes under its guard, and says what came of it.
+
+writer.py URL NAMESPACE STORE ADDRESS VALUE PAUSE, where PAUSE is `before-check`, `before-write` or `never`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from stores import STORES, stop_myself
+
+from holdfast import LeaseLost, StaleFence
+from holdfast.sync import Holdfast
+
+
+def main(url, namespace, kind, address, value, pause):
+    store = STORES[kind](address, stopping=pause == "before-write")
+    with Holdfast(url, namespace=namespace) as hf:
+        lease = hf.lock("balance:42", ttl=2 if pause != "never" else 30, renew=False).acquire(wait=30)
+        print("fence", lease.fence, flush=True)
+        if pause == "before-check":
+            stop_myself()
+        try:
+            store.write(hf.guard(lease), int(value))
+        except StaleFence as error:
+            print("stale", error.fence, error.newer, flush=True)
+        except LeaseLost as error:
+            print("lost", error.fence, flush=True)
+        else:
+            print("written", flush=True)
+    store.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
