@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
-from holdfast.testing.servers import RedisServer, ServerMissing  # noqa: E402 - after the registration above
+from holdfast.testing.servers import RedisSentinel, RedisServer, ServerMissing  # noqa: E402 - after the registration above
+
+Started = TypeVar("Started", RedisServer, RedisSentinel)
 
 
-def redis_or_skip(server: RedisServer) -> RedisServer:
+def redis_or_skip(server: Started) -> Started:
     """Start it. A missing program skips on a laptop, with the reason, and fails in CI."""
     try:
         return server.start()

@@ -70,8 +70,12 @@ class Hello:
     resp3: bool = False
 
 
+#: Yields batches of commands, is sent their replies, returns what they came to or raises.
+SignIn = Generator[list[bytes], list[Any], Any]
+
+
 def sign_in(address: Address, client_name: str) -> Generator[list[bytes], list[Any], Hello]:
-    """Yields batches of commands, is sent their replies, returns `Hello` or raises."""
+    """What opens every connection that is to carry commands."""
     auth = ("AUTH", address.username or "default", address.password) if address.password else ()
     first = [pack("HELLO", "3", *auth, "SETNAME", client_name)]
     (hello,) = yield first
@@ -148,3 +152,10 @@ def refused(refusal: Refusal, address: Address) -> EngineError:
     if code in ("CORRUPT", "WRONGTYPE") or _stumbled(text):
         return CorruptRecord(f"{address} holds a record that cannot be read: {text}")
     return EngineRefused(f"{address} refused: {text}")
+
+
+def why_not(error: BaseException, address: Address) -> str:
+    """Why a server could not be reached, in words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time" + (" (does it speak TLS?)" if address.tls else "")
+    return str(error) or type(error).__name__
