@@ -10,7 +10,7 @@ import holdfast
 import holdfast.sync
 from holdfast.testing.certificates import Certificates
 from holdfast.testing.plugin import redis_or_skip
-from holdfast.testing.servers import RedisSentinel, RedisServer
+from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
 
 
 def blocking_take(url, name="x", **options):
@@ -53,6 +53,26 @@ def tls_redis(certificates):
 def quiet_sentinel():
     """A master, its replicas and Sentinels that all tests share, and that nobody kills."""
     group = RedisSentinel(down_after=5)
+    try:
+        yield redis_or_skip(group)
+    finally:
+        group.stop()
+
+
+@pytest.fixture(scope="session")
+def quiet_cluster():
+    """Three masters with a replica each that all tests share, and that nobody kills."""
+    group = RedisCluster(node_timeout=5)
+    try:
+        yield redis_or_skip(group)
+    finally:
+        group.stop()
+
+
+@pytest.fixture
+def cluster():
+    """The same of one test's own: its nodes are going to be killed."""
+    group = RedisCluster()
     try:
         yield redis_or_skip(group)
     finally:

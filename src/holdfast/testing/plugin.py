@@ -10,9 +10,9 @@ import pytest
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
-from holdfast.testing.servers import RedisSentinel, RedisServer, ServerMissing  # noqa: E402 - after the registration above
+from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer, ServerMissing  # noqa: E402 - after the registration above
 
-Started = TypeVar("Started", RedisServer, RedisSentinel)
+Started = TypeVar("Started", RedisServer, RedisSentinel, RedisCluster)
 
 
 def redis_or_skip(server: Started) -> Started:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.link import AFTER_YOU, Hello, SignIn, is_push, new_reader, sign_in, why_not
+from holdfast.engine.redis.link import AFTER_YOU, ASKING, Hello, SignIn, is_push, new_reader, sign_in, why_not
 from holdfast.engine.redis.tls import refusal as tls_refusal
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
@@ -23,6 +23,8 @@ IN_FLIGHT = 10_000
 LAST_LOOK = 0.05
 #: A lone command leaves at once. A turn that makes more than this sends them in bursts: the server works meanwhile.
 BURST = 16
+#: How often a link that is to be closed is looked at.
+RETIRE = 0.1
 
 
 class AsyncLink(asyncio.Protocol):
@@ -95,6 +97,22 @@ class AsyncLink(asyncio.Protocol):
             self._pending.append(self._nobody)
             request = AFTER_YOU + request
         return self.send(request)
+
+    def send_asking(self, request: bytes) -> asyncio.Future[Any]:
+        """Send to a node that takes a slot over: ASKING and the command leave together."""
+        if self.closed.done():
+            return self.send(request)
+        if len(self._pending) >= IN_FLIGHT:  # the two must not be parted
+            raise EngineUnavailable(f"too much is under way to {self.address}")
+        self._pending.append(self._nobody)
+        return self.send(ASKING + request)
+
+    def retire(self) -> None:
+        """Close as soon as everything under way is answered; nobody sends here any more."""
+        if self._pending and not self.closed.done():
+            self._loop.call_later(RETIRE, self.retire)
+        else:
+            self.abort()
 
     def send(self, request: bytes) -> asyncio.Future[Any]:
         future = self._loop.create_future()

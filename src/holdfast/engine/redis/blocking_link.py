@@ -84,6 +84,11 @@ class BlockingLink:
         """One write, all replies. Raises OutcomeUnknown when they do not all come. `until`: the reply that ends it,
         of which only the first is answered.
         """
+        self.begin(requests, timeout)
+        return self.finish(len(requests), timeout, until=until)
+
+    def begin(self, requests: list[bytes], timeout: float | None = None) -> None:
+        """One write. Its replies are for the `finish` that must come next."""
         sock = self._sock
         if sock is None:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
@@ -91,9 +96,21 @@ class BlockingLink:
             timeout = self.address.timeout
         if timeout != self._timeout:
             self._within(sock, timeout)
-        replies: list[Any] = []
         try:
             sock.sendall(b"".join(requests))
+        except BaseException as error:
+            self._give_up(sock, error)
+            raise
+
+    def finish(self, count: int, timeout: float | None = None, *, until: bytes | None = None) -> list[Any]:
+        """The replies to what `begin` sent. Raises OutcomeUnknown when they do not all come."""
+        sock = self._sock
+        if sock is None:
+            raise OutcomeUnknown(f"the connection to {self.address} is closed")
+        if timeout is not None and timeout != self._timeout:
+            self._within(sock, timeout)
+        replies: list[Any] = []
+        try:
             while True:
                 data = sock.recv(CHUNK)
                 if not data:
@@ -103,18 +120,22 @@ class BlockingLink:
                 if until is not None:
                     if until in replies:
                         return replies[:1]
-                elif len(replies) == len(requests):
+                elif len(replies) == count:
                     return replies
-                elif len(replies) > len(requests):
+                elif len(replies) > count:
                     raise ConnectionError("more replies than commands")
         except BaseException as error:
-            if isinstance(error, OSError):
-                error = self._last_words(sock, error)
-            self.close()
-            if isinstance(error, Exception):
-                why = "no reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else str(error)
-                raise OutcomeUnknown(f"{self.address}: {why}") from error
+            self._give_up(sock, error)
             raise
+
+    def _give_up(self, sock: socket.socket, error: BaseException) -> None:
+        """Close. Raises OutcomeUnknown, or returns when somebody interrupts us."""
+        if isinstance(error, OSError):
+            error = self._last_words(sock, error)
+        self.close()
+        if isinstance(error, Exception):
+            why = "no reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else str(error)
+            raise OutcomeUnknown(f"{self.address}: {why}") from error
 
     def _last_words(self, sock: socket.socket, error: OSError) -> OSError:
         """With TLS a server says why it hangs up, and we may find the line closed before we have read that."""

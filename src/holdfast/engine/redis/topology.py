@@ -58,6 +58,15 @@ def parse_sentinel(url: str) -> Seeds:
     )
 
 
+def parse_cluster(url: str) -> Seeds:
+    """`redis+cluster://[user:password@]host1:6379,host2:6379?…`."""
+    found = split(url)
+    address = build(found, db="".join(found.path), tls=_tls(found.scheme), more=("failover",))
+    if address.db:
+        raise ConfigError(f"{found.safe}: a Cluster has one database, 0")
+    return Seeds(found.safe, address, found.places, seconds(found.options, "failover", FAILOVER))
+
+
 def _tls(scheme: str) -> bool:
     return SCHEMES[scheme.partition("+")[0]]
 
@@ -69,4 +78,8 @@ def open_redis(url: str, namespace: str, clock: Callable[[], Micros] | None = No
         from holdfast.engine.redis.sentinel import SentinelEngine
 
         return SentinelEngine(parse_sentinel(url), namespace=namespace, clock=clock)
+    if base in SCHEMES and kind == "cluster":
+        from holdfast.engine.redis.cluster import ClusterEngine
+
+        return ClusterEngine(parse_cluster(url), namespace=namespace, clock=clock)
     return RedisEngine(parse(url), namespace=namespace, clock=clock)
