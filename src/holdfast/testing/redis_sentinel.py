@@ -37,7 +37,8 @@ class _Sentinel(RedisServer):
 class RedisSentinel:
     """A master, its replicas, and the Sentinels that watch them. Kill `master()`, and `await_failover()`.
 
-    down_after: seconds of silence after which a server counts as dead. options: for the servers, not the Sentinels.
+    down_after: seconds of silence after which a server counts as dead; on a busy machine, too few make Sentinels
+    replace masters that live. options: for the servers, not the Sentinels.
     """
 
     service = "holdfast"
@@ -47,7 +48,7 @@ class RedisSentinel:
         *,
         replicas: int = 2,
         sentinels: int = 3,
-        down_after: float = 0.5,
+        down_after: float = 1.0,
         options: tuple[str, ...] = (),
         password: str = "",
         sentinel_lines: tuple[str, ...] = (),
@@ -106,6 +107,10 @@ class RedisSentinel:
         """Wait until another than `old` is the master and takes writes; answers it."""
         until(lambda: self.master() is not old and say(self.master(), "ROLE")[0] == b"master", "failover", within)
         return self.master()
+
+    def switches(self) -> int:
+        """How often the Sentinels have named another master, as the first of them tells."""
+        return (self.sentinels[0].folder / "log").read_text().count("+switch-master")
 
     def stop(self) -> None:
         """Safe twice."""
