@@ -79,16 +79,11 @@ class BlockingLink:
         return self._sock.fileno() if self._sock is not None else -1
 
     def call_many(
-        self, requests: list[bytes], timeout: float | None = None, *, until: bytes | None = None
+        self, requests: list[bytes], timeout: float | None = None, *, until: bytes | None = None, count: int = 0
     ) -> list[Any]:
         """One write, all replies. Raises OutcomeUnknown when they do not all come. `until`: the reply that ends it,
-        of which only the first is answered.
+        of which only the first is answered. `count`: how many to read, where all is written already.
         """
-        self.begin(requests, timeout)
-        return self.finish(len(requests), timeout, until=until)
-
-    def begin(self, requests: list[bytes], timeout: float | None = None) -> None:
-        """One write. Its replies are for the `finish` that must come next."""
         sock = self._sock
         if sock is None:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
@@ -96,21 +91,11 @@ class BlockingLink:
             timeout = self.address.timeout
         if timeout != self._timeout:
             self._within(sock, timeout)
-        try:
-            sock.sendall(b"".join(requests))
-        except BaseException as error:
-            self._give_up(sock, error)
-            raise
-
-    def finish(self, count: int, timeout: float | None = None, *, until: bytes | None = None) -> list[Any]:
-        """The replies to what `begin` sent. Raises OutcomeUnknown when they do not all come."""
-        sock = self._sock
-        if sock is None:
-            raise OutcomeUnknown(f"the connection to {self.address} is closed")
-        if timeout is not None and timeout != self._timeout:
-            self._within(sock, timeout)
         replies: list[Any] = []
         try:
+            if requests:
+                sock.sendall(b"".join(requests))
+                count = len(requests)
             while True:
                 data = sock.recv(CHUNK)
                 if not data:
@@ -127,6 +112,22 @@ class BlockingLink:
         except BaseException as error:
             self._give_up(sock, error)
             raise
+
+    def begin(self, requests: list[bytes], timeout: float | None = None) -> None:
+        """Write only. The replies are for the `finish` that must come next."""
+        sock = self._sock
+        if sock is None:
+            raise EngineUnavailable(f"the connection to {self.address} is closed")
+        self._within(sock, timeout if timeout is not None else self.address.timeout)
+        try:
+            sock.sendall(b"".join(requests))
+        except BaseException as error:
+            self._give_up(sock, error)
+            raise
+
+    def finish(self, count: int, timeout: float | None = None) -> list[Any]:
+        """The replies to what `begin` wrote. Raises OutcomeUnknown when they do not all come."""
+        return self.call_many([], timeout, count=count)
 
     def _give_up(self, sock: socket.socket, error: BaseException) -> None:
         """Close. Raises OutcomeUnknown, or returns when somebody interrupts us."""
