@@ -74,6 +74,36 @@ def test_waiters_and_holders_go_on_when_a_master_is_killed(cluster):
         assert fences == sorted(set(fences))
 
 
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_the_engine_itself_waits_for_a_failover(cluster, api):
+    """Without any retries of the policy: on the dead master's name, and on those that are not served meanwhile."""
+    names = list(one_on_each(cluster).values())
+    patient = holdfast.Policy(lock_retries=0)
+
+    def kill():
+        settled(cluster)
+        cluster.master_of(slot(names[0])).kill()
+        says = [node for node in cluster.masters() if node.running]
+        assert eventually(lambda: b"cluster_state:fail" in say(says[0], "CLUSTER", "INFO"), 20)
+
+    async def act():
+        async with holdfast.Holdfast(cluster.url, profile=patient) as hf:
+            for name in names:
+                await (await hf.lock(name).acquire(wait=0)).release()
+            await asyncio.to_thread(kill)
+            leases = await asyncio.gather(*[hf.lock(name).acquire(wait=5) for name in reversed(names)])
+            return [lease.name for lease in leases]
+
+    if api == "async":
+        assert asyncio.run(act()) == names[::-1]
+        return
+    with holdfast.sync.Holdfast(cluster.url, profile=patient) as hf:
+        for name in names:
+            hf.lock(name).acquire(wait=0).release()
+        kill()
+        assert [hf.lock(name).acquire(wait=5).name for name in reversed(names)] == names[::-1]
+
+
 def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still(cluster):
     """The keeper asks all nodes at once: the silent one does not keep the others' renewals waiting."""
     (stuck, dead), *others = one_on_each(cluster).items()
@@ -246,12 +276,13 @@ def test_a_node_whose_clock_runs_ahead_of_what_we_thought_corrects_us_and_only_a
         for name in placed.values():
             hf.lock(name, wait=0).acquire().release()
         ahead = max(placed, key=lambda node: int(say(node, "TIME")[0]))
-        clocks, others = hf.engine._clocks, {}
+        clocks = hf.engine._clocks
         others = {place: offset for place, offset in clocks.items() if place.port != ahead.port}
         hf.engine._set_clock(Place("127.0.0.1", ahead.port), min(clocks.values()) - 1000)
         assert hf.engine.now() / 1_000_000 + PATIENCE < int(say(ahead, "TIME")[0])
         hf.lock(placed[ahead], wait=0).acquire().release()
         assert abs(hf.engine.now() / 1_000_000 - int(say(ahead, "TIME")[0])) < 5
+        assert clocks[Place("127.0.0.1", ahead.port)] == max(clocks.values())
         assert {place: clocks[place] for place in others} == others
 
 

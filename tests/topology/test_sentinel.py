@@ -140,6 +140,31 @@ def test_waiters_and_holders_go_on_when_the_master_is_killed(sentinel):
     assert min(fences) > first
 
 
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_the_engine_itself_waits_for_a_failover(sentinel, api):
+    """Without any retries of the policy."""
+    patient = holdfast.Policy(lock_retries=0)
+    old = sentinel.master()
+
+    async def act():
+        async with holdfast.Holdfast(sentinel.url, profile=patient) as hf:
+            first = await hf.lock("x").acquire(wait=0)
+            await first.release()
+            old.kill()
+            return first.fence, (await hf.lock("x").acquire(wait=5)).fence
+
+    if api == "async":
+        first, second = asyncio.run(act())
+    else:
+        with holdfast.sync.Holdfast(sentinel.url, profile=patient) as hf:
+            lease = hf.lock("x").acquire(wait=0)
+            lease.release()
+            old.kill()
+            first, second = lease.fence, hf.lock("x").acquire(wait=5).fence
+    assert second > first
+    assert sentinel.master() is not old
+
+
 def test_a_lease_is_kept_through_a_failover(sentinel):
     with holdfast.sync.Holdfast(sentinel.url) as hf:
         held = hf.lock("x", ttl=6).acquire(wait=0)

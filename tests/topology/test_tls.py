@@ -158,30 +158,3 @@ def test_a_waiting_thread_is_woken(tls_redis, namespace):
         waiter.join(2)  # a lost hint would take 10 s
         assert waited
         assert waited[0] > held.fence
-
-
-RIGHTS = (
-    "~holdfast:* &holdfast:* -@all +hello +auth +client|setname +info +select +time +ping +eval +evalsha +get +set"
-    " +publish +subscribe +unsubscribe +scan +sadd +srem +smembers +pttl +pexpire"
-)
-
-
-def test_an_acl_user_with_the_rights_in_the_docs_can_do_everything(certificates):
-    users = ("--user", "default", "off", "--user", "app", "on", ">pass/word", *RIGHTS.split())
-    server = RedisServer(tls=certificates, options=users)
-    try:
-        redis_or_skip(server)
-        with holdfast.sync.Holdfast(url(server, user="app:pass%2Fword@", ca=certificates.ca)) as hf:
-            hf.lock("x").acquire(wait=0, execution_id="run-1")
-            with hf.hub.listen("news") as news:
-                hf.hub.publish("news", "hello")
-                assert news.next(5).payload == "hello"
-            assert [found.name for found in hf.locks.list()] == ["x"]
-            assert hf.locks.cleanup("run-1").cleaned_count == 1
-        with (
-            pytest.raises(EngineRefused, match="username or password"),
-            holdfast.sync.Holdfast(url(server, user="app:wrong@", ca=certificates.ca)),
-        ):
-            pass
-    finally:
-        server.stop()
