@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: URL schemes of Redis and Valkey.
+#: URL schemes of Redis and Valkey; `+sentinel` and `+cluster` may follow.
 REDIS = ("redis", "rediss", "valkey", "valkeys")
 POSTGRES = ("postgresql", "postgres")
 
@@ -45,11 +45,10 @@ def open_engine(url: str, namespace: str) -> Engine:
 
         path, synchronous, timeout = parse_sqlite(url)
         return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout)
-    if scheme in REDIS:
-        from holdfast.engine.redis import RedisEngine
-        from holdfast.engine.redis.address import parse as parse_redis
+    if scheme.partition("+")[0] in REDIS:
+        from holdfast.engine.redis.topology import open_redis
 
-        return RedisEngine(parse_redis(url), namespace=namespace)
+        return open_redis(url, namespace)
     if scheme in POSTGRES:
         postgres_or_explain()
         from holdfast.engine.postgres import PostgresEngine

@@ -21,7 +21,7 @@ from holdfast.doctor.finding import (
 )
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import Refusal, pack
+from holdfast.engine.redis.link import Hello, Refusal, pack
 from holdfast.errors import EngineError, EngineRefused
 
 #: Of several looks at a clock the quickest is the most exact.
@@ -40,7 +40,8 @@ class Server:
     def __init__(self, engine: RedisEngine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
-        self.link = BlockingLink(engine.address, engine.client_name, engine.tls)
+        self.link = engine.dial_blocking(engine.client_name)
+        self.hello = self.link.hello or Hello("redis", (), 0)
         info = self.ask("INFO")
         text = info.decode(errors="replace") if isinstance(info, bytes) else ""
         self.info: dict[str, str] = dict(re.findall(r"(?m)^([^:#\s]+):(.*?)\r?$", text))
@@ -95,13 +96,13 @@ def diagnose(engine: RedisEngine, clock: Clock) -> Iterator[Finding]:
 
 
 def version(server: Server) -> Iterator[Finding]:
-    hello = server.link.hello
+    hello = server.hello
     number = ".".join(map(str, hello.version)) or "of an unknown version"
     yield Finding(OK, "version", f"{hello.server} {number}")
 
 
 def protocol(server: Server) -> Iterator[Finding]:
-    if server.link.hello.resp3:
+    if server.hello.resp3:
         yield Finding(OK, "protocol", "RESP3")
     else:
         what = "RESP2 only: HELLO 3 is not known here"
@@ -275,7 +276,7 @@ def scripts(server: Server) -> Iterator[Finding]:
         yield Finding(PROBLEM, "scripts", f"scripts cannot run: {reply}", advice)
     else:
         yield Finding(OK, "scripts", "scripts may run, write and publish")
-    if server.link.hello.resp3:
+    if server.hello.resp3:
         try:
             server.link.subscribe(channel, lambda _: None)
         except EngineRefused as error:

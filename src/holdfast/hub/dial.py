@@ -56,7 +56,7 @@ class AsyncDialer:
 
     async def dial(self) -> Stream:
         engine = self._engine
-        return AsyncStream(await AsyncLink.connect(engine.address, f"{engine.client_name}:hub", engine.tls))
+        return AsyncStream(await engine.dial(f"{engine.client_name}:hub"))
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -122,7 +122,7 @@ class ThreadDialer:
 
     async def dial(self) -> Stream:
         engine = self._engine
-        self._stream = ThreadStream(BlockingLink(engine.address, f"{engine.client_name}:hub", engine.tls))
+        self._stream = ThreadStream(engine.dial_blocking(f"{engine.client_name}:hub"))
         if self._stopping.is_set():
             self._stream.close()
         return self._stream

@@ -36,10 +36,16 @@ class Event(NamedTuple):
 
 
 class Amnesia(NamedTuple):
-    """When an engine forgot everything: our time, and its own."""
+    """When an engine may have forgotten what it had answered: our time, and its own. A part of a Cluster forgets only
+    the names that it served; None: all.
+    """
 
     t: float
     at: Micros
+    names: frozenset[str] | None = None
+
+    def concerns(self, name: str) -> bool:
+        return self.names is None or name in self.names
 
 
 class Diary:
@@ -128,11 +134,12 @@ def check(
 ) -> Report:
     """Hold a history against what locks promise.
 
-    permits: how many may hold a name at once, 1 unless said. amnesia: when the engine forgot everything (a restart
-    without persistence); what was held before is excused from exclusion, but never from the growing of fences.
+    permits: how many may hold a name at once, 1 unless said. amnesia: when the engine forgot (a restart without
+    persistence, a failover to a replica that was behind); what was held before is excused from exclusion, but never
+    from the growing of fences.
     """
     report = Report()
-    forgot = sorted(amnesia)
+    forgot = sorted(amnesia, key=lambda moment: moment.t)
     events = list(events)
     holds = _holds(events, forgot, report)
     released = {event.id: event.t for event in events if event.kind == "released"}
@@ -146,7 +153,8 @@ def check(
     for snapshot in snapshots:
         views[snapshot.name].append(snapshot)
     for name, seen in views.items():
-        _order(name, seen, by_name[name], (permits or {}).get(name, 1), report)
+        forgotten = [moment.at for moment in forgot if moment.concerns(name)]
+        _order(name, seen, by_name[name], (permits or {}).get(name, 1), forgotten, report)
         _ghosts(name, seen, {h.id: h.asked for h in by_name[name]}, released, forgot, report)
     return report
 
@@ -191,13 +199,13 @@ def _holds(events: list[Event], forgot: list[Amnesia], report: Report) -> list[H
                 pass
     for hold in holds.values():
         for moment in forgot:
-            if hold.at <= moment.at:
+            if hold.at <= moment.at and moment.concerns(hold.name):
                 hold.end = min(hold.end, moment.t)
     return list(holds.values())
 
 
 def _excused(hold: Hold, t: float, forgot: list[Amnesia]) -> bool:
-    return any(hold.at <= moment.at and moment.t <= t for moment in forgot)
+    return any(hold.at <= moment.at and moment.t <= t and moment.concerns(hold.name) for moment in forgot)
 
 
 def _exclusion(name: str, holds: list[Hold], permits: int, report: Report) -> None:
@@ -237,11 +245,14 @@ def _fences(name: str, holds: list[Hold], report: Report) -> None:
             latest = hold
 
 
-def _order(name: str, snapshots: list[Snapshot], holds: list[Hold], permits: int, report: Report) -> None:
+def _order(
+    name: str, snapshots: list[Snapshot], holds: list[Hold], permits: int, forgotten: list[Micros], report: Report
+) -> None:
     """Nobody is granted past a waiter that stays in the queue all the while.
 
     The same (id, entered) in two looks was there in between, so any grant in between must have been ahead of it at
-    the first look. With several permits an offered waiter may confirm later than those behind it.
+    the first look. With several permits an offered waiter may confirm later than those behind it. An engine that
+    forgot in between may have served the waiter, and those behind it, and know nothing of either.
     """
     seen = sorted(snapshots, key=lambda s: s.seen)
     grants = sorted(holds, key=lambda h: h.at)
@@ -259,7 +270,7 @@ def _order(name: str, snapshots: list[Snapshot], holds: list[Hold], permits: int
         if before.awake is not None and after.awake is not None:
             awake = {who for who, _ in before.awake & after.awake}
             stayed = {w for w in stayed if w[0] in awake}
-        if not stayed:
+        if not stayed or any(before.seen <= at < after.seen for at in forgotten):
             continue
         place = {who: i for i, (who, _) in enumerate(before.queue)}
         first = min(i for i, waiter in enumerate(before.queue) if waiter in stayed)
@@ -284,5 +295,5 @@ def _ghosts(
         for who in (*snapshot.holders, *(who for who, _ in snapshot.queue)):
             if snapshot.t > released.get(who, snapshot.t) and who not in found:
                 found.add(who)
-                if not any(asked.get(who, 0.0) <= moment.t <= snapshot.t for moment in forgot):
+                if not any(asked.get(who, 0.0) <= m.t <= snapshot.t and m.concerns(name) for m in forgot):
                     report.violations.append(f"{name}: {who} had released and came back")

@@ -43,6 +43,8 @@ class Nemesis:
 
     def __init__(self) -> None:
         self.done: Counter[str] = Counter()
+        #: When something that was answered may have been forgotten.
+        self.amnesia: list[Amnesia] = []
 
     def strike(self, ring: Ring, dice: random.Random) -> None:
         raise NotImplementedError
@@ -105,8 +107,6 @@ class Restart(Nemesis):
     def __init__(self, server: RedisServer) -> None:
         super().__init__()
         self._server = server
-        #: When everything was forgotten.
-        self.amnesia: list[Amnesia] = []
 
     def strike(self, ring: Ring, dice: random.Random) -> None:
         self._server.kill()

@@ -10,13 +10,30 @@ import socket
 LOWEST, HIGHEST = 20_000, 32_000
 
 
+#: A Cluster node also listens this much higher, where its neighbours find it.
+BUS = 10_000
+
+
 def lasting_port() -> int:
     """A free port that nobody takes by accident while its server is away."""
     while True:
         port = random.randint(LOWEST, HIGHEST)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if _free(port):
             return port
+
+
+def port_pair() -> int:
+    """The same for a Cluster node: the port for its neighbours is as free and as lasting."""
+    while True:
+        port = random.randint(LOWEST - BUS + 1, HIGHEST - BUS)
+        if _free(port) and _free(port + BUS):
+            return port
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

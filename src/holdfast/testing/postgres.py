@@ -15,7 +15,7 @@ from typing import IO, Self
 import psycopg
 
 from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import START_WAIT, ServerMissing
+from holdfast.testing.redis_server import START_WAIT, ServerMissing
 
 #: PostgreSQL refuses to run as root: then the first of these runs it.
 NOBODIES = ("postgres", "nobody")

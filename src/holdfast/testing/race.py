@@ -17,8 +17,8 @@ from holdfast.engine.base import Read, Reading, steady
 from holdfast.errors import HoldfastError
 from holdfast.gate.machine import GATE, LAPSED, LIFE, Gate
 from holdfast.testing import history
-from holdfast.testing.history import Report, Snapshot
-from holdfast.testing.nemesis import Cut, Fighter, Nemesis, Restart
+from holdfast.testing.history import Amnesia, Event, Report, Snapshot
+from holdfast.testing.nemesis import Cut, Fighter, Nemesis
 
 #: Four locks and a semaphore of two: enough to meet at, few enough to queue at.
 NAMES = {"north": 1, "east": 1, "south": 1, "west": 1, "pool": 2}
@@ -124,10 +124,10 @@ class Race:
                 if observer.is_alive():
                     observer.join()
             events = history.read(self.folder)
-            amnesia = [t for n in self.nemeses if isinstance(n, Restart) for t in n.amnesia]
+            amnesia = [moment for nemesis in self.nemeses for moment in nemesis.amnesia]
             report = history.check(events, self.snapshots, permits=NAMES, amnesia=amnesia)
             report.violations += strays
-            report.violations += self._last_look(hf)
+            report.violations += self._last_look(hf, _forgotten(events, amnesia))
         result = Result(report)
         for nemesis in self.nemeses:
             result.troubles += nemesis.done
@@ -213,14 +213,16 @@ class Race:
             if not isinstance(reading, Exception) and reading.state is not None
         }
 
-    def _last_look(self, hf: holdfast.sync.Holdfast) -> list[str]:
-        """Nobody is left but the tickets of killed processes, and those hold nothing up for long."""
+    def _last_look(self, hf: holdfast.sync.Holdfast, forgotten: set[str]) -> list[str]:
+        """Nobody is left but the tickets of killed processes and of those whose leaving was forgotten; they hold
+        nothing up for long.
+        """
         wrong: list[str] = []
         dead: Counter[str] = Counter()
         for name in NAMES:
             found = hf.locks.inspect(name)
             for lock_id in [h.lock_id for h in found.holders] + [w.lock_id for w in found.queue]:
-                if lock_id.partition(".")[0] in self._killed:
+                if lock_id.partition(".")[0] in self._killed or lock_id in forgotten:
                     dead[name] += 1
                 else:
                     wrong.append(f"{name}: {lock_id} has ended and is still there")
@@ -232,3 +234,9 @@ class Race:
             except HoldfastError as error:
                 wrong.append(f"{name}: not free {patience:.1f} s after everybody had stopped: {error}")
         return wrong
+
+
+def _forgotten(events: list[Event], amnesia: list[Amnesia]) -> set[str]:
+    """Attempts that were under way, or over, when the engine forgot: it may show them although they have ended."""
+    asked = [event for event in events if event.kind == "asked"]
+    return {e.id for e in asked if any(e.t <= moment.t and moment.concerns(e.name) for moment in amnesia)}

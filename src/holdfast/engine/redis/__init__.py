@@ -7,39 +7,22 @@ import os
 import ssl
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from holdfast.engine.base import (
-    Apply,
-    Micros,
-    Op,
-    Ping,
-    Publish,
-    PublishHint,
-    Read,
-    Reading,
-    Scan,
-    Tag,
-    Tagged,
-    TakeHint,
-    Untag,
-    only,
-    steady,
-)
-from holdfast.engine.redis import keys, scripts
+from holdfast.engine.base import Apply, Micros, Op, Ping, only, steady
+from holdfast.engine.redis import keys
 from holdfast.engine.redis.address import Address
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import AFTER_YOU, STALE, Hello, Refusal, pack, refused
+from holdfast.engine.redis.link import AFTER_YOU, STALE, Hello, Refusal, refused
+from holdfast.engine.redis.talks import Talk, Talks
 from holdfast.engine.redis.thread_ear import ThreadEars
+from holdfast.engine.redis.tls import context
 from holdfast.engine.redis.witness import RedisWitness
 from holdfast.errors import Closed, EngineError
 
 T = TypeVar("T")
-#: Requests out, replies in, the operation's answer at the end.
-Talk = Generator[bytes, Any, Any]
-SCAN_COUNT = 1000
 UNANSWERED = object()
 
 
@@ -60,10 +43,11 @@ class RedisEngine:
         self.address = address
         self.namespace = namespace
         self.client_name = client_name
-        self.tls = tls if tls is not None else (ssl.create_default_context() if address.tls else None)
+        self.tls = tls if tls is not None else context(address)
         #: Told of "connected" and "disconnected".
         self.observe: Callable[[str], None] = lambda _: None
         self._test_clock = clock
+        self._talks = Talks(namespace, clock)
         self._offset = 0.0
         self._link: AsyncLink | None = None
         self._connecting: asyncio.Task[AsyncLink] | None = None
@@ -84,14 +68,14 @@ class RedisEngine:
         if link is None or not link.ready:
             link = await self._connected()
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
-            request = op.wire or self._request(op)
+            request = op.wire or self._talks.request(op)
             raw = await (link.hand_over(request) if op.command.hands_over else link.send(request))
             if type(raw) is bytes:
                 answer: T = op.room.decode_reply(raw)
                 return answer
             if raw.code != "NOSCRIPT":
                 raise self._refused(raw, link)
-        talk = self._talk(op)
+        talk = self._talks.of(op)
         try:
             request = next(talk)
             while True:
@@ -102,17 +86,12 @@ class RedisEngine:
             raise self._refused(refusal, link) from None
 
     def prepare(self, op: Apply) -> Apply:
-        return Apply(op.room, op.name, op.command, self._request(op))
-
-    def _request(self, op: Apply) -> bytes:
-        room, command = op.room, op.command
-        key = keys.wire_state(self.namespace, room.name, op.name)
-        return scripts.of_command(room, type(command)).call(key, room.encode(command))
+        return Apply(op.room, op.name, op.command, self._talks.request(op))
 
     def _refused(self, refusal: Refusal, link: AsyncLink | BlockingLink) -> EngineError:
         if refusal.code in STALE:
             link.close()
-        return refused(refusal, self.address)
+        return refused(refusal, link.address)
 
     async def _connected(self) -> AsyncLink:
         """The link, connected once for all who ask at the same time; a caller's cancellation is its own."""
@@ -123,8 +102,16 @@ class RedisEngine:
             self._connecting.add_done_callback(self._connect_done)
         return await asyncio.shield(self._connecting)
 
+    async def dial(self, client_name: str) -> AsyncLink:
+        """A new connection to the server, for whoever needs one of its own."""
+        return await AsyncLink.connect(self.address, client_name, self.tls)
+
+    def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
+        """The same for a thread."""
+        return BlockingLink(self.address, client_name, self.tls, patience)
+
     async def _connect(self) -> AsyncLink:
-        link = await AsyncLink.connect(self.address, self.client_name, self.tls)
+        link = await self._reach()
         self._learn(link.hello, link.connected_at)
         self._link = link
         link.closed.add_done_callback(lambda _: self.observe("disconnected"))
@@ -141,7 +128,7 @@ class RedisEngine:
             link = getattr(self._threads, "link", None)
             if link is None or not link.ready:
                 link = self._thread_link()
-            request = op.wire or self._request(op)
+            request = op.wire or self._talks.request(op)
             raw = link.call_many([AFTER_YOU, request] if op.command.hands_over else [request])[-1]
             if type(raw) is bytes:
                 answer: T = op.room.decode_reply(raw)
@@ -155,7 +142,7 @@ class RedisEngine:
         answers: list[Any] = [UNANSWERED] * len(ops)
         try:
             link = self._thread_link(timeout)
-            talks = [(i, self._talk(op)) for i, op in enumerate(ops)]
+            talks = [(i, self._talks.of(op)) for i, op in enumerate(ops)]
             asked = [(i, talk, next(talk)) for i, talk in talks]
             while asked:
                 replies = link.call_many([request for _, _, request in asked], timeout)
@@ -182,29 +169,37 @@ class RedisEngine:
         if link is None or not link.ready:
             if self._closed:
                 raise Closed("this engine is closed")
-            patience = min(self.address.connect_timeout, timeout or self.address.connect_timeout)
-            link = BlockingLink(self.address, self.client_name, self.tls, patience)
+            link = self._reach_blocking(timeout)
             self._learn(link.hello, link.connected_at)
             self._threads.link = link
-            with self._links_lock:
-                self._links.add(link)
-            self.observe("connected")
+            self._keep(link)
         return link
+
+    def _keep(self, link: BlockingLink) -> None:
+        with self._links_lock:
+            self._links.add(link)
+        self.observe("connected")
+
+    async def _reach(self) -> AsyncLink:
+        return await self.dial(self.client_name)
+
+    def _reach_blocking(self, timeout: float | None) -> BlockingLink:
+        patience = min(self.address.connect_timeout, timeout or self.address.connect_timeout)
+        return self.dial_blocking(self.client_name, patience)
 
     def thread_ears(self) -> ThreadEars | None:
         """Where threads may wait on their own connections: RESP3, without TLS, on a system with eventfd."""
         return self._ears if self._resp3 and self.tls is None and hasattr(os, "eventfd") else None
 
-    def witness(self) -> RedisWitness:
+    def witness(self) -> RedisWitness | None:
         return self._witness
 
     def _second_link(self) -> BlockingLink:
         """Apart from the thread's own link: what waits for replicas must hold up nothing else."""
         if self._closed:
             raise Closed("this engine is closed")
-        link = BlockingLink(self.address, self.client_name, self.tls)
-        with self._links_lock:
-            self._links.add(link)
+        link = self.dial_blocking(self.client_name)
+        self._keep(link)
         return link
 
     # ── the clock ──
@@ -224,86 +219,6 @@ class RedisEngine:
         if hello is not None:
             self._offset = hello.now / 1_000_000 - at
             self._resp3 = hello.resp3
-
-    # ── operations as conversations ──
-
-    def _talk(self, op: Op[Any]) -> Talk:
-        match op:
-            case Apply():
-                return self._apply(op)
-            case Read():
-                return self._read(op)
-            case Scan():
-                return self._scan(op)
-            case Tag():
-                key = keys.tag(self.namespace, op.room.name, op.tag).encode()
-                life = str(-(-op.ttl // 1000)).encode()
-                return self._run(scripts.own("tag"), key, (op.name.encode(), life))
-            case Tagged():
-                return self._tagged(op)
-            case Untag():
-                return self._plain("SREM", keys.tag(self.namespace, op.room.name, op.tag), *op.names)
-            case Publish():
-                return self._plain("PUBLISH", op.channel, op.payload)
-            case PublishHint():
-                return self._publish_hint(op)
-            case TakeHint():
-                args = (str(op.n).encode(), str(op.life // 1000).encode())
-                return self._run(scripts.of_hub("hint_take"), op.hint.encode(), args)
-            case Ping():
-                return self._ping()
-            case _:
-                raise TypeError(f"not an operation for Redis: {op!r}")
-
-    def _run(self, script: scripts.Script, key: bytes, args: tuple[bytes, ...]) -> Talk:
-        reply = yield script.pack(key, args)
-        if isinstance(reply, Refusal) and reply.code == "NOSCRIPT":
-            reply = yield script.pack(key, args, whole=True)
-        return _good(reply)
-
-    def _clock_args(self) -> tuple[bytes, ...]:
-        return (str(self._test_clock()).encode(),) if self._test_clock is not None else ()
-
-    def _apply(self, op: Apply) -> Talk:
-        room = op.room
-        key = keys.wire_state(self.namespace, room.name, op.name)
-        script = scripts.of_command(room, type(op.command))
-        reply = yield from self._run(script, key, (room.encode(op.command), *self._clock_args()))
-        return room.decode_reply(reply)
-
-    def _read(self, op: Read) -> Talk:
-        key = keys.wire_state(self.namespace, op.room.name, op.name)
-        seconds, micros, raw = yield from self._run(scripts.own("read"), key, (b"", *self._clock_args()))
-        now = int(seconds) * 1_000_000 + int(micros)
-        return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)
-
-    def _scan(self, op: Scan) -> Talk:
-        found: set[str] = set()
-        pattern = keys.pattern(self.namespace, op.room.name, op.prefix)
-        cursor = b"0"
-        while True:
-            reply = yield pack("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-            cursor, page = _good(reply)
-            found.update(keys.name_of(self.namespace, op.room.name, key.decode()) for key in page)
-            if int(cursor) == 0:
-                return sorted(found)
-
-    def _tagged(self, op: Tagged) -> Talk:
-        reply = yield pack("SMEMBERS", keys.tag(self.namespace, op.room.name, op.tag))
-        return sorted(name.decode() for name in _good(reply))
-
-    def _plain(self, *command: str) -> Talk:
-        _good((yield pack(*command)))
-        return None
-
-    def _publish_hint(self, op: PublishHint) -> Talk:
-        args = (str(op.count), str(op.life // 1000), op.channel, op.payload)
-        script = scripts.of_hub("hint_publish")
-        yield from self._run(script, op.hint.encode(), tuple(arg.encode() for arg in args))
-
-    def _ping(self) -> Talk:
-        seconds, micros = _good((yield pack("TIME")))
-        return int(seconds) * 1_000_000 + int(micros)
 
     # ── life ──
 
@@ -333,9 +248,3 @@ class RedisEngine:
         self._ears = ThreadEars(self._thread_link)
         self._link = None
         self._connecting = None
-
-
-def _good(reply: Any) -> Any:
-    if isinstance(reply, Refusal):
-        raise reply
-    return reply

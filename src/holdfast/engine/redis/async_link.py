@@ -13,7 +13,8 @@ from typing import Any, cast
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.link import AFTER_YOU, Hello, Refusal, is_push, new_reader, sign_in
+from holdfast.engine.redis.link import AFTER_YOU, ASKING, Hello, Refusal, SignIn, is_push, new_reader, sign_in, why_not
+from holdfast.engine.redis.tls import refusal as tls_refusal
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 #: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
@@ -22,6 +23,8 @@ IN_FLIGHT = 10_000
 LAST_LOOK = 0.05
 #: A lone command leaves at once. A turn that makes more than this sends them in bursts: the server works meanwhile.
 BURST = 16
+#: How often a link that is to be closed is looked at.
+RETIRE = 0.1
 
 
 class AsyncLink(asyncio.Protocol):
@@ -30,7 +33,10 @@ class AsyncLink(asyncio.Protocol):
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
         self.ready = False
-        self.hello: Hello | None = None
+        #: What the sign-in, or what was said instead of it, came to.
+        self.told: Any = None
+        #: What ended the connection, where that is known.
+        self.why: Exception | None = None
         self.connected_at = 0.0
         self._loop = loop
         self._reader = new_reader()
@@ -50,32 +56,40 @@ class AsyncLink(asyncio.Protocol):
         self.on_push: Callable[[list[Any] | Refusal], None] | None = None
 
     @classmethod
-    async def connect(cls, address: Address, client_name: str, tls: ssl.SSLContext | None) -> AsyncLink:
-        """Reach the server and sign in, within `connect_timeout`."""
+    async def connect(
+        cls, address: Address, client_name: str, tls: ssl.SSLContext | None, talk: SignIn | None = None
+    ) -> AsyncLink:
+        """Reach the server and sign in, within `connect_timeout`. `talk` is what to say instead of signing in."""
         loop = asyncio.get_running_loop()
         link = cls(address, loop)
         try:
             async with asyncio.timeout(address.connect_timeout):
                 await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
                 started = steady()
-                talk = sign_in(address, client_name)
+                talk = talk or sign_in(address, client_name)
                 batch = next(talk)
                 while True:
                     replies = await asyncio.gather(*[link.send(command) for command in batch])
                     try:
                         batch = talk.send(replies)
                     except StopIteration as done:
-                        link.hello = cast("Hello", done.value)
+                        link.told = done.value
                         break
                     started = steady()
                 link.connected_at = (started + steady()) / 2
         except BaseException as error:
             link.abort()
+            if refusal := tls_refusal(link.why or error, address):
+                raise refusal from error
             if isinstance(error, (OSError, TimeoutError, OutcomeUnknown)):
-                raise EngineUnavailable(f"cannot reach {address}: {_why(error)}") from error
+                raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error
             raise
         link.ready = True
         return link
+
+    @property
+    def hello(self) -> Hello | None:
+        return self.told if isinstance(self.told, Hello) else None
 
     def hand_over(self, request: bytes) -> asyncio.Future[Any]:
         """Send a command whose effect others wait for; they hear of it first."""
@@ -83,6 +97,22 @@ class AsyncLink(asyncio.Protocol):
             self._pending.append(self._nobody)
             request = AFTER_YOU + request
         return self.send(request)
+
+    def send_asking(self, request: bytes) -> asyncio.Future[Any]:
+        """Send to a node that takes a slot over: ASKING and the command leave together."""
+        if self.closed.done():
+            return self.send(request)
+        if len(self._pending) >= IN_FLIGHT:  # the two must not be parted
+            raise EngineUnavailable(f"too much is under way to {self.address}")
+        self._pending.append(self._nobody)
+        return self.send(ASKING + request)
+
+    def retire(self) -> None:
+        """Close as soon as everything under way is answered; nobody sends here any more."""
+        if self._pending and not self.closed.done():
+            self._loop.call_later(RETIRE, self.retire)
+        else:
+            self.abort()
 
     def send(self, request: bytes) -> asyncio.Future[Any]:
         future = self._loop.create_future()
@@ -202,6 +232,7 @@ class AsyncLink(asyncio.Protocol):
         self._fd = -1
         if self.closed.done():
             return
+        self.why = exc
         self.closed.set_result(None)
         if self._watching is not None:
             self._watching.cancel()
@@ -219,9 +250,3 @@ class AsyncLink(asyncio.Protocol):
                 future.set_exception(EngineUnavailable(f"the connection to {self.address} was lost"))
         self._overflow.clear()
         self._out.clear()
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__

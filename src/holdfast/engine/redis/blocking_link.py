@@ -13,20 +13,27 @@ import hiredis
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.link import Hello, Refusal, is_push, new_reader, pack, refused, sign_in
+from holdfast.engine.redis.link import Hello, Refusal, SignIn, is_push, new_reader, pack, refused, sign_in, why_not
+from holdfast.engine.redis.tls import refusal as tls_refusal
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 CHUNK = 65536
+#: How long a server that has hung up is listened to.
+LAST_WORDS = 0.1
 
 
 class BlockingLink:
     """A connection that belongs to one thread. Any trouble closes it: a half-read reply must not meet a new command."""
 
-    hello: Hello
-
     def __init__(
-        self, address: Address, client_name: str, tls: ssl.SSLContext | None, patience: float | None = None
+        self,
+        address: Address,
+        client_name: str,
+        tls: ssl.SSLContext | None,
+        patience: float | None = None,
+        talk: SignIn | None = None,
     ) -> None:
+        """`talk` is what to say instead of signing in."""
         patience = patience or address.connect_timeout
         self.address = address
         self._reader = new_reader()
@@ -35,6 +42,8 @@ class BlockingLink:
         self._on_push: Callable[[list[Any]], None] | None = None
         self._sock: socket.socket | None = None
         self.ready = False
+        #: What the sign-in, or what was said instead of it, came to.
+        self.told: Any = None
         try:
             sock = socket.create_connection((address.host, address.port), timeout=patience)
             self._sock = sock
@@ -42,33 +51,38 @@ class BlockingLink:
             if tls is not None:
                 self._sock = sock = tls.wrap_socket(sock, server_hostname=address.host)
             started = steady()
-            talk = sign_in(address, client_name)
+            talk = talk or sign_in(address, client_name)
             batch = next(talk)
             while True:
                 replies = self.call_many(batch, patience)
                 try:
                     batch = talk.send(replies)
                 except StopIteration as done:
-                    self.hello = done.value
+                    self.told = done.value
                     break
                 started = steady()
             self.connected_at = (started + steady()) / 2
             self.ready = True
         except BaseException as error:
             self.close()
+            if refusal := tls_refusal(error.__cause__ or error, address):
+                raise refusal from error
             if isinstance(error, (OSError, OutcomeUnknown)):
-                why = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-                raise EngineUnavailable(f"cannot reach {address}: {why}") from error
+                raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error
             raise
+
+    @property
+    def hello(self) -> Hello | None:
+        return self.told if isinstance(self.told, Hello) else None
 
     def fileno(self) -> int:
         return self._sock.fileno() if self._sock is not None else -1
 
     def call_many(
-        self, requests: list[bytes], timeout: float | None = None, *, until: bytes | None = None
+        self, requests: list[bytes], timeout: float | None = None, *, until: bytes | None = None, count: int = 0
     ) -> list[Any]:
         """One write, all replies. Raises OutcomeUnknown when they do not all come. `until`: the reply that ends it,
-        of which only the first is answered.
+        of which only the first is answered. `count`: how many to read, where all is written already.
         """
         sock = self._sock
         if sock is None:
@@ -79,7 +93,9 @@ class BlockingLink:
             self._within(sock, timeout)
         replies: list[Any] = []
         try:
-            sock.sendall(b"".join(requests))
+            if requests:
+                sock.sendall(b"".join(requests))
+                count = len(requests)
             while True:
                 data = sock.recv(CHUNK)
                 if not data:
@@ -89,16 +105,50 @@ class BlockingLink:
                 if until is not None:
                     if until in replies:
                         return replies[:1]
-                elif len(replies) == len(requests):
+                elif len(replies) == count:
                     return replies
-                elif len(replies) > len(requests):
+                elif len(replies) > count:
                     raise ConnectionError("more replies than commands")
         except BaseException as error:
-            self.close()
-            if isinstance(error, Exception):
-                why = "no reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else str(error)
-                raise OutcomeUnknown(f"{self.address}: {why}") from error
+            self._give_up(sock, error)
             raise
+
+    def begin(self, requests: list[bytes], timeout: float | None = None) -> None:
+        """Write only. The replies are for the `finish` that must come next."""
+        sock = self._sock
+        if sock is None:
+            raise EngineUnavailable(f"the connection to {self.address} is closed")
+        self._within(sock, timeout if timeout is not None else self.address.timeout)
+        try:
+            sock.sendall(b"".join(requests))
+        except BaseException as error:
+            self._give_up(sock, error)
+            raise
+
+    def finish(self, count: int, timeout: float | None = None) -> list[Any]:
+        """The replies to what `begin` wrote. Raises OutcomeUnknown when they do not all come."""
+        return self.call_many([], timeout, count=count)
+
+    def _give_up(self, sock: socket.socket, error: BaseException) -> None:
+        """Close. Raises OutcomeUnknown, or returns when somebody interrupts us."""
+        if isinstance(error, OSError):
+            error = self._last_words(sock, error)
+        self.close()
+        if isinstance(error, Exception):
+            why = "no reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else str(error)
+            raise OutcomeUnknown(f"{self.address}: {why}") from error
+
+    def _last_words(self, sock: socket.socket, error: OSError) -> OSError:
+        """With TLS a server says why it hangs up, and we may find the line closed before we have read that."""
+        if self._tls and not isinstance(error, TimeoutError):
+            try:
+                sock.settimeout(LAST_WORDS)
+                sock.recv(1)
+            except ssl.SSLError as last:
+                return last
+            except OSError:
+                pass
+        return error
 
     def _within(self, sock: socket.socket, timeout: float) -> None:
         """How long the socket waits. The kernel's own time-out spares the poll that Python's needs before each call."""

@@ -57,6 +57,8 @@ def pack(*args: bytes | str | int) -> bytes:
 #: Sent before a command that hands over. A server writes its answers in the reverse order of who got the first one:
 #: with this, those whom the command wakes are written to before its sender. Saves them 0.07 ms.
 AFTER_YOU = pack("PING")
+#: Lets a Cluster node that takes a slot over answer the command that follows.
+ASKING = pack("ASKING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,12 @@ class Hello:
     resp3: bool = False
 
 
+#: Yields batches of commands, is sent their replies, returns what they came to or raises.
+SignIn = Generator[list[bytes], list[Any], Any]
+
+
 def sign_in(address: Address, client_name: str) -> Generator[list[bytes], list[Any], Hello]:
-    """Yields batches of commands, is sent their replies, returns `Hello` or raises."""
+    """What opens every connection that is to carry commands."""
     auth = ("AUTH", address.username or "default", address.password) if address.password else ()
     first = [pack("HELLO", "3", *auth, "SETNAME", client_name)]
     (hello,) = yield first
@@ -145,6 +151,15 @@ def refused(refusal: Refusal, address: Address) -> EngineError:
         return EngineUnavailable(f"{address} cannot serve now: {text}")
     if code in ("WRONGPASS", "NOAUTH") or "invalid username-password" in text or "Client sent AUTH" in text:
         return EngineRefused(f"{address} refused the username or password")
+    if code in ("MOVED", "ASK"):
+        return EngineRefused(f"{address} is a Cluster node; use redis+cluster:// ({text})")
     if code in ("CORRUPT", "WRONGTYPE") or _stumbled(text):
         return CorruptRecord(f"{address} holds a record that cannot be read: {text}")
     return EngineRefused(f"{address} refused: {text}")
+
+
+def why_not(error: BaseException, address: Address) -> str:
+    """Why a server could not be reached, in words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time" + (" (does it speak TLS?)" if address.tls else "")
+    return str(error) or type(error).__name__

@@ -1,0 +1,220 @@
+"""A thread's batch of operations on a Cluster: written to every node first, read from every node then."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.base import Expired, Op, Scan, steady
+from holdfast.engine.redis.address import Place
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.link import ASKING, Refusal, refused
+from holdfast.engine.redis.slots import HEALS, HOPS, PAUSE, WHOLE_MAP, redirect, slot_of
+from holdfast.engine.redis.talks import Talk
+from holdfast.errors import Closed, EngineError, EngineUnavailable, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.engine.redis.cluster import ClusterEngine
+
+
+class Errand:
+    """One conversation under way: its next request, and where it was sent on to. `only_at`: there or nowhere."""
+
+    __slots__ = ("asking", "hops", "index", "only_at", "request", "slot", "talk", "to")
+
+    def __init__(self, index: int, talk: Talk, slot: int | None, only_at: Place | None = None) -> None:
+        self.index = index
+        self.talk = talk
+        self.slot = slot
+        self.request: bytes = next(talk)
+        self.only_at = self.to = only_at
+        self.asking = False
+        self.hops = 0
+
+    @property
+    def wire(self) -> list[bytes]:
+        return [ASKING, self.request] if self.asking else [self.request]
+
+
+class Errands:
+    """A batch. Answers results or exceptions; one silent node does not keep the others' answers back for longer than
+    the batch's own time-out.
+    """
+
+    def __init__(self, engine: ClusterEngine, timeout: float | None) -> None:
+        self._engine = engine
+        self._timeout = timeout
+        self._answers: dict[int, Any] = {}
+        self._until = 0.0
+        self._looked_again = False
+
+    def run(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        try:
+            waiting = [self._errand(i, op) for i, op in enumerate(ops) if type(op) is not Scan]
+            for i, op in enumerate(ops):
+                if type(op) is Scan:
+                    self._answers[i] = self._scan(op)
+            while waiting:
+                waiting = self._round(waiting)
+        except Closed as error:
+            return [error] * len(ops)
+        return [self._answers[i] for i in range(len(ops))]
+
+    def _errand(self, index: int, op: Op[Any]) -> Errand:
+        talks = self._engine.talks
+        key = talks.key(op)
+        return Errand(index, talks.of(op), slot_of(key) if key is not None else None)
+
+    def _scan(self, op: Scan) -> Any:
+        """Every master in turn."""
+        found: set[str] = set()
+        try:
+            self._remap()
+        except EngineError as error:
+            return error
+        for i, place in enumerate(self._engine.map.masters):
+            part = Errands(self._engine, self._timeout)
+            waiting = [Errand(i, self._engine.talks.of(op), None, place)]
+            while waiting:
+                waiting = part._round(waiting)
+            answer = part._answers[i]
+            if isinstance(answer, BaseException):
+                return answer
+            found.update(answer)
+        return sorted(found)
+
+    def _round(self, errands: list[Errand]) -> list[Errand]:
+        """Send everything once. Answers what is to be sent again, elsewhere or later."""
+        again: list[Errand] = []
+        stuck: list[tuple[Errand, EngineError]] = []
+        sent: list[tuple[BlockingLink, Place, list[Errand]]] = []
+        for place, batch in self._by_place(errands, stuck).items():
+            try:
+                link = self._engine.thread_link_to(place, self._timeout)
+                link.begin([part for errand in batch for part in errand.wire], self._timeout)
+            except EngineUnavailable as error:
+                stuck += [(errand, error) for errand in batch]
+            except EngineError as error:
+                self._fail(batch, error)
+            else:
+                sent.append((link, place, batch))
+        ends = None if self._timeout is None else steady() + self._timeout
+        for link, place, batch in sent:
+            left = None if ends is None else max(0.001, ends - steady())
+            try:
+                replies = link.finish(sum(len(errand.wire) for errand in batch), left)
+            except OutcomeUnknown as error:
+                self._fail(batch, error)
+                continue
+            for errand in batch:
+                del replies[: len(errand.wire) - 1]
+                self._answered(errand, replies.pop(0), link, place, again, stuck)
+        if stuck:
+            again += self._later(stuck)
+        return again
+
+    def _by_place(self, errands: list[Errand], stuck: list[tuple[Errand, EngineError]]) -> dict[Place, list[Errand]]:
+        places: dict[Place, list[Errand]] = {}
+        engine = self._engine
+        for errand in errands:
+            try:
+                if not engine.map.masters:
+                    self._remap()
+                places.setdefault(errand.to or engine.located(errand.slot), []).append(errand)
+            except EngineUnavailable as error:
+                stuck.append((errand, error))
+            except EngineError as error:
+                self._fail([errand], error)
+        return places
+
+    def _answered(
+        self,
+        errand: Errand,
+        reply: Any,
+        link: BlockingLink,
+        place: Place,
+        again: list[Errand],
+        stuck: list[tuple[Errand, EngineError]],
+    ) -> None:
+        if type(reply) is Refusal:
+            if to := redirect(reply, place):
+                errand.hops += 1
+                errand.to, errand.asking = to.place, to.once
+                if not to.once:
+                    self._engine.map.moved(to)
+                if errand.hops > HOPS:
+                    self._fail([errand], EngineUnavailable(f"slot {to.slot} is sent from node to node"))
+                else:
+                    again.append(errand)
+                return
+            if reply.code in HEALS:
+                stuck.append((errand, self._engine.unserved(reply, link, errand.slot)))
+                return
+        try:
+            errand.request = errand.talk.send(reply)
+            again.append(errand)
+        except StopIteration as done:
+            self._answers[errand.index] = done.value
+            if type(done.value) is Expired:
+                self._engine.told(link, done.value.now)
+        except Refusal as refusal:
+            self._answers[errand.index] = refused(refusal, link.address)
+        except EngineError as error:  # a record that cannot be read: this operation's trouble alone
+            self._answers[errand.index] = error
+
+    def _later(self, stuck: list[tuple[Errand, EngineError]]) -> list[Errand]:
+        """Those that found nobody: with a fresh map they try again, until this has lasted too long."""
+        bound = [(errand, error) for errand, error in stuck if errand.only_at is not None]
+        free = [(errand, error) for errand, error in stuck if errand.only_at is None]
+        again: list[Errand] = []
+        if free and self._may_wait():
+            try:
+                self._remap()
+            except EngineUnavailable:
+                if self._timeout is not None:
+                    bound, free = bound + free, []
+            except EngineError as trouble:
+                bound, free = bound + [(errand, trouble) for errand, _ in free], []
+            again = [errand for errand, _ in free]
+        else:
+            bound += free
+        for errand, error in bound:
+            self._fail([errand], error)
+        for errand in again:
+            errand.to, errand.asking = None, False
+        return again
+
+    def _may_wait(self) -> bool:
+        engine = self._engine
+        if not engine.map.masters:  # before there was a map, waiting would only hide a mistake in the URL
+            return False
+        if self._timeout is not None:
+            # Who brings a time-out comes again by itself: one more try with a fresh map, and no waiting.
+            first, self._looked_again = not self._looked_again, True
+            return first
+        self._until = self._until or steady() + engine.seeds.failover
+        if steady() > self._until:
+            return False
+        time.sleep(random.uniform(PAUSE / 2, PAUSE))
+        return True
+
+    def _remap(self) -> None:
+        """Ask any node for the map."""
+        engine = self._engine
+        troubles: list[EngineError] = []
+        for place in engine.guides():
+            try:
+                link = engine.thread_link_to(place, self._timeout)
+                (reply,) = link.call_many([WHOLE_MAP], self._timeout)
+                engine.map.learn(reply, link.address)
+            except EngineError as error:
+                troubles.append(error)
+            else:
+                return
+        raise engine.lost(troubles)
+
+    def _fail(self, errands: list[Errand], error: EngineError) -> None:
+        for errand in errands:
+            self._answers[errand.index] = type(error)(str(error))

@@ -1,0 +1,138 @@
+"""Operations as conversations: requests out, replies in, the operation's answer at the end. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from holdfast.engine.base import (
+    Apply,
+    Micros,
+    Op,
+    Ping,
+    Publish,
+    PublishHint,
+    Read,
+    Reading,
+    Scan,
+    Tag,
+    Tagged,
+    TakeHint,
+    Untag,
+)
+from holdfast.engine.redis import keys, scripts
+from holdfast.engine.redis.link import Refusal, pack
+
+#: Yields requests, is sent their replies, returns the answer. Raises Refusal.
+Talk = Generator[bytes, Any, Any]
+SCAN_COUNT = 1000
+
+
+class Talks:
+    """What an operation says to a server. All requests of one conversation are about one key."""
+
+    def __init__(self, namespace: str, clock: Callable[[], Micros] | None) -> None:
+        self._namespace = namespace
+        self._clock = clock
+
+    def request(self, op: Apply) -> bytes:
+        """The hot path: a command in one go, without a conversation."""
+        room, command = op.room, op.command
+        key = keys.wire_state(self._namespace, room.name, op.name)
+        return scripts.of_command(room, type(command)).call(key, room.encode(command))
+
+    def key(self, op: Op[Any]) -> bytes | None:
+        """The key that an operation is about; None: any server will do."""
+        match op:
+            case Apply() | Read():
+                return keys.wire_state(self._namespace, op.room.name, op.name)
+            case Tag() | Tagged() | Untag():
+                return keys.tag(self._namespace, op.room.name, op.tag).encode()
+            case PublishHint() | TakeHint():
+                return op.hint.encode()
+            case _:
+                return None
+
+    def of(self, op: Op[Any]) -> Talk:
+        match op:
+            case Apply():
+                return self._apply(op)
+            case Read():
+                return self._read(op)
+            case Scan():
+                return self._scan(op)
+            case Tag():
+                key = keys.tag(self._namespace, op.room.name, op.tag).encode()
+                life = str(-(-op.ttl // 1000)).encode()
+                return self._run(scripts.own("tag"), key, (op.name.encode(), life))
+            case Tagged():
+                return self._tagged(op)
+            case Untag():
+                return self._plain("SREM", keys.tag(self._namespace, op.room.name, op.tag), *op.names)
+            case Publish():
+                return self._plain("PUBLISH", op.channel, op.payload)
+            case PublishHint():
+                return self._publish_hint(op)
+            case TakeHint():
+                args = (str(op.n).encode(), str(op.life // 1000).encode())
+                return self._run(scripts.of_hub("hint_take"), op.hint.encode(), args)
+            case Ping():
+                return self._ping()
+            case _:
+                raise TypeError(f"not an operation for Redis: {op!r}")
+
+    def _run(self, script: scripts.Script, key: bytes, args: tuple[bytes, ...]) -> Talk:
+        reply = yield script.pack(key, args)
+        if isinstance(reply, Refusal) and reply.code == "NOSCRIPT":
+            reply = yield script.pack(key, args, whole=True)
+        return _good(reply)
+
+    def _clock_args(self) -> tuple[bytes, ...]:
+        return (str(self._clock()).encode(),) if self._clock is not None else ()
+
+    def _apply(self, op: Apply) -> Talk:
+        room = op.room
+        key = keys.wire_state(self._namespace, room.name, op.name)
+        script = scripts.of_command(room, type(op.command))
+        reply = yield from self._run(script, key, (room.encode(op.command), *self._clock_args()))
+        return room.decode_reply(reply)
+
+    def _read(self, op: Read) -> Talk:
+        key = keys.wire_state(self._namespace, op.room.name, op.name)
+        seconds, micros, raw = yield from self._run(scripts.own("read"), key, (b"", *self._clock_args()))
+        now = int(seconds) * 1_000_000 + int(micros)
+        return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)
+
+    def _scan(self, op: Scan) -> Talk:
+        found: set[str] = set()
+        pattern = keys.pattern(self._namespace, op.room.name, op.prefix)
+        cursor = b"0"
+        while True:
+            reply = yield pack("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            cursor, page = _good(reply)
+            found.update(keys.name_of(self._namespace, op.room.name, key.decode()) for key in page)
+            if int(cursor) == 0:
+                return sorted(found)
+
+    def _tagged(self, op: Tagged) -> Talk:
+        reply = yield pack("SMEMBERS", keys.tag(self._namespace, op.room.name, op.tag))
+        return sorted(name.decode() for name in _good(reply))
+
+    def _plain(self, *command: str) -> Talk:
+        _good((yield pack(*command)))
+        return None
+
+    def _publish_hint(self, op: PublishHint) -> Talk:
+        args = (str(op.count), str(op.life // 1000), op.channel, op.payload)
+        script = scripts.of_hub("hint_publish")
+        yield from self._run(script, op.hint.encode(), tuple(arg.encode() for arg in args))
+
+    def _ping(self) -> Talk:
+        seconds, micros = _good((yield pack("TIME")))
+        return int(seconds) * 1_000_000 + int(micros)
+
+
+def _good(reply: Any) -> Any:
+    if isinstance(reply, Refusal):
+        raise reply
+    return reply

@@ -1,0 +1,79 @@
+"""Servers for tests of TLS, Sentinel and Cluster, and the two APIs behind one word."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast.testing.certificates import Certificates
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
+
+
+def blocking_take(url, name="x", **options):
+    with holdfast.sync.Holdfast(url, **options) as hf, hf.lock(name, wait=0) as lease:
+        return lease.fence
+
+
+def async_take(url, name="x", **options):
+    async def take():
+        async with holdfast.Holdfast(url, **options) as hf, hf.lock(name, wait=0) as lease:
+            return lease.fence
+
+    return asyncio.run(take())
+
+
+@pytest.fixture(params=[async_take, blocking_take], ids=["async", "blocking"])
+def take(request):
+    """Open a Holdfast, take a lock and give it back; answers its fence."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def certificates():
+    if not Certificates.available():
+        pytest.skip("openssl is not installed")
+    with Certificates() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def tls_redis(certificates):
+    server = RedisServer(tls=certificates)
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def quiet_sentinel():
+    """A master, its replicas and Sentinels that all tests share, and that nobody kills."""
+    group = RedisSentinel(down_after=5)
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()
+
+
+@pytest.fixture(scope="session")
+def quiet_cluster():
+    """Three masters with a replica each that all tests share, and that nobody kills."""
+    group = RedisCluster(node_timeout=5)
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()
+
+
+@pytest.fixture
+def cluster():
+    """The same of one test's own: its nodes are going to be killed."""
+    group = RedisCluster()
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()

@@ -1,0 +1,217 @@
+"""A Redis Cluster: names live on all masters, and callers find them wherever they have gone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import pytest
+from placing import names_on, one_on_each, slot
+
+import holdfast
+import holdfast.sync
+from holdfast import ConfigError, EngineRefused, EngineUnavailable
+from holdfast.engine.base import Apply, Scan
+from holdfast.engine.redis.cluster import ClusterEngine
+from holdfast.engine.redis.slots import slot_of
+from holdfast.engine.redis.topology import parse_cluster
+from holdfast.gate.machine import GATE, Acquire, Who
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.servers import RedisCluster, say
+
+pytestmark = pytest.mark.redis
+
+
+def exists(node, hf, name):
+    """Whether this very node has the record; one that has not would send us on."""
+    key = hf.engine.key("gate", name)
+    return key.encode() in say(node, "CLUSTER", "GETKEYSINSLOT", slot(name), 1000)
+
+
+@pytest.mark.parametrize(
+    "key", ["123456789", "{}", "a{}b", "a{b}c{d}", "{{a}}", "a{b", "a}b{c}", "{a", "é{ü}", "x{y}{z"]
+)
+def test_slots_are_those_of_the_server(quiet_cluster, key):
+    assert slot_of(key.encode()) == say(quiet_cluster.nodes[0], "CLUSTER", "KEYSLOT", key)
+
+
+def test_each_master_serves_some_names(quiet_cluster, namespace):
+    placed = one_on_each(quiet_cluster)
+    assert len(placed) == 3
+    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+        for node, name in placed.items():
+            with hf.lock(name, wait=0):
+                assert [other for other in quiet_cluster.masters() if exists(other, hf, name)] == [node]
+
+
+def test_every_kind_of_operation_finds_its_node(quiet_cluster, namespace):
+    """Tags have slots of their own, apart from the names they remember."""
+    names = list(one_on_each(quiet_cluster).values())
+
+    async def act():
+        async with holdfast.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+            for name in names:
+                await hf.lock(name).acquire(wait=0, execution_id="run-1")
+            assert {found.name for found in await hf.locks.list()} == set(names)
+            cleaned = await hf.locks.cleanup("run-1")
+            assert set(cleaned.scopes) == set(names)
+
+    asyncio.run(act())
+    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+        for name in names:
+            hf.lock(name).acquire(wait=0, execution_id="run-2")
+        assert [found.name for found in hf.locks.list("name-")] == sorted(names)
+        assert hf.locks.cleanup("run-2").cleaned_count == 3
+        assert hf.locks.force_release(names[0]) is not None
+
+
+def test_any_seed_that_answers_will_do(take, quiet_cluster):
+    """A replica too."""
+    replica = next(node for node in quiet_cluster.nodes if node not in quiet_cluster.masters())
+    for scheme in ("redis", "valkey"):
+        assert take(f"{scheme}+cluster://127.0.0.1:{lasting_port()},127.0.0.1:{replica.port}") > 0
+
+
+def test_a_cluster_speaks_tls(take, certificates):
+    with RedisCluster(replicas=0, tls=certificates) as group:
+        for name in one_on_each(group).values():
+            assert take(group.url, name) > 0
+
+
+def test_seeds_that_do_not_answer_are_named_at_once(take):
+    ports = lasting_port(), lasting_port()
+    with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{ports[0]}.*127.0.0.1:{ports[1]}"):
+        take(f"redis+cluster://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+
+
+def test_a_single_server_is_not_taken_for_a_cluster(take, holdfast_redis):
+    with pytest.raises(EngineRefused, match="use redis://"):
+        take(f"redis+cluster://127.0.0.1:{holdfast_redis.port}")
+
+
+def test_a_cluster_is_not_taken_for_a_single_server(take, quiet_cluster):
+    node = quiet_cluster.masters()[0]
+    elsewhere = next(name for other, name in one_on_each(quiet_cluster).items() if other is not node)
+    with pytest.raises(EngineRefused, match=r"use redis\+cluster://"):
+        take(node.url, elsewhere)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis+cluster://127.0.0.1:1/1", "redis+cluster://127.0.0.1:1/?sentinel_password=x", "redis+ring://127.0.0.1:1"],
+)
+def test_what_a_cluster_does_not_have_is_a_config_error(url):
+    with pytest.raises(ConfigError):
+        holdfast.sync.Holdfast(url)
+
+
+def test_a_slot_that_moved_is_followed_and_remembered(quiet_cluster, namespace):
+    source, target, *_ = quiet_cluster.masters()
+    name, other = names_on(quiet_cluster, source, 2, prefix="moving")
+    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+        held = hf.lock(name).acquire(wait=0)
+        hf.lock(other).acquire(wait=0).release()
+        quiet_cluster.migrate(slot(name), target)
+        try:
+            assert hf.engine.map.serving(slot(name)).port == source.port
+            held.renew()
+            assert hf.engine.map.serving(slot(name)).port == target.port
+            assert exists(target, hf, name)
+            assert hf.engine.map.serving(slot(other)).port == source.port
+            assert held.release().idempotent is False
+        finally:
+            quiet_cluster.migrate(slot(name), source)
+
+    async def act():
+        async with holdfast.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+            held = await hf.lock(name).acquire(wait=0)
+            await asyncio.to_thread(quiet_cluster.migrate, slot(name), target)
+            await held.renew()
+            assert hf.engine.map.serving(slot(name)).port == target.port
+            assert (await held.release()).idempotent is False
+
+    try:
+        asyncio.run(act())
+    finally:
+        quiet_cluster.migrate(slot(name), source)
+
+
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_a_slot_on_its_way_is_asked_for_at_both_ends(quiet_cluster, namespace, api):
+    """What is still at the source is served there; what is new or gone on is served by the target, without a word to
+    the map.
+    """
+    source, target, *_ = quiet_cluster.masters()
+    tag = names_on(quiet_cluster, source, prefix=f"ask-{api}")[0]
+    # Two names in one slot: found by trying, since a name is its own hash tag.
+    here, there = tag, next(n for i in range(200_000) if slot(n := f"{tag}-{i}") == slot(tag))
+    ids = [say(node, "CLUSTER", "MYID").decode() for node in (source, target)]
+    number = slot(tag)
+    hf = holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace)
+    say(source, "SCRIPT", "FLUSH")
+    say(target, "SCRIPT", "FLUSH")  # the target has to be told the script, and asked again for that
+    with hf:
+        first = hf.lock(here).acquire(wait=0)
+        say(target, "CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
+        say(source, "CLUSTER", "SETSLOT", number, "MIGRATING", ids[1])
+        try:
+            if api == "blocking":
+                second = hf.lock(there).acquire(wait=0)
+                first.renew()
+                assert second.release().idempotent is False
+            else:
+
+                async def act():
+                    async with holdfast.Holdfast(quiet_cluster.url, namespace=namespace) as other:
+                        second = await other.lock(there).acquire(wait=0)
+                        assert exists(target, hf, there)
+                        assert (await second.release()).idempotent is False
+                        assert other.engine.map.serving(number).port == source.port
+
+                asyncio.run(act())
+            assert exists(source, hf, here)
+            assert not exists(target, hf, here)
+            assert exists(target, hf, there)
+            assert hf.engine.map.serving(number).port == source.port
+            say(source, "MIGRATE", "127.0.0.1", target.port, hf.engine.key("gate", here), 0, 5000)
+            first.renew()
+            assert first.release().idempotent is False
+        finally:
+            for node in (target, source):
+                say(node, "CLUSTER", "SETSLOT", number, "STABLE")
+
+
+def test_a_slot_that_nobody_serves_is_named_and_the_others_go_on(take):
+    with RedisCluster(replicas=0, options=("--cluster-require-full-coverage", "no")) as group:
+        source, other, _ = group.masters()
+        gone, fine = names_on(group, source)[0], names_on(group, other)[0]
+        for node in group.masters():
+            say(node, "CLUSTER", "DELSLOTS", slot(gone))
+        with pytest.raises(EngineUnavailable, match=f"slot {slot(gone)}"):
+            take(group.url + "?failover=0.3", gone, profile=holdfast.Policy(lock_retries=0))
+        assert take(group.url, fine) > 0
+
+
+def test_what_is_published_on_one_node_is_heard_on_every_other(quiet_cluster, namespace):
+    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf, hf.hub.listen("news") as news:
+        for node in quiet_cluster.nodes:
+            say(node, "PUBLISH", f"{namespace}:news", f"from {node.port}")
+        heard = {news.next(5).payload for _ in quiet_cluster.nodes}
+    assert heard == {f"from {node.port}" for node in quiet_cluster.nodes}
+
+
+def test_a_batch_is_answered_in_order_although_its_nodes_are_many(quiet_cluster, namespace):
+    engine = ClusterEngine(parse_cluster(quiet_cluster.url), namespace=namespace)
+    try:
+        names = [f"batch-{i}" for i in range(50)]
+        ops = [
+            Apply(GATE, name, Acquire(2**52, secrets.token_hex(8), name, True, 1, 10**7, "", 0, Who()))
+            for name in names
+        ]
+        granted = engine.apply_many(ops)
+        assert len({answer.fence for answer in granted}) > 1
+        again = engine.apply_many([*ops, Scan(GATE, "batch-")])
+        assert [answer.fence for answer in again[:-1]] == [answer.fence for answer in granted]
+        assert again[-1] == sorted(names)
+    finally:
+        engine.close_blocking()

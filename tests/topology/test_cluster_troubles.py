@@ -1,0 +1,299 @@
+"""A Cluster in trouble: masters die, slots move under load, clocks differ. Callers go on, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import threading
+import time
+
+import pytest
+from placing import names_on, one_on_each, slot
+
+import holdfast
+import holdfast.sync
+from holdfast import EngineError, OutcomeUnknown
+from holdfast.engine.redis.address import Place
+from holdfast.flow import PATIENCE
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisCluster, say
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+
+def settled(cluster):
+    """What was said until now is on the replicas too: nothing that follows can lose it."""
+    for node in cluster.masters():
+        say(node, "WAIT", 1, 1000)
+
+
+def test_waiters_and_holders_go_on_when_a_master_is_killed(cluster):
+    """On the dead master's names and on the others'; threads and tasks at once."""
+    names = list(one_on_each(cluster).values())
+
+    async def act():
+        async with holdfast.Holdfast(cluster.url) as hf:
+            held = {name: await hf.lock(name, ttl=60).acquire(wait=0) for name in names}
+            fences = {name: [] for name in names}
+
+            async def wait(name):
+                async with hf.lock(name, wait=60) as lease:
+                    fences[name].append(lease.fence)
+
+            def block(name):
+                with holdfast.sync.Holdfast(cluster.url) as blocking, blocking.lock(name, wait=60) as lease:
+                    fences[name].append(lease.fence)
+
+            tasks = [asyncio.create_task(wait(name)) for name in names]
+            threads = [threading.Thread(target=block, args=(name,)) for name in names]
+            for thread in threads:
+                thread.start()
+
+            async def all_queued():
+                return all([len((await hf.locks.inspect(name)).queue) == 2 for name in names])
+
+            assert await soon(all_queued)
+            await asyncio.to_thread(settled, cluster)
+            old = cluster.master_of(slot(names[0]))
+            old.kill()
+            await asyncio.to_thread(cluster.await_failover, old)
+            for lease in held.values():
+                await lease.renew()
+                assert not lease.is_lost
+            assert await all_queued()
+            for lease in held.values():
+                assert (await lease.release()).idempotent is False
+            await asyncio.gather(*tasks)
+            await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+            return {name: [held[name].fence, *fences[name]] for name in names}
+
+    for fences in asyncio.run(act()).values():
+        assert len(fences) == 3
+        assert fences == sorted(set(fences))
+
+
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_the_engine_itself_waits_for_a_failover(cluster, api):
+    """Without any retries of the policy: on the dead master's name, and on those that are not served meanwhile."""
+    names = list(one_on_each(cluster).values())
+    patient = holdfast.Policy(lock_retries=0)
+
+    def kill():
+        settled(cluster)
+        cluster.master_of(slot(names[0])).kill()
+        says = [node for node in cluster.masters() if node.running]
+        assert eventually(lambda: b"cluster_state:fail" in say(says[0], "CLUSTER", "INFO"), 20)
+
+    async def act():
+        async with holdfast.Holdfast(cluster.url, profile=patient) as hf:
+            for name in names:
+                await (await hf.lock(name).acquire(wait=0)).release()
+            await asyncio.to_thread(kill)
+            leases = await asyncio.gather(*[hf.lock(name).acquire(wait=5) for name in reversed(names)])
+            return [lease.name for lease in leases]
+
+    if api == "async":
+        assert asyncio.run(act()) == names[::-1]
+        return
+    with holdfast.sync.Holdfast(cluster.url, profile=patient) as hf:
+        for name in names:
+            hf.lock(name).acquire(wait=0).release()
+        kill()
+        assert [hf.lock(name).acquire(wait=5).name for name in reversed(names)] == names[::-1]
+
+
+def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still(cluster):
+    """The keeper asks all nodes at once: the silent one does not keep the others' renewals waiting."""
+    (stuck, dead), *others = one_on_each(cluster).items()
+    with holdfast.sync.Holdfast(cluster.url) as hf:
+        hf.lock(dead, ttl=3).acquire(wait=0)
+        leases = [hf.lock(name, ttl=3).acquire(wait=0) for _, name in others]
+        stuck.pause()
+        try:
+            end = time.monotonic() + 7  # longer than two lives
+            while time.monotonic() < end:
+                assert not any(lease.is_lost for lease in leases)
+                time.sleep(0.05)
+        finally:
+            stuck.resume()
+        for lease in leases:
+            assert lease.release().idempotent is False
+
+
+def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
+    """Threads and tasks count under locks, each with a plain read and write, while the locks' slots change nodes."""
+    masters = cluster.masters()
+    names = [name for node in masters for name in names_on(cluster, node, 2, prefix="busy")]
+    counts, fences = dict.fromkeys(names, 0), {name: [] for name in names}
+    stopping = threading.Event()
+    done = []
+
+    def count(name, fence):
+        seen = counts[name]
+        time.sleep(0)  # whoever is not alone here overwrites somebody
+        counts[name] = seen + 1
+        fences[name].append(fence)
+
+    def blocking():
+        mine = 0
+        with holdfast.sync.Holdfast(cluster.url) as hf:
+            while not stopping.is_set():
+                for name in names:
+                    with hf.lock(name, wait=20) as lease:
+                        count(name, lease.fence)
+                        mine += 1
+        done.append(mine)
+
+    async def awaiting():
+        async with holdfast.Holdfast(cluster.url) as hf:
+
+            async def one():
+                mine = 0
+                while not stopping.is_set():
+                    for name in names:
+                        async with hf.lock(name, wait=20) as lease:
+                            await asyncio.sleep(0)
+                            count(name, lease.fence)
+                            mine += 1
+                done.append(mine)
+
+            await asyncio.gather(one(), one())
+
+    threads = [threading.Thread(target=blocking), threading.Thread(target=blocking)]
+    threads.append(threading.Thread(target=lambda: asyncio.run(awaiting())))
+    for thread in threads:
+        thread.start()
+    try:
+        for name in names:
+            source = cluster.master_of(slot(name))
+            target = masters[(masters.index(source) + 1) % 3]
+            cluster.migrate(slot(name), target, pause=0.05)
+            assert cluster.master_of(slot(name)) is target
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join()
+    assert len(done) == 4
+    assert sum(done) == sum(counts.values()) > len(names) * 4
+    for name in names:
+        assert fences[name] == sorted(set(fences[name]))
+
+
+def test_a_channel_is_heard_again_when_its_node_dies(cluster):
+    with holdfast.sync.Holdfast(cluster.url) as hf, hf.hub.listen("news") as news:
+        port = hf._core.hub._stream._link.address.port
+        node = next(node for node in cluster.nodes if node.port == port)
+        node.kill()
+
+        def heard():
+            with contextlib.suppress(EngineError):
+                hf.hub.publish("news", "after")
+            message = news.next(0.2)
+            return message is not None and message.payload == "after"
+
+        assert eventually(heard, 20)
+
+
+def test_a_node_that_comes_back_is_used_again(cluster):
+    """Killed, replaced, back as a replica, and master again when its successor dies."""
+    node, name = next(iter(one_on_each(cluster).items()))
+    with holdfast.sync.Holdfast(cluster.url) as hf:
+        fences = [hf.lock(name, wait=0).acquire()]
+        fences[-1].release()
+        node.kill()
+        cluster.await_failover(node)
+        successor = cluster.master_of(slot(name))
+        fences.append(hf.lock(name, wait=5).acquire())
+        fences[-1].release()
+        node.start()
+        cluster.await_whole()
+        assert node not in cluster.masters()
+        settled(cluster)
+        successor.kill()
+        cluster.await_failover(successor)
+        assert cluster.master_of(slot(name)) is node
+        fences.append(hf.lock(name, wait=5).acquire())
+        fences[-1].release()
+    assert [lease.fence for lease in fences] == sorted({lease.fence for lease in fences})
+
+
+SHIFTED = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
+  static int (*real)(struct timeval *, void *);
+  if (!real) real = (int (*)(struct timeval *, void *))dlsym(RTLD_NEXT, "gettimeofday");
+  int said = real(tv, tz);
+  const char *shift = getenv("SHIFT_SECONDS");
+  if (shift) tv->tv_sec += atol(shift);
+  return said;
+}
+"""
+
+
+@pytest.fixture
+def clocks_apart(tmp_path):
+    """A Cluster whose nodes differ by far more than a command may live: one in the past, one in the future."""
+    (tmp_path / "shift.c").write_text(SHIFTED)
+    made = subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", tmp_path / "shift.so", tmp_path / "shift.c", "-ldl"], check=False
+    )
+    if made.returncode:
+        pytest.skip("gcc is not installed")
+    group = RedisCluster(replicas=0, node_timeout=15)
+    for node, shift in zip(group.nodes, (-100, 0, 100), strict=True):
+        node.env = {"LD_PRELOAD": str(tmp_path / "shift.so"), "SHIFT_SECONDS": str(shift)}
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()
+
+
+def test_nodes_may_differ_about_the_time(clocks_apart, take):
+    """No node finds a command too late: the deadline is by the clock that is furthest ahead."""
+    times = sorted(int(say(node, "TIME")[0]) for node in clocks_apart.masters())
+    assert times[2] - times[0] > 190
+    placed = one_on_each(clocks_apart)
+    with holdfast.sync.Holdfast(clocks_apart.url) as hf:
+        for _ in range(2):
+            for node, name in placed.items():
+                with hf.lock(name, wait=0) as lease:
+                    assert abs(lease.fence / 1_000_000 - int(say(node, "TIME")[0])) < 5
+        assert hf.telemetry.counts["engine.resend"] == hf.telemetry.counts["engine.retry"] == 0
+        furthest = max(int(say(node, "TIME")[0]) for node in placed)
+        assert abs(hf.engine.now() / 1_000_000 - furthest) < 5
+    for name in placed.values():
+        assert take(clocks_apart.url, name) > 0
+
+
+def test_a_node_whose_clock_runs_ahead_of_what_we_thought_corrects_us_and_only_about_itself(clocks_apart):
+    placed = one_on_each(clocks_apart)
+    with holdfast.sync.Holdfast(clocks_apart.url) as hf:
+        for name in placed.values():
+            hf.lock(name, wait=0).acquire().release()
+        ahead = max(placed, key=lambda node: int(say(node, "TIME")[0]))
+        clocks = hf.engine._clocks
+        others = {place: offset for place, offset in clocks.items() if place.port != ahead.port}
+        hf.engine._set_clock(Place("127.0.0.1", ahead.port), min(clocks.values()) - 1000)
+        assert hf.engine.now() / 1_000_000 + PATIENCE < int(say(ahead, "TIME")[0])
+        hf.lock(placed[ahead], wait=0).acquire().release()
+        assert abs(hf.engine.now() / 1_000_000 - int(say(ahead, "TIME")[0])) < 5
+        assert clocks[Place("127.0.0.1", ahead.port)] == max(clocks.values())
+        assert {place: clocks[place] for place in others} == others
+
+
+def test_a_lost_reply_to_a_dead_master_is_asked_for_at_its_successor(cluster):
+    """The request may have been carried out: it is sent again, and its ticket makes the two one."""
+    node, name = next(iter(one_on_each(cluster).items()))
+    with holdfast.sync.Holdfast(cluster.url) as hf:
+        hf.lock(name, wait=0).acquire().release()
+        settled(cluster)
+        node.kill()
+        with contextlib.suppress(OutcomeUnknown), hf.lock(name, wait=5) as lease:
+            assert lease.fence > 0
+            assert [holder.lock_id for holder in hf.locks.inspect(name).holders] == [lease.id]
+        assert eventually(lambda: not hf.locks.inspect(name).holders)

@@ -1,0 +1,64 @@
+"""Races while masters die and slots move. What a failover forgets may be held twice, never with the same fence."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from holdfast.engine.redis.slots import slot_of
+from holdfast.testing.failovers import Failover, KillMaster, Migrate
+from holdfast.testing.nemesis import Kill, Pause
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.race import NAMES, Race
+from holdfast.testing.servers import RedisCluster, RedisSentinel
+
+pytestmark = [pytest.mark.redis, pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
+
+TTL = 1.0
+SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+
+
+def race(group, folder, nemeses, seconds, pace=0.6):
+    url = group.url + "?timeout=1&connect_timeout=1"
+    result = Race(url, folder=folder, seconds=seconds, ttl=TTL, nemeses=nemeses, seed=SEED, pace=pace).run()
+    print(f"\n{type(group).__name__}, {seconds:g} s: {result}")
+    assert result.violations == []
+    assert result.report.grants > seconds
+    return result.troubles
+
+
+def test_history_behind_sentinels_under_failovers_kills_and_pauses(tmp_path):
+    """Replacing a master that lives is another matter: hence the patience, and no writes without replicas."""
+    group = RedisSentinel(down_after=2, options=("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"))
+    try:
+        started_or_skip(group)
+        troubles = race(group, tmp_path, [Failover(group), Kill(), Pause(TTL)], 14)
+        assert troubles["failovers"] >= 2
+        assert group.switches() == troubles["failovers"]
+    finally:
+        group.stop()
+
+
+def test_history_on_a_cluster_while_masters_are_killed(tmp_path):
+    group = RedisCluster()
+    try:
+        started_or_skip(group)
+        assert len({group.master_of(slot_of(b"{%b}" % name.encode())).port for name in NAMES}) == 3
+        troubles = race(group, tmp_path, [KillMaster(group, NAMES), Kill(), Pause(TTL)], 10)
+        assert troubles["masters killed"] >= 2
+    finally:
+        group.stop()
+
+
+def test_history_on_a_cluster_while_slots_move_is_as_if_none_had(tmp_path):
+    """No amnesia is granted here: a move that lost anything would be a violation."""
+    group = RedisCluster(replicas=0, node_timeout=5)
+    try:
+        started_or_skip(group)
+        mover = Migrate(group, NAMES)
+        troubles = race(group, tmp_path, [mover, Kill(), Pause(TTL)], 8, pace=0.3)
+        assert troubles["slots moved"] >= 4
+        assert mover.amnesia == []
+    finally:
+        group.stop()

@@ -1,0 +1,273 @@
+"""A master that dies, steps down or stands still: callers follow the Sentinels to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast import ConfigError, EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
+from holdfast.engine.redis.link import pack
+from holdfast.testing.impostor import Impostor
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.servers import RedisSentinel, say
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+
+@pytest.fixture
+def sentinel():
+    """A master and its replicas of one test's own: they are going to be killed."""
+    group = RedisSentinel()
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()
+
+
+def test_any_sentinel_that_answers_will_do(take, quiet_sentinel):
+    service, alive = quiet_sentinel.service, quiet_sentinel.sentinels[1].port
+    assert take(f"redis+sentinel://127.0.0.1:{lasting_port()},127.0.0.1:{alive}/{service}") > 0
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+def test_the_url_may_name_a_database(quiet_sentinel, scheme):
+    places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in quiet_sentinel.sentinels)
+    with (
+        holdfast.sync.Holdfast(f"{scheme}+sentinel://{places}/{quiet_sentinel.service}/3") as hf,
+        hf.lock("db", wait=0),
+    ):
+        assert b"db3:keys=" in say(quiet_sentinel.master(), "INFO", "keyspace")
+
+
+def test_a_service_that_no_sentinel_knows_is_refused(take, quiet_sentinel):
+    with pytest.raises(EngineRefused, match="knows no master 'elsewhere'"):
+        take(quiet_sentinel.url.replace("/holdfast/", "/elsewhere/"))
+
+
+def test_sentinels_that_do_not_answer_are_named_at_once(take):
+    ports = lasting_port(), lasting_port()
+    with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{ports[0]}.*127.0.0.1:{ports[1]}"):
+        take(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/mymaster")
+
+
+def test_a_server_is_not_taken_for_a_sentinel(take, holdfast_redis):
+    with pytest.raises(EngineRefused, match=str(holdfast_redis.port)):
+        take(f"redis+sentinel://127.0.0.1:{holdfast_redis.port}/mymaster")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://:s3cret@127.0.0.1:1",
+        "redis+sentinel://:s3cret@127.0.0.1:1/a/b/c",
+        "redis+sentinel://:s3cret@127.0.0.1:1/a/one",
+        "redis+sentinel://:s3cret@127.0.0.1:1,127.0.0.1:port/a",
+        "redis+sentinel://:s3cret@127.0.0.1:1/a?sentinel_pass=s3cret",
+        "redis+sentinel://:s3cret@127.0.0.1:1/a?failover=s3cret",
+        "redis+sentinels://:s3cret@127.0.0.1:1/a",
+        "redis://:s3cret@127.0.0.1:1,127.0.0.1:2/0",
+    ],
+)
+def test_a_mistyped_url_is_a_config_error_that_keeps_the_password(url):
+    with pytest.raises(ConfigError) as caught:
+        holdfast.sync.Holdfast(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_passwords_of_sentinels_and_servers_are_told_apart(take):
+    group = RedisSentinel(replicas=1, password="of-servers", sentinel_password="of-sentinels")
+    try:
+        started_or_skip(group)
+        places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
+        url = f"redis+sentinel://:of-servers@{places}/{group.service}?sentinel_password=of-sentinels"
+        assert take(url) > 0
+        with pytest.raises(EngineRefused, match="sentinel_password") as caught:
+            take(url.partition("?")[0])
+        assert "of-se" not in str(caught.value)
+        with pytest.raises(EngineRefused, match="username or password"):
+            take(url.replace(":of-servers@", ":wrong@"))
+    finally:
+        group.stop()
+
+
+def test_waiters_and_holders_go_on_when_the_master_is_killed(sentinel):
+    """Threads and tasks at once; the holder's lease is renewed on the new master, the queue is still there."""
+
+    async def act():
+        async with holdfast.Holdfast(sentinel.url) as hf:
+            held = await hf.lock("x", ttl=8).acquire(wait=0)
+
+            async def wait():
+                async with hf.lock("x", wait=60) as lease:
+                    return lease.fence
+
+            tasks = [asyncio.create_task(wait()) for _ in range(3)]
+            fences = []
+
+            def block():
+                with holdfast.sync.Holdfast(sentinel.url) as blocking, blocking.lock("x", wait=60) as lease:
+                    fences.append(lease.fence)
+
+            threads = [threading.Thread(target=block) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+
+            async def all_queued():
+                return len((await hf.locks.inspect("x")).queue) == 6
+
+            assert await soon(all_queued)
+            old = sentinel.master()
+            await asyncio.to_thread(say, old, "WAIT", 2, 1000)  # what follows loses nothing
+            old.kill()
+            await asyncio.to_thread(sentinel.await_failover, old)
+            await held.renew()
+            assert not held.is_lost
+            assert len((await hf.locks.inspect("x")).queue) == 6
+            await held.release()
+            fences += await asyncio.gather(*tasks)
+            await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+            return held.fence, fences
+
+    first, fences = asyncio.run(act())
+    assert len(set(fences)) == 6
+    assert min(fences) > first
+
+
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_the_engine_itself_waits_for_a_failover(sentinel, api):
+    """Without any retries of the policy."""
+    patient = holdfast.Policy(lock_retries=0)
+    old = sentinel.master()
+
+    async def act():
+        async with holdfast.Holdfast(sentinel.url, profile=patient) as hf:
+            first = await hf.lock("x").acquire(wait=0)
+            await first.release()
+            old.kill()
+            return first.fence, (await hf.lock("x").acquire(wait=5)).fence
+
+    if api == "async":
+        first, second = asyncio.run(act())
+    else:
+        with holdfast.sync.Holdfast(sentinel.url, profile=patient) as hf:
+            lease = hf.lock("x").acquire(wait=0)
+            lease.release()
+            old.kill()
+            first, second = lease.fence, hf.lock("x").acquire(wait=5).fence
+    assert second > first
+    assert sentinel.master() is not old
+
+
+def test_a_lease_is_kept_through_a_failover(sentinel):
+    with holdfast.sync.Holdfast(sentinel.url) as hf:
+        held = hf.lock("x", ttl=6).acquire(wait=0)
+        old = sentinel.master()
+        say(old, "WAIT", 2, 1000)
+        old.kill()
+        new = sentinel.await_failover(old)
+        before = say(new, "PTTL", hf.engine.key("gate", "x"))
+        assert eventually(lambda: say(new, "PTTL", hf.engine.key("gate", "x")) > before)  # renewed there
+        assert not held.is_lost
+        assert held.release().idempotent is False
+
+
+def test_a_master_that_is_replaced_while_it_lives_is_left():
+    """A planned failover: the old master goes on for seconds, and only the lack of replicas keeps it from writing."""
+    group = RedisSentinel(options=("--min-replicas-to-write", "1", "--min-replicas-max-lag", "5"))
+    try:
+        started_or_skip(group)
+        with holdfast.sync.Holdfast(group.url) as hf:
+            first = hf.lock("x", ttl=20).acquire(wait=0)
+            old = group.master()
+            say(old, "WAIT", 2, 1000)
+            say(group.sentinels[0], "SENTINEL", "FAILOVER", group.service)
+            new = group.await_failover(old)
+            assert eventually(lambda: b"connected_slaves:0" in say(old, "INFO", "replication"))
+            assert say(old, "ROLE")[0] == b"master"
+            assert first.release().released
+            assert hf.engine._thread_link().address.port == new.port
+            with hf.lock("x", wait=5) as second:
+                assert second.fence > first.fence
+    finally:
+        group.stop()
+
+
+def test_a_replica_is_never_taken_for_the_master(quiet_sentinel):
+    """A Sentinel behind the times names one that is a replica by now; the next Sentinel knows better."""
+    replica = next(server for server in quiet_sentinel.servers if server is not quiet_sentinel.master())
+    asked = []
+
+    def stale(command):
+        asked.append(command)
+        host, port = b"127.0.0.1", str(replica.port).encode()
+        return b"*2\r\n$9\r\n%b\r\n$%d\r\n%b\r\n" % (host, len(port), port)
+
+    with Impostor(greet=stale) as liar:
+        places = f"127.0.0.1:{liar.port},127.0.0.1:{quiet_sentinel.sentinels[0].port}"
+        with holdfast.sync.Holdfast(f"redis+sentinel://{places}/{quiet_sentinel.service}") as hf:
+            assert asked
+            assert hf.engine._thread_link().address.port == quiet_sentinel.master().port
+            hf.lock("fresh", wait=0).acquire().release()
+        with pytest.raises(EngineUnavailable, match="not the master any more"):
+            holdfast.sync.Holdfast(f"redis+sentinel://127.0.0.1:{liar.port}/{quiet_sentinel.service}").open()
+
+
+def test_a_connection_to_a_master_that_turned_read_only_is_given_up(quiet_sentinel):
+    """Nobody cuts it: the server's own refusal is what tells."""
+    with holdfast.sync.Holdfast(quiet_sentinel.url) as hf:
+        link = hf.engine._thread_link()
+        master = quiet_sentinel.master()
+        say(master, "REPLICAOF", "127.0.0.1", lasting_port())
+        assert link.call_many([pack("ROLE")])[0][0] == b"slave"
+        threading.Timer(0.5, say, (master, "REPLICAOF", "NO", "ONE")).start()
+        hf.lock("back", wait=5).acquire().release()
+        assert not link.ready
+
+
+def test_a_master_that_stands_still_is_left_after_the_timeout(sentinel):
+    with holdfast.sync.Holdfast(sentinel.url + "?timeout=1&connect_timeout=1") as hf:
+        first = hf.lock("x", ttl=20).acquire(wait=0)
+        old = sentinel.master()
+        say(old, "WAIT", 2, 1000)
+        old.pause()
+        try:
+            assert first.release().released
+            with hf.lock("x", wait=5) as second:
+                assert second.fence > first.fence
+        finally:
+            old.resume()
+
+
+def test_no_master_in_time_is_said_with_the_servers_that_were_tried():
+    group = RedisSentinel(replicas=0)
+    try:
+        started_or_skip(group)
+        with holdfast.sync.Holdfast(group.url + "?failover=0.5", profile=holdfast.Policy(lock_retries=0)) as hf:
+            hf.lock("x", wait=0).acquire().release()
+            group.master().kill()
+            with pytest.raises(EngineError, match=r"no master found.*127.0.0.1"):
+                hf.lock("y", wait=0).acquire()
+    finally:
+        group.stop()
+
+
+def test_a_channel_is_heard_again_after_a_failover(sentinel):
+    with holdfast.sync.Holdfast(sentinel.url) as hf, hf.hub.listen("news") as news:
+        old = sentinel.master()
+        old.kill()
+        sentinel.await_failover(old)
+
+        def heard():
+            with contextlib.suppress(OutcomeUnknown):  # a hint is sent once
+                hf.hub.publish("news", "after")
+            message = news.next(0.2)
+            return message is not None and message.payload == "after"
+
+        assert eventually(heard)

@@ -1,0 +1,160 @@
+"""Encrypted connections: a URL says all there is to say, and whoever cannot be trusted is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from urllib.parse import urlencode
+
+import pytest
+
+import holdfast.sync
+from holdfast import ConfigError, EngineRefused, EngineUnavailable
+from holdfast.testing.certificates import Certificates
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually
+
+pytestmark = pytest.mark.redis
+
+
+def url(server, host="127.0.0.1", scheme="rediss", user="", **options):
+    return f"{scheme}://{user}{host}:{server.port}/0?{urlencode(options)}"
+
+
+@pytest.fixture(scope="module")
+def strict_redis(certificates):
+    """A server that wants to see certificates."""
+    server = RedisServer(tls=certificates, client_certificates=True)
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def strangers():
+    """Another authority, and a certificate for another host."""
+    with Certificates(names="DNS:elsewhere.test") as made:
+        yield made
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
+def test_a_url_alone_is_enough(take, tls_redis, certificates, scheme):
+    assert take(url(tls_redis, scheme=scheme, ca=certificates.ca)) > 0
+
+
+def test_a_name_in_the_certificate_is_good(take, tls_redis, certificates):
+    assert take(url(tls_redis, "localhost", ca=certificates.ca)) > 0
+
+
+def test_a_server_that_nobody_vouches_for_is_refused(take, tls_redis, strangers):
+    with pytest.raises(EngineRefused, match=r"certificate of rediss://127.0.0.1.*\?ca="):
+        take(url(tls_redis))
+    with pytest.raises(EngineRefused, match=r"certificate of rediss://127.0.0.1.*\?ca="):
+        take(url(tls_redis, ca=strangers.ca))
+
+
+def test_a_certificate_for_another_host_is_refused_unless_that_is_asked_for(take, strangers):
+    server = RedisServer(tls=strangers)
+    try:
+        started_or_skip(server)
+        with pytest.raises(EngineRefused, match="certificate"):
+            take(url(server, ca=strangers.ca))
+        assert take(url(server, ca=strangers.ca, insecure_skip_hostname_check="yes")) > 0
+        with pytest.raises(EngineRefused, match="certificate"):  # the authority still counts
+            take(url(server, insecure_skip_hostname_check="yes"))
+    finally:
+        server.stop()
+
+
+def test_a_client_certificate_is_shown_where_it_is_wanted(take, strict_redis, certificates, strangers):
+    cert, key = certificates.client
+    assert take(url(strict_redis, ca=certificates.ca, cert=cert, key=key)) > 0
+    with pytest.raises(EngineRefused, match=r"certificate from us.*cert=FILE&key=FILE"):
+        take(url(strict_redis, ca=certificates.ca))
+    cert, key = strangers.client
+    with pytest.raises(EngineRefused, match="certificate from us"):
+        take(url(strict_redis, ca=certificates.ca, cert=cert, key=key))
+
+
+def test_a_server_without_tls_is_told_apart(take, holdfast_redis, certificates):
+    """It takes the handshake for half a command, and waits for the rest."""
+    with pytest.raises(EngineUnavailable, match=r"no answer in time.*TLS"):
+        take(url(holdfast_redis, ca=certificates.ca, connect_timeout="0.3"))
+
+
+def test_something_else_without_tls_is_told_apart(take, certificates):
+    def hang_up():
+        with contextlib.suppress(OSError):
+            sock, _ = server.accept()
+            with sock:
+                sock.recv(1)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=hang_up)
+        answering.start()
+        with pytest.raises(EngineRefused, match="does not speak TLS"):
+            take(f"rediss://127.0.0.1:{server.getsockname()[1]}/0?{urlencode({'ca': certificates.ca})}")
+        answering.join()
+
+
+def test_a_plain_client_gets_nowhere_with_tls(take, tls_redis):
+    with pytest.raises(EngineUnavailable, match=str(tls_redis.port)):
+        take(f"redis://127.0.0.1:{tls_redis.port}/0?connect_timeout=1", profile=holdfast.MAX_AVAILABILITY)
+
+
+def test_a_server_that_never_shakes_hands_is_given_up_in_time(take, certificates):
+    """It takes the connection and is silent: the handshake has no end of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(EngineUnavailable, match="no answer in time"):
+            take(
+                f"rediss://127.0.0.1:{port}/0?{urlencode({'ca': certificates.ca})}&connect_timeout=0.3",
+                profile=holdfast.MAX_AVAILABILITY,
+            )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ca": "/no/such/file"}, "ca=/no/such/file"),
+        ({"ca": "{folder}/server.key"}, "ca="),
+        ({"cert": "/no/such/file", "key": "/no/such/file"}, "cert=/no/such/file"),
+        ({"key": "{folder}/client.key"}, "a key needs its certificate"),
+        ({"cert": "{folder}/client.crt", "key": "{folder}/server.key"}, "not a certificate with its key"),
+        ({"insecure_skip_hostname_check": "1"}, "yes or no"),
+    ],
+)
+def test_a_wrong_option_is_a_config_error_that_names_it(certificates, options, says):
+    options = {name: value.format(folder=certificates.folder) for name, value in options.items()}
+    with pytest.raises(ConfigError, match=says):
+        holdfast.sync.Holdfast(f"rediss://127.0.0.1:1/0?{urlencode(options)}")
+
+
+def test_certificates_without_tls_are_a_mistake():
+    with pytest.raises(ConfigError, match="write rediss"):
+        holdfast.sync.Holdfast("redis://127.0.0.1:1/0?ca=/etc/ca.crt")
+
+
+def test_a_waiting_thread_is_woken(tls_redis, namespace):
+    """Without TLS threads hear hints on their own connections; with it, the hub hears for them."""
+    with holdfast.sync.Holdfast(tls_redis.url, namespace=namespace) as hf:
+        assert hf.engine.thread_ears() is None
+        held = hf.lock("x", wait=0).acquire()
+        waited = []
+
+        def wait():
+            with hf.lock("x", wait=8) as lease:
+                waited.append(lease.fence)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert eventually(lambda: hf.locks.inspect("x").queue)
+        assert eventually(lambda: "running" in hf._core.hub.states().values())
+        held.release()
+        waiter.join(2)  # a lost hint would take 10 s
+        assert waited
+        assert waited[0] > held.fence
