@@ -14,8 +14,9 @@ from holdfast.engine.redis.address import Place
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.cluster_errands import Errands
+from holdfast.engine.redis.cluster_nodes import Nodes
 from holdfast.engine.redis.link import AFTER_YOU, Hello, Refusal, refused
-from holdfast.engine.redis.slots import HEALS, HOPS, PAUSE, WHOLE_MAP, SlotMap, redirect, slot_of
+from holdfast.engine.redis.slots import HEALS, HOPS, PAUSE, SlotMap, redirect, slot_of
 from holdfast.engine.redis.talks import Talk
 from holdfast.engine.redis.topology import Seeds
 from holdfast.errors import Closed, EngineError, EngineRefused, EngineUnavailable
@@ -41,9 +42,7 @@ class ClusterEngine(RedisEngine):
         self._forget_links()
 
     def _forget_links(self) -> None:
-        self._nodes: dict[Place, AsyncLink] = {}
-        self._joining: dict[Place, asyncio.Task[AsyncLink]] = {}
-        self._mapping: asyncio.Task[None] | None = None
+        self._nodes = Nodes(self)
         self._clocks: dict[Place, float] = {}
         self._clocks_lock = threading.Lock()
 
@@ -87,9 +86,9 @@ class ClusterEngine(RedisEngine):
                 target = place or (self.map.serving(slot) if slot is not None else self._anyone())
                 if target is None:
                     target = await self._locate(slot)
-                link = self._nodes.get(target)
+                link = self._nodes.links.get(target)
                 if link is None or not link.ready:
-                    link = await self._join(target)
+                    link = await self._nodes.join(target)
                 if asking:
                     reply = await link.send_asking(request)
                 else:
@@ -122,13 +121,13 @@ class ClusterEngine(RedisEngine):
 
     def _anyone(self) -> Place | None:
         """A master to whom we have a line, else any."""
-        for place, link in self._nodes.items():
+        for place, link in self._nodes.links.items():
             if link.ready and place in self.map.masters:
                 return place
         return random.choice(self.map.masters) if self.map.masters else None
 
     async def _locate(self, slot: int | None) -> Place:
-        await self._remap()
+        await self._nodes.remap()
         return self.located(slot)
 
     def located(self, slot: int | None) -> Place:
@@ -146,7 +145,7 @@ class ClusterEngine(RedisEngine):
             raise error
         await asyncio.sleep(random.uniform(PAUSE / 2, PAUSE))
         try:
-            await self._remap()
+            await self._nodes.remap()
         except EngineUnavailable:
             if steady() > until:
                 raise
@@ -154,64 +153,12 @@ class ClusterEngine(RedisEngine):
 
     async def _scan(self, op: Scan) -> list[str]:
         found: set[str] = set()
-        await self._remap()
+        await self._nodes.remap()
         for place in self.map.masters:
             found.update(await self._converse(self._talks.of(op), None, place))
         return sorted(found)
 
-    # ── links of the loop ──
-
-    async def _join(self, place: Place) -> AsyncLink:
-        """The link to a node, connected once for all who ask at the same time."""
-        if self._closed:
-            raise Closed("this engine is closed")
-        task = self._joining.get(place)
-        if task is None:
-            task = self._joining[place] = asyncio.get_running_loop().create_task(self._connect_to(place))
-            task.add_done_callback(lambda done: self._joined(place, done))
-        return await asyncio.shield(task)
-
-    async def _connect_to(self, place: Place) -> AsyncLink:
-        link = await AsyncLink.connect(self.seeds.at(place), self.client_name, self.tls)
-        self.meet(place, link.hello, link.connected_at)
-        self._nodes[place] = link
-        link.closed.add_done_callback(lambda _: self.observe("disconnected"))
-        self.observe("connected")
-        return link
-
-    def _joined(self, place: Place, task: asyncio.Task[AsyncLink]) -> None:
-        self._joining.pop(place, None)
-        if not task.cancelled():
-            task.exception()  # looked at, so that nobody is warned when all callers have gone
-
-    async def _remap(self) -> None:
-        """Ask any node for the map, once for all who need it."""
-        if self._mapping is None:
-            self._mapping = asyncio.get_running_loop().create_task(self._ask_for_map())
-            self._mapping.add_done_callback(self._mapped)
-        await asyncio.shield(self._mapping)
-
-    def _mapped(self, task: asyncio.Task[None]) -> None:
-        self._mapping = None
-        if not task.cancelled():
-            task.exception()
-
-    async def _ask_for_map(self) -> None:
-        troubles: list[EngineError] = []
-        for place in self.guides():
-            try:
-                link = self._nodes.get(place)
-                if link is None or not link.ready:
-                    link = await self._join(place)
-                self.map.learn(await link.send(WHOLE_MAP), link.address)
-            except EngineError as error:
-                troubles.append(error)
-            else:
-                self._drop_strangers()
-                return
-        if not self.map.masters:  # whoever was reached is of no use
-            self._drop_strangers()
-        raise self.lost(troubles)
+    # ── the map ──
 
     def guides(self) -> list[Place]:
         """Whom to ask for the map: in no order, lest we ask one that is cut off again and again."""
@@ -223,11 +170,6 @@ class ClusterEngine(RedisEngine):
         said = "; ".join(dict.fromkeys(map(str, troubles)))
         kind = EngineRefused if all(isinstance(error, EngineRefused) for error in troubles) else EngineUnavailable
         return kind(f"{self.seeds}: no node tells who serves what: {said}")
-
-    def _drop_strangers(self) -> None:
-        """Links to nodes that serve nothing any more: a replica, or one that was taken out."""
-        for place in [place for place in self._nodes if place not in self.map.masters]:
-            self._nodes.pop(place).retire()
 
     # ── from threads ──
 
@@ -250,6 +192,10 @@ class ClusterEngine(RedisEngine):
         """All operations in one trip per node, to all nodes at once; more trips for those that were sent on."""
         return Errands(self, timeout).run(ops)
 
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed("this engine is closed")
+
     def thread_links(self) -> dict[Place, BlockingLink]:
         links: dict[Place, BlockingLink] | None = getattr(self._threads, "links", None)
         if links is None:
@@ -260,8 +206,7 @@ class ClusterEngine(RedisEngine):
         links = self.thread_links()
         link = links.get(place)
         if link is None or not link.ready:
-            if self._closed:
-                raise Closed("this engine is closed")
+            self.check_open()
             patience = min(self.address.connect_timeout, timeout or self.address.connect_timeout)
             link = links[place] = BlockingLink(self.seeds.at(place), self.client_name, self.tls, patience)
             self.meet(place, link.hello, link.connected_at)
@@ -280,7 +225,7 @@ class ClusterEngine(RedisEngine):
 
     async def dial(self, client_name: str) -> AsyncLink:
         if not self.map.masters:
-            await self._remap()
+            await self._nodes.remap()
         troubles: list[EngineError] = []
         for place in self.guides():
             try:
@@ -322,10 +267,7 @@ class ClusterEngine(RedisEngine):
 
     async def close(self) -> None:
         self._closed = True
-        for task in [*self._joining.values(), *([self._mapping] if self._mapping else [])]:
-            task.cancel()
-        for link in list(self._nodes.values()):
-            link.abort()
+        self._nodes.close()
         self.close_blocking()
 
     def after_fork(self) -> None:
