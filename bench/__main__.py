@@ -9,10 +9,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.channels import channels
 from bench.fairness import fairness
 from bench.handover import handover
 from bench.harness import Bench, Row, facts
 from bench.pairs import tasks, threads
+from bench.postgres import postgres
 from bench.renewal import renewal
 from bench.sqlite import sqlite
 from bench.startup import startup
@@ -29,6 +31,8 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "fairness": fairness,
     "renewal": renewal,
     "sqlite": sqlite,
+    "postgres": postgres,
+    "channels": channels,
     "import": startup,
 }
 

@@ -74,3 +74,33 @@ install_redis_server() {
     fi
     apt_install redis-server
 }
+
+find_postgres() {
+    local initdb
+    if initdb=$(command -v initdb); then
+        dirname "$initdb"
+        return 0
+    fi
+    # Debian keeps each version apart; the newest wins.
+    initdb=$(compgen -G '/usr/lib/postgresql/*/bin/initdb' | sort -V | tail -n 1)
+    [[ -n $initdb ]] && dirname "$initdb"
+}
+
+# Set HOLDFAST_POSTGRES_BIN to the folder of PostgreSQL's server programs. Tests run clusters of their own.
+ensure_postgres() {
+    if [[ -n ${HOLDFAST_POSTGRES_BIN:-} ]]; then
+        [[ -x $HOLDFAST_POSTGRES_BIN/initdb ]] || die "HOLDFAST_POSTGRES_BIN has no initdb: $HOLDFAST_POSTGRES_BIN"
+    elif ! HOLDFAST_POSTGRES_BIN=$(find_postgres); then
+        can_apt || die "the tests need PostgreSQL's server programs (14 or later).
+  Debian, Ubuntu:  sudo apt-get install postgresql
+  Fedora:          sudo dnf install postgresql-server
+  macOS:           brew install postgresql"
+        say "installing postgresql (the programs only; no cluster is made, no service is started)"
+        # Debian's package makes and starts a cluster unless it is told not to.
+        mkdir -p /etc/postgresql-common/createcluster.d
+        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.d/holdfast.conf
+        apt_install postgresql
+        HOLDFAST_POSTGRES_BIN=$(find_postgres) || die "postgresql was installed but initdb cannot be found"
+    fi
+    export HOLDFAST_POSTGRES_BIN
+}

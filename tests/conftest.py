@@ -9,6 +9,7 @@ import pytest
 from holdfast import sync
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
 def _url(kind, request):
@@ -16,16 +17,16 @@ def _url(kind, request):
         return "memory://"
     if kind == "sqlite":
         return f"sqlite:///{request.getfixturevalue('tmp_path') / 'holdfast.db'}?synchronous=normal"
-    return request.getfixturevalue("holdfast_redis").url
+    return request.getfixturevalue(f"holdfast_{kind}").url
 
 
-@pytest.fixture(params=["memory", "sqlite", REDIS])
+@pytest.fixture(params=["memory", "sqlite", REDIS, POSTGRES])
 def engine_url(request):
     """The URL of every engine in turn."""
     return _url(request.param, request)
 
 
-@pytest.fixture(params=["sqlite", REDIS])
+@pytest.fixture(params=["sqlite", REDIS, POSTGRES])
 def shared_url(request):
     """The same without `memory://`: two Holdfasts on it meet."""
     return _url(request.param, request)

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: URL schemes of Redis and Valkey.
 REDIS = ("redis", "rediss", "valkey", "valkeys")
+POSTGRES = ("postgresql", "postgres")
 
 
 def open_engine(url: str, namespace: str) -> Engine:
@@ -48,9 +50,24 @@ def open_engine(url: str, namespace: str) -> Engine:
         from holdfast.engine.redis.address import parse as parse_redis
 
         return RedisEngine(parse_redis(url), namespace=namespace)
+    if scheme in POSTGRES:
+        postgres_or_explain()
+        from holdfast.engine.postgres import PostgresEngine
+        from holdfast.engine.postgres.address import parse as parse_postgres
+
+        return PostgresEngine(parse_postgres(url), namespace=namespace)
     # What stands before a colon may be a password where the scheme was forgotten: show only what looks like one.
     shown = f"scheme {scheme!r}" if scheme.isalpha() and "://" in url else "URL"
-    raise ConfigError(f"unknown engine {shown}; use sqlite:///holdfast.db, memory:// or redis://127.0.0.1:6379/0")
+    raise ConfigError(
+        f"unknown engine {shown}; use sqlite:///holdfast.db, memory://, redis://127.0.0.1:6379/0"
+        " or postgresql://user@127.0.0.1:5432/database"
+    )
+
+
+def postgres_or_explain() -> None:
+    """The driver is an extra: say so instead of failing with an import."""
+    if find_spec("psycopg") is None:
+        raise ConfigError("PostgreSQL needs its driver: pip install 'holdfast[postgres]'")
 
 
 def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
@@ -70,6 +87,11 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
         server.observe = observer(telemetry, "link")
         dialer = ThreadDialer(server) if blocking else AsyncDialer(server)
         return RedisHub(dialer, carrier=engine, observe=observe)
+    if engine.default_hub == "postgres":
+        from holdfast.engine.postgres import PostgresEngine
+        from holdfast.hub.postgres import PostgresHub
+
+        return PostgresHub(cast("PostgresEngine", engine), inbox=identity.inbox, carrier=engine, observe=observe)
     raise ConfigError(f"no hub is known for {type(engine).__name__}")
 
 

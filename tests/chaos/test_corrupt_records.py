@@ -67,6 +67,19 @@ def test_a_damaged_record_is_reported_and_no_other_name_suffers(damaged, name, r
         pass
 
 
+def test_a_damaged_record_does_not_hide_the_others_from_a_list(damaged, name):
+    hf, overwrite = damaged
+    hf.lock(name, renew=False).acquire(wait=0)
+    overwrite(DAMAGED["garbage"])
+    with hf.lock(f"{name}-whole", wait=0):
+        hurt, whole = hf.locks.list(name)
+    assert hurt.trouble
+    assert name in hurt.trouble or "record" in hurt.trouble
+    assert not hurt.held
+    assert whole.held
+    assert not whole.trouble
+
+
 @pytest.mark.redis
 def test_a_key_of_another_type_is_reported(truth, holdfast_redis, name):
     link = BlockingLink(parse(holdfast_redis.url), "vandal", None)

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 import holdfast.sync
 from holdfast.engine.base import steady
-from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.register import Register
@@ -35,7 +35,7 @@ sys.stdin.read()
 def server():
     server = RedisServer(port=lasting_port())
     try:
-        yield redis_or_skip(server)
+        yield started_or_skip(server)
     finally:
         server.stop()
 
@@ -164,7 +164,7 @@ def test_engine_restart_without_aof_locks_are_lost_and_fences_still_grow(server)
 def test_engine_restart_with_aof_locks_survive():
     server = RedisServer(port=lasting_port(), aof=True)
     try:
-        redis_or_skip(server)
+        started_or_skip(server)
         with holdfast.sync.Holdfast(server.url) as hf, holdfast.sync.Holdfast(server.url) as other:
             lease = hf.lock("x", ttl=10).acquire(wait=0)
             server.restart()

@@ -95,10 +95,18 @@ def run(script, url):
     return done.stdout
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ]
+)
 def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/fork.db"
+    if request.param == "postgres":
+        return request.getfixturevalue("holdfast_postgres").url
     return f"redis://127.0.0.1:{request.getfixturevalue('holdfast_redis').port}/7"
 
 

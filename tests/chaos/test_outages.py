@@ -10,7 +10,7 @@ import holdfast
 import holdfast.sync
 from holdfast.engine.base import steady
 from holdfast.testing.impostor import Impostor
-from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.servers import RedisServer
@@ -24,7 +24,7 @@ def server():
     """A server of this test's own, to be stopped and killed, with an AOF."""
     server = RedisServer(port=lasting_port(), aof=True)
     try:
-        yield redis_or_skip(server)
+        yield started_or_skip(server)
     finally:
         server.stop()
 

@@ -18,12 +18,18 @@ def sqlite_cli(tmp_path: Path) -> Iterator[Cli]:
     cli.close()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ]
+)
 def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
     if request.param == "sqlite":
         yield request.getfixturevalue("sqlite_cli")
         return
-    server = request.getfixturevalue("holdfast_redis")
+    server = request.getfixturevalue(f"holdfast_{request.param}")
     cli = Cli(server.url, f"cli-{uuid4().hex}", tmp_path)
     yield cli
     cli.close()

@@ -6,7 +6,7 @@ import signal
 import pytest
 from command_line import end_input, eventually, finish, is_gone
 
-from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_loss_that_shows_at_the_end_is_told(cli):
 @pytest.mark.redis
 @pytest.mark.chaos
 def test_an_engine_that_dies_ends_the_command(sqlite_cli):
-    server = redis_or_skip(RedisServer())
+    server = started_or_skip(RedisServer())
     try:
         sqlite_cli.url = server.url
         process = sqlite_cli.holding("x", "--ttl", "0.9")
@@ -95,7 +95,7 @@ def test_an_engine_that_dies_ends_the_command(sqlite_cli):
 @pytest.mark.redis
 @pytest.mark.chaos
 def test_an_engine_that_dies_before_the_release_is_told_and_the_exit_code_passed_on(sqlite_cli):
-    server = redis_or_skip(RedisServer())
+    server = started_or_skip(RedisServer())
     try:
         sqlite_cli.url = server.url
         process = sqlite_cli.holding("x", script="read line; exit 3")

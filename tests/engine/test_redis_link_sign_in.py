@@ -15,7 +15,7 @@ from holdfast.engine.redis.address import parse
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
 from holdfast.testing.impostor import Hangup, Impostor, bulk
-from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.servers import RedisServer
 
@@ -53,7 +53,7 @@ def locked_server():
     )
     server = RedisServer(options=tuple(part for user in users for part in user.split()))
     try:
-        yield redis_or_skip(server)
+        yield started_or_skip(server)
     finally:
         server.stop()
 
@@ -231,7 +231,7 @@ def test_a_loading_server_is_unavailable_not_refusing(reach):
 def test_a_read_only_replica_is_named_as_one(holdfast_redis):
     replica = RedisServer(options=("--replicaof", f"127.0.0.1 {holdfast_redis.port}"))
     try:
-        redis_or_skip(replica)
+        started_or_skip(replica)
         with (
             holdfast.sync.Holdfast(replica.url, profile=holdfast.MAX_AVAILABILITY) as hf,
             pytest.raises(EngineUnavailable, match="read-only replica"),

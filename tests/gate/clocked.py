@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from holdfast.engine.base import Apply, Read
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse as parse_postgres
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.address import parse
 from holdfast.engine.sqlite import SqliteEngine
@@ -20,6 +22,8 @@ class Clocked:
         self.now = START
         if url.startswith("redis"):
             self.engine = RedisEngine(parse(url), namespace=namespace, clock=lambda: self.now)
+        elif url.startswith("postgres"):
+            self.engine = PostgresEngine(parse_postgres(url), namespace=namespace, clock=lambda: self.now)
         else:
             self.engine = SqliteEngine(":memory:", namespace=namespace, clock=lambda: self.now)
 

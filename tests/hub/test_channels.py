@@ -13,6 +13,9 @@ import holdfast
 from holdfast import ConfigError, Holdfast, sync
 from holdfast.testing.servers import RedisServer
 
+REDIS = pytest.param("redis", marks=pytest.mark.redis)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
 PUBLISHER = """
 import sys
 from holdfast.sync import Holdfast
@@ -27,20 +30,20 @@ def publish_elsewhere(url: str, channel: str, *payloads: str) -> None:
     subprocess.run([sys.executable, "-c", PUBLISHER, url, channel, *payloads], check=True, timeout=30)
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["memory", "sqlite", REDIS, POSTGRES])
 def url(request, tmp_path):
     if request.param == "memory":
         return "memory://"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/hub.db"
-    return request.getfixturevalue("holdfast_redis").url
+    return request.getfixturevalue(f"holdfast_{request.param}").url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["sqlite", REDIS, POSTGRES])
 def shared_url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/hub.db"
-    return request.getfixturevalue("holdfast_redis").url
+    return request.getfixturevalue(f"holdfast_{request.param}").url
 
 
 def test_a_message_reaches_every_listener_in_order(url, unique):

@@ -101,11 +101,11 @@ def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path):
     import sqlite3
     from contextlib import closing
 
-    from holdfast.engine.sqlite.schema import migrations
+    from holdfast.engine import migrations
 
     path = tmp_path / "old.db"
     with closing(sqlite3.connect(path)) as db:
-        db.executescript(migrations()[0])
+        db.executescript(migrations.scripts("sqlite")[0])
         db.execute("CREATE TABLE holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
         db.execute("INSERT INTO holdfast_meta VALUES ('schema', 1)")
         db.commit()

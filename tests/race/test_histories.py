@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast.testing.nemesis import Cut, Kill, Pause, Restart
-from holdfast.testing.plugin import redis_or_skip
+from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.race import QUICK, Race
@@ -28,7 +28,7 @@ def race(folder, kinds, *, seconds, redis, aof=True, seed=SEED):
         else:
             server = RedisServer(port=lasting_port(), aof=aof)
             stack.callback(server.stop)
-            redis_or_skip(server)
+            started_or_skip(server)
             direct = server.url
             proxy = stack.enter_context(FaultProxy(server.port, seed=seed))
             url = proxy.url + QUICK

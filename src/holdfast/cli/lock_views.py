@@ -21,7 +21,7 @@ def row(lock: Inspection, now: float) -> tuple[str, ...]:
         more = f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
         holder = (who(first) + more, f"{span(held_for(first, now))} ago", span(expires_in(first, now)))
     else:
-        holder = ("-", "-", "-")
+        holder = ("(cannot be read)" if lock.trouble else "-", "-", "-")
     return (printable(lock.name), *holder, str(lock.waiter_count), str(lock.fence), capacity(lock))
 
 
@@ -74,8 +74,9 @@ def mode(exclusive: bool) -> str:
 
 
 def as_json(lock: Inspection) -> dict[str, Any]:
-    """The documented shape. `position` is the API's: 0 is next."""
+    """The documented shape; `trouble` only where there is some. `position` is the API's: 0 is next."""
     return {
+        **({"trouble": lock.trouble} if lock.trouble else {}),
         "name": lock.name,
         "held": lock.held,
         "fence": str(lock.fence),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.engine.base import Op
@@ -31,9 +31,10 @@ class Turn:
         self._flush(loop, asked)
 
 
-def settle(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
+def settle(futures: list[asyncio.Future[Any]], results: Sequence[tuple[int, Any]]) -> None:
     """Resolve futures that still wait; a cancelled one takes no answer."""
-    for future, result in zip(futures, results, strict=True):
+    for place, result in results:
+        future = futures[place]
         if future.done():
             continue
         if isinstance(result, BaseException):

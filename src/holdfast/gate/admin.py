@@ -8,7 +8,7 @@ from typing import cast
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.engine.base import Read, Scan, Tagged, Untag
-from holdfast.errors import ConfigError, NotOwner
+from holdfast.errors import ConfigError, CorruptRecord, NotOwner
 from holdfast.flow import deadline
 from holdfast.gate.flows import carry_out, send
 from holdfast.gate.machine import GATE, Evict, ForceRelease, Foreign, Release
@@ -51,9 +51,19 @@ async def list_gates(core: Core, prefix: str) -> list[Inspection]:
     if prefix != "":
         inputs.name(prefix, "prefix")
     names = await carry_out(core, Scan(GATE, prefix))
-    readings = await core.port.apply_all([Read(GATE, name) for name in names])
-    found = [inspection(name, r.state, r.now) for name, r in zip(names, readings, strict=True)]
-    return [item for item in found if item.count]
+    try:
+        readings = await core.port.apply_all([Read(GATE, name) for name in names])
+        found = [inspection(name, r.state, r.now) for name, r in zip(names, readings, strict=True)]
+    except CorruptRecord:  # one of them: the others are shown all the same
+        found = [await _inspect_or_say(core, name) for name in names]
+    return [item for item in found if item.count or item.trouble]
+
+
+async def _inspect_or_say(core: Core, name: str) -> Inspection:
+    try:
+        return await inspect(core, name)
+    except CorruptRecord as error:
+        return Inspection(name, 0, None, (), (), trouble=str(error))
 
 
 async def cleanup(core: Core, execution_id: str, scopes: Sequence[str] | None) -> Cleanup:

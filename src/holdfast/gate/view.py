@@ -33,6 +33,8 @@ class Inspection:
     capacity: int | None
     holders: tuple[HolderInfo, ...]
     queue: tuple[WaiterInfo, ...]
+    #: Why its record cannot be read; empty when it can.
+    trouble: str = ""
 
     @property
     def held(self) -> bool:

@@ -1,9 +1,10 @@
-"""pytest fixtures: a Redis of one's own for the whole test run, and engine URLs to parametrise over."""
+"""pytest fixtures: a Redis and a PostgreSQL of one's own for the whole test run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import pytest
 
@@ -11,8 +12,18 @@ pytest.register_assert_rewrite("holdfast.testing.conformance")
 
 from holdfast.testing.servers import RedisServer, ServerMissing  # noqa: E402 - after the registration above
 
+if TYPE_CHECKING:
+    from holdfast.testing.postgres import PostgresServer
 
-def redis_or_skip(server: RedisServer) -> RedisServer:
+
+class Startable(Protocol):
+    def start(self) -> Self: ...
+
+
+ServerT = TypeVar("ServerT", bound=Startable)
+
+
+def started_or_skip(server: ServerT) -> ServerT:
     """Start it. A missing program skips on a laptop, with the reason, and fails in CI."""
     try:
         return server.start()
@@ -27,6 +38,19 @@ def holdfast_redis() -> Iterator[RedisServer]:
     """One Redis server, shared by the whole run: use a namespace of your own."""
     server = RedisServer()
     try:
-        yield redis_or_skip(server)
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def holdfast_postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL server, shared by the whole run: use a namespace of your own."""
+    pytest.importorskip("psycopg", reason="PostgreSQL needs holdfast[postgres]")
+    from holdfast.testing.postgres import PostgresServer
+
+    server = PostgresServer()
+    try:
+        yield started_or_skip(server)
     finally:
         server.stop()

@@ -7,17 +7,14 @@ clock that is never set counts on from there.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import secrets
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar
 
 from holdfast.engine.base import (
     Apply,
@@ -34,15 +31,12 @@ from holdfast.engine.base import (
     TakeHint,
     Untag,
     Wake,
-    only,
     steady,
 )
+from holdfast.engine.group import Group
+from holdfast.engine.grouped import GroupedEngine
 from holdfast.engine.sqlite.schema import connect
 from holdfast.engine.sqlite.writer import Writer
-from holdfast.engine.turn import Asked, Turn, settle
-from holdfast.errors import Closed, OutcomeUnknown
-
-T = TypeVar("T")
 
 READS = (Read, Scan, Tagged, Ping)
 #: Hints older than this are of no use to anybody.
@@ -73,7 +67,7 @@ def _still() -> Micros:
     return 0
 
 
-class SqliteEngine:
+class SqliteEngine(GroupedEngine):
     """SQLite in WAL mode behind one writer thread."""
 
     default_hub = "local"
@@ -90,28 +84,22 @@ class SqliteEngine:
         boot: str | None = None,
     ) -> None:
         self.path = path
-        self.namespace = namespace
         self.timeout = timeout
         self.synchronous = synchronous
         # A test clock stands still unless its ticks are given too.
         self._clock = clock or host_clock
         self._ticks = ticks or (_still if clock else host_ticks)
         self._boot = boot if boot is not None else host_boot()
-        self._turn = Turn(self._flush)
-        self._closed = False
         #: Engine time when we last heard of it: ahead of a host's clock that was set back.
         self._floor: tuple[Micros, float] = (0, 0.0)
         #: Tells this process's own hints from those of others.
         self.origin = secrets.token_hex(8)
-        self._hubs: dict[str, Callable[[Sequence[Wake]], None]] = {}
-        #: Hubs of another kind that carry the hints between processes; then none are stored.
-        self._carriers: dict[str, Callable[[Sequence[Wake]], None]] = {}
         #: Whether other processes can see what is stored here.
         self.share_hints = path != ":memory:"
-        self._writer = self._new_writer()
+        super().__init__(namespace)
 
-    def _new_writer(self) -> Writer:
-        return Writer(
+    def _new_group(self) -> Group:
+        self._writer = writer = Writer(
             self.connect,
             self.path,
             work=self._work,
@@ -119,78 +107,14 @@ class SqliteEngine:
             sweep=self._sweep,
             timeout=self.timeout,
         )
+        return Group("holdfast-sqlite", commit=writer.commit, tick=writer.tick, end=writer.end)
 
-    def attach(
-        self,
-        inbox: str,
-        deliver: Callable[[Sequence[Wake]], None],
-        carry: Callable[[Sequence[Wake]], None] | None = None,
-    ) -> None:
-        """Wakes go to `deliver` after each commit. Those for `inbox` concern nobody else and are not stored."""
-        self._hubs = {**self._hubs, inbox: deliver}
-        if carry is not None:
-            self._carriers = {**self._carriers, inbox: carry}
-
-    def detach(self, inbox: str) -> None:
-        self._hubs = {other: deliver for other, deliver in self._hubs.items() if other != inbox}
-        self._carriers = {other: carry for other, carry in self._carriers.items() if other != inbox}
-
-    def _deliver(self, wakes: Sequence[Wake]) -> None:
-        hubs, carriers = self._hubs, self._carriers
-        for deliver in hubs.values():
-            deliver(wakes)
-        if carriers and (abroad := [wake for wake in wakes if wake.inbox not in hubs]):
-            next(iter(carriers.values()))(abroad)  # one is enough: all of them reach everybody
+    def __str__(self) -> str:
+        return self.path
 
     def connect(self) -> sqlite3.Connection:
         """A connection to the file, its schema up to date."""
         return connect(self.path, synchronous=self.synchronous, timeout=self.timeout)
-
-    # ── doors ──
-
-    def submit(self, op: Op[T]) -> asyncio.Future[T]:
-        if self._closed:
-            raise Closed("this engine is closed")
-        return self._turn.submit(op)
-
-    def _flush(self, loop: asyncio.AbstractEventLoop, asked: Asked) -> None:
-        futures = [future for _, future in asked]
-
-        def answer(results: list[Any]) -> None:
-            with suppress(RuntimeError):  # the loop has gone; nobody waits
-                loop.call_soon_threadsafe(settle, futures, results)
-
-        self._writer.put([op for op, _ in asked], answer)
-
-    def prepare(self, op: Apply) -> Apply:
-        return op
-
-    def apply(self, op: Op[T]) -> T:
-        return cast("T", only(self.apply_many([op])))
-
-    def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
-        if self._closed:
-            return [Closed("this engine is closed")] * len(ops)
-        if not ops:
-            return []
-        answered = threading.Event()
-        box: list[Any] = []
-
-        def answer(results: list[Any]) -> None:
-            box.extend(results)
-            answered.set()
-
-        self._writer.put(list(ops), answer)
-        # The writer answers within its own timeout; only a stopped disk can keep it longer.
-        if not answered.wait(timeout):
-            return [OutcomeUnknown(f"{self.path} did not answer within {timeout:g} s") for _ in ops]
-        return box
-
-    def thread_ears(self) -> None:
-        """Hints come through the hub."""
-
-    def key(self, room: str, name: str) -> str:
-        return f"{self.namespace}/{room}/{name}"
 
     def now(self) -> Micros:
         floor, at = self._floor
@@ -199,23 +123,10 @@ class SqliteEngine:
     def correct(self, now: Micros) -> None:
         self._floor = (now, steady())
 
-    async def open(self) -> None:
-        await self.submit(Ping())
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self.close_blocking)
-
-    def close_blocking(self) -> None:
-        self._closed = True
-        self._writer.stop()
-
     def after_fork(self) -> None:
         self._writer.after_fork()
-        self._turn = Turn(self._flush)
         self.origin = secrets.token_hex(8)
-        self._hubs = {}
-        self._carriers = {}
-        self._writer = self._new_writer()
+        super().after_fork()
 
     # ── operations, inside a transaction ──
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-from holdfast.errors import ConfigError, EngineUnavailable, SchemaTooNew
+from holdfast.engine import migrations
+from holdfast.errors import ConfigError, EngineUnavailable
 
 #: How often a busy database is tried again while it is being opened.
 PAUSE = 0.005
@@ -41,7 +40,9 @@ def _open(path: str, synchronous: str) -> sqlite3.Connection:
         db.execute("PRAGMA foreign_keys = ON")
         if path != ":memory:" and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             db.execute("PRAGMA journal_mode = WAL")
-        if _version(db) != len(migrations()):  # looking needs no lock: a stalled writer does not keep readers out
+        if _version(db) != len(
+            migrations.scripts("sqlite")
+        ):  # looking needs no lock: a stalled writer does not keep readers out
             db.execute("BEGIN IMMEDIATE")
             try:
                 _upgrade(db, path)
@@ -64,25 +65,11 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _upgrade(db: sqlite3.Connection, path: str) -> None:
     db.execute("CREATE TABLE IF NOT EXISTS holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
-    have = _version(db)
-    scripts = migrations()
-    if have > len(scripts):
-        raise SchemaTooNew(
-            f"{path} has schema {have}, this Holdfast knows {len(scripts)}: upgrade the package before opening it"
-        )
-    for text in scripts[have:]:
+    for text in migrations.missing("sqlite", _version(db), path):
         for statement in text.split(";"):
             if statement.strip():
                 db.execute(statement)
-    db.execute("INSERT OR REPLACE INTO holdfast_meta VALUES ('schema', ?)", (len(scripts),))
-
-
-@cache
-def migrations() -> list[str]:
-    """The scripts, oldest first. A released one never changes."""
-    folder = files("holdfast.engine.migrations") / "sqlite"
-    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".sql"))
-    return [folder.joinpath(name).read_text() for name in names]
+    db.execute("INSERT OR REPLACE INTO holdfast_meta VALUES ('schema', ?)", (len(migrations.scripts("sqlite")),))
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -1,4 +1,4 @@
-"""The one thread that writes: group commit within the process, fair turns between processes."""
+"""The one connection that writes: fair turns between processes, retries of its own, sweeps."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import fcntl
 import os
 import random
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from holdfast.engine.base import Op
+from holdfast.engine.group import Item
 from holdfast.engine.sqlite.schema import is_busy, translate
-from holdfast.errors import Closed, EngineError
+from holdfast.errors import EngineError
 
-#: One transaction takes at most this many operations, so that nobody waits behind a flood.
-LARGEST = 1000
 #: A busy file is tried again after this long, at random in between.
 RETRY = (0.0003, 0.002)
 #: After a commit while others wait: longer than their longest pause, so they get in.
@@ -28,14 +25,6 @@ SWEEP = 60.0
 
 #: Carries out a batch inside the transaction; answers results and what to do after the commit.
 Work = Callable[[sqlite3.Connection, list[Op[Any]]], tuple[list[Any], Callable[[], None]]]
-
-
-def _ignore(results: list[Any]) -> None:
-    pass
-
-
-#: Time has passed and nobody asked for anything.
-NOTHING: tuple[list[Op[Any]], Callable[[list[Any]], None]] = ([], _ignore)
 
 
 class Queue:
@@ -72,7 +61,7 @@ class Queue:
 
 
 class Writer:
-    """Takes batches from any thread; commits whatever waits as one transaction, then answers."""
+    """The one connection that writes. Everything but `after_fork` runs on the group's thread."""
 
     def __init__(
         self,
@@ -90,75 +79,32 @@ class Writer:
         self._is_read = is_read
         self._sweep = sweep
         self._timeout = timeout
-        self._inbox: SimpleQueue[tuple[list[Op[Any]], Callable[[list[Any]], None]] | None] = SimpleQueue()
         self._queue = Queue("")
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._stopped = False
+        self._db: sqlite3.Connection | None = None
+        self._swept = time.monotonic()
 
-    def put(self, ops: list[Op[Any]], answer: Callable[[list[Any]], None]) -> None:
-        """Queue a batch; `answer` is called from the writer thread with results or exceptions."""
-        with self._starting:
-            if not self._stopped:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="holdfast-sqlite", daemon=True)
-                    self._thread.start()
-                self._inbox.put((ops, answer))
-                return
-        answer([Closed("this engine is closed") for _ in ops])
-
-    def stop(self) -> None:
-        """Finish what was queued, then end. Safe twice."""
-        with self._starting:
-            self._stopped = True
-            thread, self._thread = self._thread, None
-            if thread is not None:
-                self._inbox.put(None)  # nothing is queued behind it
-        if thread is not None:
-            thread.join()
-
-    def _run(self) -> None:
-        db = None
-        swept = time.monotonic()
+    def commit(self, items: list[Item]) -> list[Any]:
+        """All operations as one transaction; every one gets the file's trouble, if there is any."""
+        ops = [item.op for item in items]
         try:
-            while True:
-                try:
-                    item = self._inbox.get(timeout=SWEEP)
-                except Empty:
-                    item = NOTHING
-                if item is None:
-                    return
-                batches = [item]
-                size = len(item[0])
-                stop = False
-                while size < LARGEST and not self._inbox.empty():
-                    more = self._inbox.get()
-                    if more is None:
-                        stop = True
-                        break
-                    batches.append(more)
-                    size += len(more[0])
-                ops = [op for batch, _ in batches for op in batch]
-                try:
-                    if db is None:
-                        db = self._open_db()
-                        self._queue = Queue("" if self._path == ":memory:" else self._path + "-queue")
-                    results = self._commit(db, self._queue, ops) if ops else []
-                except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
-                    results = [_own(error, self._path) for _ in ops]
-                for batch, answer in batches:
-                    mine, results = results[: len(batch)], results[len(batch) :]
-                    answer(mine)
-                if stop:
-                    return
-                if db is not None and time.monotonic() - swept > SWEEP:
-                    swept = time.monotonic()
-                    with suppress(sqlite3.Error):  # busy or full: the next sweep will do
-                        self._sweep(db)
-        finally:
-            if db is not None:
-                db.close()
-            self._queue.close()
+            if self._db is None:
+                self._db = self._open_db()
+                self._queue = Queue("" if self._path == ":memory:" else self._path + "-queue")
+            return self._commit(self._db, self._queue, ops)
+        except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
+            return [_own(error, self._path) for _ in ops]
+
+    def tick(self) -> None:
+        """Sweep now and then."""
+        if self._db is not None and time.monotonic() - self._swept > SWEEP:
+            self._swept = time.monotonic()
+            with suppress(sqlite3.Error):  # busy or full: the next sweep will do
+                self._sweep(self._db)
+
+    def end(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._queue.close()
 
     def after_fork(self) -> None:
         """The thread stayed with the parent, and so does its connection: SQLite forbids even closing it here."""

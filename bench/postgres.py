@@ -1,0 +1,47 @@
+"""Locks on PostgreSQL beside advisory locks, the tool that people reach for there."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvloop
+from bench.harness import Bench, Row, Sample, Worker, compare
+from bench.pairs import holdfast_tasks, spin_tasks
+from psycopg_pool import AsyncConnectionPool
+
+from holdfast.testing.postgres import PostgresServer
+
+TASKS, POOL = 100, 10
+
+
+@contextmanager
+def advisory_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
+    """A session-level advisory lock taken and given back, over a pool: no fence, no TTL, gone with its connection."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        pool = AsyncConnectionPool(url, min_size=POOL, max_size=POOL, kwargs={"autocommit": True}, open=False)
+        runner.run(pool.open(wait=True))
+
+        async def pair(name: str) -> None:
+            key = zlib.crc32(name.encode())
+            async with pool.connection() as connection:
+                await connection.execute("SELECT pg_advisory_lock(%s)", (key,))
+                await connection.execute("SELECT pg_advisory_unlock(%s)", (key,))
+
+        yield lambda seconds: spin_tasks(runner, pair, tasks, seconds)
+        runner.run(pool.close())
+
+
+def postgres(bench: Bench) -> list[Row]:
+    """With every commit on disk, as in service."""
+    rounds, seconds = bench.pick((7, 1.0), (3, 0.5))
+    what = f"PostgreSQL pairs, {TASKS} tasks"
+    with (
+        PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}) as server,
+        Worker(holdfast_tasks, server.url, TASKS) as mine,
+        Worker(advisory_tasks, server.url, TASKS) as other,
+    ):
+        slices = bench.interleave(what, {"Holdfast": mine, "advisory locks": other}, rounds, seconds)
+    return [compare(what, slices["Holdfast"], "advisory locks", slices["advisory locks"], 2.5)]

@@ -1,0 +1,46 @@
+"""A PostgreSQL URL, taken apart: libpq's own parameters, and ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How to reach a server. Printing it never shows the password."""
+
+    parameters: dict[str, Any] = field(repr=False)
+    #: Seconds that one group of operations may take.
+    timeout: float = 5.0
+
+    def __str__(self) -> str:
+        known = self.parameters
+        host = known.get("host") or known.get("hostaddr") or "localhost"
+        port = f":{known['port']}" if known.get("port") else ""
+        return f"postgresql://{host}{port}/{known.get('dbname') or known.get('user') or ''}"
+
+
+def parse(url: str) -> Address:
+    """`postgresql://user:password@host:port/database?timeout=5&…`: what is not ours goes to libpq."""
+    parts = urlsplit(url)
+    ours = dict(parse_qsl(parts.query))
+    timeout = ours.pop("timeout", "5")
+    seconds = float(timeout) if timeout.replace(".", "", 1).isdecimal() else 0.0
+    if seconds <= 0:
+        raise ConfigError(f"timeout in a PostgreSQL URL is seconds, as in ?timeout=5; got {timeout!r}")
+    plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(ours), ""))
+    try:
+        parameters = conninfo_to_dict(plain)
+    except ProgrammingError as error:
+        # libpq repeats what it could not read, and that may be a password.
+        raise ConfigError(
+            "this PostgreSQL URL cannot be read; it looks like postgresql://user:password@host:5432/database"
+        ) from (error if not parts.password else None)
+    return Address(parameters, seconds)

@@ -1,0 +1,251 @@
+"""One group of operations as one transaction, in two round trips: lock and read; then write and commit.
+
+Names are inserted where missing, locked in one order and never waited for while others are held: a name that somebody
+else works on is put off. So two groups cannot deadlock, and one slow neighbour holds up its own name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import psycopg
+
+from holdfast.engine.base import (
+    Apply,
+    Micros,
+    Op,
+    Ping,
+    Publish,
+    PublishHint,
+    Read,
+    Reading,
+    Room,
+    Scan,
+    Tag,
+    Tagged,
+    TakeHint,
+    Untag,
+    Wake,
+)
+from holdfast.engine.group import LATER
+from holdfast.engine.postgres.arrays import Array, Bytes, Numbers, Texts
+from holdfast.engine.postgres.notify import encode, notify
+from holdfast.engine.postgres.session import Session
+
+HOUR = 3_600_000_000
+KINDS: dict[type, type[Array]] = {str: Texts, bytes: Bytes, int: Numbers}
+
+INSERT = b"""
+INSERT INTO holdfast_state (space, room, name)
+SELECT %s, wanted.room, wanted.name FROM unnest(%b, %b) AS wanted (room, name)
+ON CONFLICT DO NOTHING
+"""
+LOOK = b"""
+SELECT state.room, state.name, state.doc
+FROM unnest(%b, %b) AS wanted (room, name)
+JOIN holdfast_state state ON state.space = %s AND state.room = wanted.room AND state.name = wanted.name
+"""
+LOCK = LOOK + b"ORDER BY state.room, state.name FOR UPDATE OF state"
+SKIP = LOCK + b" SKIP LOCKED"
+#: After the locks, in a statement of its own: a time read before one waits would be old.
+CLOCK = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+WRITE = b"""
+UPDATE holdfast_state state SET doc = new.doc, keep_until = new.keep_until
+FROM unnest(%b, %b, %b, %b) AS new (room, name, doc, keep_until)
+WHERE state.space = %s AND state.room = new.room AND state.name = new.name
+"""
+DELETE = b"""
+DELETE FROM holdfast_state state USING unnest(%b, %b) AS gone (room, name)
+WHERE state.space = %s AND state.room = gone.room AND state.name = gone.name
+"""
+TAG = b"""
+INSERT INTO holdfast_tag AS known (space, room, tag, name, keep_until)
+SELECT %s, t.room, t.tag, t.name, max(t.keep_until)
+FROM unnest(%b, %b, %b, %b) AS t (room, tag, name, keep_until)
+GROUP BY t.room, t.tag, t.name ORDER BY t.room, t.tag, t.name
+ON CONFLICT (space, room, tag, name) DO UPDATE SET keep_until = greatest(known.keep_until, excluded.keep_until)
+"""
+TAGGED = b"SELECT name FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND keep_until > %s ORDER BY name"
+UNTAG = b"DELETE FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND name = ANY(%b)"
+SCAN = b"""
+SELECT name FROM holdfast_state
+WHERE space = %s AND room = %s AND name >= %b AND name < coalesce(%b::bytea, name || '\\x00'::bytea)
+    AND keep_until >= %s
+ORDER BY name
+"""
+HINT = b"""
+INSERT INTO holdfast_hint_counter (hint, remaining, keep_until) VALUES (%s, %s, %s)
+ON CONFLICT (hint) DO UPDATE SET remaining = excluded.remaining, keep_until = excluded.keep_until
+"""
+#: `before` waits for whoever takes at the same time, and then sees what is left.
+TAKE = b"""
+WITH before AS (
+    SELECT remaining FROM holdfast_hint_counter WHERE hint = %(hint)s AND keep_until > %(now)s FOR UPDATE
+)
+UPDATE holdfast_hint_counter SET remaining = holdfast_hint_counter.remaining - least(before.remaining, %(n)s)
+FROM before WHERE hint = %(hint)s RETURNING least(before.remaining, %(n)s)
+"""
+
+Key = tuple[str, bytes]
+
+
+class Batch:
+    """Operations on their way through one transaction. `wait`: for a name that others hold; else it is put off."""
+
+    def __init__(self, session: Session, space: str, ops: Sequence[Op[Any]], *, wait: bool, now: Micros | None) -> None:
+        self._session = session
+        self._space = space
+        self._ops = ops
+        self._wait = wait
+        self._test_now = now
+        #: The records of the names that are ours now, and of those only looked at.
+        self._locked: dict[Key, bytes | None] = {}
+        self._seen: dict[Key, bytes | None] = {}
+        self._written: dict[Key, Micros] = {}
+        self._tags: list[tuple[str, bytes, bytes, Micros]] = []
+        self._untags: list[Untag] = []
+        self._published: list[Wake] = []
+        #: For whoever waits: told after the commit, by a hub.
+        self.wakes: list[Wake] = []
+        #: True from the moment at which the COMMIT is on its way.
+        self.committing = False
+
+    def run(self) -> list[Any]:
+        """Results or exceptions, in order; LATER for what somebody else holds. Raises psycopg's errors."""
+        now = self._begin()
+        results: dict[int, Any] = {}
+        # Counters are waited for while others are held: always in the same order, so that nobody waits in a circle.
+        for place, op in sorted(enumerate(self._ops), key=_order):
+            results[place] = self._carry_out(op, now)
+        self._commit()
+        return [results[place] for place in range(len(self._ops))]
+
+    def _begin(self) -> Micros:
+        session, space = self._session, self._space
+        names = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Apply)}))
+        reads = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Read)}))
+        locked = looked = None
+        with session.pipeline():
+            session.execute(b"BEGIN")
+            if names:
+                session.execute(INSERT, (space, *names))
+                locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)
+            if reads:
+                looked = session.execute(LOOK, (*reads, space), binary=True)
+            clock = session.execute(CLOCK, binary=True)
+        if locked is not None:
+            self._locked = {(room, name): doc for room, name, doc in locked.fetchall()}
+        if looked is not None:
+            self._seen = {(room, name): doc for room, name, doc in looked.fetchall()}
+        ((now,),) = clock.fetchall()
+        return int(now) if self._test_now is None else self._test_now
+
+    def _carry_out(self, op: Op[Any], now: Micros) -> Any:
+        try:
+            return self._handlers[type(op)](self, op, now)
+        except psycopg.Error:  # the server's trouble is everybody's
+            raise
+        except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
+            return error
+
+    def _apply(self, op: Apply, now: Micros) -> Any:
+        key = _key(op)
+        if key not in self._locked:
+            return LATER
+        step = op.room.step(_state(op.room, op.name, self._locked[key]), op.command, now)
+        if step.write:
+            self._locked[key] = None if step.state is None else op.room.encode(step.state)
+            self._written[key] = -(-step.keep_until // HOUR) * HOUR
+        self.wakes += step.wakes
+        return step.reply
+
+    def _read(self, op: Read, now: Micros) -> Reading[Any]:
+        key = _key(op)
+        return Reading(now, _state(op.room, op.name, self._locked.get(key, self._seen.get(key))))
+
+    def _scan(self, op: Scan, now: Micros) -> list[str]:
+        prefix = op.prefix.encode()
+        values = (self._space, op.room.name, prefix, _after(prefix), now)
+        return [name.decode() for (name,) in self._session.execute(SCAN, values, binary=True).fetchall()]
+
+    def _tag(self, op: Tag, now: Micros) -> None:
+        self._tags.append((op.room.name, op.tag.encode(), op.name.encode(), now + op.ttl))
+
+    def _tagged(self, op: Tagged, now: Micros) -> list[str]:
+        values = (self._space, op.room.name, op.tag.encode(), now)
+        return [name.decode() for (name,) in self._session.execute(TAGGED, values, binary=True).fetchall()]
+
+    def _untag(self, op: Untag, now: Micros) -> None:
+        self._untags.append(op)
+
+    def _publish(self, op: Publish | PublishHint, now: Micros) -> None:
+        wake = Wake(op.channel, op.payload)
+        encode(wake)  # too long: this one's own trouble, and now
+        self._published.append(wake)
+
+    def _publish_hint(self, op: PublishHint, now: Micros) -> None:
+        self._publish(op, now)
+        self._session.execute(HINT, (op.hint, op.count, now + op.life))
+
+    def _take_hint(self, op: TakeHint, now: Micros) -> int:
+        row = self._session.execute(TAKE, {"hint": op.hint, "n": op.n, "now": now}).fetchone()
+        return op.n if row is None else int(row[0])
+
+    def _ping(self, op: Ping, now: Micros) -> Micros:
+        return now
+
+    _handlers: ClassVar[dict[type, Callable[..., Any]]] = {
+        Apply: _apply,
+        Read: _read,
+        Scan: _scan,
+        Tag: _tag,
+        Tagged: _tagged,
+        Untag: _untag,
+        Publish: _publish,
+        PublishHint: _publish_hint,
+        TakeHint: _take_hint,
+        Ping: _ping,
+    }
+
+    def _commit(self) -> None:
+        session, space = self._session, self._space
+        kept = [(*key, doc, until) for key, until in self._written.items() if (doc := self._locked[key]) is not None]
+        gone = [key for key in self._written if self._locked[key] is None]
+        self.committing = True
+        with session.pipeline():
+            if kept:
+                session.execute(WRITE, (*_columns(kept), space))
+            if gone:
+                session.execute(DELETE, (*_columns(gone), space))
+            if self._tags:
+                session.execute(TAG, (space, *_columns(self._tags)))
+            for op in self._untags:
+                names = Bytes([name.encode() for name in op.names])
+                session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
+            session.execute(b"COMMIT")
+            if self._published:
+                notify(session, self._published)
+
+
+def _order(placed: tuple[int, Op[Any]]) -> str:
+    return placed[1].hint if isinstance(placed[1], (TakeHint, PublishHint)) else ""
+
+
+def _key(op: Apply | Read) -> Key:
+    return op.room.name, op.name.encode()
+
+
+def _state(room: Room[Any], name: str, doc: bytes | None) -> Any:
+    return None if doc is None else room.decode_state(name, doc)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[Array]:
+    """Rows as one array per column, for unnest."""
+    return [KINDS[type(column[0])](column) for column in zip(*rows, strict=True)]
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """The first bytes after everything that starts with `prefix`; None: there is no end."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

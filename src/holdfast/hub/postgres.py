@@ -1,0 +1,194 @@
+"""Hints over LISTEN/NOTIFY: one connection of its own hears and tells, on a thread of its own.
+
+Hints leave after the commit, whatever has gathered in one statement: inside the transactions they would serialise
+all commits of the database.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import psycopg
+from psycopg import sql
+
+from holdfast.engine.base import Carrier, Wake, steady
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.notify import decode, notify, wire_channel
+from holdfast.engine.postgres.session import Session
+from holdfast.errors import EngineError, EngineRefused
+from holdfast.hub.base import Hub, unobserved
+
+#: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+#: A silent connection is asked for a sign of life this often.
+PING_EVERY = 5.0
+#: Hints kept while there is no connection; older ones go first. Whoever waits looks by itself in the end.
+BACKLOG = 1000
+
+
+class PostgresHub(Hub):
+    """Keeps one connection alive and tells every listener once after each break."""
+
+    def __init__(
+        self,
+        engine: PostgresEngine,
+        *,
+        inbox: str,
+        carrier: Carrier | None = None,
+        observe: Callable[..., None] = unobserved,
+    ) -> None:
+        super().__init__(observe=observe)
+        self.carrier = carrier
+        self._engine = engine
+        self._inbox = inbox
+        self._start_over()
+        engine.attach(inbox, self._after_commit, self._carry)
+
+    def _start_over(self) -> None:
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._connected = False
+        #: Hints to send, and channels to open (True) or close, in the order they came; the bell calls the thread.
+        self._todo: deque[Wake | tuple[str, bool]] = deque()
+
+    def _after_commit(self, wakes: Sequence[Wake]) -> None:
+        for wake in wakes:
+            if wake.inbox == self._inbox:
+                self.deliver(wake.inbox, wake.payload)
+
+    def _carry(self, wakes: Sequence[Wake]) -> None:
+        with self._lock:
+            self._todo.extend(wakes)
+            while not self._connected and len(self._todo) > BACKLOG:
+                self._todo.popleft()
+            self._ring()
+
+    def _open(self, channel: str) -> None:
+        if self._closed:
+            raise RuntimeError("this hub is closed")
+        if self._connected:
+            self._todo.append((channel, True))
+        self._ring()  # without a connection: `_attend` opens whatever is wanted
+
+    def _close(self, channel: str) -> None:
+        if self._connected:
+            self._todo.append((channel, False))
+            self._ring()
+        else:
+            self._listeners[channel].closed()
+
+    def _ring(self) -> None:
+        """Under the lock."""
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._keep, name="holdfast-hub", daemon=True)
+            self._thread.start()
+        os.eventfd_write(self._bell, 1)
+
+    # ── on the thread ──
+
+    def _keep(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._closed or self._todo:  # a process that tells and ends at once has told nobody yet
+            try:
+                session = self._engine.connect("hub")
+            except EngineError as error:
+                if self._closed:
+                    return
+                if isinstance(error, EngineRefused):  # waiting will not help those who wait now
+                    self._refused(error)
+                self._stopping.wait(random.uniform(pause / 2, pause))
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            try:
+                self._attend(session)
+            except psycopg.Error:
+                pass  # broken: once more from the beginning
+            finally:
+                session.close()
+                with self._lock:
+                    self._connected = False
+                    self._todo = deque(item for item in self._todo if isinstance(item, Wake))
+                    for listener in list(self._listeners.values()):
+                        listener.interrupted()
+                        self._forget_idle(listener)
+                self.observe("interrupted")
+
+    def _refused(self, error: EngineError) -> None:
+        with self._lock:
+            for listener in list(self._listeners.values()):
+                listener.open_failed(error)
+                self._forget_idle(listener)
+
+    def _attend(self, session: Session) -> None:
+        session.add_notify_handler(lambda note: self._heard(note.payload))
+        with self._lock:
+            self._connected = True
+            self._todo.extend((channel, True) for channel in self.wanted())
+        self.observe("subscribed")
+        poll = select.poll()
+        poll.register(session.fileno(), select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
+        os.eventfd_write(self._bell, 1)
+        while not self._closed:
+            ready = [fd for fd, _ in poll.poll(PING_EVERY * 1000)]
+            session.until = steady() + self._engine.address.timeout
+            if not ready:
+                session.execute(b"SELECT 1")
+            if self._bell in ready:
+                os.eventfd_read(self._bell)
+                self._work_off(session)
+            session.pgconn.consume_input()
+            while note := session.pgconn.notifies():
+                self._heard(note.extra.decode(errors="replace"))
+        self._work_off(session)
+
+    def _work_off(self, session: Session) -> None:
+        """In order: what was published before a channel opened is not for its listener. Hints go in one statement."""
+        while self._todo:
+            hints: list[Wake] = []
+            while self._todo and isinstance(self._todo[0], Wake):
+                hints.append(cast("Wake", self._todo.popleft()))
+            if hints:
+                notify(session, hints)
+            elif self._todo:
+                channel, wanted = cast("tuple[str, bool]", self._todo.popleft())
+                self._change(session, channel, wanted)
+
+    def _change(self, session: Session, channel: str, wanted: bool) -> None:
+        verb = sql.SQL("LISTEN {}" if wanted else "UNLISTEN {}")
+        session.execute(verb.format(sql.Identifier(wire_channel(channel))))
+        with self._lock:
+            if listener := self._listeners.get(channel):
+                (listener.opened if wanted else listener.closed)()
+                self._forget_idle(listener)
+
+    def _heard(self, text: str) -> None:
+        if wake := decode(text):
+            self.deliver(wake.inbox, wake.payload)
+        else:
+            self.observe("malformed")  # a stranger's: nobody here is meant
+
+    # ── life ──
+
+    def close(self) -> None:
+        self._closed = True
+        self._stopping.set()
+        self._engine.detach(self._inbox)
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                os.eventfd_write(self._bell, 1)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def after_fork(self) -> None:
+        self._reset()
+        self._start_over()

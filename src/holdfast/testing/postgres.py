@@ -1,0 +1,157 @@
+"""A throw-away PostgreSQL on a free loopback port, run by a user without rights."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Self
+
+import psycopg
+
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.servers import START_WAIT, ServerMissing
+
+#: PostgreSQL refuses to run as root: then the first of these runs it.
+NOBODIES = ("postgres", "nobody")
+DATABASE = "holdfast"
+
+
+def postgres_programs() -> Path:
+    """The folder with initdb and postgres: HOLDFAST_POSTGRES_BIN, PATH, or where Debian keeps them."""
+    if given := os.environ.get("HOLDFAST_POSTGRES_BIN"):
+        return Path(given)
+    if found := shutil.which("initdb"):
+        return Path(found).parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: float(p.parts[-3]))
+    if versions:
+        return versions[-1].parent
+    raise ServerMissing("PostgreSQL's server is not installed; on Debian: apt-get install postgresql")
+
+
+class PostgresServer:
+    """A PostgreSQL of one's own, with everybody on this host let in as `holdfast`."""
+
+    def __init__(self, *, port: int = 0, settings: dict[str, str] | None = None) -> None:
+        self.port = port or lasting_port()
+        # A killed server loses nothing that the system has: only the machine's own crash would need these.
+        self._settings = {"fsync": "off", "full_page_writes": "off", **(settings or {})}
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://holdfast@127.0.0.1:{self.port}/{DATABASE}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
+    def start(self) -> Self:
+        programs = postgres_programs()
+        data = self.folder / "data"
+        fresh = not data.exists()
+        if fresh:
+            self._own(self.folder)
+            command = [str(programs / "initdb"), "-D", str(data), "-U", "holdfast", "-A", "trust", "-E", "UTF8"]
+            command += ["--locale=C", "--no-sync"]
+            with (self.folder / "log").open("ab") as log:
+                if self._run(command, log).wait():
+                    raise RuntimeError(f"initdb failed:\n{self._said()}")
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": "300",
+            "shared_buffers": "32MB",
+            **self._settings,
+        }
+        command = [str(programs / "postgres"), "-D", str(data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = self._run(command, log)
+        self._await(fresh)
+        return self
+
+    def _await(self, fresh: bool) -> None:
+        deadline = time.monotonic() + START_WAIT * 2
+        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
+            try:
+                with psycopg.connect(self.admin_url, autocommit=True, connect_timeout=2) as admin:
+                    if fresh:
+                        admin.execute(f"CREATE DATABASE {DATABASE}".encode())
+                return
+            except psycopg.OperationalError:
+                time.sleep(0.03)
+        said = self._said()
+        self.stop()
+        raise RuntimeError(f"postgres did not start:\n{said}")
+
+    def _said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-2000:]
+
+    @property
+    def admin_url(self) -> str:
+        return f"postgresql://holdfast@127.0.0.1:{self.port}/postgres"
+
+    def _run(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        if user := self._nobody():
+            group = pwd.getpwnam(user).pw_gid
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.folder, user=user, group=group, extra_groups=[]
+            )
+        return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+
+    def _own(self, folder: Path) -> None:
+        if user := self._nobody():
+            shutil.chown(folder, user)
+
+    @staticmethod
+    def _nobody() -> str:
+        if os.geteuid() != 0:
+            return ""
+        known = {entry.pw_name for entry in pwd.getpwall()}
+        return next(name for name in NOBODIES if name in known)
+
+    def kill(self) -> None:
+        """Kill -9 the postmaster; its children notice and end."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def restart(self, *, fast: bool = False) -> None:
+        """Stopped (killed, or `fast`: told to end) and started again on the same port."""
+        self._end(signal.SIGINT if fast else signal.SIGKILL)
+        self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        process.wait()
+        pid_file = self.folder / "data" / "postmaster.pid"
+        pid_file.unlink(missing_ok=True)  # a killed one leaves it behind
+
+    def stop(self) -> None:
+        """Safe twice."""
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
