@@ -1,4 +1,4 @@
-"""Lua, SQL and a model of three lines give the same answers to the same announcements and takes."""
+"""Lua, both SQL engines and a model of three lines give the same answers to the same announcements and takes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.app import open_engine
 from holdfast.engine.base import PublishHint, TakeHint
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.address import parse
-from holdfast.engine.sqlite import SqliteEngine
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.postgres]
 LIFE = 60_000_000
 HINTS = st.integers(0, 2)
 STEPS = st.lists(
@@ -26,8 +24,8 @@ STEPS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def engines(holdfast_redis):
-    found = [SqliteEngine(":memory:"), RedisEngine(parse(holdfast_redis.url))]
+def engines(holdfast_redis, holdfast_postgres):
+    found = [open_engine(url, "test") for url in ("memory://", holdfast_redis.url, holdfast_postgres.url)]
     yield found
     for engine in found:
         engine.close_blocking()
@@ -43,9 +41,9 @@ def test_every_engine_counts_alike(engines, steps):
         if verb == "publish":
             left[nth] = number
             answers = [engine.apply(PublishHint(hint, number, LIFE, f"{run}:sched", "x")) for engine in engines]
-            assert answers == [None, None]
+            assert answers == [None, None, None]
             continue
         expected = min(number, left.get(nth, number))
         if nth in left:
             left[nth] -= expected
-        assert [engine.apply(TakeHint(hint, number, LIFE)) for engine in engines] == [expected, expected]
+        assert [engine.apply(TakeHint(hint, number, LIFE)) for engine in engines] == [expected] * 3
