@@ -103,7 +103,7 @@ def hub_carrier(given: object, engine: Engine) -> Engine:
         )
     if isinstance(given, str):
         return open_engine(given, engine.namespace)
-    if (type(given).__module__ or "").partition(".")[0] in ("redis", "valkey"):
+    if {kind.__module__.partition(".")[0] for kind in type(given).__mro__} & {"redis", "valkey"}:
         from holdfast.engine.redis import RedisEngine
         from holdfast.engine.redis.client import address_of
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast import inputs
 from holdfast.core import Core
-from holdfast.engine.base import Op
+from holdfast.engine.base import Op, steady
 from holdfast.errors import Closed, ConfigError, EngineError, EngineUnavailable
 from holdfast.flow import Latch, count_once
 from holdfast.hub import wire
@@ -62,14 +63,17 @@ class Tuning(Generic[M]):
 
 
 class Ear(Generic[M]):
-    """What both APIs' listeners share: a bounded buffer between the hub's thread and the reader."""
+    """What both APIs' listeners share: a bounded buffer between the hub's thread and whoever reads. Several tasks or
+    threads may read from one; each message goes to one of them.
+    """
 
     def __init__(self, core: Core, *tunings: Tuning[M], buffer: int = BUFFER) -> None:
         self._core = core
         self._tunings = tunings
         self._messages: deque[M] = deque()
         self._buffer = buffer
-        self._latch: Latch | None = None
+        #: Those who wait for a message now.
+        self._waiting: set[Latch] = set()
         self._subscriptions: list[Subscription] = []
 
     def _heard(self, tuning: Tuning[M], payload: str | None) -> None:
@@ -93,15 +97,14 @@ class Ear(Generic[M]):
         self.wake()
 
     def wake(self) -> None:
-        if self._latch is not None:
-            self._latch.set()
+        for latch in list(self._waiting):
+            latch.set()
 
     async def _open(self) -> None:
         core = self._core
         core.check_open()
         if self._subscriptions:
             raise ConfigError("this listener is entered already; make another with listen()")
-        self._latch = core.port.latch()
         self._messages.clear()
         core.sleepers.add(self)
         try:
@@ -124,23 +127,35 @@ class Ear(Generic[M]):
             raise EngineUnavailable(f"channel {tuning.channel!r} could not be opened within {OPEN_WAIT:g} s")
 
     async def _next(self, timeout: float | None) -> M | None:
-        if self._latch is None or not self._subscriptions:
+        core, messages = self._core, self._messages
+        if not self._subscriptions:
             raise ConfigError("enter the listener first: async with hf.hub.listen(channel) as messages")
-        if not self._messages:
-            self._latch.clear()
-            if not self._messages and not self._core.closed:
-                await self._core.port.park(self._latch, timeout)
-        if self._messages:
-            return self._messages.popleft()
-        if self._core.closed:
-            raise Closed("this Holdfast is closed; nobody will be heard here any more")
-        return None
+        until = None if timeout is None else steady() + timeout
+        left = timeout
+        while True:
+            with suppress(IndexError):  # empty, or another reader was quicker
+                return messages.popleft()
+            if core.closed or not self._subscriptions:
+                raise Closed("this listener was left, or its Holdfast closed; nothing will be heard here any more")
+            if left is not None and left < 0:
+                return None
+            latch = core.port.latch()
+            self._waiting.add(latch)
+            try:
+                # Written first, looked at second, here and in `_heard`: one of the two sees the other.
+                if not messages and not core.closed:
+                    await core.port.park(latch, left)
+            finally:
+                self._waiting.discard(latch)
+            if until is not None:
+                left = until - steady()
 
     def _close(self) -> None:
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
         self._core.sleepers.discard(self)
+        self.wake()
 
 
 def plain(channels: Iterable[str]) -> list[Tuning[Message]]:

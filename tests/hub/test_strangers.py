@@ -23,7 +23,7 @@ BYTES = [
     b"not-a-uuid:resize",
     b"",
     b"x" * 10_000,
-    b"y" * 20_000_000,
+    b"y" * 2_000_000,  # above some 32 MB at once the server itself hangs up on its subscribers
     HINT.encode() + b":" + b"t" * 5000,
 ]
 
@@ -194,3 +194,36 @@ def test_a_listener_is_entered_once_at_a_time_and_may_be_entered_again(engine_ur
         assert message is not None
         assert message.payload == "again"
     assert eventually(lambda: hf.hub.states() == {})
+
+
+def test_several_readers_of_one_listener_share_its_messages(engine_url, namespace):
+    async def main():
+        async with Holdfast(engine_url, namespace=namespace) as hf, hf.hub.listen("news") as messages:
+            readers = [asyncio.create_task(messages.next(timeout=10)) for _ in range(5)]
+            await asyncio.sleep(0)  # they wait
+            for i in range(5):
+                await hf.hub.publish("news", str(i))
+            heard = [m.payload for m in await asyncio.gather(*readers) if m]
+            assert sorted(heard) == ["0", "1", "2", "3", "4"]
+
+    asyncio.run(main())
+
+
+def test_who_waits_on_a_listener_that_is_left_is_told(engine_url, namespace):
+    from holdfast import Closed
+
+    async def main():
+        async with Holdfast(engine_url, namespace=namespace) as hf:
+            async with hf.hub.listen("news") as messages:
+                waiting = asyncio.create_task(messages.next())
+                await asyncio.sleep(0)
+            with pytest.raises(Closed):
+                await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(main())
+
+
+def test_nothing_comes_in_time_is_none(engine_url, connect):
+    hf = connect(engine_url)
+    with hf.hub.listen("news") as messages:
+        assert [messages.next(timeout=seconds) for seconds in (0, 0.01)] == [None, None]

@@ -15,13 +15,13 @@ UNKNOWN = ("credential_provider", "path", "ssl_certfile", "ssl_keyfile", "ssl_ca
 
 def address_of(client: Any) -> tuple[Address, ssl.SSLContext | None]:
     """The server, and how to trust it. Raises ConfigError for a client that is more than an address."""
-    kind = type(client).__name__
-    if kind not in ("Redis", "StrictRedis", "Valkey", "StrictValkey"):
-        raise ConfigError(f"a {kind} is not one server; pass a URL instead")
-    options = client.connection_pool.connection_kwargs
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or "Sentinel" in type(pool).__name__:
+        raise ConfigError(f"this {type(client).__name__} is not one server; pass a URL instead")
+    options = pool.connection_kwargs
     if odd := [name for name in UNKNOWN if options.get(name)]:
         raise ConfigError(f"this client uses {', '.join(odd)}, which cannot be taken over; pass a URL instead")
-    tls = "SSL" in client.connection_pool.connection_class.__name__
+    tls = "SSL" in pool.connection_class.__name__
     address = Address(
         host=options.get("host") or "127.0.0.1",
         port=int(options.get("port") or 6379),
