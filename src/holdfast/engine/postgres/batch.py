@@ -17,9 +17,13 @@ from holdfast.engine.postgres.session import Session
 
 HOUR = 3_600_000_000
 
+#: What is there is not inserted again, although that would do no harm: it would wait for whoever changes the row.
 INSERT = b"""
 INSERT INTO holdfast_state (space, room, name)
-SELECT %s, wanted.room, wanted.name FROM unnest(%b::text[], %b::bytea[]) AS wanted (room, name)
+SELECT %(space)s, wanted.room, wanted.name FROM unnest(%(rooms)b::text[], %(names)b::bytea[]) AS wanted (room, name)
+WHERE NOT EXISTS (
+    SELECT FROM holdfast_state state
+    WHERE state.space = %(space)s AND state.room = wanted.room AND state.name = wanted.name)
 ON CONFLICT DO NOTHING
 """
 LOOK = b"""
@@ -49,12 +53,9 @@ ON CONFLICT (space, room, tag, name) DO UPDATE SET keep_until = greatest(known.k
 """
 TAGGED = b"SELECT name FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND keep_until > %s ORDER BY name"
 UNTAG = b"DELETE FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND name = ANY(%b::bytea[])"
-SCAN = b"""
-SELECT name FROM holdfast_state
-WHERE space = %s AND room = %s AND name >= %b AND name < coalesce(%b::bytea, name || '\\x00'::bytea)
-    AND keep_until >= %s
-ORDER BY name
-"""
+SCAN_FROM = b"SELECT name FROM holdfast_state WHERE space = %s AND room = %s AND keep_until >= %s AND name >= %b"
+SCAN = SCAN_FROM + b" AND name < %b"
+ORDER = b" ORDER BY name"
 
 Key = tuple[str, bytes]
 
@@ -75,6 +76,8 @@ class Batch:
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
         self.wakes: list[Wake] = []
+        #: The server's clock, read while the names were ours.
+        self.now: Micros = 0
         #: True from the moment at which the COMMIT is on its way.
         self.committing = False
 
@@ -93,7 +96,7 @@ class Batch:
         with session.pipeline():
             session.execute(b"BEGIN")
             if names:
-                session.execute(INSERT, (space, *names))
+                session.execute(INSERT, {"space": space, "rooms": names[0], "names": names[1]})
                 locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)
             if reads:
                 looked = session.execute(LOOK, (*reads, space), binary=True)
@@ -103,7 +106,8 @@ class Batch:
         if looked is not None:
             self._seen = {(room, name): doc for room, name, doc in looked.fetchall()}
         ((now,),) = clock.fetchall()
-        return int(now) if self._test_now is None else self._test_now
+        self.now = int(now) if self._test_now is None else self._test_now
+        return self.now
 
     def _carry_out(self, op: Op[Any], now: Micros) -> Any:
         try:
@@ -130,8 +134,10 @@ class Batch:
 
     def _scan(self, op: Scan, now: Micros) -> list[str]:
         prefix = op.prefix.encode()
-        values = (self._space, op.room.name, prefix, _after(prefix), now)
-        return [name.decode() for (name,) in self._session.execute(SCAN, values, binary=True).fetchall()]
+        end = _after(prefix)
+        values = (self._space, op.room.name, now, prefix, *([] if end is None else [end]))
+        statement = (SCAN_FROM if end is None else SCAN) + ORDER
+        return [name.decode() for (name,) in self._session.execute(statement, values, binary=True).fetchall()]
 
     def _tag(self, op: Tag, now: Micros) -> None:
         self._tags.append((op.room.name, op.tag.encode(), op.name.encode(), now + op.ttl))
