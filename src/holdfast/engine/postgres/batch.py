@@ -72,6 +72,8 @@ class Batch:
         #: The records of the names that are ours now, and of those only looked at.
         self._locked: dict[Key, bytes | None] = {}
         self._seen: dict[Key, bytes | None] = {}
+        #: Records read once, for all commands on a name.
+        self._states: dict[Key, Any] = {}
         self._written: dict[Key, Micros] = {}
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
@@ -121,9 +123,12 @@ class Batch:
         key = _key(op)
         if key not in self._locked:
             return LATER
-        step = op.room.step(_state(op.room, op.name, self._locked[key]), op.command, now)
+        if key not in self._states:
+            self._states[key] = _state(op.room, op.name, self._locked[key])
+        step = op.room.step(self._states[key], op.command, now)
         if step.write:
             self._locked[key] = None if step.state is None else op.room.encode(step.state)
+            self._states[key] = step.state
             self._written[key] = -(-step.keep_until // HOUR) * HOUR
         self.wakes += step.wakes
         return step.reply
@@ -170,6 +175,7 @@ class Batch:
         session, space = self._session, self._space
         kept = [(*key, doc, until) for key, until in self._written.items() if (doc := self._locked[key]) is not None]
         gone = [key for key in self._written if self._locked[key] is None]
+        session.check_time()  # what was not sent cannot have an unknown outcome
         self.committing = True
         with session.pipeline():
             if kept:

@@ -26,6 +26,8 @@ SETTINGS = {
     "lock_timeout": str(LOCK_TIMEOUT),
     # A snapshot from before a lock was waited for would show old records.
     "default_transaction_isolation": r"read\ committed",
+    # Everything goes by a key: a plan made while a table was small or unknown must not scan it once it is large.
+    "enable_seqscan": "off",
 }
 #: The oldest server with everything the statements use.
 OLDEST = 140_000
@@ -46,6 +48,7 @@ REFUSALS = (
     "no password supplied",
     "does not exist",
     "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
     "permission denied for database",
     "is not permitted to log in",
 )
@@ -58,10 +61,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     until = float("inf")
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        left = self.until - steady()
-        if left <= 0:
-            self.pgconn.finish()
-            raise pg.OperationalError("no answer in time")
+        left = self.check_time()
         if left != float("inf"):
             timeout = left if timeout is None else min(timeout, left)
         try:
@@ -69,6 +69,14 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         except pg._WaitTimeout:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - it has no other name
             self.pgconn.finish()  # whatever comes now answers something else
             raise pg.OperationalError("no answer in time") from None
+
+    def check_time(self) -> float:
+        """The seconds left. Raises when there are none, and gives the connection up."""
+        left = self.until - steady()
+        if left <= 0:
+            self.pgconn.finish()
+            raise pg.OperationalError("no answer in time")
+        return left
 
 
 def connect(address: Address, name: str) -> Session:
