@@ -146,7 +146,9 @@ def test_a_deadlock_over_tags_is_tried_again(engine, sitter):
     lane._session.execute("SET lock_timeout = 0")
     lane._session.execute("SET deadlock_timeout = '50ms'")
     answers = []
-    thread = threading.Thread(target=lambda: answers.extend(engine.apply_many([Tag(GATE, t, "n", MINUTE) for t in "ab"])))
+    thread = threading.Thread(
+        target=lambda: answers.extend(engine.apply_many([Tag(GATE, t, "n", MINUTE) for t in "ab"]))
+    )
     thread.start()
     try:
         sitter.execute(lock, (engine.namespace, b"a"))

@@ -16,7 +16,9 @@ from holdfast.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
 
-GRANTS = "GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_state, holdfast_tag TO {0}; GRANT SELECT ON holdfast_meta TO {0}"
+GRANTS = (
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_state, holdfast_tag TO {0}; GRANT SELECT ON holdfast_meta TO {0}"
+)
 
 
 def reach(url):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import psycopg
 import pytest
@@ -62,8 +63,6 @@ def test_whoever_migrates_is_waited_for(database):
         other.execute("SELECT pg_advisory_xact_lock(%s)", (schema.LOCK,))
         other.execute(schema.as_sql().replace("BEGIN;", "").replace("COMMIT;", ""))
         other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
-        import threading
-
         threading.Timer(0.5, other.commit).start()
         schema.upgrade(session, "here")
         assert schema.version(session) == schema.latest()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -126,10 +127,23 @@ class PostgresServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        """Stop the server and everybody's backend: connections stay open, nobody answers."""
+        for pid in self._family():
+            self._signal(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        for pid in self._family():
+            self._signal(pid, signal.SIGCONT)
+
+    def _family(self) -> list[int]:
+        """The server's processes, the first of them in front."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [self.pid, *(int(pid) for pid in children.read_text().split())]
+
+    @staticmethod
+    def _signal(pid: int, how: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # backends come and go
+            os.kill(pid, how)
 
     def restart(self, *, fast: bool = False) -> None:
         """Stopped (killed, or `fast`: told to end) and started again on the same port."""
@@ -137,11 +151,18 @@ class PostgresServer:
         self.start()
 
     def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
+        if self._process is None:
             return
+        family = self._family() if self._process.poll() is None else []
+        process, self._process = self._process, None
         process.send_signal(how)
+        process.send_signal(signal.SIGCONT)  # who was stopped cannot end
         process.wait()
+        deadline = time.monotonic() + START_WAIT
+        for pid in family:  # a new server waits for the old one's backends; so does the folder's end
+            self._signal(pid, signal.SIGCONT)
+            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+                time.sleep(0.005)
         pid_file = self.folder / "data" / "postmaster.pid"
         pid_file.unlink(missing_ok=True)  # a killed one leaves it behind
 

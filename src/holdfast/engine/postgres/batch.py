@@ -85,9 +85,22 @@ class Batch:
 
     def run(self) -> list[Any]:
         """Results or exceptions, in order; LATER for what somebody else holds. Raises psycopg's errors."""
-        now = self._begin()
-        results = [self._carry_out(op, now) for op in self._ops]
-        self._commit()
+        results: list[Any] = []
+        failed: psycopg.Error | None = None
+        try:
+            # One pipeline to the end. Leaving it inside the transaction would send a flush after the sync, and that
+            # stops the clock by which the server ends a session that stands still.
+            with self._session.pipeline() as self._pipeline:
+                try:
+                    now = self._begin()
+                    results = [self._carry_out(op, now) for op in self._ops]
+                    self._commit()
+                except psycopg.Error as error:  # here, or psycopg logs what leaving makes of it
+                    failed = error
+        except psycopg.Error as error:
+            failed = failed or error
+        if failed is not None:
+            raise failed
         return results
 
     def _begin(self) -> Micros:
@@ -95,14 +108,14 @@ class Batch:
         names = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Apply)}))
         reads = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Read)}))
         locked = looked = None
-        with session.pipeline():
-            session.execute(b"BEGIN")
-            if names:
-                session.execute(INSERT, {"space": space, "rooms": names[0], "names": names[1]})
-                locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)
-            if reads:
-                looked = session.execute(LOOK, (*reads, space), binary=True)
-            clock = session.execute(CLOCK, binary=True)
+        session.execute(b"BEGIN")
+        if names:
+            session.execute(INSERT, {"space": space, "rooms": names[0], "names": names[1]})
+            locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)
+        if reads:
+            looked = session.execute(LOOK, (*reads, space), binary=True)
+        clock = session.execute(CLOCK, binary=True)
+        self._pipeline.sync()
         if locked is not None:
             self._locked = {(room, name): doc for room, name, doc in locked.fetchall()}
         if looked is not None:
@@ -142,14 +155,19 @@ class Batch:
         end = _after(prefix)
         values = (self._space, op.room.name, now, prefix, *([] if end is None else [end]))
         statement = (SCAN_FROM if end is None else SCAN) + ORDER
-        return [name.decode() for (name,) in self._session.execute(statement, values, binary=True).fetchall()]
+        return self._names(statement, values)
 
     def _tag(self, op: Tag, now: Micros) -> None:
         self._tags.append((op.room.name, op.tag.encode(), op.name.encode(), now + op.ttl))
 
     def _tagged(self, op: Tagged, now: Micros) -> list[str]:
         values = (self._space, op.room.name, op.tag.encode(), now)
-        return [name.decode() for (name,) in self._session.execute(TAGGED, values, binary=True).fetchall()]
+        return self._names(TAGGED, values)
+
+    def _names(self, statement: bytes, values: tuple[Any, ...]) -> list[str]:
+        found = self._session.execute(statement, values, binary=True)
+        self._pipeline.sync()
+        return [name.decode() for (name,) in found.fetchall()]
 
     def _untag(self, op: Untag, now: Micros) -> None:
         self._untags.append(op)
@@ -175,19 +193,18 @@ class Batch:
         session, space = self._session, self._space
         kept = [(*key, doc, until) for key, until in self._written.items() if (doc := self._locked[key]) is not None]
         gone = [key for key in self._written if self._locked[key] is None]
-        session.check_time()  # what was not sent cannot have an unknown outcome
+        session.check()  # what was not sent cannot have an unknown outcome
         self.committing = True
-        with session.pipeline():
-            if kept:
-                session.execute(WRITE, (*_columns(kept), space))
-            if gone:
-                session.execute(DELETE, (*_columns(gone), space))
-            if self._tags:
-                session.execute(TAG, (space, *_columns(self._tags)))
-            for op in self._untags:
-                names = [name.encode() for name in op.names]
-                session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
-            session.execute(b"COMMIT")
+        if kept:
+            session.execute(WRITE, (*_columns(kept), space))
+        if gone:
+            session.execute(DELETE, (*_columns(gone), space))
+        if self._tags:
+            session.execute(TAG, (space, *_columns(self._tags)))
+        for op in self._untags:
+            names = [name.encode() for name in op.names]
+            session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
+        session.execute(b"COMMIT")
 
 
 def _key(op: Apply | Read) -> Key:

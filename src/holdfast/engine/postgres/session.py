@@ -24,6 +24,10 @@ SETTINGS = {
     "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION),
     "idle_session_timeout": "0",
     "lock_timeout": str(LOCK_TIMEOUT),
+    # A host that vanished holds its rows until the server asks after it; by default in two hours.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
     # A snapshot from before a lock was waited for would show old records.
     "default_transaction_isolation": r"read\ committed",
     # Everything goes by a key: a plan made while a table was small or unknown must not scan it once it is large.
@@ -69,6 +73,12 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         except pg._WaitTimeout:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - it has no other name
             self.pgconn.finish()  # whatever comes now answers something else
             raise pg.OperationalError("no answer in time") from None
+
+    def check(self) -> None:
+        """Raises when the time is over, or the server has said goodbye: nothing needs to be sent then."""
+        self.check_time()
+        for _ in ("its last words", "the end"):
+            self.pgconn.consume_input()
 
     def check_time(self) -> float:
         """The seconds left. Raises when there are none, and gives the connection up."""
