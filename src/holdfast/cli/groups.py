@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import locks, run_locked
+from holdfast.cli import locks, migrate, run_locked
 
 #: `holdfast NAME VERB …`
 GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app),)
@@ -16,5 +16,6 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app),)
 def register(app: typer.Typer) -> None:
     """Hang every command and group under the root."""
     app.command("lock")(run_locked.lock)
+    app.command("migrate")(migrate.migrate)
     for name, group in GROUPS:
         app.add_typer(group, name=name)

@@ -170,8 +170,7 @@ class PostgresHub(Hub):
         self._observe("subscribed")
         poll = select.poll()
         poll.register(session.fileno(), select.POLLIN)
-        assert self._bell is not None  # until this thread ends
-        bell = self._bell[1]
+        _, bell = cast("tuple[socket.socket, socket.socket]", self._bell)  # it hangs until this thread ends
         poll.register(bell, select.POLLIN)
         self._work_off(session)
         while not self._closed:
