@@ -141,6 +141,14 @@ class PostgresServer:
         return [self.pid, *(int(pid) for pid in children.read_text().split())]
 
     @staticmethod
+    def _lives(pid: int) -> bool:
+        """Not gone, and not a zombie, which nobody in a small container may collect."""
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    @staticmethod
     def _signal(pid: int, how: signal.Signals) -> None:
         with suppress(ProcessLookupError):  # backends come and go
             os.kill(pid, how)
@@ -161,7 +169,7 @@ class PostgresServer:
         deadline = time.monotonic() + START_WAIT
         for pid in family:  # a new server waits for the old one's backends; so does the folder's end
             self._signal(pid, signal.SIGCONT)
-            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            while self._lives(pid) and time.monotonic() < deadline:
                 time.sleep(0.005)
         pid_file = self.folder / "data" / "postmaster.pid"
         pid_file.unlink(missing_ok=True)  # a killed one leaves it behind
