@@ -88,6 +88,43 @@ def test_a_connection_that_breaks_before_the_commit_is_replaced_unnoticed(engine
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
 
+def test_nobody_else_gets_a_name_while_a_commit_for_it_is_on_its_way(engine, proxy, truth):
+    proxy.once("hold", b"COMMIT")
+    (answer,) = engine.apply_many([acquire(engine, ticket="zombie")])
+    assert isinstance(answer, OutcomeUnknown)
+    (answer,) = truth.apply_many([acquire(truth, ticket="fresh")])
+    assert isinstance(answer, EngineUnavailable)
+    proxy.cut_all()  # what was held is lost, and the server knows that nobody is there
+    assert isinstance(truth.apply(acquire(truth, ticket="fresh")), Granted)
+    assert [holder.ticket for holder in truth.apply(Read(GATE, "x")).state.holders] == ["fresh"]
+
+
+def test_a_commit_that_comes_late_acts_once(engine, proxy, truth):
+    proxy.once("hold", b"COMMIT")
+    (answer,) = engine.apply_many([acquire(engine, ticket="late")])
+    assert isinstance(answer, OutcomeUnknown)
+    proxy.deliver_held(timeout=1)
+    again = engine.apply(acquire(engine, ticket="late"))
+    (holder,) = truth.apply(Read(GATE, "x")).state.holders
+    assert (holder.ticket, holder.fence) == ("late", again.fence)
+
+
+def test_a_commit_that_the_server_turns_into_a_rollback_did_not_happen(engine, monkeypatch):
+    """Nobody here leaves a failed statement unnoticed; if one did, its COMMIT would be answered without an error."""
+    commit = batch.Batch._commit
+
+    def fail_first(self):
+        self._session.execute("SELECT 1/0")
+        with pytest.raises(pg.DivisionByZero):
+            self._pipeline.sync()
+        commit(self)
+
+    monkeypatch.setattr(batch.Batch, "_commit", fail_first)
+    (answer,) = engine.apply_many([Ping()])  # writes nothing, so nothing but the COMMIT follows
+    assert isinstance(answer, EngineUnavailable)
+    assert "rolled" in str(answer)
+
+
 def test_time_that_runs_out_before_the_commit_is_sent_is_unavailable(engine, truth, monkeypatch):
     commit = batch.Batch._commit
 

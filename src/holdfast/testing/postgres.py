@@ -166,11 +166,14 @@ class PostgresServer:
         process.send_signal(how)
         process.send_signal(signal.SIGCONT)  # who was stopped cannot end
         process.wait()
-        deadline = time.monotonic() + START_WAIT
-        for pid in family:  # a new server waits for the old one's backends; so does the folder's end
+        for pid in family:
             self._signal(pid, signal.SIGCONT)
-            while self._lives(pid) and time.monotonic() < deadline:
-                time.sleep(0.005)
+        # Two servers on one folder would ruin it: the old one's backends must be gone.
+        deadline = time.monotonic() + START_WAIT
+        while any(self._lives(pid) for pid in family):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the server has ended, its backends have not")
+            time.sleep(0.005)
         pid_file = self.folder / "data" / "postmaster.pid"
         pid_file.unlink(missing_ok=True)  # a killed one leaves it behind
 

@@ -80,6 +80,7 @@ class Batch:
         self.wakes: list[Wake] = []
         #: The server's clock, read while the names were ours.
         self.now: Micros = 0
+        self._committed: psycopg.Cursor[Any] | None = None
         #: True from the moment at which the COMMIT is on its way.
         self.committing = False
 
@@ -101,6 +102,9 @@ class Batch:
             failed = failed or error
         if failed is not None:
             raise failed
+        if self._committed is None or self._committed.statusmessage != "COMMIT":
+            self.committing = False  # a failed transaction ends so without an error
+            raise psycopg.OperationalError("the server rolled the transaction back")
         return results
 
     def _begin(self) -> Micros:
@@ -204,7 +208,7 @@ class Batch:
         for op in self._untags:
             names = [name.encode() for name in op.names]
             session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
-        session.execute(b"COMMIT")
+        self._committed = session.execute(b"COMMIT")
 
 
 def _key(op: Apply | Read) -> Key:
