@@ -3,6 +3,7 @@
 import sqlite3
 
 import msgspec
+import psycopg
 import pytest
 
 import holdfast
@@ -25,7 +26,13 @@ DAMAGED = {
 }
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ]
+)
 def damaged(request, tmp_path, name):
     """A Holdfast, and a way to overwrite the record of `name`."""
     if request.param == "sqlite":
@@ -36,6 +43,12 @@ def damaged(request, tmp_path, name):
             with sqlite3.connect(path) as db:
                 db.execute("UPDATE holdfast_state SET doc = ? WHERE name = ?", (raw, name))
             db.close()
+    elif request.param == "postgres":
+        url = request.getfixturevalue("holdfast_postgres").url
+
+        def overwrite(raw):
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute("UPDATE holdfast_state SET doc = %s WHERE name = %s", (raw, name.encode()))
     else:
         url = request.getfixturevalue("holdfast_redis").url
 

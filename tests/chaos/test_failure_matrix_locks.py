@@ -14,6 +14,7 @@ import holdfast.sync
 from holdfast.engine.base import steady
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
+from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.register import Register
 from holdfast.testing.servers import RedisServer
@@ -40,10 +41,27 @@ def server():
         server.stop()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture
+def postgres():
+    server = PostgresServer()
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ]
+)
 def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/matrix.db"
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres").url
     return request.getfixturevalue("server").url
 
 
@@ -89,13 +107,31 @@ def test_engine_down_locks_fail_closed_on_sqlite(tmp_path):
             pass
 
 
-@pytest.mark.redis
-def test_partition_the_fence_refuses_the_stale_holder(server, tmp_path):
+@pytest.mark.postgres
+def test_engine_down_locks_fail_closed_on_postgres(postgres):
+    with holdfast.sync.Holdfast(postgres.url, profile=holdfast.MAX_AVAILABILITY) as hf:
+        hf.lock("x").acquire(wait=0).release()
+        postgres.kill()
+        ran = []
+        with pytest.raises(holdfast.EngineError), hf.lock("x", wait=1):
+            ran.append("unprotected")
+        with pytest.raises(holdfast.EngineUnavailable):
+            hf.lock("x").try_acquire()
+        assert not ran
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("server", marks=pytest.mark.redis), pytest.param("postgres", marks=pytest.mark.postgres)],
+    ids=["redis", "postgres"],
+)
+def test_partition_the_fence_refuses_the_stale_holder(kind, request, tmp_path):
     """Cut off from the server a holder learns that its lease is lost; if it writes all the same, the fence is old."""
+    server = request.getfixturevalue(kind)
     register = Register(tmp_path, "x")
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.url + "?timeout=0.3") as cut_off,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=0.3") as cut_off,
         holdfast.sync.Holdfast(server.url) as hf,
     ):
         stale = cut_off.lock("x", ttl=1).acquire(wait=0)
@@ -175,6 +211,18 @@ def test_engine_restart_with_aof_locks_survive():
             assert eventually(lambda: not other.locks.inspect("x").held)
     finally:
         server.stop()
+
+
+@pytest.mark.postgres
+def test_engine_restart_on_postgres_locks_survive(postgres):
+    with holdfast.sync.Holdfast(postgres.url) as hf, holdfast.sync.Holdfast(postgres.url) as other:
+        lease = hf.lock("x", ttl=30).acquire(wait=0)
+        postgres.restart()
+        with pytest.raises(holdfast.LockHeld):
+            other.lock("x").acquire(wait=0)
+        lease.renew()
+        assert not lease.release().idempotent
+        assert eventually(lambda: not other.locks.inspect("x").held)
 
 
 def test_engine_restart_means_nothing_to_sqlite(tmp_path):

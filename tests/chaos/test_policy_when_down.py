@@ -13,9 +13,11 @@ from holdfast.testing.waiting import eventually
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
-@pytest.fixture
-def nowhere():
-    return f"redis://127.0.0.1:{lasting_port()}/0"
+@pytest.fixture(
+    params=["redis://127.0.0.1:{}/0", "postgresql://holdfast@127.0.0.1:{}/holdfast"], ids=["redis", "postgres"]
+)
+def nowhere(request):
+    return request.param.format(lasting_port())
 
 
 @pytest.mark.slow
@@ -109,8 +111,8 @@ def test_a_closed_holdfast_says_so(holdfast_redis, name):
 
 
 @pytest.mark.parametrize("wait", [0, 1])
-def test_an_async_holdfast_belongs_to_its_first_loop(holdfast_redis, tmp_path, name, wait):
-    for url in (holdfast_redis.url, f"sqlite:///{tmp_path}/a.db"):
+def test_an_async_holdfast_belongs_to_its_first_loop(holdfast_redis, holdfast_postgres, tmp_path, name, wait):
+    for url in (holdfast_redis.url, holdfast_postgres.url, f"sqlite:///{tmp_path}/a.db"):
         with asyncio.Runner() as runner:
             hf = holdfast.Holdfast(url)
             runner.run(hf.open())

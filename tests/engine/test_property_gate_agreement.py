@@ -8,7 +8,10 @@ import pytest
 from gate_scripts import BASE, INBOXES, Model, Moment, play, replay, scripts
 from hypothesis import HealthCheck, given, settings
 
-from holdfast.engine.base import Apply, Op, Read
+from holdfast.engine.base import Apply, Op, Ping, Read
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse as parse_postgres
+from holdfast.engine.postgres.batch import HOUR
 from holdfast.engine.redis import RedisEngine, keys
 from holdfast.engine.redis.address import parse
 from holdfast.engine.redis.blocking_link import BlockingLink
@@ -26,6 +29,9 @@ THOROUGH = settings(
     derandomize=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+
+#: Each command is two trips to the server and a commit: a quarter of the examples takes as long as the others.
+ON_A_SERVER = settings(THOROUGH, max_examples=500)
 
 
 class Clock:
@@ -95,6 +101,45 @@ class OnSqlite:
         return answer
 
 
+class OnPostgres:
+    """The SQL engine on a server, driven one command at a time."""
+
+    def __init__(self, url: str) -> None:
+        self.now = 0
+        self.engine = PostgresEngine(parse_postgres(url), namespace="property", clock=lambda: self.now)
+        self.engine.apply(Ping())
+        self.wakes = []
+        self.engine.attach("test", self.wakes.extend)
+
+    def run(self, history: list[Moment]) -> list[Moment]:
+        lane, _ = self.engine._lanes
+        lane._session.execute("DELETE FROM holdfast_state WHERE space = 'property'")
+        told = []
+        for moment in history:
+            self.now = moment.now
+            self.wakes.clear()
+            if moment.command is None:
+                lane.sweep()
+                answers = [None, *self.engine.apply_many([Read(GATE, NAME)])]
+            else:
+                answers = self.engine.apply_many([Apply(GATE, NAME, moment.command), Read(GATE, NAME)])
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            reply, reading = answers
+            told.append(Moment(reading.now, moment.command, reply, reading.state, tuple(self.wakes)))
+        return told
+
+
+class Hourly(Model):
+    """The machine on PostgreSQL, which keeps a row to the end of the hour."""
+
+    def apply(self, command, now):
+        moment = super().apply(command, now)
+        self.keep_until = -(-self.keep_until // HOUR) * HOUR
+        return moment
+
+
 class OnRedis:
     """The Lua scripts, a whole history in one trip where no row is removed in between."""
 
@@ -156,6 +201,13 @@ def on_sqlite():
 
 
 @pytest.fixture(scope="module")
+def on_postgres(holdfast_postgres):
+    side = OnPostgres(holdfast_postgres.url)
+    yield side
+    side.engine.close_blocking()
+
+
+@pytest.fixture(scope="module")
 def on_redis(holdfast_redis):
     side = OnRedis(holdfast_redis.url)
     load_scripts(side)
@@ -184,6 +236,16 @@ def load_scripts(side: OnRedis) -> None:
 def test_sql_says_what_the_machine_says(on_sqlite, script):
     history = play(script)
     assert on_sqlite.run(history) == replay(history, Model(monotone=True))
+
+
+@pytest.mark.postgres
+@ON_A_SERVER
+@given(script=scripts)
+def test_sql_on_postgres_says_what_the_machine_says(on_postgres, script):
+    history = play(script)
+    told = on_postgres.run(history)
+    assert told == replay(history, Hourly())
+    assert [(m.reply, m.wakes) for m in told] == [(m.reply, m.wakes) for m in history]  # however long rows are kept
 
 
 @pytest.mark.redis

@@ -8,6 +8,8 @@ import pytest
 from holdfast.testing.nemesis import Cut, Kill, Pause, Restart
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
+from holdfast.testing.postgres import PostgresServer
+from holdfast.testing.postgres_nemesis import Crash, Standstill
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.race import QUICK, Race
 from holdfast.testing.servers import RedisServer
@@ -19,19 +21,30 @@ SOAK = float(os.environ.get("HOLDFAST_SOAK_SECONDS", "60"))
 SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
 
 
-def race(folder, kinds, *, seconds, redis, aof=True, seed=SEED):
+DONE = {
+    "kill": ["kills"],
+    "pause": ["pauses"],
+    "restart": ["restarts"],
+    "faults": ["faults"],
+    "crash": ["crashes", "ended"],
+    "standstill": ["standstills"],
+}
+
+
+def race(folder, kinds, *, seconds, on, aof=True, seed=SEED):
     """A race on a new engine with these nemeses; prints its figures, claims that nothing was violated."""
     with ExitStack() as stack:
         nemeses = []
-        if not redis:
+        server = proxy = None
+        if on == "sqlite":
             url = direct = f"sqlite:///{folder}/race.db"
         else:
-            server = RedisServer(port=lasting_port(), aof=aof)
+            server = RedisServer(port=lasting_port(), aof=aof) if on == "redis" else PostgresServer()
             stack.callback(server.stop)
             started_or_skip(server)
             direct = server.url
             proxy = stack.enter_context(FaultProxy(server.port, seed=seed))
-            url = proxy.url + QUICK
+            url = proxy.instead_of(server.url) + QUICK
         for kind in kinds:
             match kind:
                 case "kill":
@@ -42,34 +55,43 @@ def race(folder, kinds, *, seconds, redis, aof=True, seed=SEED):
                     nemeses.append(Restart(server))
                 case "faults":
                     nemeses.append(Cut(proxy))
+                case "crash":
+                    nemeses.append(Crash(server))
+                case "standstill":
+                    nemeses.append(Standstill(server))
         result = Race(url, direct=direct, folder=folder, seconds=seconds, ttl=TTL, nemeses=nemeses, seed=seed).run()
-    where = ("redis with AOF" if aof else "redis without AOF") if redis else "sqlite"
+    where = on if aof else f"{on} without AOF"
     print(f"\n{where}, {'+'.join(kinds)}, {seconds:g} s: {result}")
     assert result.violations == []
     assert result.report.grants > seconds
     for kind in kinds:
-        assert result.troubles[{"kill": "kills", "pause": "pauses", "restart": "restarts"}.get(kind, kind)] > 0
+        assert sum(result.troubles[done] for done in DONE[kind]) > 0
     return result
 
 
 def test_history_on_sqlite_under_kills_and_pauses(tmp_path):
-    race(tmp_path, ["kill", "pause"], seconds=8, redis=False)
+    race(tmp_path, ["kill", "pause"], seconds=8, on="sqlite")
 
 
 @pytest.mark.redis
 def test_history_on_redis_under_kills_pauses_restarts_and_faults(tmp_path):
-    race(tmp_path, ["kill", "pause", "restart", "faults"], seconds=8, redis=True)
+    race(tmp_path, ["kill", "pause", "restart", "faults"], seconds=8, on="redis")
 
 
 @pytest.mark.redis
 def test_fences_grow_although_redis_forgets_everything(tmp_path):
-    race(tmp_path, ["restart"], seconds=4, redis=True, aof=False)
+    race(tmp_path, ["restart"], seconds=4, on="redis", aof=False)
+
+
+@pytest.mark.postgres
+def test_history_on_postgres_under_kills_pauses_restarts_crashes_and_faults(tmp_path):
+    race(tmp_path, ["kill", "pause", "restart", "crash", "standstill", "faults"], seconds=12, on="postgres")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kinds", [["kill"], ["pause"], ["kill", "pause"]], ids="+".join)
 def test_long_history_on_sqlite(tmp_path, kinds):
-    race(tmp_path, kinds, seconds=SOAK, redis=False)
+    race(tmp_path, kinds, seconds=SOAK, on="sqlite")
 
 
 @pytest.mark.soak
@@ -80,10 +102,29 @@ def test_long_history_on_sqlite(tmp_path, kinds):
     ids="+".join,
 )
 def test_long_history_on_redis(tmp_path, kinds):
-    race(tmp_path, kinds, seconds=SOAK, redis=True)
+    race(tmp_path, kinds, seconds=SOAK, on="redis")
 
 
 @pytest.mark.soak
 @pytest.mark.redis
 def test_long_history_on_a_redis_that_forgets(tmp_path):
-    race(tmp_path, ["kill", "pause", "restart"], seconds=SOAK, redis=True, aof=False)
+    race(tmp_path, ["kill", "pause", "restart"], seconds=SOAK, on="redis", aof=False)
+
+
+@pytest.mark.soak
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["kill"],
+        ["pause"],
+        ["restart"],
+        ["crash"],
+        ["standstill"],
+        ["faults"],
+        ["kill", "pause", "restart", "crash", "faults"],
+    ],
+    ids="+".join,
+)
+def test_long_history_on_postgres(tmp_path, kinds):
+    race(tmp_path, kinds, seconds=SOAK, on="postgres")

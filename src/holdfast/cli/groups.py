@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import doctor, hub, locks, run_locked
+from holdfast.cli import doctor, hub, locks, migrate, run_locked
 
 #: `holdfast NAME VERB …`
 GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app), ("hub", hub.app))
@@ -17,5 +17,6 @@ def register(app: typer.Typer) -> None:
     """Hang every command and group under the root."""
     app.command("lock")(run_locked.lock)
     app.command("doctor")(doctor.doctor)
+    app.command("migrate")(migrate.migrate)
     for name, group in GROUPS:
         app.add_typer(group, name=name)

@@ -27,15 +27,16 @@ Answer = Callable[[Sequence[tuple[int, Any]]], None]
 
 
 class Item:
-    """One operation of a batch, and how often it had to be put off."""
+    """One operation of a batch, how often it had to be put off, and since when (steady) it is waited for alone."""
 
-    __slots__ = ("answer", "op", "place", "skips")
+    __slots__ = ("answer", "op", "place", "since", "skips")
 
     def __init__(self, op: Op[Any], place: int, answer: Answer) -> None:
         self.op = op
         self.place = place
         self.answer = answer
         self.skips = 0
+        self.since = 0.0
 
 
 class Group:

@@ -6,12 +6,13 @@ all commits of the database.
 
 from __future__ import annotations
 
-import os
 import random
 import select
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 import psycopg
@@ -47,11 +48,12 @@ class PostgresHub(Hub):
         self.carrier = carrier
         self._engine = engine
         self._inbox = inbox
+        self._bell: tuple[socket.socket, socket.socket] | None = None
         self._start_over()
         engine.attach(inbox, self._after_commit, self._carry)
 
     def _start_over(self) -> None:
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._unhang()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._connected = False
@@ -87,11 +89,28 @@ class PostgresHub(Hub):
     def _ring(self) -> None:
         """Under the lock."""
         if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._keep, name="holdfast-hub", daemon=True)
+            self._bell = socket.socketpair()
+            for end in self._bell:
+                end.setblocking(False)
+            self._thread = threading.Thread(target=self._run, name="holdfast-hub", daemon=True)
             self._thread.start()
-        os.eventfd_write(self._bell, 1)
+        if self._bell is not None:
+            with suppress(BlockingIOError):  # it rings already
+                self._bell[0].send(b"!")
+
+    def _unhang(self) -> None:
+        bell, self._bell = self._bell, None
+        for end in bell or ():
+            end.close()
 
     # ── on the thread ──
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        finally:
+            with self._lock:
+                self._unhang()
 
     def _keep(self) -> None:
         pause = FIRST_PAUSE
@@ -129,21 +148,23 @@ class PostgresHub(Hub):
 
     def _attend(self, session: Session) -> None:
         session.add_notify_handler(lambda note: self._heard(note.payload))
+        session.until = steady() + self._engine.address.timeout
         with self._lock:
             self._connected = True
             self._todo.extend((channel, True) for channel in self.wanted())
         self.observe("subscribed")
         poll = select.poll()
         poll.register(session.fileno(), select.POLLIN)
-        poll.register(self._bell, select.POLLIN)
-        os.eventfd_write(self._bell, 1)
+        _, bell = cast("tuple[socket.socket, socket.socket]", self._bell)  # it hangs until this thread ends
+        poll.register(bell, select.POLLIN)
+        self._work_off(session)
         while not self._closed:
             ready = [fd for fd, _ in poll.poll(PING_EVERY * 1000)]
             session.until = steady() + self._engine.address.timeout
             if not ready:
                 session.execute(b"SELECT 1")
-            if self._bell in ready:
-                os.eventfd_read(self._bell)
+            if bell.fileno() in ready:
+                bell.recv(4096)
                 self._work_off(session)
             session.pgconn.consume_input()
             while note := session.pgconn.notifies():
@@ -185,7 +206,7 @@ class PostgresHub(Hub):
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:
-                os.eventfd_write(self._bell, 1)
+                self._ring()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 

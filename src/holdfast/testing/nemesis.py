@@ -35,6 +35,14 @@ class Ring(Protocol):
         ...
 
 
+class Restartable(Protocol):
+    """A server that can be killed and comes back on the same port."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
+
+
 class Nemesis:
     """One kind of trouble. `strike` causes it, `tick` ends what has lasted long enough, `settle` ends all of it."""
 
@@ -104,13 +112,16 @@ class Restart(Nemesis):
 
     kind = "restart"
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: Restartable) -> None:
         super().__init__()
         self._server = server
+        self._forgets = isinstance(server, RedisServer) and not server.aof
+        #: When everything was forgotten.
+        self.amnesia: list[Amnesia] = []
 
     def strike(self, ring: Ring, dice: random.Random) -> None:
         self._server.kill()
-        if not self._server.aof:
+        if self._forgets:
             self.amnesia.append(Amnesia(steady(), time.time_ns() // 1000))
         self._server.start()
         self.done["restarts"] += 1

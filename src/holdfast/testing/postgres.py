@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -126,10 +127,31 @@ class PostgresServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        """Stop the server and everybody's backend: connections stay open, nobody answers."""
+        for pid in self._family():
+            self._signal(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        for pid in self._family():
+            self._signal(pid, signal.SIGCONT)
+
+    def _family(self) -> list[int]:
+        """The server's processes, the first of them in front."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [self.pid, *(int(pid) for pid in children.read_text().split())]
+
+    @staticmethod
+    def _lives(pid: int) -> bool:
+        """Not gone, and not a zombie, which nobody in a small container may collect."""
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    @staticmethod
+    def _signal(pid: int, how: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # backends come and go
+            os.kill(pid, how)
 
     def restart(self, *, fast: bool = False) -> None:
         """Stopped (killed, or `fast`: told to end) and started again on the same port."""
@@ -137,11 +159,21 @@ class PostgresServer:
         self.start()
 
     def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
+        if self._process is None:
             return
+        family = self._family() if self._process.poll() is None else []
+        process, self._process = self._process, None
         process.send_signal(how)
+        process.send_signal(signal.SIGCONT)  # who was stopped cannot end
         process.wait()
+        for pid in family:
+            self._signal(pid, signal.SIGCONT)
+        # Two servers on one folder would ruin it: the old one's backends must be gone.
+        deadline = time.monotonic() + START_WAIT
+        while any(self._lives(pid) for pid in family):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the server has ended, its backends have not")
+            time.sleep(0.005)
         pid_file = self.folder / "data" / "postmaster.pid"
         pid_file.unlink(missing_ok=True)  # a killed one leaves it behind
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
+from psycopg import errors as pg
 
-from holdfast.engine.base import Micros, Op, Wake, steady
-from holdfast.engine.group import ELSEWHERE, Group, Item
+from holdfast.engine.base import Apply, Micros, Wake, steady
+from holdfast.engine.group import ELSEWHERE, LATER, Group, Item
 from holdfast.engine.grouped import GroupedEngine
 from holdfast.engine.postgres.address import Address
 from holdfast.engine.postgres.batch import Batch
@@ -23,6 +24,12 @@ from holdfast.errors import EngineError
 
 #: A name that was put off this often is waited for, on a connection where only its like wait.
 SKIPS = 2
+#: Seconds that a name may be waited for in all: longer than the server lets one of us stand still.
+PATIENCE = 3.0
+#: The server undid everything for reasons that do not come again.
+UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
+#: A group is tried this often when the server undid it, or had closed the connection before it began.
+TRIES = 3
 #: Seconds between two sweeps of this process; many processes sweep, so each does it seldom.
 SWEEP = (60.0, 180.0)
 #: One sweep removes at most this many rows of a kind, so that nobody waits for it.
@@ -33,17 +40,15 @@ SWEPT = {
     "holdfast_tag": "space, room, tag, name",
     "holdfast_hint_counter": "hint",
 }
+#: The statement's time, not the wall's: an index is of no use against a value that changes from row to row.
 SWEEPS = [
     f"""
     DELETE FROM {table} WHERE ({key}) IN (
-        SELECT {key} FROM {table} WHERE keep_until < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+        SELECT {key} FROM {table}
+        WHERE keep_until < coalesce(%s, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)
         LIMIT {SWEEP_ROWS} FOR UPDATE SKIP LOCKED)
     """.encode()  # noqa: S608 - names from the lines above
-    for table, key in (
-        ("holdfast_state", "space, room, name"),
-        ("holdfast_tag", "space, room, tag, name"),
-        ("holdfast_hint_counter", "hint"),
-    )
+    for table, key in SWEPT.items()
 ]
 
 
@@ -57,30 +62,58 @@ class Lane:
         self._sweep_at = steady() + random.uniform(*SWEEP)
 
     def commit(self, items: list[Item]) -> list[Any]:
-        if self._wait:  # one by one: who waits for a name must not hold another
-            return [self._transact([item.op])[0] for item in items]
-        return self._transact([item.op for item in items])
+        """Results or exceptions, in order. LATER: somebody else holds the name."""
+        if not self._wait:
+            return self._transact(items)
+        # Name by name: who waits for one must not hold another.
+        names: dict[tuple[str, str] | None, list[Item]] = {}
+        for item in items:
+            names.setdefault((item.op.room.name, item.op.name) if isinstance(item.op, Apply) else None, []).append(item)
+        results = {id(item): result for group in names.values() for item, result in self._pairs(group)}
+        return [results[id(item)] for item in items]
 
-    def _transact(self, ops: Sequence[Op[Any]]) -> list[Any]:
+    def _pairs(self, items: list[Item]) -> list[tuple[Item, Any]]:
+        return list(zip(items, self._transact(items), strict=True))
+
+    def _transact(self, items: list[Item]) -> list[Any]:
         engine = self._engine
-        batch: Batch | None = None
-        try:
-            session = self._ready()
-            session.until = steady() + engine.address.timeout
-            batch = Batch(session, engine.namespace, ops, wait=self._wait, now=engine.test_now())
-            results = batch.run()
-        except psycopg.Error as error:
-            self.end()
-            sent = batch is not None and batch.committing
-            return [translate(error, engine.address, sent=sent) for _ in ops]
-        except EngineError as error:
-            self.end()
-            return [type(error)(str(error)) for _ in ops]
-        except Exception as error:  # noqa: BLE001 - a bug: every caller gets it; the thread must live on
-            self.end()
-            return [error for _ in ops]
-        engine.tell(batch.wakes)
-        return results
+        ops = [item.op for item in items]
+        until = steady() + engine.address.timeout
+        for left in range(TRIES - 1, -1, -1):
+            used = self._session is not None
+            batch: Batch | None = None
+            try:
+                session = self._ready()
+                if used:  # else counted from the moment at which it was there
+                    session.until = until
+                batch = Batch(session, engine.namespace, ops, wait=self._wait, now=engine.test_now())
+                results = batch.run()
+            except psycopg.Error as error:
+                sent = batch is not None and batch.committing
+                self._recover()
+                stale = used and not sent and self._session is None
+                if left and steady() < until and (stale or isinstance(error, UNDONE)):
+                    continue
+                if isinstance(error, pg.LockNotAvailable):
+                    return [self._put_off(item, error) for item in items]
+                return [translate(error, engine.address, sent=sent) for _ in ops]
+            except EngineError as error:
+                self.end()
+                return [type(error)(str(error)) for _ in ops]
+            except Exception as error:  # noqa: BLE001 - a bug: every caller gets it; the thread must live on
+                self.end()
+                return [error for _ in ops]
+            engine.correct(batch.now)
+            engine.tell(batch.wakes)
+            return results
+        raise AssertionError("the last try returns")
+
+    def _put_off(self, item: Item, error: psycopg.Error) -> Any:
+        """Somebody held a row too long for a statement. Which one is not known, so each name is tried by itself."""
+        if item.since and steady() > item.since + PATIENCE:
+            return translate(error, self._engine.address)
+        item.skips = max(item.skips, SKIPS)
+        return LATER
 
     def _ready(self) -> Session:
         if self._session is None or self._session.closed:
@@ -89,16 +122,28 @@ class Lane:
             upgrade(session, str(self._engine))
         return self._session
 
+    def _recover(self) -> None:
+        """After an error: out of the transaction, or out of the connection."""
+        if self._session is not None:
+            try:
+                self._session.execute(b"ROLLBACK")
+            except psycopg.Error:
+                self.end()
+
     def tick(self) -> None:
         """Sweep now and then. Nobody can tell: an absent row answers the same."""
         if self._session is None or steady() < self._sweep_at:
             return
         self._sweep_at = steady() + random.uniform(*SWEEP)
+        self.sweep()
+
+    def sweep(self) -> None:
         try:
-            self._session.until = steady() + self._engine.address.timeout
+            session = self._ready()
+            session.until = steady() + self._engine.address.timeout
             for statement in SWEEPS:
-                self._session.execute(statement)
-        except psycopg.Error:
+                session.execute(statement, (self._engine.test_now(),))
+        except (psycopg.Error, EngineError):
             self.end()  # the next sweep will do
 
     def end(self) -> None:
@@ -135,6 +180,8 @@ class PostgresEngine(GroupedEngine):
             stuck = [item for item in items if item.skips >= SKIPS]
             if not stuck:
                 return first.commit(items)
+            for item in stuck:
+                item.since = item.since or steady()
             self._waiting.put_items(stuck)
             results = iter(first.commit(rest) if (rest := [i for i in items if i.skips < SKIPS]) else [])
             return [ELSEWHERE if item.skips >= SKIPS else next(results) for item in items]
@@ -144,7 +191,7 @@ class PostgresEngine(GroupedEngine):
     def connect(self, role: str = "") -> Session:
         """A connection of its own. Raises errors of our tree."""
         name = f"{self.client_name}:{role}" if role else self.client_name
-        return connect(self.address, name, self.address.timeout)
+        return connect(self.address, name)
 
     def tell(self, wakes: Sequence[Wake]) -> None:
         if wakes:

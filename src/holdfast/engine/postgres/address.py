@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import ConfigError
+
+#: The one option that is not libpq's.
+OURS = "timeout="
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +31,19 @@ class Address:
 
 def parse(url: str) -> Address:
     """`postgresql://user:password@host:port/database?timeout=5&…`: what is not ours goes to libpq."""
-    parts = urlsplit(url)
-    ours = dict(parse_qsl(parts.query))
-    timeout = ours.pop("timeout", "5")
+    base, _, query = url.partition("?")
+    # Libpq reads its own part as it stands: a plus is a plus there.
+    options = query.split("&") if query else []
+    theirs = [option for option in options if not option.startswith(OURS)]
+    timeout = next((option.removeprefix(OURS) for option in options if option.startswith(OURS)), "5")
     seconds = float(timeout) if timeout.replace(".", "", 1).isdecimal() else 0.0
     if seconds <= 0:
         raise ConfigError(f"timeout in a PostgreSQL URL is seconds, as in ?timeout=5; got {timeout!r}")
-    plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(ours), ""))
     try:
-        parameters = conninfo_to_dict(plain)
-    except ProgrammingError as error:
-        # libpq repeats what it could not read, and that may be a password.
+        parameters = conninfo_to_dict(f"{base}?{'&'.join(theirs)}")
+    except ProgrammingError:
+        # Libpq repeats what it could not read, and that may be a password.
         raise ConfigError(
             "this PostgreSQL URL cannot be read; it looks like postgresql://user:password@host:5432/database"
-        ) from (error if not parts.password else None)
+        ) from None
     return Address(parameters, seconds)

@@ -36,9 +36,13 @@ from holdfast.engine.postgres.session import Session
 HOUR = 3_600_000_000
 KINDS: dict[type, type[Array]] = {str: Texts, bytes: Bytes, int: Numbers}
 
+#: What is there is not inserted again, although that would do no harm: it would wait for whoever changes the row.
 INSERT = b"""
 INSERT INTO holdfast_state (space, room, name)
-SELECT %s, wanted.room, wanted.name FROM unnest(%b, %b) AS wanted (room, name)
+SELECT %(space)s, wanted.room, wanted.name FROM unnest(%(rooms)b, %(names)b) AS wanted (room, name)
+WHERE NOT EXISTS (
+    SELECT FROM holdfast_state state
+    WHERE state.space = %(space)s AND state.room = wanted.room AND state.name = wanted.name)
 ON CONFLICT DO NOTHING
 """
 LOOK = b"""
@@ -68,12 +72,10 @@ ON CONFLICT (space, room, tag, name) DO UPDATE SET keep_until = greatest(known.k
 """
 TAGGED = b"SELECT name FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND keep_until > %s ORDER BY name"
 UNTAG = b"DELETE FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND name = ANY(%b)"
-SCAN = b"""
-SELECT name FROM holdfast_state
-WHERE space = %s AND room = %s AND name >= %b AND name < coalesce(%b::bytea, name || '\\x00'::bytea)
-    AND keep_until >= %s
-ORDER BY name
-"""
+SCAN_FROM = b"SELECT name FROM holdfast_state WHERE space = %s AND room = %s AND keep_until >= %s AND name >= %b"
+SCAN = SCAN_FROM + b" AND name < %b"
+ORDER = b" ORDER BY name"
+
 HINT = b"""
 INSERT INTO holdfast_hint_counter (hint, remaining, keep_until) VALUES (%s, %s, %s)
 ON CONFLICT (hint) DO UPDATE SET remaining = excluded.remaining, keep_until = excluded.keep_until
@@ -102,23 +104,43 @@ class Batch:
         #: The records of the names that are ours now, and of those only looked at.
         self._locked: dict[Key, bytes | None] = {}
         self._seen: dict[Key, bytes | None] = {}
+        #: Records read once, for all commands on a name.
+        self._states: dict[Key, Any] = {}
         self._written: dict[Key, Micros] = {}
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
         self._published: list[Wake] = []
         #: For whoever waits: told after the commit, by a hub.
         self.wakes: list[Wake] = []
+        #: The server's clock, read while the names were ours.
+        self.now: Micros = 0
+        self._committed: psycopg.Cursor[Any] | None = None
         #: True from the moment at which the COMMIT is on its way.
         self.committing = False
 
     def run(self) -> list[Any]:
         """Results or exceptions, in order; LATER for what somebody else holds. Raises psycopg's errors."""
-        now = self._begin()
         results: dict[int, Any] = {}
-        # Counters are waited for while others are held: always in the same order, so that nobody waits in a circle.
-        for place, op in sorted(enumerate(self._ops), key=_order):
-            results[place] = self._carry_out(op, now)
-        self._commit()
+        failed: psycopg.Error | None = None
+        try:
+            # One pipeline to the end. Leaving it inside the transaction would send a flush after the sync, and that
+            # stops the clock by which the server ends a session that stands still.
+            with self._session.pipeline() as self._pipeline:
+                try:
+                    now = self._begin()
+                    # Counters are waited for while others are held: in one order, so that nobody waits in a circle.
+                    for place, op in sorted(enumerate(self._ops), key=_order):
+                        results[place] = self._carry_out(op, now)
+                    self._commit()
+                except psycopg.Error as error:  # here, or psycopg logs what leaving makes of it
+                    failed = error
+        except psycopg.Error as error:
+            failed = failed or error
+        if failed is not None:
+            raise failed
+        if self._committed is None or self._committed.statusmessage != "COMMIT":
+            self.committing = False  # a failed transaction ends so without an error
+            raise psycopg.OperationalError("the server rolled the transaction back")
         return [results[place] for place in range(len(self._ops))]
 
     def _begin(self) -> Micros:
@@ -126,20 +148,21 @@ class Batch:
         names = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Apply)}))
         reads = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Read)}))
         locked = looked = None
-        with session.pipeline():
-            session.execute(b"BEGIN")
-            if names:
-                session.execute(INSERT, (space, *names))
-                locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)
-            if reads:
-                looked = session.execute(LOOK, (*reads, space), binary=True)
-            clock = session.execute(CLOCK, binary=True)
+        session.execute(b"BEGIN")
+        if names:
+            session.execute(INSERT, {"space": space, "rooms": names[0], "names": names[1]})
+            locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)
+        if reads:
+            looked = session.execute(LOOK, (*reads, space), binary=True)
+        clock = session.execute(CLOCK, binary=True)
+        self._pipeline.sync()
         if locked is not None:
             self._locked = {(room, name): doc for room, name, doc in locked.fetchall()}
         if looked is not None:
             self._seen = {(room, name): doc for room, name, doc in looked.fetchall()}
         ((now,),) = clock.fetchall()
-        return int(now) if self._test_now is None else self._test_now
+        self.now = int(now) if self._test_now is None else self._test_now
+        return self.now
 
     def _carry_out(self, op: Op[Any], now: Micros) -> Any:
         try:
@@ -153,9 +176,12 @@ class Batch:
         key = _key(op)
         if key not in self._locked:
             return LATER
-        step = op.room.step(_state(op.room, op.name, self._locked[key]), op.command, now)
+        if key not in self._states:
+            self._states[key] = _state(op.room, op.name, self._locked[key])
+        step = op.room.step(self._states[key], op.command, now)
         if step.write:
             self._locked[key] = None if step.state is None else op.room.encode(step.state)
+            self._states[key] = step.state
             self._written[key] = -(-step.keep_until // HOUR) * HOUR
         self.wakes += step.wakes
         return step.reply
@@ -166,15 +192,22 @@ class Batch:
 
     def _scan(self, op: Scan, now: Micros) -> list[str]:
         prefix = op.prefix.encode()
-        values = (self._space, op.room.name, prefix, _after(prefix), now)
-        return [name.decode() for (name,) in self._session.execute(SCAN, values, binary=True).fetchall()]
+        end = _after(prefix)
+        values = (self._space, op.room.name, now, prefix, *([] if end is None else [end]))
+        statement = (SCAN_FROM if end is None else SCAN) + ORDER
+        return self._names(statement, values)
 
     def _tag(self, op: Tag, now: Micros) -> None:
         self._tags.append((op.room.name, op.tag.encode(), op.name.encode(), now + op.ttl))
 
     def _tagged(self, op: Tagged, now: Micros) -> list[str]:
         values = (self._space, op.room.name, op.tag.encode(), now)
-        return [name.decode() for (name,) in self._session.execute(TAGGED, values, binary=True).fetchall()]
+        return self._names(TAGGED, values)
+
+    def _names(self, statement: bytes, values: tuple[Any, ...]) -> list[str]:
+        found = self._session.execute(statement, values, binary=True)
+        self._pipeline.sync()
+        return [name.decode() for (name,) in found.fetchall()]
 
     def _untag(self, op: Untag, now: Micros) -> None:
         self._untags.append(op)
@@ -189,7 +222,9 @@ class Batch:
         self._session.execute(HINT, (op.hint, op.count, now + op.life))
 
     def _take_hint(self, op: TakeHint, now: Micros) -> int:
-        row = self._session.execute(TAKE, {"hint": op.hint, "n": op.n, "now": now}).fetchone()
+        taken = self._session.execute(TAKE, {"hint": op.hint, "n": op.n, "now": now})
+        self._pipeline.sync()
+        row = taken.fetchone()
         return op.n if row is None else int(row[0])
 
     def _ping(self, op: Ping, now: Micros) -> Micros:
@@ -212,20 +247,20 @@ class Batch:
         session, space = self._session, self._space
         kept = [(*key, doc, until) for key, until in self._written.items() if (doc := self._locked[key]) is not None]
         gone = [key for key in self._written if self._locked[key] is None]
+        session.check()  # what was not sent cannot have an unknown outcome
         self.committing = True
-        with session.pipeline():
-            if kept:
-                session.execute(WRITE, (*_columns(kept), space))
-            if gone:
-                session.execute(DELETE, (*_columns(gone), space))
-            if self._tags:
-                session.execute(TAG, (space, *_columns(self._tags)))
-            for op in self._untags:
-                names = Bytes([name.encode() for name in op.names])
-                session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
-            session.execute(b"COMMIT")
-            if self._published:
-                notify(session, self._published)
+        if kept:
+            session.execute(WRITE, (*_columns(kept), space))
+        if gone:
+            session.execute(DELETE, (*_columns(gone), space))
+        if self._tags:
+            session.execute(TAG, (space, *_columns(self._tags)))
+        for op in self._untags:
+            names = Bytes([name.encode() for name in op.names])
+            session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
+        self._committed = session.execute(b"COMMIT")
+        if self._published:
+            notify(session, self._published)
 
 
 def _order(placed: tuple[int, Op[Any]]) -> str:

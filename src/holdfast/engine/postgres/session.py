@@ -18,8 +18,22 @@ T = TypeVar("T")
 
 #: A session that stands still inside a transaction holds everybody up: the server ends it after this (ms).
 IDLE_IN_TRANSACTION = 2000
-#: A row that somebody holds is waited for this long (ms): longer than the server lets anybody stand still.
-LOCK_TIMEOUT = 3000
+#: One statement waits for a row that somebody holds no longer than this (ms): others wait behind it.
+LOCK_TIMEOUT = 250
+#: What every session of ours relies on, whatever was set for the user or the database.
+SETTINGS = {
+    "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION),
+    "idle_session_timeout": "0",
+    "lock_timeout": str(LOCK_TIMEOUT),
+    # A host that vanished holds its rows until the server asks after it; by default in two hours.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    # A snapshot from before a lock was waited for would show old records.
+    "default_transaction_isolation": r"read\ committed",
+    # Everything goes by a key: a plan made while a table was small or unknown must not scan it once it is large.
+    "enable_seqscan": "off",
+}
 #: The oldest server with everything the statements use.
 OLDEST = 140_000
 
@@ -33,6 +47,16 @@ FINAL = (
     pg.UndefinedColumn,
     pg.SyntaxError,
 )
+#: The same while connecting, where libpq tells the server's words only.
+REFUSALS = (
+    "authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
+    "permission denied for database",
+    "is not permitted to log in",
+)
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
@@ -42,10 +66,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     until = float("inf")
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        left = self.until - steady()
-        if left <= 0:
-            self.pgconn.finish()
-            raise pg.OperationalError("no answer in time")
+        left = self.check_time()
         if left != float("inf"):
             timeout = left if timeout is None else min(timeout, left)
         try:
@@ -54,33 +75,66 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             self.pgconn.finish()  # whatever comes now answers something else
             raise pg.OperationalError("no answer in time") from None
 
+    def check(self) -> None:
+        """Raises when the time is over, or the server has said goodbye: nothing needs to be sent then."""
+        self.check_time()
+        for _ in ("its last words", "the end"):
+            self.pgconn.consume_input()
 
-def connect(address: Address, name: str, patience: float) -> Session:
+    def check_time(self) -> float:
+        """The seconds left. Raises when there are none, and gives the connection up."""
+        left = self.until - steady()
+        if left <= 0:
+            self.pgconn.finish()
+            raise pg.OperationalError("no answer in time")
+        return left
+
+
+def connect(address: Address, name: str) -> Session:
     """Reach the server and set the session's own limits. Raises errors of our tree."""
-    ours = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION} -c lock_timeout={LOCK_TIMEOUT}"
+    ours = " ".join(f"-c {setting}={value}" for setting, value in SETTINGS.items())
     given = address.parameters
-    parameters: dict[str, Any] = {"application_name": name, "connect_timeout": max(2, round(patience)), **given}
+    # libpq knows whole seconds, and not fewer than two.
+    parameters: dict[str, Any] = {"connect_timeout": max(2, round(address.timeout)), **given}
+    parameters["application_name"] = given.get("application_name", name)
     parameters["options"] = f"{given['options']} {ours}" if given.get("options") else ours
-    parameters["tcp_user_timeout"] = int(patience * 1000)
+    parameters["tcp_user_timeout"] = int(address.timeout * 1000)
     try:
         session = Session.connect(make_conninfo(**parameters), autocommit=True)
     except psycopg.Error as error:
         raise translate(error, address) from error
-    if session.info.server_version < OLDEST:
-        version = session.info.server_version
+    session.until = steady() + address.timeout
+    try:
+        check(session.info.server_version, address)
+    except EngineRefused:
         session.close()
-        raise EngineRefused(f"{address} is PostgreSQL {version // 10000}; Holdfast needs {OLDEST // 10000} or newer")
+        raise
     teach(session)
     return session
 
 
+def check(version: int, where: object) -> None:
+    """Refuse a server that is too old for the statements."""
+    if version < OLDEST:
+        raise EngineRefused(f"{where} is PostgreSQL {version // 10000}; Holdfast needs {OLDEST // 10000} or newer")
+
+
 def translate(error: psycopg.Error, address: Address, *, sent: bool = False) -> EngineError:
-    """`sent`: a COMMIT was under way, so nobody knows."""
+    """`sent`: a COMMIT was under way, so nobody knows, unless the server says that it came to nothing."""
     why = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, FINAL) or (not error.sqlstate and "password authentication failed" in why):
-        return EngineRefused(f"{address} refused: {why}")
-    if sent and not error.sqlstate:  # the connection broke; an error with a state was said by the server
+    if sent and not came_to_nothing(error):
         return OutcomeUnknown(f"{address}: {why}; the commit may have arrived")
+    if isinstance(error, FINAL) or (not error.sqlstate and any(words in why for words in REFUSALS)):
+        return EngineRefused(f"{address} refused: {why}")
     if isinstance(error, (pg.OperationalError, pg.InterfaceError, pg.InternalError)):
         return EngineUnavailable(f"{address}: {why}")
     return EngineRefused(f"{address} refused: {why}")
+
+
+def came_to_nothing(error: psycopg.Error) -> bool:
+    """Whether the transaction of a statement that failed so was certainly rolled back. A server that ends the session
+    (FATAL) may have committed before, except where it had tired of waiting for our next word.
+    """
+    if isinstance(error, pg.IdleInTransactionSessionTimeout):
+        return True
+    return bool(error.sqlstate) and error.diag.severity_nonlocalized == "ERROR"

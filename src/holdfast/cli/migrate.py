@@ -1,0 +1,78 @@
+"""`holdfast migrate`: the schema of a PostgreSQL database, brought up to date or printed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from holdfast.app import POSTGRES, postgres_or_explain
+from holdfast.cli.connection import connection
+from holdfast.cli.output import say
+
+#: The rights that a program needs which may not create tables.
+GRANTS = """\
+-- A user who may not create tables needs these:
+-- GRANT SELECT ON holdfast_meta TO app;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_state, holdfast_tag TO app;
+"""
+
+
+def migrate(
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Argument(metavar="[URL]", help="The database; else --url or HOLDFAST_URL.", show_default=False)
+    ] = "",
+    *,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print what an empty PostgreSQL database needs, and change nothing.")
+    ] = False,
+) -> None:
+    """Bring a PostgreSQL database's schema up to date.
+
+    A user who may create tables needs no migration by hand: the first process
+    to connect does it. Others are told to run this as one who may, or to give
+    the printed SQL to whoever is. Running it twice changes nothing.
+
+    [bold]Examples[/bold]
+
+      holdfast migrate postgresql://owner@127.0.0.1:5432/app
+
+      holdfast migrate --sql > holdfast.sql
+    """
+    if sql:
+        postgres_or_explain()
+        from holdfast.engine.postgres import schema
+
+        say(schema.as_sql() + GRANTS.rstrip())
+        return
+    url = url or connection(context).url
+    if urlsplit(url).scheme in POSTGRES:
+        _migrate(url)
+    else:
+        say("Nothing to do: a SQLite file is brought up to date when it is opened, and Redis has no schema.")
+
+
+def _migrate(url: str) -> None:
+    postgres_or_explain()
+    import psycopg
+
+    from holdfast.engine.postgres import schema
+    from holdfast.engine.postgres.address import parse
+    from holdfast.engine.postgres.session import connect, translate
+
+    address = parse(url)
+    session = connect(address, "holdfast:migrate")
+    session.until = float("inf")  # a large table takes its time
+    try:
+        before = schema.version(session)
+        schema.upgrade(session, str(address))
+    except psycopg.Error as error:
+        raise translate(error, address) from error
+    finally:
+        session.close()
+    if before == schema.latest():
+        say(f"{address} is up to date: schema {before}.")
+    else:
+        say(f"{address} was brought from schema {before} to {schema.latest()}.")

@@ -1,0 +1,62 @@
+"""`holdfast migrate` makes the schema, or prints it for somebody who may."""
+
+from __future__ import annotations
+
+import secrets
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli import exit_codes
+from holdfast.cli.root import app
+from holdfast.engine.postgres.schema import latest
+from holdfast.sync import Holdfast
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def database(holdfast_postgres):
+    """An empty database, and the URLs of its owner and of a user who may create nothing in it."""
+    name = f"db_{secrets.token_hex(6)}"
+    with psycopg.connect(holdfast_postgres.admin_url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+        admin.execute(f"CREATE ROLE {name} LOGIN")
+        base = f"127.0.0.1:{holdfast_postgres.port}/{name}"
+        yield SimpleNamespace(name=name, owner=f"postgresql://holdfast@{base}", app=f"postgresql://{name}@{base}")
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        admin.execute(f"DROP ROLE {name}")
+
+
+def call(*args):
+    return CliRunner().invoke(app, args, prog_name="holdfast")
+
+
+def test_migrate_says_from_where_to_where(database):
+    first = call("migrate", database.owner)
+    assert (first.exit_code, f"from schema 0 to {latest()}" in first.stdout) == (0, True)
+    again = call("--url", database.owner, "migrate")
+    assert (again.exit_code, f"up to date: schema {latest()}" in again.stdout) == (0, True)
+
+
+def test_what_migrate_prints_serves_a_user_who_may_create_nothing(database):
+    refused = call("migrate", database.app)
+    assert refused.exit_code == exit_codes.ENGINE
+    assert "holdfast migrate --sql" in refused.stderr
+    printed = call("migrate", "--sql").stdout
+    grants = "\n".join(line.removeprefix("-- ") for line in printed.splitlines() if line.startswith("-- GRANT"))
+    with psycopg.connect(database.owner, autocommit=True) as owner:
+        owner.execute(printed)
+        owner.execute(grants.replace("TO app", f"TO {database.name}"))
+    with Holdfast(database.app) as hf, hf.lock("x", wait=0):
+        assert [lock.name for lock in hf.locks.list()] == ["x"]
+    assert "up to date" in call("migrate", database.app).stdout
+
+
+@pytest.mark.parametrize("url", ["sqlite:///no-such-folder/a.db", "redis://127.0.0.1:1/0"])
+def test_other_engines_need_no_migration(url):
+    done = call("migrate", url)
+    assert done.exit_code == 0
+    assert "Nothing to do" in done.stdout

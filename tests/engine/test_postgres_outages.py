@@ -1,0 +1,192 @@
+"""The server stops, ends, crashes and comes back: calls end in time, waiters get their locks, listeners hear again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import EngineError, EngineUnavailable, sync
+from holdfast.engine.base import steady
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.postgres import PostgresServer
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """To be stopped and killed by these tests, one after another."""
+    server = PostgresServer()
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def backend(server):
+    """Ends one of our backends the hard way, so that the server restarts all of them."""
+
+    def crash():
+        with psycopg.connect(server.admin_url, autocommit=True) as admin:
+            ours = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'holdfast%' LIMIT 1"
+            os.kill(admin.execute(ours).fetchone()[0], signal.SIGKILL)
+
+    return crash
+
+
+HOW = ["told to end", "killed", "crashed backend"]
+
+
+def strike(how, server, backend):
+    if how == "crashed backend":
+        backend()
+    else:
+        server.restart(fast=how == "told to end")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_restart_is_not_noticed_by_who_comes_after_it(server, backend, namespace, how):
+    with sync.Holdfast(server.url, namespace=namespace) as hf:
+        lease = hf.lock("kept", ttl=60).acquire(wait=0)
+        strike(how, server, backend)
+        with hf.lock("x", ttl=5, wait=10):
+            pass
+        lease.renew()
+        assert not lease.release().idempotent
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_waiter_gets_its_lock_after_a_restart(server, backend, namespace, how):
+    async def wait():
+        async with (
+            holdfast.Holdfast(server.url, namespace=namespace) as hf,
+            holdfast.Holdfast(server.url, namespace=namespace) as other,
+        ):
+            held = await hf.lock("x", ttl=20).acquire(wait=0)
+            waiter = asyncio.create_task(other.lock("x", ttl=10).acquire(wait=30))
+            assert await soon(lambda: asyncio.sleep(0, other.telemetry.counts["lock.queued"]))
+            await asyncio.to_thread(strike, how, server, backend)
+            assert (await held.release()).idempotent is False
+            lease = await waiter
+            assert lease.fence > held.fence
+            await lease.release()
+
+    asyncio.run(wait())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_listener_is_told_once_that_it_missed_something_and_hears_again(server, backend, namespace, how):
+    async def listen():
+        async with (
+            holdfast.Holdfast(server.url, namespace=namespace) as hf,
+            holdfast.Holdfast(server.url, namespace=namespace) as other,
+            hf.hub.listen("news") as news,
+        ):
+            await other.hub.publish("news", "before")
+            assert (await news.next(timeout=10)).payload == "before"
+            await asyncio.to_thread(strike, how, server, backend)
+            back = steady()
+            missed = await news.next(timeout=10)
+            assert missed.missed
+            assert steady() - back < 5  # two seconds, on a machine with nothing else to do
+            await soon(lambda: published(other))
+            assert (await news.next(timeout=10)).payload == "after"
+            assert await news.next(timeout=0.3) is None
+
+    async def published(other):
+        try:
+            await other.hub.publish("news", "after")
+        except EngineUnavailable:
+            return False
+        return True
+
+    asyncio.run(listen())
+
+
+def test_a_stopped_server_is_given_up_in_time_and_found_again(server, namespace):
+    once = holdfast.Policy(lock_retries=0)
+    with sync.Holdfast(server.url + "?timeout=0.5", namespace=namespace, profile=once) as hf:
+        hf.lock("x").acquire(wait=0).release()
+        server.pause()
+        try:
+            for _ in range(2):  # on an open connection, then on a new one, which has two seconds at least
+                started = steady()
+                with pytest.raises(EngineError):
+                    hf.locks.inspect("x")
+                assert steady() - started < 4.5
+        finally:
+            server.resume()
+        with hf.lock("x", ttl=5, wait=10):
+            pass
+
+
+def test_a_stopped_server_that_goes_on_answers_those_who_waited(server, namespace):
+    with sync.Holdfast(server.url, namespace=namespace) as hf:
+        hf.lock("x").acquire(wait=0).release()
+        server.pause()
+        timer = threading.Timer(0.5, server.resume)
+        timer.start()
+        started = steady()
+        with hf.lock("x", ttl=5, wait=0):
+            assert steady() - started >= 0.4
+        timer.join()
+
+
+def test_a_server_that_stops_while_a_connection_opens_is_given_up(server, namespace):
+    """The first words of a connection are bounded too: it looks at the schema before anything else."""
+    from holdfast.engine.postgres.address import parse
+    from holdfast.engine.postgres.session import connect
+
+    session = connect(parse(server.url + "?timeout=0.5"), "test")
+    server.pause()
+    started = steady()
+    try:
+        with pytest.raises(psycopg.OperationalError, match="no answer in time"):
+            session.execute("SELECT 1")
+    finally:
+        server.resume()
+    assert steady() - started < 2
+
+
+def test_the_keeper_keeps_leases_through_a_restart(server, namespace):
+    with sync.Holdfast(server.url, namespace=namespace) as hf:
+        lease = hf.lock("x", ttl=6).acquire(wait=0)
+        assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
+        server.restart()
+        until = lease.deadline
+        assert eventually(lambda: lease.deadline > until)
+        lease.check()
+        lease.release()
+
+
+def test_an_idle_listener_is_not_cut_off(server, namespace, monkeypatch):
+    """Its connection rests between messages for longer than any call may take."""
+    from holdfast.hub import postgres
+
+    monkeypatch.setattr(postgres, "PING_EVERY", 1.0)
+    url = server.url + "?timeout=0.5"
+    with sync.Holdfast(url, namespace=namespace) as hf, hf.hub.listen("news") as news:
+        assert news.next(timeout=2.5) is None
+        assert hf.telemetry.counts["hub.interrupted"] == 0
+        hf.hub.publish("news", "x")
+        assert news.next(timeout=5).payload == "x"
+
+
+def test_a_message_that_is_too_long_is_refused_at_once(server, namespace):
+    with sync.Holdfast(server.url, namespace=namespace) as hf, hf.hub.listen("news") as news:
+        for size in (8000, 10_000_000):
+            with pytest.raises(holdfast.ConfigError, match="bytes"):
+                hf.hub.publish("news", "x" * size)
+        hf.hub.publish("news", "x" * 7000)
+        assert len(news.next(timeout=5).payload) == 7000
+        for payload in ("nul\0", "'\"\\", "ключ 🔒", ""):
+            hf.hub.publish("news", payload)
+            assert news.next(timeout=5).payload == payload

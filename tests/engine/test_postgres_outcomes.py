@@ -1,0 +1,279 @@
+"""What a caller is told when a server, a connection or a reply is lost: unavailable, or unknown, never a guess."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from psycopg import errors as pg
+
+import holdfast
+from holdfast import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown, sync
+from holdfast.engine.base import Apply, Ping, Read, steady
+from holdfast.engine.postgres import PostgresEngine, batch
+from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.session import translate
+from holdfast.gate.machine import GATE, Acquire, Granted, Who
+from holdfast.testing.proxy import FaultProxy
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
+
+MINUTE = 60_000_000
+
+
+@pytest.fixture
+def proxy(holdfast_postgres):
+    with FaultProxy(holdfast_postgres.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def engine(holdfast_postgres, proxy, namespace):
+    engine = PostgresEngine(parse(proxy.instead_of(holdfast_postgres.url) + "?timeout=1"), namespace=namespace)
+    engine.apply(Ping())
+    yield engine
+    proxy.heal()
+    engine.close_blocking()
+
+
+@pytest.fixture
+def truth(holdfast_postgres, namespace):
+    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+    yield engine
+    engine.close_blocking()
+
+
+def acquire(engine, name="x", ticket="t"):
+    return Apply(GATE, name, Acquire(engine.now() + MINUTE, ticket, ticket, True, 1, MINUTE, "i", 9, Who()))
+
+
+def held(engine, name="x"):
+    state = engine.apply(Read(GATE, name)).state
+    return state is not None and bool(state.holders)
+
+
+@pytest.mark.parametrize("action", ["drop", "cut-after"])
+def test_a_lost_reply_to_a_commit_is_unknown_and_it_happened(engine, proxy, truth, action):
+    proxy.once(action, b"COMMIT")
+    (answer,) = engine.apply_many([acquire(engine)])
+    assert isinstance(answer, OutcomeUnknown)
+    assert held(truth)
+    assert isinstance(engine.apply(acquire(engine)), Granted)
+
+
+@pytest.mark.parametrize("action", ["cut-before", "blackhole"])
+def test_a_commit_that_never_arrives_is_unknown_and_nothing_happened(engine, proxy, truth, action):
+    proxy.once(action, b"COMMIT")
+    (answer,) = engine.apply_many([acquire(engine)])
+    assert isinstance(answer, OutcomeUnknown)
+    assert not held(truth)
+    assert isinstance(engine.apply(acquire(engine)), Granted)
+
+
+@pytest.mark.parametrize("action", ["drop", "blackhole"])
+def test_silence_before_the_commit_is_unavailable(engine, proxy, truth, action):
+    proxy.once(action, b"BEGIN")
+    started = steady()
+    (answer,) = engine.apply_many([acquire(engine)])
+    assert isinstance(answer, EngineUnavailable)
+    assert 0.9 < steady() - started < 4
+    assert not held(truth)
+
+
+@pytest.mark.parametrize("action", ["cut-before", "cut-after"])
+def test_a_connection_that_breaks_before_the_commit_is_replaced_unnoticed(engine, proxy, action):
+    proxy.once(action, b"BEGIN")
+    assert isinstance(engine.apply(acquire(engine)), Granted)
+
+
+def test_nobody_else_gets_a_name_while_a_commit_for_it_is_on_its_way(engine, proxy, truth):
+    proxy.once("hold", b"COMMIT")
+    (answer,) = engine.apply_many([acquire(engine, ticket="zombie")])
+    assert isinstance(answer, OutcomeUnknown)
+    (answer,) = truth.apply_many([acquire(truth, ticket="fresh")])
+    assert isinstance(answer, EngineUnavailable)
+    proxy.cut_all()  # what was held is lost, and the server knows that nobody is there
+    assert isinstance(truth.apply(acquire(truth, ticket="fresh")), Granted)
+    assert [holder.ticket for holder in truth.apply(Read(GATE, "x")).state.holders] == ["fresh"]
+
+
+def test_a_commit_that_comes_late_acts_once(engine, proxy, truth):
+    proxy.once("hold", b"COMMIT")
+    (answer,) = engine.apply_many([acquire(engine, ticket="late")])
+    assert isinstance(answer, OutcomeUnknown)
+    proxy.deliver_held(timeout=1)
+    again = engine.apply(acquire(engine, ticket="late"))
+    (holder,) = truth.apply(Read(GATE, "x")).state.holders
+    assert (holder.ticket, holder.fence) == ("late", again.fence)
+
+
+def test_a_commit_that_the_server_turns_into_a_rollback_did_not_happen(engine, monkeypatch):
+    """Nobody here leaves a failed statement unnoticed; if one did, its COMMIT would be answered without an error."""
+    commit = batch.Batch._commit
+
+    def fail_first(self):
+        self._session.execute("SELECT 1/0")
+        with pytest.raises(pg.DivisionByZero):
+            self._pipeline.sync()
+        commit(self)
+
+    monkeypatch.setattr(batch.Batch, "_commit", fail_first)
+    (answer,) = engine.apply_many([Ping()])  # writes nothing, so nothing but the COMMIT follows
+    assert isinstance(answer, EngineUnavailable)
+    assert "rolled" in str(answer)
+
+
+def test_time_that_runs_out_before_the_commit_is_sent_is_unavailable(engine, truth, monkeypatch):
+    commit = batch.Batch._commit
+
+    def late(self):
+        self._session.until = steady() - 1
+        commit(self)
+
+    monkeypatch.setattr(batch.Batch, "_commit", late)
+    (answer,) = engine.apply_many([acquire(engine)])
+    monkeypatch.undo()
+    assert isinstance(answer, EngineUnavailable)
+    assert not held(truth)
+
+
+def test_a_transaction_that_stood_still_too_long_is_ended_and_not_unknown(engine, admin, truth, monkeypatch):
+    """It ended the session for standing still in a transaction, so nothing can have been committed."""
+    commit = batch.Batch._commit
+    slow = threading.Event()
+
+    def late(self):
+        self._session.until = steady() + 5
+        if not slow.is_set():
+            slow.set()
+            pid = self._session.info.backend_pid
+            gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+            assert eventually(lambda: admin.execute(gone, (pid,)).fetchone()[0])
+        commit(self)
+
+    monkeypatch.setattr(batch.Batch, "_commit", late)
+    (answer,) = engine.apply_many([acquire(engine)])
+    assert isinstance(answer, EngineUnavailable), answer
+    assert not held(truth)
+
+
+class Said(pg.OperationalError):
+    """What a server might say, with as much of it as decides."""
+
+    def __init__(self, state, severity):
+        super().__init__("the server's words")
+        self.sqlstate = state
+        self._severity = severity
+
+    @property
+    def diag(self):
+        return type("Diag", (), {"severity_nonlocalized": self._severity})
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "at_commit"),
+    [
+        (Said("57P01", "FATAL"), EngineUnavailable, OutcomeUnknown),
+        (Said("57P02", "FATAL"), EngineUnavailable, OutcomeUnknown),
+        (Said("XX000", "PANIC"), EngineUnavailable, OutcomeUnknown),
+        (Said("53100", "ERROR"), EngineUnavailable, EngineUnavailable),
+        (Said("40001", "ERROR"), EngineUnavailable, EngineUnavailable),
+        (pg.OperationalError("gone"), EngineUnavailable, OutcomeUnknown),
+        (pg.InterfaceError("closed"), EngineUnavailable, OutcomeUnknown),
+        (pg.OperationalError('role "x" does not exist'), EngineRefused, OutcomeUnknown),
+    ],
+    ids=str,
+)
+def test_only_what_the_server_surely_undid_is_not_unknown_at_the_commit(error, before, at_commit):
+    address = parse("postgresql://host/db")
+    assert type(translate(error, address)) is before
+    assert type(translate(error, address, sent=True)) is at_commit
+
+
+def test_a_statement_that_fails_leaves_the_connection_in_use(engine, truth):
+    lane = engine._lanes[0]
+    pid = lane._session.info.backend_pid
+    broken = batch.WRITE
+    try:
+        batch.WRITE = (
+            b"SELECT 1/0 WHERE %b::text[] IS NOT NULL OR %b::bytea[] IS NULL OR %b::bytea[] IS NULL"
+            b" OR %b::bigint[] IS NULL OR %s::text IS NULL"
+        )
+        (answer,) = engine.apply_many([acquire(engine)])
+        assert isinstance(answer, EngineError)
+    finally:
+        batch.WRITE = broken
+    assert not held(truth)
+    assert isinstance(engine.apply(acquire(engine)), Granted)
+    assert lane._session.info.backend_pid == pid
+
+
+def ours(admin):
+    return [pid for (pid,) in admin.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'holdfast%'")]
+
+
+def test_backends_ended_in_the_middle_of_load_cost_nobody_a_lock_or_its_exclusion(holdfast_postgres, namespace, admin):
+    wrong, inside, done = [], [], threading.Event()
+
+    def work():
+        with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as hf:
+            while not done.is_set():
+                try:
+                    with hf.lock("x", ttl=30, wait=20):
+                        inside.append(1)
+                        if len(inside) > 1:
+                            wrong.append("two inside")
+                        inside.pop()
+                        counted.append(1)
+                except (OutcomeUnknown, EngineUnavailable):
+                    pass  # more ends than the policy has retries
+                except Exception as error:
+                    wrong.append(error)
+                    raise
+
+    counted = []
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        goal = len(counted) + 20
+        assert eventually(lambda goal=goal: len(counted) >= goal, within=30)
+        for pid in ours(admin):
+            admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_one_failing_server_word_does_not_leak_connections(engine, admin):
+    for _ in range(5):
+        admin.execute("SELECT pg_terminate_backend(%s)", (engine._lanes[0]._session.info.backend_pid,))
+        engine.apply(Ping())
+    assert isinstance(engine.apply(acquire(engine)), Granted)
+
+
+def test_many_holdfasts_leave_no_file_behind(holdfast_postgres, namespace):
+    def files():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def use():
+        with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as hf, hf.hub.listen("c"):
+            hf.hub.publish("c", "x")
+
+    use()
+    before = files()
+    for _ in range(5):
+        use()
+    assert files() <= before
+
+
+def test_a_closed_engine_says_so(holdfast_postgres):
+    engine = PostgresEngine(parse(holdfast_postgres.url))
+    engine.apply(Ping())
+    engine.close_blocking()
+    engine.close_blocking()
+    with pytest.raises(holdfast.Closed):
+        engine.apply(Ping())

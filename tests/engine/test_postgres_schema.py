@@ -1,0 +1,68 @@
+"""The schema of an empty database: made once, whoever comes first and however many come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import psycopg
+import pytest
+
+from holdfast.engine.postgres import schema
+from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.session import connect
+
+pytestmark = pytest.mark.postgres
+
+OPENER = """
+import sys
+from holdfast.sync import Holdfast
+sys.stdin.readline()
+with Holdfast(sys.argv[1]) as hf, hf.lock("x", wait=30) as lease:
+    print(lease.fence)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_eight_processes_open_an_empty_database_together(database, admin, isolation):
+    admin.execute(f"ALTER DATABASE {database.name} SET default_transaction_isolation TO '{isolation}'")
+    command = [sys.executable, "-c", OPENER, database.url]
+    pipe = subprocess.PIPE
+    openers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)]
+    for opener in openers:
+        opener.stdin.write("\n")
+        opener.stdin.flush()
+    said = [opener.communicate(timeout=60) for opener in openers]
+    assert [err for _, err in said if err] == []
+    assert len({int(out) for out, _ in said}) == 8
+
+
+def test_the_printed_schema_is_the_one_that_migrations_make(database):
+    columns = "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = 'public'"
+    indexes = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'"
+
+    def shape(db):
+        return sorted(db.execute(columns).fetchall()), sorted(db.execute(indexes).fetchall())
+
+    with psycopg.connect(database.url, autocommit=True) as db:
+        db.execute(schema.as_sql())
+        printed = shape(db)
+        assert printed[0]
+        db.execute("DROP TABLE holdfast_meta, holdfast_state, holdfast_tag, holdfast_hint_counter")
+    with connect(parse(database.url), "test") as session:
+        assert schema.version(session) == 0
+        schema.upgrade(session, "here")
+        assert schema.version(session) == schema.latest()
+        assert shape(session) == printed
+
+
+def test_whoever_migrates_is_waited_for(database):
+    with psycopg.connect(database.url) as other, connect(parse(database.url), "test") as session:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (schema.LOCK,))
+        other.execute(schema.as_sql().replace("BEGIN;", "").replace("COMMIT;", ""))
+        other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        threading.Timer(0.5, other.commit).start()
+        schema.upgrade(session, "here")
+        assert schema.version(session) == schema.latest()
