@@ -202,6 +202,17 @@ class ClusterEngine(RedisEngine):
             links = self._threads.links = {}
         return links
 
+    def silent_nodes(self) -> dict[Place, float]:
+        """When a node last failed this thread."""
+        silent: dict[Place, float] | None = getattr(self._threads, "silent", None)
+        if silent is None:
+            silent = self._threads.silent = {}
+        return silent
+
+    def has_line(self, place: Place) -> bool:
+        link = self.thread_links().get(place)
+        return link is not None and link.ready
+
     def thread_link_to(self, place: Place, timeout: float | None) -> BlockingLink:
         links = self.thread_links()
         link = links.get(place)

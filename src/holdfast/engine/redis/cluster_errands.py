@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.base import Expired, Op, Scan, steady
@@ -17,6 +17,10 @@ from holdfast.errors import Closed, EngineError, EngineUnavailable, OutcomeUnkno
 
 if TYPE_CHECKING:
     from holdfast.engine.redis.cluster import ClusterEngine
+
+
+#: The shortest time-out there is.
+NO_TIME = 0.001
 
 
 class Errand:
@@ -39,13 +43,14 @@ class Errand:
 
 
 class Errands:
-    """A batch. Answers results or exceptions; one silent node does not keep the others' answers back for longer than
-    the batch's own time-out.
+    """A batch. Answers results or exceptions. With a time-out of its own it takes no longer than that, whatever the
+    nodes do, and a silent one gets only its share of the time: the keeper's other leases must not end meanwhile.
     """
 
     def __init__(self, engine: ClusterEngine, timeout: float | None) -> None:
         self._engine = engine
         self._timeout = timeout
+        self._ends = None if timeout is None else steady() + timeout
         self._answers: dict[int, Any] = {}
         self._until = 0.0
         self._looked_again = False
@@ -90,22 +95,27 @@ class Errands:
         again: list[Errand] = []
         stuck: list[tuple[Errand, EngineError]] = []
         sent: list[tuple[BlockingLink, Place, list[Errand]]] = []
-        for place, batch in self._by_place(errands, stuck).items():
+        places = self._by_place(errands, stuck)
+        order = self._best_first(places)
+        strangers = [place for place in order if not self._engine.has_line(place)]
+        for place in order:
+            batch = places[place]
+            shares = 1 + len(strangers) - strangers.index(place) if place in strangers else 1
             try:
-                link = self._engine.thread_link_to(place, self._timeout)
-                link.begin([part for errand in batch for part in errand.wire], self._timeout)
+                link = self._engine.thread_link_to(place, self._left(shares))
+                link.begin([part for errand in batch for part in errand.wire], self._left())
             except EngineUnavailable as error:
+                self._engine.silent_nodes()[place] = steady()
                 stuck += [(errand, error) for errand in batch]
             except EngineError as error:
                 self._fail(batch, error)
             else:
                 sent.append((link, place, batch))
-        ends = None if self._timeout is None else steady() + self._timeout
         for link, place, batch in sent:
-            left = None if ends is None else max(0.001, ends - steady())
             try:
-                replies = link.finish(sum(len(errand.wire) for errand in batch), left)
+                replies = link.finish(sum(len(errand.wire) for errand in batch), self._left())
             except OutcomeUnknown as error:
+                self._engine.silent_nodes()[place] = steady()
                 self._fail(batch, error)
                 continue
             for errand in batch:
@@ -114,6 +124,17 @@ class Errands:
         if stuck:
             again += self._later(stuck)
         return again
+
+    def _best_first(self, places: Iterable[Place]) -> list[Place]:
+        """Nodes to whom this thread has a line, then those that did not fail it, then those that did: connecting to
+        one that is silent takes its time.
+        """
+        silent = self._engine.silent_nodes()
+        return sorted(places, key=lambda place: (not self._engine.has_line(place), silent.get(place, 0.0)))
+
+    def _left(self, shares: int = 1) -> float | None:
+        """What is left of the batch's time, or a share of it. What has come already can be read without any."""
+        return None if self._ends is None else max(NO_TIME, (self._ends - steady()) / shares)
 
     def _by_place(self, errands: list[Errand], stuck: list[tuple[Errand, EngineError]]) -> dict[Place, list[Errand]]:
         places: dict[Place, list[Errand]] = {}
@@ -193,7 +214,7 @@ class Errands:
         if self._timeout is not None:
             # Who brings a time-out comes again by itself: one more try with a fresh map, and no waiting.
             first, self._looked_again = not self._looked_again, True
-            return first
+            return first and (self._left() or 0.0) > NO_TIME
         self._until = self._until or steady() + engine.seeds.failover
         if steady() > self._until:
             return False
@@ -204,12 +225,13 @@ class Errands:
         """Ask any node for the map."""
         engine = self._engine
         troubles: list[EngineError] = []
-        for place in engine.guides():
+        for place in self._best_first(engine.guides()):
             try:
-                link = engine.thread_link_to(place, self._timeout)
-                (reply,) = link.call_many([WHOLE_MAP], self._timeout)
+                link = engine.thread_link_to(place, self._left(2))
+                (reply,) = link.call_many([WHOLE_MAP], self._left(2))
                 engine.map.learn(reply, link.address)
             except EngineError as error:
+                engine.silent_nodes()[place] = steady()
                 troubles.append(error)
             else:
                 return

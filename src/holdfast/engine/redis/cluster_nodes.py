@@ -24,6 +24,8 @@ class Nodes:
         self.links: dict[Place, AsyncLink] = {}
         self._joining: dict[Place, asyncio.Task[AsyncLink]] = {}
         self._mapping: asyncio.Task[None] | None = None
+        #: Links that nobody uses any more, with replies still to come.
+        self._retired: set[AsyncLink] = set()
 
     async def join(self, place: Place) -> AsyncLink:
         """The link to a node."""
@@ -81,11 +83,13 @@ class Nodes:
     def _drop_strangers(self) -> None:
         """Links to nodes that serve nothing any more: a replica, or one that was taken out."""
         for place in [place for place in self.links if place not in self._engine.map.masters]:
-            self.links.pop(place).retire()
+            link = self.links.pop(place)
+            self._retired = {link, *(other for other in self._retired if not other.closed.done())}
+            link.retire()
 
     def close(self) -> None:
         """Let go of everything. Safe twice."""
         for task in [*self._joining.values(), *([self._mapping] if self._mapping else [])]:
             task.cancel()
-        for link in list(self.links.values()):
+        for link in [*self.links.values(), *self._retired]:
             link.abort()

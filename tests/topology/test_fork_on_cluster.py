@@ -1,0 +1,52 @@
+"""A forked child has its own connections to every node, and none of the parent's leases."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from placing import one_on_each
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+SCRIPT = """
+import json, os, sys, warnings
+warnings.simplefilter("error")
+from holdfast.sync import Holdfast
+
+url, *names = sys.argv[1:]
+hf = Holdfast(url, namespace="fork").open()
+held = [hf.lock(name).acquire(wait=0) for name in names]
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    try:
+        lost = all(lease.is_lost for lease in held)
+        own = [hf.lock(name + "-child").acquire(wait=0).fence for name in names]
+        said = {"lost": lost, "own": len(own), "seen": [bool(hf.locks.inspect(name).holders) for name in names]}
+    except BaseException as error:
+        said = {"failed": repr(error)}
+    os.write(writer, json.dumps(said).encode())
+    os._exit(0)
+said = json.loads(os.read(reader, 65536))
+os.waitpid(child, 0)
+said["released"] = [not lease.release().idempotent for lease in held]
+hf.close()
+print(json.dumps(said))
+"""
+
+
+def test_a_forked_child_finds_every_node_by_itself(quiet_cluster):
+    names = list(one_on_each(quiet_cluster, prefix="fork").values())
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, quiet_cluster.url, *names],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said == {"lost": True, "own": 3, "seen": [True] * 3, "released": [True] * 3}
