@@ -108,7 +108,7 @@ def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still():
     """The keeper asks all nodes at once: the silent one does not keep the others' renewals waiting."""
     group = RedisCluster(replicas=0, options=("--cluster-require-full-coverage", "no"))
     try:
-        redis_or_skip(group)
+        started_or_skip(group)
         (stuck, dead), *others = one_on_each(group).items()
         with holdfast.sync.Holdfast(group.url) as hf:
             hf.lock(dead, ttl=4).acquire(wait=0)
