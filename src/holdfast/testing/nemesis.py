@@ -134,6 +134,8 @@ class Cut(Nemesis):
     ACTIONS: tuple[Action, ...] = ("drop", "delay", "late", "cut-before", "cut-after", "blackhole", "hold", "hold")
     #: A fault lasts at most this long; hoarded requests come out later, when nobody expects them any more.
     LONGEST, LATEST = 0.5, 3.0
+    #: Not every server answers half a conversation.
+    ANSWER = 0.5
 
     def __init__(self, proxy: FaultProxy) -> None:
         super().__init__()
@@ -159,8 +161,8 @@ class Cut(Nemesis):
             self._proxy.heal()
         if self._deliver_at and steady() >= self._deliver_at:
             self._deliver_at = 0.0
-            self.done["delivered late"] += len(self._proxy.deliver_held())
+            self.done["delivered late"] += len(self._proxy.deliver_held(self.ANSWER))
 
     def settle(self) -> None:
         self._proxy.heal()
-        self.done["delivered late"] += len(self._proxy.deliver_held())
+        self.done["delivered late"] += len(self._proxy.deliver_held(self.ANSWER))

@@ -138,7 +138,7 @@ class FaultProxy:
 
     def deliver_held(self, timeout: float = STEP) -> list[bytes]:
         """Let the hoarded requests through now; answers what the server said to each connection's."""
-        return self._call(self._deliver(timeout), timeout * 2)
+        return self._call(self._deliver(timeout), timeout * (self.held + 2))  # one connection after another
 
     async def _deliver(self, timeout: float) -> list[bytes]:
         answers: list[bytes] = []
