@@ -15,6 +15,7 @@ import pytest
 from command_line import Cli
 
 from holdfast.cli import doctor as command
+from holdfast.doctor import finding
 from holdfast.doctor import sqlite as sqlite_doctor
 from holdfast.doctor.examine import examine
 from holdfast.engine.redis.address import parse
@@ -28,14 +29,20 @@ from holdfast.testing.waiting import eventually
 PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/cli.md").read_text(encoding="utf-8")
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A busy machine is no finding."""
+    monkeypatch.setattr(finding, "SLOW_TRIP", 60.0)
+
+
 def of(report, topic):
     """The findings about one thing."""
-    return [finding for finding in report.findings if finding.topic == topic]
+    return [found for found in report.findings if found.topic == topic]
 
 
 def level(report, topic):
-    (finding,) = of(report, topic)
-    return finding.level
+    (found,) = of(report, topic)
+    return found.level
 
 
 @pytest.fixture
@@ -104,9 +111,9 @@ def test_every_kind_of_persistence_is_told_apart(start, settings, expected, said
     server = start()
     for name, value in settings.items():
         say(server, "CONFIG", "SET", name, value)
-    (finding,) = of(examine(server.url), "persistence")
-    assert finding.level == expected
-    assert said in finding.what
+    (found,) = of(examine(server.url), "persistence")
+    assert found.level == expected
+    assert said in found.what
 
 
 @pytest.mark.redis
@@ -139,7 +146,7 @@ def test_a_server_that_is_not_there_is_a_problem(tmp_path):
     assert "hunter2" not in done.output
     found = json.loads(done.stdout)
     assert found["verdict"] == "problem"
-    assert [finding["topic"] for finding in found["findings"]] == ["reach"]
+    assert [item["topic"] for item in found["findings"]] == ["reach"]
 
 
 @pytest.mark.redis
@@ -161,8 +168,8 @@ def test_clocks_that_differ_are_told(holdfast_redis, shift, expected):
     """Skew is a difference: a host whose clock is a minute fast sees a server that is a minute slow."""
     report = examine(holdfast_redis.url, clock=lambda: time.time() + shift)
     assert level(report, "clock") == expected
-    (finding,) = of(report, "clock")
-    assert ("behind" in finding.what) == (shift > 0) or not shift
+    (found,) = of(report, "clock")
+    assert ("behind" in found.what) == (shift > 0) or not shift
 
 
 @pytest.mark.redis
@@ -172,9 +179,9 @@ def test_replicas_are_looked_at_with_their_clocks(start):
     replica = start("--replicaof", "127.0.0.1", str(master.port))
     assert eventually(lambda: b"state=online" in say(master, "INFO", "replication"))
     report = examine(master.url)
-    (finding,) = of(report, "replicas")
-    assert finding.level == "ok"
-    assert str(replica.port) in finding.what
+    (found,) = of(report, "replicas")
+    assert found.level == "ok"
+    assert str(replica.port) in found.what
     assert len(of(report, "clock")) == 2
     assert level(report, "min-replicas") == "warning"
     assert level(examine(replica.url), "role") == "problem"
@@ -197,16 +204,16 @@ def test_a_replica_that_stands_still_is_a_warning(start):
         report = examine(f"{master.url}?connect_timeout=0.3")
     finally:
         replica.resume()
-    assert sorted(finding.level for finding in of(report, "clock")) == ["ok", "warning"]
+    assert sorted(found.level for found in of(report, "clock")) == ["ok", "warning"]
 
 
 @pytest.mark.redis
 def test_a_user_without_the_right_to_run_scripts_is_a_problem(start):
     server = start(aof=True)
     say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-@scripting")
-    (finding,) = of(examine(f"redis://clerk:pw@127.0.0.1:{server.port}/0"), "scripts")
-    assert finding.level == "problem"
-    assert "EVAL" in finding.advice
+    (found,) = of(examine(f"redis://clerk:pw@127.0.0.1:{server.port}/0"), "scripts")
+    assert found.level == "problem"
+    assert "EVAL" in found.advice
 
 
 @pytest.mark.redis
@@ -325,11 +332,11 @@ def test_a_file_that_somebody_keeps_locked_is_a_problem(file):
     db = sqlite3.connect(file, isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     try:
-        (finding,) = of(examine(f"sqlite:///{file}?timeout=0.1"), "file")
+        (found,) = of(examine(f"sqlite:///{file}?timeout=0.1"), "file")
     finally:
         db.close()
-    assert finding.level == "problem"
-    assert "locked" in finding.what
+    assert found.level == "problem"
+    assert "locked" in found.what
 
 
 def test_a_clock_that_was_set_back_is_told(file):
@@ -385,6 +392,12 @@ def test_a_network_file_system_is_a_problem(file, tmp_path, monkeypatch, mounts,
 def test_a_full_disk_is_told_in_time(file, monkeypatch, free, expected):
     monkeypatch.setattr(sqlite_doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
     assert level(examine(f"sqlite:///{file}"), "disk space") == expected
+
+
+def test_a_slow_round_trip_is_a_warning(file, monkeypatch):
+    assert level(examine(f"sqlite:///{file}"), "round trip") == "ok"
+    monkeypatch.setattr(finding, "SLOW_TRIP", 0.0)
+    assert level(examine(f"sqlite:///{file}"), "round trip") == "warning"
 
 
 def test_memory_is_a_warning():

@@ -91,7 +91,7 @@ def gates(hf):
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
-def test_a_grant_is_handed_out_when_a_replica_has_it(hf, pair, kind):
+def test_a_grant_is_handed_out_when_a_replica_has_it(hf, pair, patient, kind):
     key = hf.engine.key("gate", "x")
     with gates(hf)[kind] as lease:
         reader = BlockingLink(parse(pair.replica.url), "test", None)
@@ -117,7 +117,7 @@ def test_without_its_replica_nothing_is_granted_and_nothing_stays_held(hf, pair,
         pass
 
 
-def test_more_replicas_than_there_are_never_confirm(hf, hasty):
+def test_more_replicas_than_there_are_never_confirm(hf):
     with pytest.raises(NotReplicated) as refused:
         hf.lock("x", durability="replicas:2").acquire()
     assert (refused.value.wanted, refused.value.confirmed) == (2, 1)
@@ -224,7 +224,7 @@ def test_a_caller_that_is_cancelled_meanwhile_holds_nothing(pair, namespace, has
     asyncio.run(scene())
 
 
-def test_entering_again_asks_nobody(hf, pair, hasty):
+def test_entering_again_asks_nobody(hf, pair, patient):
     lock = hf.lock("x", reentrant=True, durability="replicas:1")
     with lock as outer:
         pair.replica.pause()
@@ -232,7 +232,7 @@ def test_entering_again_asks_nobody(hf, pair, hasty):
             assert inner is outer
 
 
-def test_a_second_link_that_was_closed_is_opened_again(hf, pair):
+def test_a_second_link_that_was_closed_is_opened_again(hf, pair, patient):
     lock = hf.lock("x", durability="replicas:1")
     with lock:
         pass
@@ -242,7 +242,7 @@ def test_a_second_link_that_was_closed_is_opened_again(hf, pair):
         pass
 
 
-def test_a_confirmed_grant_survives_its_master(namespace):
+def test_a_confirmed_grant_survives_its_master(namespace, patient):
     master = started_or_skip(RedisServer())
     replica = started_or_skip(RedisServer(options=("--replicaof", "127.0.0.1", str(master.port))))
     pair = Pair(master, replica)
@@ -299,7 +299,7 @@ def test_a_server_that_took_over_without_the_grant_confirms_nothing(hf, monkeypa
     assert hf.locks.inspect("x").count == 0
 
 
-def test_a_confirmation_that_came_too_late_is_asked_for_again(hf, monkeypatch):
+def test_a_confirmation_that_came_too_late_is_asked_for_again(hf, patient, monkeypatch):
     """It wrote nothing, so whatever WAIT counted was about something else."""
     hf.open()  # it knows the time from now on
     witness = Scripted(hf.engine.witness(), (Expired(hf.engine.now()), 1))

@@ -16,7 +16,7 @@ from holdfast.sync import Holdfast
 def main(url, namespace, kind, address, value, pause):
     store = STORES[kind](address, stopping=pause == "before-write")
     with Holdfast(url, namespace=namespace) as hf:
-        lease = hf.lock("balance:42", ttl=2 if pause != "never" else 30, renew=False).acquire(wait=30)
+        lease = hf.lock("balance:42", ttl=4 if pause != "never" else 30, renew=False).acquire(wait=30)
         print("fence", lease.fence, flush=True)
         if pause == "before-check":
             stop_myself()
