@@ -83,7 +83,7 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
         from holdfast.hub.redis import RedisHub
 
         server = cast("RedisEngine", engine)
-        server.observe = observer(telemetry, "link")
+        server.watch(observer(telemetry, "link"))
         dialer = ThreadDialer(server) if blocking else AsyncDialer(server)
         return RedisHub(dialer, carrier=engine, observe=observe)
     if engine.default_hub == "postgres":

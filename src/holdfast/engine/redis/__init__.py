@@ -44,8 +44,8 @@ class RedisEngine:
         self.namespace = namespace
         self.client_name = client_name
         self.tls = tls if tls is not None else context(address)
-        #: Told of "connected" and "disconnected".
-        self.observe: Callable[[str], None] = lambda _: None
+        #: Told of "connected" and "disconnected": several Holdfasts may share one engine.
+        self._observers: list[Callable[[str], None]] = []
         self._test_clock = clock
         self._talks = Talks(namespace, clock)
         self._offset = 0.0
@@ -60,6 +60,13 @@ class RedisEngine:
         #: Known from the first connection on.
         self._resp3 = False
         self._closed = False
+
+    def watch(self, observer: Callable[[str], None]) -> None:
+        self._observers.append(observer)
+
+    def observe(self, event: str) -> None:
+        for observer in list(self._observers):
+            observer(event)
 
     # ── doors ──
 
@@ -240,6 +247,7 @@ class RedisEngine:
                 link.close()
 
     def after_fork(self) -> None:
+        self._observers = []
         for link in list(self._links):
             link.close()  # closes the child's copy only; the parent's connection lives on
         self._links = weakref.WeakSet()
