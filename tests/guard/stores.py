@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 
+import psycopg
 import redis
 
 
@@ -86,4 +87,35 @@ class StoppingConnection(sqlite3.Connection):
         return super().cursor(*args)
 
 
-STORES = {"redis": RedisStore, "sqlite": SqliteStore}
+class PostgresStore:
+    """A row on a server. Its own table: tests share the database."""
+
+    def __init__(self, address, *, stopping=False):
+        kind = StoppingSession if stopping else psycopg.Connection
+        self.db = kind.connect(address)
+
+    def prepare(self):
+        with self.db.transaction():
+            self.db.execute("DROP TABLE IF EXISTS guard_balance")
+            self.db.execute("CREATE TABLE guard_balance (id INTEGER PRIMARY KEY, amount INTEGER, fence BIGINT)")
+            self.db.execute("INSERT INTO guard_balance (id) VALUES (42)")
+
+    def write(self, guard, value):
+        with self.db.transaction():
+            guard.sql(self.db).update("guard_balance", {"amount": value}, where={"id": 42})
+
+    def read(self):
+        with self.db.transaction():
+            return self.db.execute("SELECT amount FROM guard_balance WHERE id = 42").fetchone()[0]
+
+    def close(self):
+        self.db.close()
+
+
+class StoppingSession(psycopg.Connection):
+    def cursor(self, *args, **options):
+        stop_once()
+        return super().cursor(*args, **options)
+
+
+STORES = {"redis": RedisStore, "sqlite": SqliteStore, "postgres": PostgresStore}

@@ -13,14 +13,17 @@ from stores import STORES
 
 WRITER = Path(__file__).with_name("writer.py")
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
-@pytest.fixture(params=["sqlite", REDIS])
+@pytest.fixture(params=["sqlite", REDIS, POSTGRES])
 def scene(request, tmp_path, namespace):
     """An engine's URL with a namespace, and a store on the same kind of server."""
     if request.param == "redis":
         url = request.getfixturevalue("holdfast_redis").url
         address = url.rpartition("/")[0] + "/9"
+    elif request.param == "postgres":
+        url = address = request.getfixturevalue("holdfast_postgres").url
     else:
         url, address = f"sqlite:///{tmp_path / 'holdfast.db'}", str(tmp_path / "shop.db")
     return request.param, url, namespace, address
