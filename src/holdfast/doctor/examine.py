@@ -16,6 +16,7 @@ from holdfast.rooms import Settings
 Clock = Callable[[], float]
 #: What looks at each engine: `diagnose(engine, clock)` yields findings, `where(engine)` says where it is.
 DOCTORS = {
+    "PostgresEngine": "holdfast.doctor.postgres",
     "RedisEngine": "holdfast.doctor.redis",
     "SqliteEngine": "holdfast.doctor.sqlite",
 }
