@@ -124,6 +124,7 @@ def test_a_subscriber_during_teardown_is_served(listener, wire):
     listener.add(second.subscriber)
     assert listener.state == "stopping"
     assert second.ready == 0
+    listener.dispatch("for those before you")
     listener.closed()
     assert listener.state == "starting"
     listener.opened()

@@ -152,7 +152,8 @@ class Listener:
 
     def dispatch(self, payload: str) -> None:
         for subscriber in list(self.subscribers):
-            subscriber.tell(payload)
+            if subscriber.is_ready:  # who came while the channel was closing hears from its next opening on
+                subscriber.tell(payload)
 
     def _start(self) -> None:
         self._become("starting")
