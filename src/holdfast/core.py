@@ -136,16 +136,20 @@ class Core:
                 return True  # the next command finds out what is the matter
         if self._inbox is not None and self._inbox.is_ready:
             return self._missed_at >= since
+        if self._inbox is not None and self._inbox.error is None:
+            return False  # somebody is opening it; when it is heard, everybody looks
         latch = self.port.latch()
-        if self._inbox is None or self._inbox.error is not None:
-            self._inbox = self.hub.subscribe(self.identity.inbox, self._woken, lambda: self._listening(latch))
-            await self.port.park(latch, INBOX_WAIT)
-        return True
+        inbox = self._inbox = self.hub.subscribe(self.identity.inbox, self._woken, lambda: self._listening(latch))
+        if inbox.is_ready:  # perhaps before it was ours to ask, and nobody has been told
+            self._woken(None)
+        await self.port.park(latch, INBOX_WAIT)
+        return inbox.is_ready  # if not, nobody can tell us: then we look by ourselves, as often as the engine says
 
     def _listening(self, latch: Latch) -> None:
-        """The inbox is heard from now on. Others may have begun to wait meanwhile: they look once more."""
+        """The inbox is heard from now on, or never. Others may have begun to wait meanwhile: they look once more."""
         latch.set()
-        self._woken(None)
+        if self._inbox is None or self._inbox.error is None:
+            self._woken(None)
 
     def _woken(self, hint: str | None) -> None:
         """A hint is a ticket: look now; or a ticket and milliseconds: look then."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.engine.base import Apply, Engine, Expired, steady
-from holdfast.errors import EngineError
+from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.lease import LIVE, BaseLease
 from holdfast.telemetry import Telemetry
 
@@ -163,7 +163,8 @@ class Keeper:
         for (op, until), answer in zip(saying, self._engine.apply_many(ops, timeout), strict=True):
             if isinstance(answer, Expired):
                 self._engine.correct(answer.now)
-            if isinstance(answer, (EngineError, Expired)) and until > now:
+            # A refusal stays one: a wrong password or a damaged record is not asked again and again.
+            if isinstance(answer, (EngineUnavailable, OutcomeUnknown, Expired)) and until > now:
                 again.append((op, until))
         with self._lock:
             self._later += again

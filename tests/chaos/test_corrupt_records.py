@@ -11,6 +11,7 @@ import holdfast.sync
 from holdfast.engine.redis.address import parse
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
+from holdfast.testing.waiting import eventually
 
 pytestmark = pytest.mark.chaos
 
@@ -112,3 +113,28 @@ def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
     assert hurt.lost.wait(5)
     whole.check()
     whole.release()
+
+
+def test_a_record_that_a_script_can_read_and_we_cannot_hurts_nobody_else(damaged, name):
+    """Its holder's fence is a word: Lua quotes it in a reply as it is."""
+    hf, overwrite = damaged
+    hurt = hf.lock(name, ttl=0.9).acquire(wait=0)
+    whole = hf.lock(f"{name}-whole", ttl=0.9).acquire(wait=0)
+    until = hurt._acquired + 600_000_000
+    holder = ["t", "l", True, "word", hurt._acquired, until, ["", "", ""]]
+    overwrite(msgspec.msgpack.encode([1, 1, hurt.fence, hurt._acquired, [holder]]))
+    with pytest.raises(holdfast.CorruptRecord):
+        hf.lock(name).acquire(wait=0)
+    assert hurt.lost.wait(5)
+    whole.check()
+    whole.release()
+
+
+def test_what_was_refused_is_not_said_again_and_again(damaged, name):
+    hf, overwrite = damaged
+    hf.lock(name, renew=False).acquire(wait=0)
+    overwrite(DAMAGED["garbage"])
+    for _ in range(5):
+        with pytest.raises(holdfast.CorruptRecord):
+            hf.lock(name).acquire(wait=0)
+    assert eventually(lambda: not hf._core.keeper._later)

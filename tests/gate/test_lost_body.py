@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -252,3 +253,29 @@ def test_a_blocking_bodys_own_exception_is_never_masked(engine_url, connect):
     with pytest.raises(ZeroDivisionError):
         body()
     assert not hf._core.held
+
+
+def test_closing_inside_a_body_does_not_mask_its_exception(engine_url, namespace):
+    async def main():
+        hf = await Holdfast(engine_url, namespace=namespace).open()
+        async with hf.lock("x"):
+            await hf.close()
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        asyncio.run(main())
+
+
+def test_a_release_that_was_cancelled_is_no_loss(engine_url, namespace):
+    async def main():
+        async with Holdfast(engine_url, namespace=namespace) as hf:
+            async with hf.lock("x") as lease:
+                releasing = asyncio.create_task(lease.release())
+                await asyncio.sleep(0)
+                releasing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await releasing
+            async with hf.lock("x", wait=10):
+                pass
+
+    asyncio.run(main())

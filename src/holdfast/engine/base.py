@@ -68,6 +68,10 @@ class Expired(msgspec.Struct, frozen=True, array_like=True, tag="expired"):
     now: Micros
 
 
+#: What msgspec raises where bytes are not what they ought to be.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+
+
 class Room(Generic[S]):
     """A machine with everything an engine needs to run it: `step` for SQL, one Lua file per command for Redis."""
 
@@ -92,13 +96,17 @@ class Room(Generic[S]):
     def decode_state(self, name: str, raw: bytes) -> S:
         try:
             state = self._state.decode(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptRecord(f"the {self.name} record {name!r} cannot be read: {error}") from error
+        except UNREADABLE as error:
+            raise self.unreadable(name, error) from error
         if state.version != self.version:
             raise CorruptRecord(
                 f"the {self.name} record {name!r} is of version {state.version}, this process reads {self.version}"
             )
         return state
+
+    def unreadable(self, name: str, error: Exception) -> CorruptRecord:
+        """A reply that quotes a damaged record."""
+        return CorruptRecord(f"the {self.name} record {name!r} cannot be read: {error}")
 
     def script(self, command: type[Command]) -> str:
         """The Lua source of a command: the file named after it, with what it includes."""

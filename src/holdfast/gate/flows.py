@@ -11,6 +11,7 @@ from msgspec import Struct
 from holdfast.core import Core
 from holdfast.engine.base import Apply, Command, Expired, Micros, Op, Tag, steady
 from holdfast.errors import (
+    Closed,
     ConfigError,
     EngineError,
     EngineUnavailable,
@@ -44,7 +45,7 @@ from holdfast.gate.machine import Held as HeldReply
 from holdfast.gate.machine import Released as ReleasedReply
 from holdfast.gate.view import Released, first
 from holdfast.inputs import micros
-from holdfast.lease import LIVE, LOST
+from holdfast.lease import LIVE, LOST, RELEASED
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Held)
@@ -204,8 +205,8 @@ async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> Non
         reply = await core.port.apply(Apply(GATE, spec.name, command))
         if type(reply) is Expired:
             core.engine.correct(reply.now)
-            again = Withdraw(deadline(core.engine), ticket, deadline(core.engine))
-            await core.port.apply(Apply(GATE, spec.name, again))
+            command = Withdraw(deadline(core.engine), ticket, deadline(core.engine))
+            await core.port.apply(Apply(GATE, spec.name, command))
     except EngineError:
         core.keeper.later(Apply(GATE, spec.name, command), steady() + spec.ttl + LIFE / 1_000_000)
 
@@ -281,7 +282,7 @@ async def leave_body(lease: Held) -> LeaseLost | None:
     if lease.depth > 0:
         lease.depth -= 1
         return lease.loss() if lease.is_lost else None
-    if lease.confirmed:  # the body released it
+    if lease.confirmed or lease.state is RELEASED:  # the body released it; the keeper goes on where that failed
         return None
     if lease.state is LOST:
         lease.core.let_go(lease)
@@ -289,8 +290,8 @@ async def leave_body(lease: Held) -> LeaseLost | None:
     loss = lease.loss() if lease.is_lost else None
     try:
         verdict = await _give_back(lease)
-    except EngineError:
-        return loss  # it was ours all the time; the keeper goes on giving it back
+    except (EngineError, Closed):
+        return loss  # it was ours all the time; the keeper goes on giving it back, or time does
     if loss is None and type(verdict) is not ReleasedReply:
         lease.reason = "the engine no longer knew it at the end"
         return lease.loss()

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from holdfast.engine.base import Apply, Micros, Op, Ping, only, steady
+from holdfast.engine.base import UNREADABLE, Apply, Micros, Op, Ping, only, steady
 from holdfast.engine.redis import keys
 from holdfast.engine.redis.address import Address
 from holdfast.engine.redis.async_link import AsyncLink
@@ -78,7 +78,10 @@ class RedisEngine:
             request = op.wire or self._talks.request(op)
             raw = await (link.hand_over(request) if op.command.hands_over else link.send(request))
             if type(raw) is bytes:
-                answer: T = op.room.decode_reply(raw)
+                try:
+                    answer: T = op.room.decode_reply(raw)
+                except UNREADABLE as error:
+                    raise op.room.unreadable(op.name, error) from error
                 return answer
             if raw.code != "NOSCRIPT":
                 raise self._refused(raw, link)
@@ -138,7 +141,10 @@ class RedisEngine:
             request = op.wire or self._talks.request(op)
             raw = link.call_many([AFTER_YOU, request] if op.command.hands_over else [request])[-1]
             if type(raw) is bytes:
-                answer: T = op.room.decode_reply(raw)
+                try:
+                    answer: T = op.room.decode_reply(raw)
+                except UNREADABLE as error:
+                    raise op.room.unreadable(op.name, error) from error
                 return answer
             if raw.code != "NOSCRIPT":
                 raise self._refused(raw, link)

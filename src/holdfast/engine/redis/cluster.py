@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from holdfast.engine.base import Apply, Expired, Micros, Op, Scan, only, steady
+from holdfast.engine.base import UNREADABLE, Apply, Expired, Micros, Op, Scan, only, steady
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.address import Place
 from holdfast.engine.redis.async_link import AsyncLink
@@ -56,7 +56,10 @@ class ClusterEngine(RedisEngine):
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
             raw, link = await self._send(slot, op.wire or self._talks.request(op), hands_over=op.command.hands_over)
             if type(raw) is bytes:
-                answer = op.room.decode_reply(raw)
+                try:
+                    answer = op.room.decode_reply(raw)
+                except UNREADABLE as error:
+                    raise op.room.unreadable(op.name, error) from error
                 if type(answer) is Expired:
                     self.told(link, answer.now)
                 return cast("T", answer)
@@ -182,7 +185,10 @@ class ClusterEngine(RedisEngine):
                 request = op.wire or self._talks.request(op)
                 raw = link.call_many([AFTER_YOU, request] if op.command.hands_over else [request])[-1]
                 if type(raw) is bytes:
-                    answer = op.room.decode_reply(raw)
+                    try:
+                        answer = op.room.decode_reply(raw)
+                    except UNREADABLE as error:
+                        raise op.room.unreadable(op.name, error) from error
                     if type(answer) is Expired:
                         self.told(link, answer.now)
                     return cast("T", answer)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from holdfast.engine.base import (
+    UNREADABLE,
     Apply,
     Micros,
     Op,
@@ -95,7 +96,10 @@ class Talks:
         key = keys.wire_state(self._namespace, room.name, op.name)
         script = scripts.of_command(room, type(op.command))
         reply = yield from self._run(script, key, (room.encode(op.command), *self._clock_args()))
-        return room.decode_reply(reply)
+        try:
+            return room.decode_reply(reply)
+        except UNREADABLE as error:
+            raise room.unreadable(op.name, error) from error
 
     def _read(self, op: Read) -> Talk:
         key = keys.wire_state(self._namespace, op.room.name, op.name)

@@ -1,0 +1,70 @@
+"""A waiter whom nobody can tell looks by itself, as often as the engine says, and not as fast as it can."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+
+import holdfast
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisServer
+
+
+@pytest.fixture
+def server():
+    server = RedisServer()
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+def scripts_run(raw):
+    return raw.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("why", ["forbidden", "full"])
+def test_a_deaf_waiter_on_redis_does_not_spin(server, why):
+    with redis.Redis(port=server.port) as raw:
+        raw.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", "-subscribe")
+        user = "deaf:pw@" if why == "forbidden" else ""
+        url = server.url.replace("redis://", f"redis://{user}")
+
+        async def main():
+            async with holdfast.Holdfast(url) as hf:
+                lease = await hf.lock("x").acquire()
+                if why == "full":
+                    raw.config_set("maxclients", raw.info("clients")["connected_clients"])
+                before = scripts_run(raw)
+                with pytest.raises(holdfast.LockTimeout):
+                    await asyncio.create_task(hf.lock("x").acquire(wait=2))
+                asked = scripts_run(raw) - before
+                await lease.release()
+                return asked
+
+        assert asyncio.run(main()) < 20
+
+
+def test_a_deaf_waiter_on_sqlite_does_not_spin(tmp_path):
+    async def main():
+        url = f"sqlite:///{tmp_path / 'x.db'}"
+        async with holdfast.Holdfast(url, hub="redis://127.0.0.1:1") as hf:
+            asked = 0
+            submit = hf.engine.submit
+
+            def count(op):
+                nonlocal asked
+                asked += 1
+                return submit(op)
+
+            hf.engine.submit = count
+            lease = await hf.lock("x").acquire()
+            with pytest.raises(holdfast.LockTimeout):
+                await asyncio.create_task(hf.lock("x").acquire(wait=2))
+            await lease.release()
+            return asked
+
+    assert asyncio.run(main()) < 20
