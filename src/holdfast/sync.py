@@ -14,6 +14,7 @@ from holdfast import inputs
 from holdfast.app import build_core
 from holdfast.core import Core
 from holdfast.engine.base import Engine, Ping
+from holdfast.engine.owned import Owned
 from holdfast.errors import ConfigError, LockHeld
 from holdfast.flow import run
 from holdfast.gate import admin, flows
@@ -22,6 +23,7 @@ from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
 from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
+from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
 from holdfast.lease import LOST
 from holdfast.listening import BlockingChannels as Channels
@@ -169,16 +171,17 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Owned | None = None,
         *,
         namespace: str | None = None,
         profile: Policy | None = None,
-        engine: Engine | None = None,
-        hub: object = None,
+        engine: Engine | Owned | None = None,
+        hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
     ) -> None:
-        self._core = build_core(Settings(url, namespace, profile, hub, hub_prefix), engine, blocking=True)
-        self._owns_engine = engine is None
+        settings = Settings(url, namespace, profile, hub, hub_prefix, engine)
+        self._core = build_core(settings, blocking=True)
+        self._owns_engine = settings.engine is None
 
     @property
     def locks(self) -> Locks:

@@ -180,7 +180,7 @@ def clocks(server: Server) -> Iterator[Finding]:
         name = f"replica {replica.get('ip', '?')}:{replica.get('port', '?')}"
         engine = server.engine
         try:
-            address = dataclasses.replace(engine.address, host=replica["ip"], port=int(replica["port"]))
+            address = dataclasses.replace(engine.address, path="", host=replica["ip"], port=int(replica["port"]))
             link = BlockingLink(address, engine.client_name, engine.tls)
         except (EngineError, KeyError, ValueError):
             unasked = "let this host reach its replicas once, or run the doctor on theirs"

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
+from holdfast.engine.redis.credentials import Credentials
 from holdfast.engine.redis.link import AFTER_YOU, ASKING, Hello, Refusal, SignIn, is_push, new_reader, sign_in, why_not
 from holdfast.engine.redis.tls import refusal as tls_refusal
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
@@ -64,12 +65,18 @@ class AsyncLink(asyncio.Protocol):
         link = cls(address, loop)
         try:
             async with asyncio.timeout(address.connect_timeout):
-                await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+                if address.path:
+                    await loop.create_unix_connection(lambda: link, address.path)
+                else:
+                    await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
                 started = steady()
                 talk = talk or sign_in(address, client_name)
                 batch = next(talk)
                 while True:
-                    replies = await asyncio.gather(*[link.send(command) for command in batch])
+                    if isinstance(batch, Credentials):
+                        replies: Any = await batch.fetch_async()
+                    else:
+                        replies = await asyncio.gather(*[link.send(command) for command in batch])
                     try:
                         batch = talk.send(replies)
                     except StopIteration as done:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -33,9 +34,10 @@ class ClusterEngine(RedisEngine):
         *,
         namespace: str = "holdfast",
         client_name: str = "holdfast",
+        tls: ssl.SSLContext | None = None,
         clock: Callable[[], Micros] | None = None,
     ) -> None:
-        super().__init__(seeds.address, namespace=namespace, client_name=client_name, clock=clock)
+        super().__init__(seeds.address, namespace=namespace, client_name=client_name, tls=tls, clock=clock)
         self.seeds = seeds
         self.talks = self._talks
         self.map = SlotMap()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.address import Address, Place
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import Hello, Refusal, SignIn, pack, refused, sign_in
+from holdfast.engine.redis.link import Hello, Refusal, SignIn, auth_of, pack, refused, sign_in
+from holdfast.engine.redis.tls import context
 from holdfast.engine.redis.topology import Seeds
 from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
 
@@ -42,10 +44,14 @@ class SentinelEngine(RedisEngine):
         *,
         namespace: str = "holdfast",
         client_name: str = "holdfast",
+        tls: ssl.SSLContext | None = None,
+        sentinel_tls: ssl.SSLContext | None = None,
         clock: Callable[[], Micros] | None = None,
     ) -> None:
-        super().__init__(seeds.address, namespace=namespace, client_name=client_name, clock=clock)
+        super().__init__(seeds.address, namespace=namespace, client_name=client_name, tls=tls, clock=clock)
         self._seeds = seeds
+        same = seeds.sentinels.tls == seeds.address.tls
+        self._sentinel_tls = sentinel_tls or (self.tls if same else context(seeds.sentinels))
         #: The Sentinel that answered last comes first.
         self._sentinels = list(seeds.places)
         #: Before the first master was found, waiting would only hide a mistake in the URL.
@@ -56,7 +62,7 @@ class SentinelEngine(RedisEngine):
         visit = next(hunt)
         while True:
             try:
-                link = await AsyncLink.connect(visit.address, client_name, self.tls, visit.talk)
+                link = await AsyncLink.connect(visit.address, client_name, self._trust(visit), visit.talk)
             except EngineError as error:
                 visit = hunt.throw(error)
                 continue
@@ -71,7 +77,7 @@ class SentinelEngine(RedisEngine):
         visit = next(hunt)
         while True:
             try:
-                link = BlockingLink(visit.address, client_name, self.tls, patience, visit.talk)
+                link = BlockingLink(visit.address, client_name, self._trust(visit), patience, visit.talk)
             except EngineError as error:
                 visit = hunt.throw(error)
                 continue
@@ -80,6 +86,9 @@ class SentinelEngine(RedisEngine):
                 return link
             link.close()
             visit = hunt.send(link.told)
+
+    def _trust(self, visit: Visit) -> ssl.SSLContext | None:
+        return self.tls if visit.last else self._sentinel_tls
 
     def _refused(self, refusal: Refusal, link: AsyncLink | BlockingLink) -> EngineError:
         if refusal.code == "NOREPLICAS":  # they may have left for a new master
@@ -130,8 +139,8 @@ class SentinelEngine(RedisEngine):
 
 def _where(address: Address, service: str) -> SignIn:
     """Ask a Sentinel where the master is. A Sentinel is no Redis: it has no TIME and needs no name of ours."""
-    auth = [pack("AUTH", address.username or "default", address.password)] if address.password else []
-    replies = yield [*auth, pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)]
+    auth = yield from auth_of(address)
+    replies = yield [*([pack(*auth)] if auth else []), pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)]
     for reply in replies:
         if isinstance(reply, Refusal):
             if reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
