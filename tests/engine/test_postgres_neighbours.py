@@ -9,8 +9,9 @@ import pytest
 
 from holdfast import CorruptRecord, EngineUnavailable
 from holdfast.engine.base import Apply, Ping, Scan, Tag, Tagged, Untag, steady
-from holdfast.engine.postgres import PATIENCE, PostgresEngine
+from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.lane import PATIENCE
 from holdfast.gate.machine import GATE, Acquire, Granted, Release, Who
 from holdfast.testing.waiting import eventually
 

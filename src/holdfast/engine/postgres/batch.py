@@ -148,7 +148,7 @@ class Batch:
         names = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Apply)}))
         reads = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Read)}))
         locked = looked = None
-        session.execute(b"BEGIN")
+        session.begin()
         if names:
             session.execute(INSERT, {"space": space, "rooms": names[0], "names": names[1]})
             locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)

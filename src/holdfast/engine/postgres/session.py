@@ -65,6 +65,9 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     #: When (on the steady clock) what is under way must have ended.
     until = float("inf")
 
+    def begin(self) -> None:
+        self.execute(b"BEGIN")
+
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         left = self.check_time()
         if left != float("inf"):
@@ -93,7 +96,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 def connect(address: Address, name: str) -> Session:
     """Reach the server and set the session's own limits. Raises errors of our tree."""
     ours = " ".join(f"-c {setting}={value}" for setting, value in SETTINGS.items())
-    given = address.parameters
+    given = address.current()
     # libpq knows whole seconds, and not fewer than two.
     parameters: dict[str, Any] = {"connect_timeout": max(2, round(address.timeout)), **given}
     parameters["application_name"] = given.get("application_name", name)
