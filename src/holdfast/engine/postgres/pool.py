@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -25,12 +25,12 @@ PATIENCE = 5.0
 
 def open_pool(pool: Any, namespace: str, *, blocking: bool) -> PostgresEngine:
     """The engine for a pool. An async pool serves the async API; for the blocking one it is read for its address."""
-    kind: type[Any] = type(pool)
-    if issubclass(kind, ConnectionPool):
+    anything = cast("object", pool)  # what is known of it then would be half of its type
+    if isinstance(anything, ConnectionPool):
         theirs: ConnectionPool[Any] = pool
         return PooledEngine(_address(theirs, None), BlockingLender(theirs), namespace=namespace)
-    if not issubclass(kind, AsyncConnectionPool):
-        raise ConfigError(f"a pool is a ConnectionPool or an AsyncConnectionPool; got {kind.__name__}")
+    if not isinstance(anything, AsyncConnectionPool):
+        raise ConfigError(f"a pool is a ConnectionPool or an AsyncConnectionPool; got {type(anything).__name__}")
     awaited: AsyncConnectionPool[Any] = pool
     if blocking:
         return PostgresEngine(_address(awaited, None), namespace=namespace)
