@@ -16,9 +16,13 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, NullConnectionPool
 
 from exercise import exercise_async, exercise_blocking
-from holdfast import ConfigError, EngineUnavailable, Holdfast, sync
+from holdfast import ConfigError, EngineError, EngineUnavailable, Holdfast, sync
+from holdfast.engine.base import Ping, steady
 from holdfast.engine.postgres import batch
+from holdfast.engine.postgres.address import Address, parse
+from holdfast.engine.postgres.lender import BlockingLender
 from holdfast.engine.postgres.pooled import PooledEngine
+from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -324,6 +328,33 @@ def test_a_pool_carries_the_hints_of_another_engine(pools, namespace, tmp_path):
         assert message is not None
         assert message.payload == "x"
     assert eventually(lambda: all_back(pool))
+
+
+def test_a_pool_that_is_the_engine_is_the_hub_anyway(pools, namespace):
+    pool = pools()
+    with sync.Holdfast(pool, namespace=namespace, hub=pool) as hf:
+        assert hf._core.hub.carrier is hf.engine
+
+
+@pytest.mark.chaos
+def test_a_connection_to_a_server_that_stands_still_is_replaced(namespace):
+    with PostgresServer() as server, ConnectionPool(server.url, min_size=2, open=True, timeout=1) as pool:
+        engine = PooledEngine(
+            Address(parse(server.url).parameters, timeout=1), BlockingLender(pool), namespace=namespace
+        )
+        engine.apply(Ping())
+        server.pause()
+        began = steady()
+        with pytest.raises(EngineError):
+            engine.apply(Ping())
+        assert steady() - began < 4
+        assert pool.get_stats()["pool_available"] == 1  # the other is being replaced
+        server.resume()
+        assert eventually(lambda: all_back(pool))
+        engine.apply(Ping())
+        engine.close_blocking()
+        with ExitStack() as stack:
+            assert [c.execute("SELECT 1").fetchone() for c in drain_into(stack, pool)] == [(1,), (1,)]
 
 
 FORK = """

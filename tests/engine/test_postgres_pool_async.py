@@ -278,6 +278,35 @@ def test_connections_that_broke_in_the_pool_are_passed_over(open_pool, admin, na
     asyncio.run(main())
 
 
+def test_a_pool_carries_the_hints_of_another_engine(open_pool, namespace, tmp_path):
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+
+    async def main():
+        async with (
+            open_pool() as pool,
+            Holdfast(url, namespace=namespace, hub=pool) as one,
+            Holdfast(url, namespace=namespace, hub=pool) as two,
+        ):
+            async with one.hub.listen("news") as messages:
+                await two.hub.publish("news", "x")
+                message = await messages.next(timeout=10)
+            assert message is not None
+            held = await one.lock("x").acquire(wait=0)
+            waiter = asyncio.create_task(two.lock("x").acquire(wait=20))
+
+            async def queued():
+                return (await one.locks.inspect("x")).queue
+
+            assert await soon(queued)
+            await held.release()
+            await (await asyncio.wait_for(waiter, 20)).release()
+            await one.close()
+            await two.close()
+            assert all_back(pool)
+
+    asyncio.run(main())
+
+
 class Signed(psycopg.AsyncConnection):
     @classmethod
     async def connect(cls, *args, **kwargs):
