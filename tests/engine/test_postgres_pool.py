@@ -234,6 +234,7 @@ def test_connections_that_broke_in_the_pool_are_passed_over(pools, admin, namesp
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (namespace,)
         )
+        hf.engine.apply(Ping())  # more are broken than a group is tried times
         lease.renew()
         lease.release()
     assert eventually(lambda: all_back(pool))
@@ -257,6 +258,22 @@ def test_a_connection_in_the_middle_of_something_is_not_given_back_so(pools, nam
             assert connection.pgconn.transaction_status == TransactionStatus.IDLE
             assert connection.execute("SELECT 1").fetchone() == (1,)
         hf.lock("x").acquire(wait=0).release()
+
+
+def test_whatever_is_open_on_a_connection_is_not_given_back(pools):
+    pool = pools(size=1)
+    lender = BlockingLender(pool)
+    for trouble in ("BEGIN", "pipeline"):
+        session = lender.borrow(5)
+        pid = session.info.backend_pid
+        if trouble == "BEGIN":
+            session.execute("BEGIN")
+        else:
+            session.pgconn.enter_pipeline_mode()
+        lender.give_back(session)
+        with pool.connection() as connection:
+            assert connection.info.backend_pid != pid
+            assert connection.pgconn.pipeline_status == PipelineStatus.OFF
 
 
 def test_a_check_that_leaves_a_transaction_open_does_no_harm(pools, namespace):

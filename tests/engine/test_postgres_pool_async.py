@@ -59,6 +59,23 @@ def test_the_async_api_works_through_a_pool_and_leaves_it_open(open_pool, size, 
     asyncio.run(main())
 
 
+class Slow(AsyncConnectionPool):
+    async def putconn(self, conn):
+        await asyncio.sleep(0.2)
+        await super().putconn(conn)
+
+
+def test_closing_waits_until_everything_is_given_back(holdfast_postgres, namespace):
+    async def main():
+        async with Slow(holdfast_postgres.url, min_size=2, open=False) as pool:
+            async with Holdfast(pool, namespace=namespace) as hf:
+                await hf.locks.inspect("x")
+                assert not all_back(pool)
+            assert all_back(pool)
+
+    asyncio.run(main())
+
+
 def test_the_blocking_api_has_connections_of_its_own(open_pool, namespace):
     async def main():
         async with open_pool() as pool:
