@@ -300,6 +300,19 @@ def test_parameters_that_change_are_asked_for_each_connection(pools, holdfast_po
     assert str(hf._core.engine) == "the server of pool 'web'"
 
 
+@pytest.mark.parametrize("told", [RuntimeError("hunter2"), "postgresql://u:hunter2@["])
+def test_parameters_that_cannot_be_had_are_an_error_without_their_words(holdfast_postgres, told):
+    def conninfo():
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    pool = ConnectionPool(conninfo, open=False, name="web")
+    with pytest.raises(EngineError, match="conninfo or kwargs of pool 'web'") as caught:
+        sync.Holdfast(pool).engine.connect("hub")
+    assert "hunter2" not in str(caught.value)
+
+
 class Signed(psycopg.Connection):
     @classmethod
     def connect(cls, *args, **kwargs):

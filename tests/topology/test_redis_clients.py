@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -240,10 +241,11 @@ def test_a_provider_is_asked_from_a_loop_without_blocking_it(kind, guarded, name
         assert here not in asked_in
 
 
-def test_a_provider_that_fails_is_unavailable_and_its_words_are_not_shown(guarded, namespace, take):
+@pytest.mark.parametrize("trouble", [RuntimeError, OSError, ssl.SSLCertVerificationError])
+def test_a_provider_that_fails_is_unavailable_and_its_words_are_not_shown(trouble, guarded, namespace, take):
     class Broken(redis.CredentialProvider):
         def get_credentials(self):
-            raise RuntimeError("token hunter2 has expired")
+            raise trouble("token hunter2 has expired")
 
     client = redis.Redis(port=guarded.port, credential_provider=Broken())
     with pytest.raises(EngineUnavailable, match="credential provider Broken failed") as caught:

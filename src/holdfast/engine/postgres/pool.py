@@ -15,7 +15,7 @@ from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import Address
 from holdfast.engine.postgres.lender import AsyncLender, BlockingLender, Pool
 from holdfast.engine.postgres.pooled import PooledEngine
-from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
 
 #: Arguments of psycopg's that are about its objects, not about the server.
 OBJECTS = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
@@ -55,7 +55,15 @@ def _address(pool: Pool, lender: AsyncLender | None) -> Address:
         raise ConfigError("this pool's conninfo or kwargs is an async function, which blocking code cannot await")
 
     def fetch() -> dict[str, Any]:
-        return _read(pool, _now(conninfo, lender), _now(kwargs, lender))
+        try:
+            return _read(pool, _now(conninfo, lender), _now(kwargs, lender))
+        except EngineError:
+            raise
+        except ConfigError as error:
+            raise EngineRefused(str(error)) from None
+        except Exception as error:
+            what = f"the conninfo or kwargs of pool {pool.name!r}"
+            raise EngineUnavailable(f"{what} could not be had ({type(error).__name__})") from error
 
     return Address({}, fetch=fetch, name=f"the server of pool {pool.name!r}")
 

@@ -64,7 +64,8 @@ class BlockingLink:
             self.ready = True
         except BaseException as error:
             self.close()
-            if refusal := tls_refusal(error.__cause__ or error, address):
+            # What a credential provider stumbled over is not the server's.
+            if refusal := tls_refusal(error.__cause__ if isinstance(error, OutcomeUnknown) else error, address):
                 raise refusal from error
             if isinstance(error, (OSError, OutcomeUnknown)):
                 raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error

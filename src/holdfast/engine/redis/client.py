@@ -15,7 +15,7 @@ from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.address import LONGEST_TIMEOUT, Address, Place
 from holdfast.engine.redis.client_tls import TLS_SETTINGS, trust
 from holdfast.engine.redis.credentials import Credentials
-from holdfast.engine.redis.topology import SENTINEL_PORT, Seeds
+from holdfast.engine.redis.topology import Seeds
 from holdfast.errors import ConfigError
 
 DEFAULT = Address()
@@ -117,7 +117,7 @@ def _sentinel(pool: Any, namespace: str) -> RedisEngine:
         address,
         places,
         service=str(pool.service_name),
-        sentinels=replace(sentinels, db=0, port=sentinels.port or SENTINEL_PORT),
+        sentinels=replace(sentinels, db=0),
     )
     name = _name(pool.connection_kwargs)
     return SentinelEngine(seeds, namespace=namespace, client_name=name, tls=tls, sentinel_tls=sentinel_tls)
@@ -159,10 +159,10 @@ def _server(options: Mapping[str, Any], connection: Any) -> tuple[Address, ssl.S
     given = options.get("credential_provider")
     address = Address(
         host=str(options.get("host") or DEFAULT.host),
-        port=int(options.get("port") or DEFAULT.port),
-        db=int(options.get("db") or 0),
-        username=_text(options.get("username")),
-        password=_text(options.get("password")),
+        port=_number(options, "port", DEFAULT.port),
+        db=_number(options, "db", 0),
+        username=_text(options, "username"),
+        password=_text(options, "password"),
         tls=tls,
         timeout=_seconds(options, "socket_timeout", DEFAULT.timeout),
         connect_timeout=_seconds(options, "socket_connect_timeout", DEFAULT.connect_timeout),
@@ -188,8 +188,20 @@ def _name(options: Mapping[str, Any]) -> str:
     return str(options.get("client_name") or "holdfast")
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value or "")
+def _text(options: Mapping[str, Any], name: str) -> str:
+    value = options.get(name)
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value or "")
+    except UnicodeDecodeError:
+        raise ConfigError(f"this client's {name} is not UTF-8") from None
+
+
+def _number(options: Mapping[str, Any], name: str, default: int) -> int:
+    value = options.get(name) or default
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"this client's {name} is a number; got {value!r}") from None
 
 
 def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:
