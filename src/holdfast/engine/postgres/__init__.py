@@ -17,7 +17,7 @@ from holdfast.engine.base import Apply, Micros, Wake, steady
 from holdfast.engine.group import ELSEWHERE, LATER, Group, Item
 from holdfast.engine.grouped import GroupedEngine
 from holdfast.engine.postgres.address import Address
-from holdfast.engine.postgres.batch import Batch
+from holdfast.engine.postgres.batch import Batch, Key
 from holdfast.engine.postgres.schema import upgrade
 from holdfast.engine.postgres.session import Session, connect, translate
 from holdfast.errors import EngineError
@@ -58,6 +58,8 @@ class Lane:
     def __init__(self, engine: PostgresEngine, *, wait: bool) -> None:
         self._engine = engine
         self._wait = wait
+        #: Names that have a row, so that it need not be made. None where names are waited for.
+        self._known: set[Key] | None = None if wait else set()
         self._session: Session | None = None
         self._sweep_at = steady() + random.uniform(*SWEEP)
 
@@ -86,7 +88,7 @@ class Lane:
                 session = self._ready()
                 if used:  # else counted from the moment at which it was there
                     session.until = until
-                batch = Batch(session, engine.namespace, ops, wait=self._wait, now=engine.test_now())
+                batch = Batch(session, engine.namespace, ops, known=self._known, now=engine.test_now())
                 results = batch.run()
             except psycopg.Error as error:
                 sent = batch is not None and batch.committing
@@ -138,6 +140,8 @@ class Lane:
         self.sweep()
 
     def sweep(self) -> None:
+        if self._known is not None:
+            self._known.clear()
         try:
             session = self._ready()
             session.until = steady() + self._engine.address.timeout
