@@ -211,7 +211,7 @@ def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(ser
 
 
 def test_a_caller_who_got_no_answer_is_not_made_to_wait_again_to_leave(server):
-    with holdfast.sync.Holdfast(server.url + "?timeout=0.5") as hf:
+    with holdfast.sync.Holdfast(server.url + "?timeout=1") as hf:
         server.pause()
         try:
             with pytest.raises(holdfast.EngineError):
