@@ -177,3 +177,47 @@ def test_closing_while_a_connection_is_being_made_ends_those_who_wait_for_it():
             assert isinstance(outcome, holdfast.HoldfastError), repr(outcome)
 
     asyncio.run(close())
+
+
+def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(server):
+    """Leaving the queue is tidiness: whoever gave up is not kept for it until the server answers."""
+
+    async def main():
+        async with holdfast.Holdfast(server.url + "?timeout=8") as hf, holdfast.Holdfast(server.url) as other:
+            lease = await other.lock("x", ttl=30).acquire(wait=0)
+
+            async def queued():
+                return (await other.locks.inspect("x")).waiter_count == 1
+
+            async def left():
+                return not await queued()
+
+            waiting = asyncio.ensure_future(hf.lock("x").acquire(wait=None))
+            assert await soon(queued)
+            server.pause()
+            try:
+                started = steady()
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                took = steady() - started
+            finally:
+                server.resume()
+            assert took < 4
+            assert await soon(left)
+            await lease.release()
+
+    asyncio.run(main())
+
+
+def test_a_caller_who_got_no_answer_is_not_made_to_wait_again_to_leave(server):
+    with holdfast.sync.Holdfast(server.url + "?timeout=1") as hf:
+        server.pause()
+        try:
+            with pytest.raises(holdfast.EngineError):
+                hf.lock("x").acquire(wait=0)
+            assert hf._core.keeper._later  # the keeper's business now
+        finally:
+            server.resume()
+        assert eventually(lambda: not hf._core.keeper._later)
+        assert not hf.locks.inspect("x").held

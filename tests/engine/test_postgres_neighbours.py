@@ -218,3 +218,13 @@ def test_a_bad_record_is_its_own_names_trouble_only(engine, admin, holdfast_post
     assert isinstance(bad, CorruptRecord)
     assert isinstance(good, Granted)
     assert eventually(lambda: engine.apply(Ping()))
+
+
+def test_a_row_that_a_neighbour_removed_is_made_anew(engine, holdfast_postgres):
+    first = engine.apply(acquire(engine, "x"))
+    engine.apply(release(engine, "x"))
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as neighbour:
+        neighbour.execute("DELETE FROM holdfast_state WHERE space = %s", (engine.namespace,))
+    again = engine.apply(acquire(engine, "x", "u"))
+    assert isinstance(again, Granted)
+    assert again.fence > first.fence

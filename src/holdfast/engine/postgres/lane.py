@@ -10,7 +10,7 @@ from psycopg import errors as pg
 
 from holdfast.engine.base import Apply, steady
 from holdfast.engine.group import LATER, Item
-from holdfast.engine.postgres.batch import Batch
+from holdfast.engine.postgres.batch import Batch, Key
 from holdfast.engine.postgres.session import Session, translate
 from holdfast.errors import EngineError
 
@@ -60,6 +60,8 @@ class Lane:
         self._spare = spare
         #: Somebody has been served: there are tables to sweep.
         self._served = False
+        #: Names that have a row, so that it need not be made. None where names are waited for.
+        self._known: set[Key] | None = None if wait else set()
         self._session: Session | None = None
         self._sweep_at = steady() + random.uniform(*SWEEP)
 
@@ -96,7 +98,7 @@ class Lane:
                 else:  # a new one counts from the moment at which it was there
                     session = self._session
                     session.until = until
-                batch = Batch(session, engine.namespace, ops, wait=self._wait, now=engine.test_now())
+                batch = Batch(session, engine.namespace, ops, known=self._known, now=engine.test_now())
                 results = batch.run()
             except psycopg.Error as error:
                 sent = batch is not None and batch.committing
@@ -142,6 +144,8 @@ class Lane:
         self.sweep()
 
     def sweep(self) -> None:
+        if self._known is not None:
+            self._known.clear()
         try:
             if self._session is None or self._session.closed:
                 self._session = self._engine.session(AT_ONCE)

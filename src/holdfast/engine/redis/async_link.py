@@ -26,6 +26,8 @@ LAST_LOOK = 0.05
 BURST = 16
 #: How often a link that is to be closed is looked at.
 RETIRE = 0.1
+#: How long a server that hung up on us is listened to, to learn why.
+LAST_WORDS = 1.0
 
 
 class AsyncLink(asyncio.Protocol):
@@ -38,6 +40,8 @@ class AsyncLink(asyncio.Protocol):
         self.told: Any = None
         #: What ended the connection, where that is known.
         self.why: Exception | None = None
+        #: Whether the server ever said a word.
+        self.heard = False
         self.connected_at = 0.0
         self._loop = loop
         self._reader = new_reader()
@@ -86,7 +90,10 @@ class AsyncLink(asyncio.Protocol):
                 link.connected_at = (started + steady()) / 2
         except BaseException as error:
             link.abort()
-            if refusal := tls_refusal(link.why or error, address):
+            why: BaseException = link.why or error
+            if tls is not None and not link.heard and isinstance(why, (ConnectionError, OutcomeUnknown)):
+                why = await _last_words(address, tls, loop) or why
+            if refusal := tls_refusal(why, address):
                 raise refusal from error
             if isinstance(error, (OSError, TimeoutError, OutcomeUnknown)):
                 raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error
@@ -213,6 +220,7 @@ class AsyncLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, pending = self._reader, self._pending
+        self.heard = True
         self._progress = self._loop.time()
         self._suspect = False
         try:
@@ -257,3 +265,20 @@ class AsyncLink(asyncio.Protocol):
                 future.set_exception(EngineUnavailable(f"the connection to {self.address} was lost"))
         self._overflow.clear()
         self._out.clear()
+
+
+async def _last_words(address: Address, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> BaseException | None:
+    """Why a server hangs up after the handshake. It says so (that it wants a certificate, say) and resets the
+    connection; whoever writes at that moment meets the reset first, and the loop drops what was not yet read. So
+    reach it once more, and only listen.
+    """
+    link = AsyncLink(address, loop)
+    try:
+        async with asyncio.timeout(LAST_WORDS):
+            await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+            await link.closed
+    except (OSError, TimeoutError) as error:
+        return error if isinstance(error, ssl.SSLError) else None
+    finally:
+        link.abort()
+    return link.why
