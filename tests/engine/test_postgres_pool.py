@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -258,6 +259,21 @@ def test_a_connection_in_the_middle_of_something_is_not_given_back_so(pools, nam
             assert connection.pgconn.transaction_status == TransactionStatus.IDLE
             assert connection.execute("SELECT 1").fetchone() == (1,)
         hf.lock("x").acquire(wait=0).release()
+
+
+@pytest.mark.chaos
+def test_a_connection_that_is_known_to_have_broken_is_not_borrowed(pools, admin):
+    pool = pools(size=1)
+    with pool.connection() as connection:
+        pid, socket = connection.info.backend_pid, connection.pgconn.socket
+    admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    end = select.poll()
+    end.register(socket, select.POLLRDHUP)
+    assert end.poll(10_000)  # its last words are here, and nothing will follow
+    lender = BlockingLender(pool)
+    session = lender.borrow(5)
+    assert session.execute("SELECT 1").fetchone() == (1,)
+    lender.give_back(session)
 
 
 def test_whatever_is_open_on_a_connection_is_not_given_back(pools):

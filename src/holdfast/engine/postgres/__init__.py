@@ -17,11 +17,15 @@ from holdfast.engine.postgres.lane import SKIPS, Lane
 from holdfast.engine.postgres.schema import upgrade
 from holdfast.engine.postgres.session import Session, connect
 
+#: A group is tried this often when the server undid it, or had closed the connection before it began.
+TRIES = 3
+
 
 class PostgresEngine(GroupedEngine):
     """PostgreSQL 14 or newer, behind two connections: one for the groups, one for names that must be waited for."""
 
     default_hub = "postgres"
+    tries = TRIES
 
     def __init__(
         self,

@@ -23,8 +23,6 @@ SKIPS = 2
 PATIENCE = 3.0
 #: The server undid everything for reasons that do not come again.
 UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
-#: A group is tried this often when the server undid it, or had closed the connection before it began.
-TRIES = 3
 #: Seconds between two sweeps of this process; many processes sweep, so each does it seldom.
 SWEEP = (60.0, 180.0)
 #: Seconds that a sweep waits for a connection: others need it more.
@@ -89,7 +87,7 @@ class Lane:
         engine = self._engine
         ops = [item.op for item in items]
         until = steady() + engine.address.timeout
-        for left in range(TRIES - 1, -1, -1):
+        for left in range(engine.tries - 1, -1, -1):
             used = self._session is not None or not engine.keeps_sessions
             batch: Batch | None = None
             try:

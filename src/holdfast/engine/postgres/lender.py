@@ -55,6 +55,11 @@ class Lender(ABC):
                 return session
             self.give_back(session)
 
+    @property
+    def size(self) -> int:
+        """How many it may lend at once."""
+        return self._pool.max_size
+
     def give_back(self, session: Borrowed) -> None:
         session.restore()
         self._return(session.owner)

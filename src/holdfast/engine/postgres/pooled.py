@@ -12,7 +12,7 @@ from psycopg import pq
 
 from holdfast.engine.base import Micros, Op, steady
 from holdfast.engine.group import Group
-from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres import TRIES, PostgresEngine
 from holdfast.engine.postgres.address import Address
 from holdfast.engine.postgres.borrowed import SEARCH_PATH, Borrowed
 from holdfast.engine.postgres.lane import Lane
@@ -44,6 +44,7 @@ class PooledEngine(PostgresEngine):
         clock: Callable[[], Micros] | None = None,
     ) -> None:
         self._lender: Lender | None = lender
+        self.tries = TRIES + lender.size  # all that lie in the pool may have broken
         #: Learnt from the first connection.
         self._search_path: str | None = None
         super().__init__(address, namespace=namespace, client_name=client_name, clock=clock)
