@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.engine.base import Micros, steady
@@ -45,7 +45,7 @@ class SentinelEngine(RedisEngine):
         clock: Callable[[], Micros] | None = None,
     ) -> None:
         super().__init__(seeds.address, namespace=namespace, client_name=client_name, clock=clock)
-        self._seeds = seeds
+        self.seeds = seeds
         #: The Sentinel that answered last comes first.
         self._sentinels = list(seeds.places)
         #: Before the first master was found, waiting would only hide a mistake in the URL.
@@ -87,7 +87,7 @@ class SentinelEngine(RedisEngine):
         return super()._refused(refusal, link)
 
     async def _reach(self) -> AsyncLink:
-        until = steady() + self._seeds.failover if self._met else 0.0
+        until = steady() + self.seeds.failover if self._met else 0.0
         while True:
             try:
                 return await super()._reach()
@@ -98,7 +98,7 @@ class SentinelEngine(RedisEngine):
 
     def _reach_blocking(self, timeout: float | None) -> BlockingLink:
         # Who brings a time-out of its own comes again by itself, and has other things to do meanwhile.
-        until = steady() + self._seeds.failover if self._met and timeout is None else 0.0
+        until = steady() + self.seeds.failover if self._met and timeout is None else 0.0
         while True:
             try:
                 return super()._reach_blocking(timeout)
@@ -109,7 +109,7 @@ class SentinelEngine(RedisEngine):
 
     def _hunt(self, client_name: str) -> Hunt:
         """From Sentinel to Sentinel, and to whatever master each names, until one is a master indeed."""
-        seeds = self._seeds
+        seeds = self.seeds
         troubles: list[EngineError] = []
         tried: set[Place] = set()
         for sentinel in self._sentinels:
@@ -128,19 +128,28 @@ class SentinelEngine(RedisEngine):
         raise kind(f"{seeds}: no master found: {'; '.join(dict.fromkeys(map(str, troubles)))}")
 
 
-def _where(address: Address, service: str) -> SignIn:
-    """Ask a Sentinel where the master is. A Sentinel is no Redis: it has no TIME and needs no name of ours."""
+def ask_sentinel(address: Address, *commands: Sequence[str]) -> Generator[list[bytes], list[Any], list[Any]]:
+    """Sign in at a Sentinel and ask. A Sentinel is no Redis: it has no TIME and needs no name of ours."""
     auth = [pack("AUTH", address.username or "default", address.password)] if address.password else []
-    replies = yield [*auth, pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)]
-    for reply in replies:
+    replies = yield [*auth, *(pack(*command) for command in commands)]
+    for reply in replies[: len(auth) + 1]:  # who may ask the first thing has signed in
+        if isinstance(reply, Refusal) and reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
+            raise EngineRefused(
+                f"the Sentinel at {Place(address.host, address.port)} refused the sign-in; "
+                "add ?sentinel_password=… and, for an ACL user, sentinel_username=…"
+            )
+    for reply in replies[: len(auth)]:
         if isinstance(reply, Refusal):
-            if reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
-                raise EngineRefused(
-                    f"the Sentinel at {Place(address.host, address.port)} refused the sign-in; "
-                    "add ?sentinel_password=… and, for an ACL user, sentinel_username=…"
-                )
             raise refused(reply, address)
-    match replies[-1]:
+    return replies[len(auth) :]
+
+
+def _where(address: Address, service: str) -> SignIn:
+    """Ask a Sentinel where the master is."""
+    (reply,) = yield from ask_sentinel(address, ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service])
+    match reply:
+        case Refusal():
+            raise refused(reply, address)
         case None:
             raise EngineRefused(f"the Sentinel at {Place(address.host, address.port)} knows no master {service!r}")
         case [bytes() as host, bytes() as port] if port.isdigit():
