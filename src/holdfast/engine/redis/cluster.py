@@ -15,6 +15,7 @@ from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.cluster_errands import Errands
 from holdfast.engine.redis.cluster_nodes import Nodes
+from holdfast.engine.redis.cluster_witness import ClusterWitness
 from holdfast.engine.redis.link import AFTER_YOU, Hello, Refusal, refused
 from holdfast.engine.redis.slots import HEALS, HOPS, PAUSE, SlotMap, redirect, slot_of
 from holdfast.engine.redis.talks import Talk
@@ -39,6 +40,7 @@ class ClusterEngine(RedisEngine):
         self.seeds = seeds
         self.talks = self._talks
         self.map = SlotMap()
+        self._witness = ClusterWitness(self)
         self._forget_links()
 
     def _forget_links(self) -> None:
@@ -234,9 +236,6 @@ class ClusterEngine(RedisEngine):
         """The hub hears for threads: a thread's own line to one node would not notice when that node falls silent
         while the thread only talks to others.
         """
-
-    def witness(self) -> None:
-        """Nobody: a second link would have to follow its name from node to node."""
 
     # ── for the hub: every node hears what is published on any ──
 
