@@ -9,7 +9,8 @@ A hub has two sides. It *hears*: a subclass of `Hub` opens and closes channels o
     TakeHint(hint, n, life) -> int            take up to n from the counter; n when there is none
 
 What a new engine must do: carry out these three, each atomic, a counter with its life gone at its end by itself (an
-absent one answers n, an exhausted one 0), messages of one sender in order, sent after the commit. It names its hub in
+absent one answers n, an exhausted one 0), what one sender publishes in order, sent after the commit (announcements with
+different counters may overtake one another: on a Cluster each comes from its counter's node). It names its hub in
 `default_hub`. If its wakes leave after a commit, it offers `attach` (`engine.base.WakesAfterCommit`), and `hub=` can
 replace its hub. Payloads have up to `LONGEST_PAYLOAD` bytes. The three are counting commands: an engine raises
 `EngineUnavailable` when the request certainly never left, `OutcomeUnknown` when it may have.

@@ -41,6 +41,8 @@ class ClusterEngine(RedisEngine):
         self.talks = self._talks
         self.map = SlotMap()
         self._witness = ClusterWitness(self)
+        #: Who is told what any node may be told.
+        self._anyone: Place | None = None
         self._forget_links()
 
     def _forget_links(self) -> None:
@@ -88,7 +90,7 @@ class ClusterEngine(RedisEngine):
         place, asking, hops, until = only_at, False, 0, 0.0
         while True:
             try:
-                target = place or (self.map.serving(slot) if slot is not None else self._anyone())
+                target = place or (self.map.serving(slot) if slot is not None else self.anyone())
                 if target is None:
                     target = await self._locate(slot)
                 link = self._nodes.links.get(target)
@@ -102,6 +104,8 @@ class ClusterEngine(RedisEngine):
                 if only_at is not None:
                     raise
                 place, asking = None, False
+                if slot is None:
+                    self.not_that_one()
                 until = await self._heal(error, until)
                 continue
             if type(reply) is not Refusal:
@@ -124,12 +128,16 @@ class ClusterEngine(RedisEngine):
             return EngineUnavailable(f"{self.seeds}: slot {slot} is not served: {link.address} says {refusal}")
         return refused(refusal, link.address)
 
-    def _anyone(self) -> Place | None:
-        """A master to whom we have a line, else any."""
-        for place, link in self._nodes.links.items():
-            if link.ready and place in self.map.masters:
-                return place
-        return random.choice(self.map.masters) if self.map.masters else None
+    def anyone(self) -> Place | None:
+        """A master, and always the same: messages that one process sends through two nodes may overtake each other."""
+        if self._anyone not in self.map.masters:
+            self._anyone = random.choice(self.map.masters) if self.map.masters else None
+        return self._anyone
+
+    def not_that_one(self) -> None:
+        """It does not answer: another is asked until the map is right again."""
+        others = [place for place in self.map.masters if place != self._anyone]
+        self._anyone = random.choice(others) if others else None
 
     async def _locate(self, slot: int | None) -> Place:
         await self._nodes.remap()
@@ -137,7 +145,7 @@ class ClusterEngine(RedisEngine):
 
     def located(self, slot: int | None) -> Place:
         """Where a fresh map says that a slot is."""
-        place = self.map.serving(slot) if slot is not None else random.choice(self.map.masters)
+        place = self.map.serving(slot) if slot is not None else self.anyone()
         if place is None:
             raise EngineUnavailable(f"{self.seeds}: no node serves slot {slot}; see CLUSTER SLOTS")
         return place
