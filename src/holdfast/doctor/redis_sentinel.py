@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from holdfast.doctor.finding import OK, PROBLEM, WARNING, Finding
 from holdfast.doctor.redis import unreached
@@ -13,7 +12,7 @@ from holdfast.doctor.redis_server import Clock
 from holdfast.engine.redis.address import Place
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import Refusal
-from holdfast.engine.redis.sentinel import SentinelEngine, ask_sentinel
+from holdfast.engine.redis.sentinel import SentinelEngine, ask_sentinel, fields_of
 from holdfast.errors import EngineError, EngineRefused
 
 #: With fewer, the loss of one leaves no majority to agree on a new master.
@@ -87,16 +86,11 @@ def _ask(engine: SentinelEngine, place: Place) -> View:
     return View(
         place,
         own.decode() if isinstance(own, bytes) else str(place),
-        _fields(master),
-        [] if isinstance(others, Refusal) else [_fields(one) for one in others],
-        [] if isinstance(replicas, Refusal) else [_fields(one) for one in replicas],
+        fields_of(master),
+        [] if isinstance(others, Refusal) else [fields_of(one) for one in others],
+        [] if isinstance(replicas, Refusal) else [fields_of(one) for one in replicas],
         str(quorum) if isinstance(quorum, Refusal) and quorum.code == "NOQUORUM" else "",
     )
-
-
-def _fields(flat: list[Any]) -> Fields:
-    words = [word.decode(errors="replace") for word in flat]
-    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def _place(fields: Fields) -> Place:
