@@ -38,8 +38,8 @@ class SentinelWatch:
     def start(self) -> None:
         hub = self._hub = RedisHub(ThreadDialer(self, "holdfast-sentinel"))
         first, last = NEWS
-        hub.subscribe(first, self._heard)
-        hub.subscribe(last, self._heard, self._look)
+        hub.subscribe(first, self._heard, prompt=True)  # nobody else waits for this hub's thread
+        hub.subscribe(last, self._heard, self._look, prompt=True)
 
     def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
         """The first Sentinel that answers, of those who answered last."""
