@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -69,7 +69,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     _gathering = False
 
     @contextmanager
-    def together(self, pipeline: psycopg.Pipeline) -> Iterator[None]:
+    def together(self, pipeline: psycopg.Pipeline) -> Generator[None, None, None]:
         """What is executed inside leaves later, in one write. A server that has half of a pipeline waits for the rest
         without an end, rows locked, and a process may be stopped between any two writes.
         """
