@@ -15,6 +15,7 @@ from holdfast.core import Core, Identity
 from holdfast.engine.base import Carrier, Engine, WakesAfterCommit
 from holdfast.engine.owned import Owned, family
 from holdfast.errors import ConfigError
+from holdfast.gate.durability import replicas
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
@@ -199,8 +200,18 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        durability: str | None = None,
     ) -> Callable[[F], F]:
         """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`. Async or not."""
+        replicas(self._core, durability)  # what cannot work is said here, not at the first call
+        options: dict[str, Any] = {
+            "ttl": ttl,
+            "wait": wait,
+            "renew": renew,
+            "max_hold": max_hold,
+            "reentrant": reentrant,
+            "durability": durability,
+        }
 
         def decorate(function: F) -> F:
             template = Template(key, function)
@@ -209,7 +220,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
                 @functools.wraps(function)
                 async def wrapper(*args: Any, **kwargs: Any) -> Any:
                     name = template.key(args, kwargs)
-                    async with self.lock(name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant):
+                    async with self.lock(name, **options):
                         return await function(*args, **kwargs)
 
                 return cast("F", wrapper)
@@ -217,9 +228,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
             @functools.wraps(function)
             def blocking(*args: Any, **kwargs: Any) -> Any:
                 name = template.key(args, kwargs)
-                with self._blocking().lock(
-                    name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant
-                ):
+                with self._blocking().lock(name, **options):
                     return function(*args, **kwargs)
 
             return cast("F", blocking)

@@ -19,6 +19,7 @@ from holdfast.errors import ConfigError, LockHeld
 from holdfast.flow import run
 from holdfast.gate import admin, flows
 from holdfast.gate.base import UNSET, BaseGate, Unset, caller
+from holdfast.gate.durability import replicas
 from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
 from holdfast.gate.rwlock import BaseReadWriteLock
@@ -202,8 +203,18 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
         renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        durability: str | None = None,
     ) -> Callable[[F], F]:
         """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`."""
+        replicas(self._core, durability)  # what cannot work is said here, not at the first call
+        options: dict[str, Any] = {
+            "ttl": ttl,
+            "wait": wait,
+            "renew": renew,
+            "max_hold": max_hold,
+            "reentrant": reentrant,
+            "durability": durability,
+        }
 
         def decorate(function: F) -> F:
             if inspect.iscoroutinefunction(function):
@@ -213,7 +224,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 name = template.key(args, kwargs)
-                with self.lock(name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant):
+                with self.lock(name, **options):
                     return function(*args, **kwargs)
 
             return cast("F", wrapper)

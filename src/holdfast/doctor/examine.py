@@ -16,8 +16,10 @@ from holdfast.rooms import Settings
 Clock = Callable[[], float]
 #: What looks at each engine: `diagnose(engine, clock)` yields findings, `where(engine)` says where it is.
 DOCTORS = {
+    "ClusterEngine": "holdfast.doctor.redis_cluster",
     "PostgresEngine": "holdfast.doctor.postgres",
     "RedisEngine": "holdfast.doctor.redis",
+    "SentinelEngine": "holdfast.doctor.redis_sentinel",
     "SqliteEngine": "holdfast.doctor.sqlite",
 }
 

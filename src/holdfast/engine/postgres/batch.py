@@ -276,18 +276,19 @@ class Batch:
         gone = [key for key in self._written if self._locked[key] is None]
         session.check()  # what was not sent cannot have an unknown outcome
         self.committing = True
-        if kept:
-            session.execute(WRITE, (*_columns(kept), space))
-        if gone:
-            session.execute(DELETE, (*_columns(gone), space))
-        if self._tags:
-            session.execute(TAG, (space, *_columns(self._tags)))
-        for op in self._untags:
-            names = Bytes([name.encode() for name in op.names])
-            session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
-        self._committed = session.execute(b"COMMIT")
-        if self._published:
-            notify(session, self._published)
+        with session.together(self._pipeline):
+            if kept:
+                session.execute(WRITE, (*_columns(kept), space))
+            if gone:
+                session.execute(DELETE, (*_columns(gone), space))
+            if self._tags:
+                session.execute(TAG, (space, *_columns(self._tags)))
+            for op in self._untags:
+                names = Bytes([name.encode() for name in op.names])
+                session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
+            self._committed = session.execute(b"COMMIT")
+            if self._published:
+                notify(session, self._published)
 
 
 def _order(placed: tuple[int, Op[Any]]) -> str:

@@ -199,6 +199,11 @@ class AsyncLink(asyncio.Protocol):
     def close(self) -> None:
         self.abort()
 
+    def interrupt(self) -> None:
+        """Give it up from another thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self.abort)
+
     def abort(self) -> None:
         """Give the connection up. Everything under way ends in OutcomeUnknown. Safe twice."""
         if self._transport is not None:

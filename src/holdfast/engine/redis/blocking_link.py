@@ -245,6 +245,14 @@ class BlockingLink:
         if sock is not None:
             sock.close()
 
+    def interrupt(self) -> None:
+        """Give it up from another thread: whoever reads here wakes up, and its own thread closes it."""
+        self.ready = False
+        sock = self._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
     def shutdown(self) -> None:
         """Close from another thread: whoever reads here wakes up."""
         if self._sock is not None:
