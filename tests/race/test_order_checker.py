@@ -201,7 +201,14 @@ class TestRanks:
         looks = [look(A, B), look(B, again, at=LATER)]
         assert out_of_order(looks, [], losses=[Loss(2.0, T0 + 3)]) == []
         assert out_of_order(looks, [], losses=[Loss(2.0, T0 + 6)])
-        assert out_of_order(looks, [], losses=[Loss(0.5, A.entered - 1)])
+        assert out_of_order(looks, [], losses=[Loss(0.5, T0 - 1)])
+
+    def test_the_successor_may_know_an_older_rank(self):
+        """Its owner had entered anew since, and the dead master had not passed that on."""
+        older = A._replace(entered=A.entered - TTL, asked=A.asked - TTL)
+        looks = [look(A), look(older, at=LATER)]
+        assert out_of_order(looks, [], losses=[Loss(2.0, T0 + 3)]) == []
+        assert "a lost its rank" in out_of_order(looks, [])[0]
 
 
 class TestFailovers:

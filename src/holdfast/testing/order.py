@@ -127,7 +127,9 @@ def _ranks(looks: list[Snapshot], losses: Sequence[Loss], ttl: Micros) -> Iterat
             known[w.id] = (w, look.seen)
             if was.entered == w.entered or min(seen + ttl, max(was.asked + LIFE, was.offer)) <= w.entered:
                 continue
-            if not any(was.entered <= loss.at < w.entered for loss in losses):
+            # The successor knows its older rank, or none at all.
+            forgot = [loss for loss in losses if seen <= loss.at < look.seen]
+            if not any(w.entered < was.entered or loss.at < w.entered for loss in forgot):
                 yield f"{w.id} lost its rank: it entered at {was.entered} and again at {w.entered}"
 
 
