@@ -49,8 +49,9 @@ class Pretend:
     clients: int = 6
     seconds: int = 20
     failovers: int = 0
-    #: How likely a hint is lost, and how likely a client falls asleep or dies before it acts.
+    #: How likely a hint is lost, or a reply, and how likely a client falls asleep or dies before it acts.
     deaf: float = 0.1
+    mute: float = 0.0
     sleepy: float = 0.01
     look: tuple[int, ...] = (10_000,) * 20 + (300_000, 3 * SECOND)
     events: list[Event] = field(default_factory=list[Event])
@@ -75,7 +76,7 @@ class Pretend:
         while self.agenda[0][0] < BASE + self.seconds * SECOND:
             self.now, _, happen = heapq.heappop(self.agenda)
             happen()
-        return check(self.events, self.looks, permits={NAME: self.permits}, amnesia=self.amnesia)
+        return check(self.events, self.looks, permits={NAME: self.permits}, amnesia=self.amnesia, ttl=TTL / SECOND)
 
     def after(self, delay: int, happen: Callable[[], None]) -> None:
         heapq.heappush(self.agenda, (self.now + delay, next(self.order), happen))
@@ -113,6 +114,9 @@ class Pretend:
             if self.dice.random() >= self.deaf:
                 ticket, _, wait = payload.partition(" ")
                 self.after(int(wait or 0) * 1000 + self.dice.randrange(3000), partial(self.hint, ticket))
+        if self.mute and self.dice.random() < self.mute:
+            self.after(self.dice.randrange(3 * SECOND // 2), lambda: self.tell(command, client, hear))
+            return
         self.after(self.dice.randrange(100, 2000), lambda: self.awake(client, lambda: hear(done.reply)))
 
     # ── the clients ──

@@ -3,11 +3,14 @@
 import pytest
 
 from holdfast.gate.machine import LAPSED, LIFE, OFFER
-from holdfast.testing.order import Grant, Loss, Snapshot, Waiting, out_of_order
+from holdfast.testing.order import Grant, Loss, Snapshot, Waiting
+from holdfast.testing.order import out_of_order as judge
 
 #: When the first look was taken; the next one is a hundredth of a second later unless said.
 T0 = 1_000_000_000
 LATER = T0 + 10_000
+#: Of every lease here.
+TTL = 1_500_000
 
 
 def waits(who, entered, *, asked=None, offer=0):
@@ -21,6 +24,10 @@ def look(*queue, at=T0, holders=("h",)):
 
 def served(who, at, asked=1.0):
     return Grant(who, at, asked)
+
+
+def out_of_order(looks, grants, permits=1, losses=(), ttl=TTL):
+    return judge(looks, grants, permits, losses, ttl)
 
 
 A, B, C = waits("a", 3000), waits("b", 2000), waits("c", 1000)
@@ -130,9 +137,9 @@ class TestPassedOver:
     def test_who_was_served_late_may_have_lapsed_first(self):
         looks = [look(A, B), look(at=T0 + 2 * OFFER, holders=())]
         grants = [served("b", T0 + OFFER), served("a", T0 + OFFER + 500)]
-        assert out_of_order(looks, grants) == []
+        assert out_of_order(looks, grants, ttl=LIFE) == []
         grants = [served("b", T0 + OFFER - 1), served("a", T0 + OFFER + 500)]
-        assert out_of_order(looks, grants) == ["b was served past a, which waited"]
+        assert out_of_order(looks, grants, ttl=LIFE) == ["b was served past a, which waited"]
 
     def test_nobody_is_passed_over_who_has_just_asked(self):
         hasty = self.slept._replace(asked=T0 - OFFER + 1)
@@ -175,14 +182,33 @@ class TestRanks:
         end = A.asked + LIFE
         for entered, lost in ((end - 1, True), (end, False)):
             again = A._replace(entered=entered, asked=entered)
-            assert bool(out_of_order([look(A), look(again, at=end + 5)], [])) is lost
+            assert bool(out_of_order([look(A), look(again, at=end + 5)], [], ttl=2 * LIFE)) is lost
+
+    def test_who_never_heard_of_its_grant_enters_anew_when_the_lease_has_run_out(self):
+        """Its reply was lost, so no diary tells of it; but a lease lives for its TTL."""
+        for entered, lost in ((T0 + TTL - 1, True), (T0 + TTL, False)):
+            again = A._replace(entered=entered, asked=entered)
+            assert bool(out_of_order([look(A), look(again, at=entered + 5)], [])) is lost
+
+    def test_the_grant_that_it_hears_of_may_be_its_second(self):
+        looks = [look(A, B), look(at=T0 + OFFER, holders=())]
+        second = served("a", T0 + TTL + 500)
+        assert out_of_order(looks, [served("b", T0 + TTL), second]) == []
+        assert out_of_order(looks, [served("b", T0 + TTL - 1), second]) == ["b was served past a, which waited"]
 
     def test_what_the_engine_forgot_is_lost_and_nothing_else(self):
         again = A._replace(entered=T0 + 5, asked=T0 + 5)
         looks = [look(A, B), look(B, again, at=LATER)]
         assert out_of_order(looks, [], losses=[Loss(2.0, T0 + 3)]) == []
         assert out_of_order(looks, [], losses=[Loss(2.0, T0 + 6)])
-        assert out_of_order(looks, [], losses=[Loss(0.5, A.entered - 1)])
+        assert out_of_order(looks, [], losses=[Loss(0.5, T0 - 1)])
+
+    def test_the_successor_may_know_an_older_rank(self):
+        """Its owner had entered anew since, and the dead master had not passed that on."""
+        older = A._replace(entered=A.entered - TTL, asked=A.asked - TTL)
+        looks = [look(A), look(older, at=LATER)]
+        assert out_of_order(looks, [], losses=[Loss(2.0, T0 + 3)]) == []
+        assert "a lost its rank" in out_of_order(looks, [])[0]
 
 
 class TestFailovers:

@@ -11,6 +11,9 @@ TROUBLES = {
     "failovers": {"failovers": 5},
     "failovers, deaf and sleepy": {"failovers": 5, "deaf": 0.5, "sleepy": 0.04},
     "failovers under constant watch": {"failovers": 5, "sleepy": 0.04, "look": (5000,)},
+    "mute": {"mute": 0.3, "sleepy": 0.02},
+    "mute under constant watch": {"mute": 0.3, "sleepy": 0.02, "look": (5000,)},
+    "mute, seldom a look": {"mute": 0.3, "sleepy": 0.02, "look": (50_000, SECOND, 5 * SECOND)},
     "seldom a look": {"deaf": 0.5, "sleepy": 0.04, "look": (50_000, SECOND, 5 * SECOND)},
 }
 

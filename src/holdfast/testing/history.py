@@ -113,12 +113,13 @@ def check(
     *,
     permits: Mapping[str, int] | None = None,
     amnesia: Iterable[Amnesia] = (),
+    ttl: float = 0.0,
 ) -> Report:
     """Hold a history against what locks promise.
 
     permits: how many may hold a name at once, 1 unless said. amnesia: when the engine forgot (a restart without
     persistence, a failover to a replica that was behind); what was held before is excused from exclusion, ranks from
-    before may be lost, but fences never fail to grow.
+    before may be lost, but fences never fail to grow. ttl: of the shortest lease; without it less can be proven.
     """
     report = Report()
     forgot = sorted(amnesia, key=lambda moment: moment.t)
@@ -137,7 +138,7 @@ def check(
     for name, seen in views.items():
         grants = [Grant(hold.id, hold.at, hold.asked) for hold in by_name[name]]
         losses = [Loss(moment.t, moment.at) for moment in forgot if moment.concerns(name)]
-        wrong = out_of_order(seen, grants, (permits or {}).get(name, 1), losses)
+        wrong = out_of_order(seen, grants, (permits or {}).get(name, 1), losses, round(ttl * 1_000_000))
         report.violations += [f"{name}: {found}" for found in wrong]
         report.queued = max(report.queued, *(len(look.queue) for look in seen))
         _ghosts(name, seen, {h.id: h.asked for h in by_name[name]}, released, forgot, report)

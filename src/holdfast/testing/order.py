@@ -7,7 +7,8 @@ behind it may have been served meanwhile.
 A waiter is passed over from the end of an offer that it did not answer until it asks again, and an offer made to
 another meanwhile still stands after that. An offer lasts `OFFER`, so looks that are closer than that hide no lapse. An
 engine that forgets goes on from an earlier state: who kept its rank is owed its turn by the successor too, and only
-what the forgotten one did, or the ranks that it forgot, are excused.
+what the forgotten one did, or the ranks that it forgot, are excused. A grant whose reply is lost is in no diary: when
+its lease has run out, its owner enters anew, so a rank is certainly kept no longer than a lease lives.
 """
 
 from __future__ import annotations
@@ -65,13 +66,19 @@ class Loss(NamedTuple):
 
 
 def out_of_order(
-    looks: Iterable[Snapshot], grants: Iterable[Grant], permits: int = 1, losses: Sequence[Loss] = ()
+    looks: Iterable[Snapshot],
+    grants: Iterable[Grant],
+    permits: int = 1,
+    losses: Sequence[Loss] = (),
+    ttl: Micros = 0,
 ) -> list[str]:
-    """What is wrong with the order in which one name was served; empty when nothing is."""
+    """What is wrong with the order in which one name was served; empty when nothing is. ttl: that of the shortest
+    lease; without it less can be proven.
+    """
     seen = sorted(looks, key=lambda look: look.seen)
     served = sorted(grants, key=lambda grant: grant.at)
     wrong = [found for look in seen for found in _at_a_glance(look, permits)]
-    wrong += _ranks(seen, losses)
+    wrong += _ranks(seen, losses, ttl)
     nth = 0
     for before, after in pairwise(seen):
         while nth < len(served) and served[nth].at <= before.seen:
@@ -84,7 +91,7 @@ def out_of_order(
         loss = next((loss for loss in reversed(losses) if before.seen <= loss.at < after.seen), None)
         if loss is None:
             wrong += _offers(before, after)
-        wrong += _overtaken(before, after, between, permits == 1, loss)
+        wrong += _overtaken(before, after, between, permits == 1, loss, ttl)
     return list(dict.fromkeys(wrong))
 
 
@@ -111,16 +118,18 @@ def _at_a_glance(look: Snapshot, permits: int) -> Iterator[str]:
                 yield f"{other.id} was offered a place past {w.id}, which waited"
 
 
-def _ranks(looks: list[Snapshot], losses: Sequence[Loss]) -> Iterator[str]:
-    """An attempt enters once. It leaves its rank only by dying, or when the engine forgets."""
-    known: dict[str, Waiting] = {}
+def _ranks(looks: list[Snapshot], losses: Sequence[Loss], ttl: Micros) -> Iterator[str]:
+    """An attempt enters once. It leaves its rank only by a grant, by dying, or when the engine forgets."""
+    known: dict[str, tuple[Waiting, Micros]] = {}
     for look in looks:
         for w in look.queue:
-            was = known.setdefault(w.id, w)
-            known[w.id] = w
-            if was.entered == w.entered or max(was.asked + LIFE, was.offer) <= w.entered:
+            was, seen = known.get(w.id, (w, 0))
+            known[w.id] = (w, look.seen)
+            if was.entered == w.entered or min(seen + ttl, max(was.asked + LIFE, was.offer)) <= w.entered:
                 continue
-            if not any(was.entered <= loss.at < w.entered for loss in losses):
+            # The successor knows its older rank, or none at all.
+            forgot = [loss for loss in losses if seen <= loss.at < look.seen]
+            if not any(w.entered < was.entered or loss.at < w.entered for loss in forgot):
                 yield f"{w.id} lost its rank: it entered at {was.entered} and again at {w.entered}"
 
 
@@ -135,7 +144,9 @@ def _offers(before: Snapshot, after: Snapshot) -> Iterator[str]:
             yield f"{w.id} is passed over without an offer"
 
 
-def _overtaken(before: Snapshot, after: Snapshot, grants: list[Grant], alone: bool, loss: Loss | None) -> Iterator[str]:
+def _overtaken(
+    before: Snapshot, after: Snapshot, grants: list[Grant], alone: bool, loss: Loss | None, ttl: Micros
+) -> Iterator[str]:
     """Nobody is granted or offered a place past a waiter while that one certainly waits."""
     stood = {w.id: w for w in before.queue}
     served = [(g.id, g.at) for g in grants if loss is None or _behind(g, stood, loss)]
@@ -146,7 +157,8 @@ def _overtaken(before: Snapshot, after: Snapshot, grants: list[Grant], alone: bo
     if not served:
         return
     now = {(w.id, w.entered): w for w in after.queue}
-    granted = {grant.id: grant.at for grant in grants}
+    # It may be the second: the first, whose reply was lost, had run out.
+    granted = {grant.id: min(grant.at, before.seen + ttl) for grant in grants}
     place = {w.id: i for i, w in enumerate(before.queue)}
     ends = [
         _waits_until(w, now.get((w.id, w.entered)), granted.get(w.id), before, after, alone, loss is not None)

@@ -129,7 +129,7 @@ class Race:
                     observer.join()
             events = history.read(self.folder)
             amnesia = [moment for nemesis in self.nemeses for moment in nemesis.amnesia]
-            report = history.check(events, self.snapshots, permits=NAMES, amnesia=amnesia)
+            report = history.check(events, self.snapshots, permits=NAMES, amnesia=amnesia, ttl=self.ttl)
             report.violations += strays
             report.violations += self._last_look(hf, _forgotten(events, amnesia))
         result = Result(report)

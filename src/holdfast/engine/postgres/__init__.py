@@ -56,9 +56,12 @@ class PostgresEngine(GroupedEngine):
                 return first.commit(items)
             for item in stuck:
                 item.since = item.since or steady()
+            rest = [item for item in items if item.skips < SKIPS]
             self._waiting.put_items(stuck)
-            results = iter(first.commit(rest) if (rest := [i for i in items if i.skips < SKIPS]) else [])
-            return [ELSEWHERE if item.skips >= SKIPS else next(results) for item in items]
+            # Not by `skips` again: the commit may raise them, and who is put off by it must not count as gone.
+            results = dict.fromkeys(map(id, stuck), ELSEWHERE)
+            results.update(zip(map(id, rest), first.commit(rest) if rest else [], strict=True))
+            return [results[id(item)] for item in items]
 
         return Group(name, commit=commit, tick=first.tick, end=first.end)
 
