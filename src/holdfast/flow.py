@@ -71,9 +71,9 @@ class Port(Protocol):
         """Run something that blocks, where it holds up nobody else."""
         ...
 
-    async def shield(self, coro: Coroutine[Any, Any, None]) -> None:
-        """Run to the end although the caller is cancelled meanwhile; the cancellation follows afterwards. After
-        `GRACE` seconds a caller on an event loop is let go, and the rest happens behind its back.
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
+        """Run to the end although the caller is cancelled meanwhile; the cancellation follows afterwards. After `grace`
+        seconds a caller on an event loop is let go, and the rest, which must not raise, happens behind its back.
         """
         ...
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from holdfast.engine.base import Carrier, Ear, Ears, Op, steady
 from holdfast.errors import WrongLoop
-from holdfast.flow import GRACE, Latch, run
+from holdfast.flow import Latch, run
 
 T = TypeVar("T")
 
@@ -108,15 +108,15 @@ class AsyncPort:
     async def invoke(self, call: Callable[[], T]) -> T:
         return await asyncio.to_thread(call)
 
-    async def shield(self, coro: Coroutine[Any, Any, None]) -> None:
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
         task = asyncio.get_running_loop().create_task(coro)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         cancelled: asyncio.CancelledError | None = None
-        ends = steady() + GRACE
-        while not task.done() and (left := ends - steady()) > 0:
+        ends = None if grace is None else steady() + grace
+        while not task.done() and (ends is None or steady() < ends):
             try:
-                await asyncio.wait([task], timeout=left)
+                await asyncio.wait([task], timeout=None if ends is None else ends - steady())
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
@@ -173,7 +173,7 @@ class BlockingPort:
     async def invoke(self, call: Callable[[], T]) -> T:
         return call()
 
-    async def shield(self, coro: Coroutine[Any, Any, None]) -> None:
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
         run(coro)
 
     def signal(self, callback: Any) -> None:

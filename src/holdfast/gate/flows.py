@@ -22,7 +22,7 @@ from holdfast.errors import (
     QueueFull,
     WouldDeadlock,
 )
-from holdfast.flow import STILL_FRESH, Asked, Latch, ask, deadline, persist
+from holdfast.flow import GRACE, STILL_FRESH, Asked, Latch, ask, deadline, persist
 from holdfast.gate.durability import confirm, time_to_confirm
 from holdfast.gate.held import Held
 from holdfast.gate.machine import (
@@ -154,7 +154,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             if isinstance(error, EngineError):  # it was away just now: whoever gives up is not made to wait again
                 _leave_later(core, spec, leaving)
             else:
-                await core.port.shield(_leave(core, spec, leaving))
+                await core.port.shield(_leave(core, spec, leaving), GRACE)
         raise
     finally:
         if latch is not None:
@@ -184,7 +184,7 @@ async def _secure(core: Core, spec: Spec, lease: Held, started: float, wait: flo
     try:
         await confirm(core, lease, spec.replicas, time_to_confirm(started, wait))
     except BaseException:
-        await core.port.shield(_hand_back(lease))
+        await core.port.shield(_hand_back(lease), GRACE)
         raise
 
 
