@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
+from holdfast.limit.limit import LimitDoor
 from holdfast.listening import Channels
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
@@ -142,7 +143,7 @@ def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> 
     )
 
 
-class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
     """Everything, from one URL. Belongs to the first event loop that uses it.
 
     url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`; else the environment's HOLDFAST_URL.
