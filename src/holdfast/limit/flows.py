@@ -21,7 +21,7 @@ from holdfast.limit.desk import Desk
 from holdfast.limit.machine import LIMIT, Admitted, Denied, Hit, Peek, Refund, Reply, Reset
 from holdfast.limit.spec import Spec
 
-#: What makes a policy answer in the engine's place. A damaged record does not: it stays until somebody resets it.
+#: What makes a policy answer in the engine's place. A damaged record does not: nobody would ever hear of it.
 AWAY = (EngineUnavailable, OutcomeUnknown, EngineRefused)
 #: A failure that comes quicker than this (s) may be a connection's last word: ask once more. A silence is an answer.
 AT_ONCE = 1.0

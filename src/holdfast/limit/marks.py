@@ -56,9 +56,8 @@ class Fixed(Struct, frozen=True, array_like=True, tag=0, gc=False):
         return Fixed(rule.limit, here.index, here.count + cost)
 
     def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Fixed:
-        if at and at // (rule.window * 1000) != self.index:
-            return self  # that window has closed
-        return Fixed(rule.limit, self.index, max(0, self.count - cost))
+        closed = at and at // (rule.window * 1000) != self.index
+        return Fixed(rule.limit, self.index, self.count if closed else max(0, self.count - cost))
 
     def used(self, rule: Rule, now: Micros) -> int:
         return self.count if self.index * rule.window * 1000 <= now else rule.burst
