@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from holdfast.gate.lock import Lease
     from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
+    from holdfast.http.ratelimit import RateLimitMiddleware
     from holdfast.hub.wire import ChainCompleted, OwnershipLost, Scheduled
     from holdfast.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
     from holdfast.telemetry import Event
@@ -68,6 +69,7 @@ __all__ = [
     "OwnershipLost",
     "Policy",
     "QueueFull",
+    "RateLimitMiddleware",
     "RateLimited",
     "Released",
     "RowMissing",
@@ -111,6 +113,7 @@ _HOMES = {
     "OwnershipLost": "holdfast.hub.wire",
     "Policy": "holdfast.policy",
     "QueueFull": "holdfast.errors",
+    "RateLimitMiddleware": "holdfast.http.ratelimit",
     "RateLimited": "holdfast.errors",
     "Released": "holdfast.gate.view",
     "RowMissing": "holdfast.errors",

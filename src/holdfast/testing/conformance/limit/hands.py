@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 from holdfast.testing.conformance.settling import settled
 
@@ -24,5 +24,5 @@ class LimitHands:
 
 def plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [plain(item) for item in cast("list[Any]", value)]
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
