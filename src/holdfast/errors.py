@@ -26,6 +26,7 @@ HoldfastError
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class HoldfastError(Exception):
@@ -199,8 +200,7 @@ class WouldDeadlock(LockError):
         self.lock_id = lock_id
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What a limit said. True in a condition when it admits. Figures are those of the rate that decides."""
 
     allowed: bool

@@ -63,7 +63,7 @@ class Desk:
     def repeated(self, record: str, rules: tuple[Rule, ...], cost: int) -> Decision | None:
         """What the engine would say again, if it is certain."""
         denial = self.denials.get(record)
-        if denial is None or cost < denial.cost or denial.rules != rules:
+        if denial is None or cost < denial.cost or (denial.rules is not rules and denial.rules != rules):
             return None
         now = steady()
         if now >= denial.until:

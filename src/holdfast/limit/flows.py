@@ -44,7 +44,7 @@ async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
         core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
     desk = desk_of(core)
-    if (again := desk.repeated(record, spec.rules, cost)) is not None:
+    if record in desk.denials and (again := desk.repeated(record, spec.rules, cost)) is not None:
         core.telemetry.counts["limit.denied"] += 1
         return again
     sent = steady()
@@ -157,32 +157,25 @@ async def reset(core: Core, record: str) -> None:
 async def _decide(core: Core, desk: Desk, spec: Spec, record: str, command: Command) -> tuple[Reply, str]:
     """The engine's reply or, where it is away, the policy's; and who it was."""
     if not desk.away or (desk.may_look() and await _is_back(core, desk)):
-        try:
-            return await _ask(core, record, command), "engine"
-        except AWAY as error:
-            desk.lost(error)
-            core.telemetry.emit("limit.unavailable", name=spec.name, policy=spec.on_unavailable, why=str(error))
+        began, again = steady(), True
+        while True:
+            try:
+                reply: Reply = await core.port.apply(Apply(LIMIT, record, command))
+            except AWAY as error:
+                quick = steady() - began < AT_ONCE and not isinstance(error, EngineRefused)
+                if again and quick:
+                    again = False
+                    core.telemetry.emit("engine.resend", what=f"limit {record}")
+                    continue
+                desk.lost(error)
+                core.telemetry.emit("limit.unavailable", name=spec.name, policy=spec.on_unavailable, why=str(error))
+                break
+            if type(reply) is not Expired:
+                return reply, "engine"
+            core.engine.correct(reply.now)
+            command = replace(command, not_after=reply.now + PATIENCE_MICROS)
     core.telemetry.counts[f"limit.{spec.on_unavailable}"] += 1
     return desk.instead(spec, record, command, core.engine.now()), spec.on_unavailable
-
-
-async def _ask(core: Core, record: str, command: Command) -> Reply:
-    began, again = steady(), True
-    while True:
-        try:
-            reply: Reply = await core.port.apply(Apply(LIMIT, record, command))
-        except (EngineUnavailable, OutcomeUnknown):
-            if not again or steady() - began > AT_ONCE:
-                raise
-            again = False
-            core.telemetry.emit("engine.resend", what=f"limit {record}")
-        else:
-            if type(reply) is not Expired:
-                return reply
-            core.engine.correct(reply.now)
-            if steady() - began > AT_ONCE:
-                raise EngineUnavailable(f"limit {record!r}: the engine found every attempt too late")
-            command = replace(command, not_after=reply.now + PATIENCE_MICROS)
 
 
 async def _is_back(core: Core, desk: Desk) -> bool:
@@ -204,25 +197,23 @@ async def _is_back(core: Core, desk: Desk) -> bool:
 
 
 def _decision(spec: Spec, key: str, reply: Reply, by: str, desk: Desk) -> Decision:
-    trouble = "" if by == "engine" else desk.trouble
-    match reply:
-        case Admitted(at, rate, count, remaining, reset):
-            allowed, retry = True, 0.0
-        case Denied(at, rate, count, remaining, reset, retry_micros):
-            allowed, retry = False, retry_micros / 1_000_000
-        case _:
-            raise TypeError(f"not a reply to a hit: {reply!r}")
-    chosen = spec.rates[rate]
+    if type(reply) is Admitted:
+        retry = 0.0
+    elif type(reply) is Denied:
+        retry = reply.retry / 1_000_000
+    else:
+        raise TypeError(f"not a reply to a hit: {reply!r}")
+    rate = spec.rates[reply.rate]
     return Decision(
-        allowed,
+        type(reply) is Admitted,
         key,
-        count,
-        chosen.limit,
-        remaining,
-        reset / 1_000_000,
+        reply.count,
+        rate.limit,
+        reply.remaining,
+        reply.reset / 1_000_000,
         retry,
-        chosen.window / 1000,
-        at / 1_000_000,
+        rate.window / 1000,
+        reply.at / 1_000_000,
         by,
-        trouble,
+        "" if by == "engine" else desk.trouble,
     )

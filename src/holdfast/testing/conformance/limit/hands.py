@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, cast
 
+from holdfast.errors import Decision
+from holdfast.limit.view import Use
 from holdfast.testing.conformance.settling import settled
 
 
@@ -25,4 +27,6 @@ class LimitHands:
 def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in cast("list[Any]", value)]
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    if isinstance(value, Decision):
+        return value._asdict()
+    return dataclasses.asdict(value) if isinstance(value, Use) else value
