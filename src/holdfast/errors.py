@@ -26,7 +26,6 @@ HoldfastError
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 
 class HoldfastError(Exception):
@@ -200,7 +199,8 @@ class WouldDeadlock(LockError):
         self.lock_id = lock_id
 
 
-class Decision(NamedTuple):
+@dataclass(slots=True)  # not frozen: that would make a denial twice as dear
+class Decision:
     """What a limit said. True in a condition when it admits. Figures are those of the rate that decides."""
 
     allowed: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 from holdfast.errors import Decision
 from holdfast.limit.view import Use
@@ -24,9 +24,7 @@ class LimitHands:
         return plain(await settled(getattr(self._holdfast.limits, call)(*args)))
 
 
-def plain(value: Any) -> Any:
+def plain(value: Decision | Use | list[Use] | int | None) -> Any:
     if isinstance(value, list):
-        return [plain(item) for item in cast("list[Any]", value)]
-    if isinstance(value, Decision):
-        return value._asdict()
-    return dataclasses.asdict(value) if isinstance(value, Use) else value
+        return [plain(item) for item in value]
+    return dataclasses.asdict(value) if isinstance(value, (Decision, Use)) else value
