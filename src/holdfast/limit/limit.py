@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 from holdfast.core import Core
@@ -25,9 +25,9 @@ class Limit(BaseLimit):
 
     __slots__ = ()
 
-    async def hit(self, key: str, cost: int = 1) -> Decision:
+    def hit(self, key: str, cost: int = 1) -> Coroutine[Any, Any, Decision]:
         """Take `cost` if there is room. A denied hit takes nothing."""
-        return await flows.hit(self._core, self.spec, key, cost)
+        return flows.hit(self._core, self.spec, key, cost)
 
     async def peek(self, key: str, cost: int = 1) -> Decision:
         """What a hit would hear now, without taking anything."""
