@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from limit_scripts import BASE, Model, Moment, play, replay, scripts
 
 from holdfast.engine.base import Apply, Op, Ping, Read
@@ -18,6 +19,7 @@ from holdfast.engine.redis.link import pack
 from holdfast.engine.sqlite import SqliteEngine
 from holdfast.limit import machine
 from holdfast.limit.machine import LIMIT
+from holdfast.limit.marks import Rule
 
 NAME = "api:s60:user:7"
 #: Shrinking a failure takes longer than finding it.
@@ -210,4 +212,36 @@ def test_sql_on_postgres_says_of_limits_what_the_machine_says(on_postgres, scrip
 @given(script=scripts)
 def test_lua_says_of_limits_what_the_machine_says(on_redis, script):
     history = play(script)
+    assert on_redis.run(history) == history
+
+
+_gaps = st.sampled_from((1000, 1000, 1000, 1500, 2000, 0, 300, 7000, 60_000, 250_000, -5000))
+_deeds = st.sampled_from(("hit",) * 60 + ("dear", "wait", "refund", "back", "charge", "peek"))
+
+
+@pytest.mark.redis
+@settings(THOROUGH, max_examples=60)
+@given(
+    deeds=st.lists(st.tuples(_gaps, _deeds), min_size=150, max_size=400),
+    limit=st.sampled_from((30, 100, 150, 1000)),
+    windows=st.sampled_from(((100,), (250,), (400,), (300, 100))),
+)
+def test_lua_agrees_on_logs_too_long_to_be_read_as_a_whole(on_redis, deeds, limit, windows):
+    model, now, reserved, history = Model(), BASE, 0, []
+    rules = tuple(Rule(limit, window, limit) for window in windows)
+    for gap, deed in deeds:
+        now += gap
+        args = (now + 10_000_000, 3, rules)
+        command = {
+            "hit": machine.Hit(*args, 1),
+            "dear": machine.Hit(*args, 20),
+            "wait": machine.Hit(*args, 3, 50_000),
+            "refund": machine.Refund(*args, 2),
+            "back": machine.Refund(*args, 3, reserved),
+            "charge": machine.Charge(*args, tuple(5 for _ in rules)),
+            "peek": machine.Peek(*args, 1),
+        }[deed]
+        history.append(model.apply(command, now))
+        if isinstance(reply := history[-1].reply, machine.Admitted) and reply.delay:
+            reserved = reply.at
     assert on_redis.run(history) == history

@@ -83,7 +83,6 @@ DAMAGE = {
     "another version": lambda raw: raw[:1] + b"\x02" + raw[2:],
     "cut short": lambda raw: raw[:-3],
     "nonsense": lambda raw: b"nonsense",
-    "empty": lambda raw: b"",
 }
 
 

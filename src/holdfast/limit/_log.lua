@@ -1,77 +1,74 @@
--- Purpose: the law of the exact sliding window. Mirrors Log in marks.py. Runs stay packed: only those at either end are
--- looked at. A mark: {total, source, first, last}, the runs being in `source` from byte `first` to byte `last`.
-local TOTAL, SOURCE, FIRST, LAST = 1, 2, 3, 4
-local TIME_OF, RUN, LARGEST = '>I7I4', 11, 4294967295
+-- Purpose: the law of the exact sliding window. Mirrors Log in marks.py. Runs stay packed; only those at the ends are
+-- looked at. A mark: {total, last, cost, dead, runs}.
+local TOTAL, LAST, COST, DEAD, RUNS = 1, 2, 3, 4, 5
+local SHAPE, RUN, LARGEST, SPARSE = '>I7I3', 10, 16777215, 16
 decode = function(place)
-  local total, size = struct.unpack('>I8xI4', stored, place + 12)
-  return { total, stored, place + 25, place + 24 + size }, place + 25 + size
+  local total, last, cost, dead, size = struct.unpack('>I8xI8xI8xI8xI4', stored, place + 12)
+  return { total, last, cost, dead, string.sub(stored, place + 52, place + 51 + size) }, place + 52 + size
 end
 fresh = function(rule)
-  return { 0, '', 1, 0 }
+  return { 0, 0, 0, 0, '' }
 end
-local function latest(mark)
-  if mark[LAST] < mark[FIRST] then return 0, 0 end
-  return struct.unpack(TIME_OF, mark[SOURCE], mark[LAST] - RUN + 1)
+local function clear(mark)
+  mark[TOTAL], mark[LAST], mark[COST], mark[DEAD], mark[RUNS] = 0, 0, 0, 0, ''
 end
 passed = function(mark, rule, at)
   local gone = at - rule[WINDOW] * 1000
-  while mark[FIRST] < mark[LAST] do
-    local when, cost = struct.unpack(TIME_OF, mark[SOURCE], mark[FIRST])
+  if mark[LAST] <= gone then return clear(mark) end
+  while mark[DEAD] < #mark[RUNS] do
+    local when, cost = struct.unpack(SHAPE, mark[RUNS], mark[DEAD] + 1)
     if when > gone then return end
-    mark[TOTAL], mark[FIRST] = mark[TOTAL] - cost, mark[FIRST] + RUN
+    mark[TOTAL], mark[DEAD] = mark[TOTAL] - cost, mark[DEAD] + RUN
   end
 end
 free_at = function(mark, rule, cost)
-  local over, place = mark[TOTAL] + cost - rule[LIMIT], mark[FIRST]
-  local free = math.max(now, (latest(mark)))
-  while over > 0 and place < mark[LAST] do
-    local when, gone = struct.unpack(TIME_OF, mark[SOURCE], place)
-    free = math.max(free, when + rule[WINDOW] * 1000)
-    over, place = over - gone, place + RUN
+  local over, place, at = mark[TOTAL] + cost - rule[LIMIT], mark[DEAD], 0
+  while over > 0 and place < #mark[RUNS] do
+    local when, gone = struct.unpack(SHAPE, mark[RUNS], place + 1)
+    over, place, at = over - gone, place + RUN, when
   end
-  return free
+  if over > 0 then at = mark[LAST] end
+  return math.max(now, mark[LAST], at > 0 and at + rule[WINDOW] * 1000 or 0)
 end
 charge = function(mark, rule, cost, at)
-  local when, before = latest(mark)
-  at = math.max(at, when)
-  local keep, merged = mark[LAST], cost
-  if math.floor(when / 1000) == math.floor(at / 1000) and before + cost <= LARGEST then
-    keep, merged = keep - RUN, before + cost
+  at = math.max(at, mark[LAST])
+  local merged = cost
+  if math.floor(mark[LAST] / 1000) == math.floor(at / 1000) and mark[COST] + cost <= LARGEST then
+    merged = merged + mark[COST]
+  elseif mark[COST] > 0 then
+    mark[RUNS] = mark[RUNS] .. struct.pack(SHAPE, mark[LAST], mark[COST])
   end
-  mark[TOTAL] = mark[TOTAL] + cost
-  mark[SOURCE] = string.sub(mark[SOURCE], mark[FIRST], keep) .. struct.pack(TIME_OF, at, merged)
-  mark[FIRST], mark[LAST] = 1, #mark[SOURCE]
+  if mark[DEAD] * SPARSE > #mark[RUNS] then
+    mark[RUNS], mark[DEAD] = string.sub(mark[RUNS], mark[DEAD] + 1), 0
+  end
+  mark[TOTAL], mark[LAST], mark[COST] = mark[TOTAL] + cost, at, merged
 end
 -- The reservation that was made for `at`; else the oldest, so that no hit is forgotten too early.
 refund = function(mark, rule, cost, at)
-  local source, begin = mark[SOURCE], mark[FIRST]
-  if at > 0 then
-    local place, ms = mark[LAST] - RUN + 1, math.floor(at / 1000)
-    while place > mark[FIRST] and math.floor((struct.unpack(TIME_OF, source, place)) / 1000) > ms do
-      place = place - RUN
-    end
-    if place >= mark[FIRST] and math.floor((struct.unpack(TIME_OF, source, place)) / 1000) == ms then begin = place end
-  end
+  local runs = string.sub(mark[RUNS], mark[DEAD] + 1) .. struct.pack(SHAPE, mark[LAST], mark[COST])
+  local begin, ms = #runs - RUN + 1, math.floor(at / 1000)
+  while at > 0 and begin > 1 and math.floor((struct.unpack(SHAPE, runs, begin)) / 1000) > ms do begin = begin - RUN end
+  if math.floor((struct.unpack(SHAPE, runs, begin)) / 1000) ~= ms then begin = 1 end
   local place, left, kept = begin, cost, ''
-  while left > 0 and place < mark[LAST] do
-    local when, had = struct.unpack(TIME_OF, source, place)
+  while left > 0 and place < #runs do
+    local when, had = struct.unpack(SHAPE, runs, place)
     place = place + RUN
-    if had > left then kept = struct.pack(TIME_OF, when, had - left) end
+    if had > left then kept = struct.pack(SHAPE, when, had - left) end
     left = left - math.min(had, left)
   end
-  mark[TOTAL] = mark[TOTAL] - (cost - left)
-  mark[SOURCE] = string.sub(source, mark[FIRST], begin - 1) .. kept .. string.sub(source, place, mark[LAST])
-  mark[FIRST], mark[LAST] = 1, #mark[SOURCE]
+  runs = string.sub(runs, 1, begin - 1) .. kept .. string.sub(runs, place)
+  if runs == '' then return clear(mark) end
+  mark[TOTAL], mark[DEAD], mark[RUNS] = mark[TOTAL] - (cost - left), 0, string.sub(runs, 1, -RUN - 1)
+  mark[LAST], mark[COST] = struct.unpack(SHAPE, runs, #runs - RUN + 1)
 end
 used = function(mark, rule)
-  if (latest(mark)) <= now then return mark[TOTAL] end
+  if mark[LAST] <= now then return mark[TOTAL] end
   return math.max(mark[TOTAL], rule[BURST])
 end
 ends = function(mark, rule)
-  return (latest(mark)) + rule[WINDOW] * 1000
+  return mark[LAST] + rule[WINDOW] * 1000
 end
 encode = function(mark, rule)
-  local size = mark[LAST] - mark[FIRST] + 1
-  return struct.pack('>BBBI8BI8BI4', 148, 3, 207, rule[LIMIT], 207, mark[TOTAL], 198, size)
-    .. string.sub(mark[SOURCE], mark[FIRST], mark[LAST])
+  return struct.pack('>BBBI8BI8BI8BI8BI8BI4', 151, 3, 207, rule[LIMIT], 207, mark[TOTAL], 207, mark[LAST], 207, mark[COST],
+    207, mark[DEAD], 198, #mark[RUNS]) .. mark[RUNS]
 end

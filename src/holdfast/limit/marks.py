@@ -16,10 +16,12 @@ from msgspec import Struct
 
 from holdfast.engine.base import Micros
 
-#: A run of the log: seven bytes of time, four of cost.
-TIME, RUN = 7, 11
+#: A run of the log: seven bytes of time, three of cost.
+TIME, RUN = 7, 10
 #: The most that one run holds.
-LARGEST_RUN = 2**32 - 1
+LARGEST_RUN = 2**24 - 1
+#: A log is cut when more than one part in so many has ended.
+SPARSE = 16
 
 
 class Rule(Struct, frozen=True, array_like=True, gc=False):
@@ -155,73 +157,85 @@ class Bucket(Struct, frozen=True, array_like=True, tag=2, gc=False):
 class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
     """Every hit of the last window, oldest first, as packed runs: exact. `total` is their sum.
 
-    Hits of one millisecond share a run, which bears the time of the last: none is forgotten too early.
+    Hits of one millisecond share a run, which bears the time of the last: none is forgotten too early. The latest run
+    stands apart, as `last` and `cost`. The first `dead` bytes of the others have ended; they are cut off when they are
+    many, so that a hit need not rewrite them all.
     """
 
     limit: int
     total: int
+    last: Micros
+    cost: int
+    dead: int
     runs: bytes
 
     @staticmethod
     def fresh(rule: Rule, now: Micros) -> Log:  # noqa: ARG004 - as the others
-        return Log(rule.limit, 0, b"")
+        return Log(rule.limit, 0, 0, 0, 0, b"")
 
     def passed(self, rule: Rule, now: Micros) -> Log:
-        total, begin = self.total, 0
         gone = now - rule.window * 1000
-        while begin < len(self.runs):
-            at, cost = self._run(begin)
+        if self.last <= gone:
+            return Log.fresh(rule, now)
+        total, dead = self.total, self.dead
+        while dead < len(self.runs):
+            at, cost = _run(self.runs, dead)
             if at > gone:
                 break
-            total, begin = total - cost, begin + RUN
-        return Log(rule.limit, total, self.runs[begin:]) if begin else self
+            total, dead = total - cost, dead + RUN
+        return Log(rule.limit, total, self.last, self.cost, dead, self.runs)
 
     def free_at(self, rule: Rule, cost: int, now: Micros) -> Micros:
-        over, begin = self.total + cost - rule.limit, 0
-        free = max(now, self._last()[0])
-        while over > 0 and begin < len(self.runs):
-            at, gone = self._run(begin)
-            free = max(free, at + rule.window * 1000)
-            over, begin = over - gone, begin + RUN
-        return free
+        over, place = self.total + cost - rule.limit, self.dead
+        at = 0
+        while over > 0 and place < len(self.runs):
+            at, gone = _run(self.runs, place)
+            over, place = over - gone, place + RUN
+        if over > 0:
+            at = self.last
+        return max(now, self.last, at + rule.window * 1000 if at else 0)
 
     def charged(self, rule: Rule, cost: int, at: Micros) -> Log:
-        last, before = self._last()
-        at, runs = max(at, last), self.runs
-        if last // 1000 == at // 1000 and before + cost <= LARGEST_RUN:
-            runs, merged = runs[:-RUN], before + cost
-        else:
-            merged = cost
-        return Log(rule.limit, self.total + cost, runs + _pack(at, merged))
+        at, runs, dead = max(at, self.last), self.runs, self.dead
+        merged = cost
+        if self.last // 1000 == at // 1000 and self.cost + cost <= LARGEST_RUN:
+            merged += self.cost
+        elif self.cost:
+            runs += _pack(self.last, self.cost)
+        if dead * SPARSE > len(runs):
+            runs, dead = runs[dead:], 0
+        return Log(rule.limit, self.total + cost, at, merged, dead, runs)
 
     def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Log:
         """The reservation that was made for `at`; else the oldest, so that no hit is forgotten too early."""
-        begin = len(self.runs) - RUN
-        while at and begin > 0 and self._run(begin)[0] // 1000 > at // 1000:
+        runs = self.runs[self.dead :] + _pack(self.last, self.cost)
+        begin, ms = len(runs) - RUN, at // 1000
+        while at and begin > 0 and _run(runs, begin)[0] // 1000 > ms:
             begin -= RUN
-        if not at or begin < 0 or self._run(begin)[0] // 1000 != at // 1000:
+        if _run(runs, begin)[0] // 1000 != ms:
             begin = 0
         end, left, kept = begin, cost, b""
-        while left and end < len(self.runs):
-            when, had = self._run(end)
+        while left and end < len(runs):
+            when, had = _run(runs, end)
             end += RUN
             if had > left:
                 kept = _pack(when, had - left)
             left -= min(had, left)
-        return Log(rule.limit, self.total - (cost - left), self.runs[:begin] + kept + self.runs[end:])
+        runs = runs[:begin] + kept + runs[end:]
+        if not runs:
+            return Log.fresh(rule, now)
+        return Log(rule.limit, self.total - (cost - left), *_run(runs, len(runs) - RUN), 0, runs[:-RUN])
 
     def used(self, rule: Rule, now: Micros) -> int:
-        return self.total if self._last()[0] <= now else max(self.total, rule.burst)
+        return self.total if self.last <= now else max(self.total, rule.burst)
 
     def ends(self, rule: Rule) -> Micros:
-        return self._last()[0] + rule.window * 1000
+        return self.last + rule.window * 1000
 
-    def _last(self) -> tuple[Micros, int]:
-        return self._run(len(self.runs) - RUN) if self.runs else (0, 0)
 
-    def _run(self, begin: int) -> tuple[Micros, int]:
-        middle = begin + TIME
-        return int.from_bytes(self.runs[begin:middle]), int.from_bytes(self.runs[middle : begin + RUN])
+def _run(runs: bytes, begin: int) -> tuple[Micros, int]:
+    middle = begin + TIME
+    return int.from_bytes(runs[begin:middle]), int.from_bytes(runs[middle : begin + RUN])
 
 
 def _pack(at: Micros, cost: int) -> bytes:
