@@ -16,7 +16,7 @@ from holdfast.limit.view import Use, use
 async def list_uses(core: Core, name: str) -> list[Use]:
     """Every key that has taken something: of one limit, or (empty) of all. Walks every record: for people."""
     found = [await _look(core, record, where) for record, where in await _records(core, name)]
-    return [one for one in found if one is not None]
+    return [one for one in found if one is not None and (one.trouble or any(rate.count for rate in one.rates))]
 
 
 async def reset_key(core: Core, name: str, key: str) -> int:

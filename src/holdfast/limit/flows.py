@@ -29,8 +29,8 @@ AT_ONCE = 1.0
 RETRIES = 1
 #: Records told to the engine in one trip.
 CHUNK = 1000
-#: A wait without a timeout ends somewhere.
-FOREVER = 10 * 365 * 86400.0
+#: How long the keeper tries to tell what could not be told (s).
+TELL = 60.0
 
 
 def desk_of(core: Core) -> Desk:
@@ -73,8 +73,8 @@ async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | Non
     core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
     desk = desk_of(core)
-    limit = micros(FOREVER if timeout is None else timeout) if timeout != 0 else 0
-    command = Hit(deadline(core.engine), spec.law, spec.rules, cost, limit)
+    patience = 0 if timeout == 0 else micros(inputs.LONGEST_DURATION if timeout is None else timeout)
+    command = Hit(deadline(core.engine), spec.law, spec.rules, cost, patience)
     told: list[tuple[Reply, str]] = []
 
     async def reserve() -> None:
@@ -182,12 +182,14 @@ async def _is_back(core: Core, desk: Desk) -> bool:
     """Look whether the engine answers; then tell it what was admitted here meanwhile."""
     charges: Sequence[Apply] = ()
     try:
-        await core.port.apply(Ping())
+        core.engine.correct(await core.port.apply(Ping()))
         charges = desk.charges(core.engine)
         for begin in range(0, len(charges), CHUNK):
             await core.port.apply_all(charges[begin : begin + CHUNK])
     except AWAY as error:
         desk.trouble = str(error)
+        for charge in charges:  # some may have arrived: rather too much than too little
+            core.keeper.later(charge, steady() + TELL)
         return False
     finally:
         desk.look_later()
