@@ -45,6 +45,8 @@ def test_every_public_name_says_what_it_is():
         (type(holdfast.Holdfast("memory://").lock("x")), sync.Lock),
         (type(holdfast.Holdfast("memory://").locks), sync.Locks),
         (type(holdfast.Holdfast("memory://").hub), sync.Channels),
+        (type(holdfast.Holdfast("memory://").limit("x", "1/s")), sync.Limit),
+        (type(holdfast.Holdfast("memory://").limits), sync.Limits),
     ],
     ids=lambda pair: pair[1].__name__,
 )

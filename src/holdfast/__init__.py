@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         Closed,
         ConfigError,
         CorruptRecord,
+        Decision,
         EngineError,
         EngineRefused,
         EngineUnavailable,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         NotReplicated,
         OutcomeUnknown,
         QueueFull,
+        RateLimited,
         RowMissing,
         SchemaTooNew,
         StaleFence,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     )
     from holdfast.gate.lock import Lease
     from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
+    from holdfast.http.ratelimit import RateLimitMiddleware
     from holdfast.hub.wire import ChainCompleted, OwnershipLost, Scheduled
     from holdfast.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
     from holdfast.telemetry import Event
@@ -44,6 +47,7 @@ __all__ = [
     "Closed",
     "ConfigError",
     "CorruptRecord",
+    "Decision",
     "EngineError",
     "EngineRefused",
     "EngineUnavailable",
@@ -65,6 +69,8 @@ __all__ = [
     "OwnershipLost",
     "Policy",
     "QueueFull",
+    "RateLimitMiddleware",
+    "RateLimited",
     "Released",
     "RowMissing",
     "Scheduled",
@@ -83,6 +89,7 @@ _HOMES = {
     "Closed": "holdfast.errors",
     "ConfigError": "holdfast.errors",
     "CorruptRecord": "holdfast.errors",
+    "Decision": "holdfast.errors",
     "EngineError": "holdfast.errors",
     "EngineRefused": "holdfast.errors",
     "EngineUnavailable": "holdfast.errors",
@@ -106,6 +113,8 @@ _HOMES = {
     "OwnershipLost": "holdfast.hub.wire",
     "Policy": "holdfast.policy",
     "QueueFull": "holdfast.errors",
+    "RateLimitMiddleware": "holdfast.http.ratelimit",
+    "RateLimited": "holdfast.errors",
     "Released": "holdfast.gate.view",
     "RowMissing": "holdfast.errors",
     "Scheduled": "holdfast.hub.wire",

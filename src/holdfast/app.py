@@ -19,6 +19,7 @@ from holdfast.gate.durability import replicas
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
+from holdfast.limit.limit import LimitDoor
 from holdfast.listening import Channels
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
@@ -151,7 +152,7 @@ def build_core(settings: Settings, *, blocking: bool) -> Core:
     )
 
 
-class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
     """Everything, from one URL or client. Belongs to the first event loop that uses it.
 
     url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`, `postgresql://…`; or a client or pool of

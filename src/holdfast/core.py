@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.engine.base import Carrier, Ears, Engine, WakesAfterCommit, steady
 from holdfast.errors import Closed, EngineError, EngineRefused
@@ -100,6 +100,8 @@ class Core:
         self._early: dict[str, None] = {}
         #: Live leases by name and by the task or thread that took them: who would wait for itself?
         self.held: dict[tuple[str, object], list[BaseLease]] = {}
+        #: What rooms remember beside their records, by room. A forked child begins without.
+        self.notes: dict[str, Any] = {}
         self.closed = False
         self._inbox: Subscription | None = None
         #: When hints may last have passed unheard.
@@ -255,6 +257,7 @@ class Core:
         self.look_at = {}
         self._early = {}
         self.held = {}
+        self.notes = {}
         self._inbox = None
 
 

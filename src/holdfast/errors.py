@@ -11,15 +11,16 @@ HoldfastError
 │   ├── EngineRefused      the server said no: rights, memory, read-only
 │   ├── CorruptRecord      a stored record that cannot be read
 │   └── SchemaTooNew       written by a newer Holdfast
-└── LockError
-    ├── LockHeld           not free and you asked not to wait
-    ├── LockTimeout        not free within `wait`; also a TimeoutError
-    ├── QueueFull          `max_waiters` are waiting already
-    ├── NotOwner           releasing what is not yours (any more)
-    ├── LeaseLost          the lease ended before you were done
-    ├── StaleFence         a guarded write came after a newer holder's; nothing was written
-    ├── RowMissing         a guarded update found no row; nothing was written; also a LookupError
-    └── WouldDeadlock      waiting for what you hold yourself
+├── LockError
+│   ├── LockHeld           not free and you asked not to wait
+│   ├── LockTimeout        not free within `wait`; also a TimeoutError
+│   ├── QueueFull          `max_waiters` are waiting already
+│   ├── NotOwner           releasing what is not yours (any more)
+│   ├── LeaseLost          the lease ended before you were done
+│   ├── StaleFence         a guarded write came after a newer holder's; nothing was written
+│   ├── RowMissing         a guarded update found no row; nothing was written; also a LookupError
+│   └── WouldDeadlock      waiting for what you hold yourself
+└── RateLimited            too much of something in too short a time
 """
 
 from __future__ import annotations
@@ -196,3 +197,46 @@ class WouldDeadlock(LockError):
             name=name,
         )
         self.lock_id = lock_id
+
+
+@dataclass(slots=True)  # not frozen: that would make a denial twice as dear
+class Decision:
+    """What a limit said. True in a condition when it admits. Figures are those of the rate that decides."""
+
+    allowed: bool
+    #: The key that was asked for.
+    scope: str
+    #: How much is taken, this hit included, and how much may be.
+    count: int
+    limit: int
+    remaining: int
+    #: Seconds until nothing is taken any more, if nobody comes.
+    reset_after: float
+    #: Seconds until the same hit is admitted, if nobody else comes; 0 when it was.
+    retry_after: float
+    #: Seconds in which `limit` may be taken.
+    window: float
+    #: When it was decided, or for when it was reserved: seconds since the epoch, by the engine's clock.
+    at: float
+    #: Who decided: "engine"; "memory", which knows the engine's last denial; or, the engine being away, the policy:
+    #: "deny", "allow" or "local".
+    by: str = "engine"
+    #: Why the engine did not decide.
+    trouble: str = ""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+class RateLimited(HoldfastError):
+    """Over the limit; `.decision` says when to come back."""
+
+    def __init__(self, decision: Decision, *, name: str) -> None:
+        why = (
+            f"cannot be judged: {decision.trouble}"
+            if decision.trouble
+            else f"has taken {decision.count} of {decision.limit} in {decision.window:g} s"
+        )
+        super().__init__(f"{decision.scope!r} of {name!r} {why}; try again in {decision.retry_after:.3f} s.")
+        self.name = name
+        self.decision = decision

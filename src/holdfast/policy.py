@@ -6,9 +6,13 @@ Every option here is read by code and covered by a test; the tables in the docs 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 MINUTE = 60.0
 HOUR = 3600.0
+
+#: What a limit answers while its engine is away: no, yes, or what this process alone can say.
+OnUnavailable = Literal["deny", "allow", "local"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,10 @@ class Policy:
     lock_renew: bool = field(default=True, metadata={"doc": "renew leases in the background"})
     lock_max_hold: float = field(default=HOUR, metadata={"doc": "seconds after which renewal stops for good"})
     lock_retries: int = field(default=3, metadata={"doc": "attempts after the first when the engine is unreachable"})
+    limit_on_unavailable: OnUnavailable = field(
+        default="deny",
+        metadata={"doc": "what a limit answers while the engine is away: `deny`, `allow`, or `local` for this process"},
+    )
 
 
 #: The everyday choice.
@@ -26,4 +34,4 @@ BALANCED = Policy()
 #: The TTL is a hard bound: nothing is renewed behind your back.
 MAX_SAFETY = Policy(lock_renew=False)
 #: Keep going: long holds, and no waiting for an engine that is away.
-MAX_AVAILABILITY = Policy(lock_max_hold=24 * HOUR, lock_retries=1)
+MAX_AVAILABILITY = Policy(lock_max_hold=24 * HOUR, lock_retries=1, limit_on_unavailable="local")

@@ -27,6 +27,9 @@ from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
 from holdfast.lease import LOST
+from holdfast.limit.blocking import Limit as Limit  # noqa: PLC0414 - offered here
+from holdfast.limit.blocking import LimitDoor
+from holdfast.limit.blocking import Limits as Limits  # noqa: PLC0414 - the same
 from holdfast.listening import BlockingChannels as Channels
 from holdfast.policy import Policy
 from holdfast.rooms import Rooms, Settings
@@ -163,7 +166,7 @@ class Locks:
         return run(admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
 
 
-class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock]):
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
     """Everything, from one URL, for any number of threads. The arguments are those of `holdfast.Holdfast`."""
 
     _lock_type = Lock

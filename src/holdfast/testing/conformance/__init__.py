@@ -4,7 +4,14 @@ In your own test-suite, with your own URL:
 
 ```python
 import pytest
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite, HubSuite, ProcessDriver
+from holdfast.testing.conformance import (
+    AsyncDriver,
+    BlockingDriver,
+    GateSuite,
+    HubSuite,
+    LimitSuite,
+    ProcessDriver,
+)
 
 URL = "redis://127.0.0.1:6379/0"
 
@@ -15,7 +22,7 @@ def driver(request):
         yield driver
 
 
-class TestOurRedis(GateSuite, HubSuite):
+class TestOurRedis(GateSuite, HubSuite, LimitSuite):
     pass
 ```
 
@@ -30,6 +37,7 @@ from holdfast.testing.conformance.driver import Driver, Stage, claim
 from holdfast.testing.conformance.gate import CrashSuite, GateSuite
 from holdfast.testing.conformance.hub import HubSuite
 from holdfast.testing.conformance.inprocess import AsyncDriver, BlockingDriver
+from holdfast.testing.conformance.limit import LimitSuite
 from holdfast.testing.conformance.processes import ProcessDriver
 
 __all__ = [
@@ -39,6 +47,7 @@ __all__ = [
     "Driver",
     "GateSuite",
     "HubSuite",
+    "LimitSuite",
     "ProcessDriver",
     "Stage",
     "claim",

@@ -7,10 +7,11 @@ from typing import Any
 
 from holdfast.testing.conformance.actor import Grant
 from holdfast.testing.conformance.hub.hands import HubHands
+from holdfast.testing.conformance.limit.hands import LimitHands
 from holdfast.testing.conformance.settling import settled
 
 
-class Hands(HubHands):
+class Hands(HubHands, LimitHands):
     """Verbs by name; leases by handle."""
 
     def __init__(self, holdfast: Any) -> None:

@@ -1,0 +1,41 @@
+-- Purpose: the law of a bucket that fills steadily. Mirrors Bucket in marks.py. A mark: {at, debt}.
+local AT, DEBT = 1, 2
+decode = function(place)
+  local at, debt = struct.unpack('>I8xI8', stored, place + 12)
+  return { at, debt }, place + 29
+end
+fresh = function(rule)
+  return { math.floor(now / 1000), 0 }
+end
+passed = function(mark, rule, at)
+  local ms = math.floor(at / 1000)
+  if ms > mark[AT] then
+    mark[DEBT] = math.max(0, mark[DEBT] - (ms - mark[AT]) * rule[GAIN])
+    mark[AT] = ms
+  end
+end
+free_at = function(mark, rule, cost)
+  local over = mark[DEBT] + (cost - rule[BURST]) * rule[PRICE]
+  return math.max(now, (mark[AT] + math.max(0, math.ceil(over / rule[GAIN]))) * 1000)
+end
+charge = function(mark, rule, cost, at)
+  passed(mark, rule, at)
+  mark[DEBT] = mark[DEBT] + cost * rule[PRICE]
+end
+refund = function(mark, rule, cost, at)
+  local ms = math.floor(now / 1000)
+  mark[DEBT] = math.max(0, mark[DEBT] - cost * rule[PRICE])
+  -- The last reservation is given back: nobody stands at the frontier any more.
+  if math.floor(at / 1000) == mark[AT] and ms < mark[AT] then
+    mark[AT], mark[DEBT] = ms, mark[DEBT] + (mark[AT] - ms) * rule[GAIN]
+  end
+end
+used = function(mark, rule)
+  return mark[AT] * 1000 <= now and math.ceil(mark[DEBT] / rule[PRICE]) or rule[BURST]
+end
+ends = function(mark, rule)
+  return (mark[AT] + math.ceil(mark[DEBT] / rule[GAIN])) * 1000
+end
+encode = function(mark, rule)
+  return struct.pack('>BBBI8BI8BI8', 148, 2, 207, rule[LIMIT], 207, mark[AT], 207, mark[DEBT])
+end

@@ -1,0 +1,13 @@
+-- Purpose: the time of this script, in µs of the server's clock. ARGV[2] is a test clock; in service it is absent.
+local now
+if ARGV[2] then
+  now = tonumber(ARGV[2])
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- A reply is a msgpack array: its header, then its items.
+local function reply(...)
+  return string.char(144 + select('#', ...)) .. cmsgpack.pack(...)
+end

@@ -1,0 +1,325 @@
+"""The failure matrix of the guarantees, column limits: one test for each cell, under the default and both profiles."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast.engine.base import steady
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.postgres import PostgresServer
+from holdfast.testing.proxy import FaultProxy
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+
+QUICK = "?timeout=1&connect_timeout=2"
+PROFILES = pytest.mark.parametrize(
+    ("profile", "mode"),
+    [
+        (holdfast.BALANCED, "deny"),
+        (holdfast.MAX_SAFETY, "deny"),
+        (holdfast.MAX_AVAILABILITY, "local"),
+        (replace(holdfast.BALANCED, limit_on_unavailable="allow"), "allow"),
+    ],
+    ids=["default", "safety", "availability", "allow"],
+)
+#: What three hits of a limit of two hear while the engine is away.
+INSTEAD = {"deny": [False, False, False], "allow": [True, True, True], "local": [True, True, False]}
+
+
+@pytest.fixture
+def server():
+    server = RedisServer(port=lasting_port())
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def postgres():
+    server = PostgresServer()
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [pytest.param("server", marks=pytest.mark.redis), pytest.param("postgres", marks=pytest.mark.postgres)],
+    ids=["redis", "postgres"],
+)
+
+
+def judge(api, key="k"):
+    """Three hits, and who decided."""
+    told = [api.hit(key) for _ in range(3)]
+    return [d.allowed for d in told], {d.by for d in told}
+
+
+@KINDS
+@PROFILES
+def test_engine_down_limits_do_what_the_policy_says(kind, profile, mode, request):
+    server = request.getfixturevalue(kind)
+    with holdfast.sync.Holdfast(server.url + QUICK, profile=profile) as hf:
+        api = hf.limit("api", "2/hour")
+        assert judge(api) == ([True, True, False], {"engine"})
+        server.kill()
+        assert judge(api, "other") == (INSTEAD[mode], {mode})
+        peeked = api.peek("third")
+        assert (peeked.allowed, peeked.by) == (mode != "deny", mode)
+        if mode == "deny":
+            denied = api.hit("other")
+            assert denied.trouble
+            assert 0 < denied.retry_after <= 1
+            with pytest.raises(holdfast.RateLimited, match="cannot be judged"):
+                api.wait("other", timeout=5)
+        else:
+            assert api.wait("fourth", timeout=5).allowed
+        with pytest.raises(holdfast.EngineError):
+            api.reset("k")
+
+
+@pytest.mark.redis
+@PROFILES
+def test_engine_down_for_async_callers(server, profile, mode):
+    async def down():
+        async with holdfast.Holdfast(server.url + QUICK, profile=profile) as hf:
+            api = hf.limit("api", "2/hour")
+            assert (await api.hit("k")).by == "engine"
+            server.kill()
+            told = [await api.hit("other") for _ in range(3)]
+            assert [d.allowed for d in told] == INSTEAD[mode]
+
+            @hf.limited("2/hour", key="{0}")
+            async def work(key):
+                return key
+
+            if mode == "deny":
+                with pytest.raises(holdfast.RateLimited):
+                    await work("a")
+            else:
+                assert await work("a") == "a"
+
+    asyncio.run(down())
+
+
+@PROFILES
+def test_engine_down_on_sqlite(tmp_path, profile, mode):
+    """Down means here: a process that stopped inside a transaction keeps the file."""
+    path = tmp_path / "down.db"
+    with holdfast.sync.Holdfast(f"sqlite:///{path}?timeout=0.2", profile=profile) as hf:
+        api = hf.limit("api", "2/hour")
+        assert api.hit("k").by == "engine"
+        blocker = sqlite3.connect(path, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        assert judge(api, "other") == (INSTEAD[mode], {mode})
+        blocker.execute("ROLLBACK")
+        blocker.close()
+        assert eventually(lambda: api.peek("third").by == "engine")
+
+
+@pytest.mark.parametrize("fault", ["refuse", "blackhole"])
+@KINDS
+@PROFILES
+def test_partition_over_limit_only_as_the_policy_says(kind, profile, mode, fault, request):
+    """Cut off: this process follows its policy; the engine and everybody else count on."""
+    server = request.getfixturevalue(kind)
+    with (
+        FaultProxy(server.port) as proxy,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + QUICK, profile=profile) as cut_off,
+        holdfast.sync.Holdfast(server.url) as hf,
+    ):
+        theirs, ours = cut_off.limit("api", "2/hour"), hf.limit("api", "2/hour")
+        assert theirs.hit("k").count == 1
+        proxy.refuse() if fault == "refuse" else proxy.rule("blackhole")
+        assert ours.hit("k").count == 2
+        assert [theirs.hit("k").allowed for _ in range(3)] == INSTEAD[mode]
+        assert not ours.hit("k").allowed  # the engine's count is its own
+        proxy.heal()
+        proxy.cut_all()
+        assert eventually(lambda: theirs.peek("k").by == "engine")
+        assert not theirs.hit("k").allowed
+
+
+@pytest.mark.redis
+def test_a_silent_engine_holds_up_nobody_for_long(server):
+    """After the first has waited in vain, the policy answers at once; one in a while looks again."""
+    with (
+        FaultProxy(server.port) as proxy,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=1", profile=holdfast.MAX_AVAILABILITY) as hf,
+    ):
+        api = hf.limit("api", "1000/hour")
+        api.hit("k")
+        proxy.rule("blackhole")
+        api.hit("k")
+        began = steady()
+        for _ in range(100):
+            assert api.hit("k").by == "local"
+        assert steady() - began < 0.45  # less than the pause: nobody looked
+
+
+@KINDS
+def test_what_was_admitted_alone_is_told_to_the_engine_when_it_is_back(kind, request):
+    server = request.getfixturevalue(kind)
+    with (
+        FaultProxy(server.port) as proxy,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + QUICK, profile=holdfast.MAX_AVAILABILITY) as cut_off,
+        holdfast.sync.Holdfast(server.url) as hf,
+    ):
+        rates = {"fixed": "10/hour", "sliding": "10/hour", "sliding-counter": "10/hour", "gcra": "10/hour"}
+        views = {name: (cut_off.limit(name, rate, "99/day", algorithm=name), name) for name, rate in rates.items()}
+        for api, _ in views.values():
+            api.hit("k", 2)
+        proxy.refuse()
+        for api, _ in views.values():
+            assert [api.hit("k", 3).by for _ in range(2)] == ["local", "local"]
+        proxy.heal()
+        assert eventually(lambda: views["fixed"][0].peek("other").by == "engine")
+        for name, rate in rates.items():
+            seen = hf.limit(name, rate, "99/day", algorithm=name).peek("k")
+            assert (seen.count, seen.remaining) == (8, 2), name
+        assert cut_off.telemetry.counts["limit.back"] == 1
+
+
+def test_process_crash_counts_are_intact(engine_url):
+    if engine_url == "memory://":
+        pytest.skip("dies with its process")
+    taker = "import sys; from holdfast.sync import Holdfast; hf = Holdfast(sys.argv[1], namespace='crash');"
+    taker += "hf.limit('api', '5/hour').hit('k', 3); import os; os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", taker, engine_url], check=False, timeout=60)
+    with holdfast.sync.Holdfast(engine_url, namespace="crash") as hf:
+        api = hf.limit("api", "5/hour")
+        assert api.peek("k").count == 3
+        api.reset("k")
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("aof", [True, False])
+def test_engine_restart_counts_are_as_durable_as_redis(aof):
+    server = RedisServer(port=lasting_port(), aof=aof)
+    try:
+        started_or_skip(server)
+        with holdfast.sync.Holdfast(server.url) as hf:
+            api = hf.limit("api", "5/hour")
+            api.hit("k", 3)
+            server.restart()
+            assert eventually(lambda: api.peek("k").by == "engine")
+            assert api.peek("k").count == (3 if aof else 0)
+    finally:
+        server.stop()
+
+
+@pytest.mark.postgres
+def test_engine_restart_counts_survive_on_postgres(postgres):
+    with holdfast.sync.Holdfast(postgres.url) as hf:
+        api = hf.limit("api", "5/hour")
+        api.hit("k", 3)
+        postgres.restart()
+        assert eventually(lambda: api.peek("k").by == "engine")
+        assert api.peek("k").count == 3
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("loss", ["drop", "cut-after", "cut-before"])
+def test_a_lost_reply_counts_too_much_never_too_little(server, loss):
+    """A hit whose reply was lost is sent again: the caller hears a decision, and nobody gets more than the limit."""
+    with (
+        FaultProxy(server.port) as proxy,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=0.5") as hf,  # a longer silence is an answer
+        holdfast.sync.Holdfast(server.url) as truth,
+    ):
+        api, real = hf.limit("api", "10/hour"), truth.limit("api", "10/hour")
+        allowed = lost = 0
+        while True:
+            rule = proxy.once(loss, b"EVALSHA") if allowed % 3 == 1 else None
+            decision = api.hit("k")
+            lost += rule is not None and rule.struck.is_set()
+            proxy.heal()
+            assert decision.by == "engine"
+            if not decision.allowed:
+                break
+            allowed += 1
+        assert real.peek("k").count == 10
+        assert 10 - lost <= allowed <= 10
+        assert allowed == (10 if loss == "cut-before" else 10 - lost)
+        assert lost
+
+
+@pytest.mark.redis
+def test_a_refund_whose_reply_is_lost_is_not_sent_again(server):
+    with (
+        FaultProxy(server.port) as proxy,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + QUICK) as hf,
+        holdfast.sync.Holdfast(server.url) as truth,
+    ):
+        api = hf.limit("api", "10/hour")
+        api.hit("k", 5)
+        api.refund("other")  # the server knows the script
+        proxy.once("cut-after", b"EVALSHA")
+        with pytest.raises(holdfast.OutcomeUnknown):
+            api.refund("k", 2)
+        assert truth.limit("api", "10/hour").peek("k").count == 3
+
+
+@pytest.mark.redis
+def test_a_cancelled_wait_gives_its_place_back(server):
+    async def cancel():
+        async with holdfast.Holdfast(server.url) as hf:
+            for nth, algorithm in enumerate(("fixed", "sliding", "sliding-counter", "token-bucket", "gcra"), 1):
+                api = hf.limit("api", "1/hour", algorithm=algorithm)
+                await api.hit("k")
+                before = await api.peek("k")
+                task = asyncio.create_task(api.wait("k"))
+                assert await soon(lambda nth=nth: asyncio.sleep(0, hf.telemetry.counts["limit.waiting"] == nth))
+                behind = await api.peek("k")
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                after = await api.peek("k")
+                assert behind.at + behind.retry_after >= before.at + before.retry_after + 3500, algorithm
+                assert after.at + after.retry_after <= before.at + before.retry_after + 0.001, algorithm
+
+    asyncio.run(cancel())
+
+
+@pytest.mark.redis
+def test_whoever_waits_is_told_when_the_holdfast_closes(server):
+    async def close():
+        hf = await holdfast.Holdfast(server.url).open()
+        api = hf.limit("api", "1/hour")
+        await api.hit("k")
+        task = asyncio.create_task(api.wait("k"))
+        assert await soon(lambda: asyncio.sleep(0, hf.telemetry.counts["limit.waiting"]))
+        await hf.close()
+        with pytest.raises(holdfast.Closed):
+            await task
+
+    asyncio.run(close())
+
+    hf = holdfast.sync.Holdfast(server.url).open()
+    api = hf.limit("api", "1/hour")
+    raised = []
+
+    def wait():
+        try:
+            api.wait("k")
+        except holdfast.Closed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert eventually(lambda: hf.telemetry.counts["limit.waiting"])
+    hf.close()
+    thread.join(10)
+    assert raised

@@ -1,0 +1,247 @@
+"""Machine, SQL and Lua are one: the same hits at the same times give the same decisions and records."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limit_scripts import BASE, Model, Moment, play, replay, scripts
+
+from holdfast.engine.base import Apply, Op, Ping, Read
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse as parse_postgres
+from holdfast.engine.postgres.batch import HOUR
+from holdfast.engine.redis import RedisEngine, keys
+from holdfast.engine.redis.address import parse
+from holdfast.engine.redis.link import pack
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.limit import machine
+from holdfast.limit.machine import LIMIT
+from holdfast.limit.marks import Rule
+
+NAME = "api:s60:user:7"
+#: Shrinking a failure takes longer than finding it.
+pytestmark = pytest.mark.timeout(600)
+THOROUGH = settings(
+    max_examples=2000,
+    deadline=None,
+    print_blob=True,
+    derandomize=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+#: Each command is two trips to the server and a commit.
+ON_A_SERVER = settings(THOROUGH, max_examples=300)
+
+
+class Clock:
+    """Gives out the times it was told, in order; 0 to the engine's own sweeps, so that they find nothing."""
+
+    def __init__(self) -> None:
+        self.times: list[int] = []
+
+    def __call__(self) -> int:
+        return self.times.pop(0) if self.times else 0
+
+
+class SweepNow(Op[None], frozen=True):
+    """Run the engine's own sweep."""
+
+
+class Forget(Op[None], frozen=True):
+    """Make the database as good as new. The clock must say 0 then, or the transaction notes its own time."""
+
+
+class SweepableEngine(SqliteEngine):
+    """Carries out those two as well."""
+
+    def _sweep_now(self, db, op, now, wakes):
+        self._sweep(db)
+
+    def _forget(self, db, op, now, wakes):
+        db.execute("DELETE FROM holdfast_state")
+        db.execute("UPDATE holdfast_clock SET now = 0")
+
+    _handlers: ClassVar[dict[type, Any]] = {**SqliteEngine._handlers, SweepNow: _sweep_now, Forget: _forget}
+
+
+class OnSqlite:
+    """The SQL engine in memory, driven one command at a time."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.engine = SweepableEngine(":memory:", clock=self.clock)
+
+    def run(self, history: list[Moment]) -> list[Moment]:
+        self._do(Forget(), 0)
+        told = []
+        for moment in history:
+            if moment.command is None:
+                self._do(SweepNow(), moment.now, moment.now)
+                reply = None
+            else:
+                reply = self._do(Apply(LIMIT, NAME, moment.command), moment.now)
+            reading = self._do(Read(LIMIT, NAME), moment.now)
+            told.append(Moment(reading.now, moment.command, reply, reading.state))
+        return told
+
+    def _do(self, op, *times):
+        self.clock.times = list(times)
+        return self.engine.apply(op)
+
+
+class OnPostgres:
+    """The SQL engine on a server, driven one command at a time."""
+
+    def __init__(self, url: str) -> None:
+        self.now = 0
+        self.engine = PostgresEngine(parse_postgres(url), namespace="property-limit", clock=lambda: self.now)
+        self.engine.apply(Ping())
+
+    def run(self, history: list[Moment]) -> list[Moment]:
+        lane, _ = self.engine._lanes
+        lane._session.execute("DELETE FROM holdfast_state WHERE space = 'property-limit'")
+        told = []
+        for moment in history:
+            self.now = moment.now
+            if moment.command is None:
+                lane.sweep()
+                answers = [None, *self.engine.apply_many([Read(LIMIT, NAME)])]
+            else:
+                answers = self.engine.apply_many([Apply(LIMIT, NAME, moment.command), Read(LIMIT, NAME)])
+            reply, reading = map(raised, answers)
+            told.append(Moment(reading.now, moment.command, reply, reading.state))
+        return told
+
+
+class Hourly(Model):
+    """The machine on PostgreSQL, which keeps a row to the end of the hour."""
+
+    def apply(self, command, now):
+        moment = super().apply(command, now)
+        self.keep_until = -(-self.keep_until // HOUR) * HOUR
+        return moment
+
+
+class OnRedis:
+    """The Lua scripts, a whole history in one trip where no row is removed in between."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = Clock()
+        self.engine = RedisEngine(parse(url), namespace="property-limit", clock=self.clock)
+        self.key = keys.state("property-limit", LIMIT.name, NAME)
+
+    def run(self, history: list[Moment]) -> list[Moment]:
+        link = self.engine._thread_link()
+        link.call_many([pack("DEL", self.key)])
+        answers, batch = [], []
+        for moment in history:
+            if moment.command is None:
+                answers += self._trip(batch)
+                batch = []
+                if moment.state is None:
+                    link.call_many([pack("DEL", self.key)])
+                answers += [None, *self._trip([(Read(LIMIT, NAME), moment.now)])]
+            else:
+                batch += [(Apply(LIMIT, NAME, moment.command), moment.now), (Read(LIMIT, NAME), moment.now)]
+        answers += self._trip(batch)
+        return [
+            Moment(moment.now, moment.command, answers[2 * i], answers[2 * i + 1].state)
+            for i, moment in enumerate(history)
+        ]
+
+    def _trip(self, batch):
+        self.clock.times = [now for _, now in batch]
+        return [raised(answer) for answer in self.engine.apply_many([op for op, _ in batch])] if batch else []
+
+
+def raised(answer):
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+@pytest.fixture(scope="module")
+def on_sqlite():
+    side = OnSqlite()
+    yield side
+    side.engine.close_blocking()
+
+
+@pytest.fixture(scope="module")
+def on_postgres(holdfast_postgres):
+    side = OnPostgres(holdfast_postgres.url)
+    yield side
+    side.engine.close_blocking()
+
+
+@pytest.fixture(scope="module")
+def on_redis(holdfast_redis):
+    side = OnRedis(holdfast_redis.url)
+    # Otherwise the first batch comes back in part (NOSCRIPT), and its second trip out of order.
+    past = [
+        machine.Hit(0, 0, (), 1),
+        machine.Peek(0, 0, (), 1),
+        machine.Charge(0, 0, (), ()),
+        machine.Refund(0, 0, (), 1),
+        machine.Reset(0),
+    ]
+    side.run([Moment(BASE, command) for command in past])
+    yield side
+    side.engine.close_blocking()
+
+
+@THOROUGH
+@given(script=scripts)
+def test_sql_says_of_limits_what_the_machine_says(on_sqlite, script):
+    history = play(script)
+    assert on_sqlite.run(history) == replay(history, Model(monotone=True))
+
+
+@pytest.mark.postgres
+@ON_A_SERVER
+@given(script=scripts)
+def test_sql_on_postgres_says_of_limits_what_the_machine_says(on_postgres, script):
+    history = play(script)
+    assert on_postgres.run(history) == replay(history, Hourly())
+
+
+@pytest.mark.redis
+@THOROUGH
+@given(script=scripts)
+def test_lua_says_of_limits_what_the_machine_says(on_redis, script):
+    history = play(script)
+    assert on_redis.run(history) == history
+
+
+_gaps = st.sampled_from((1000, 1000, 1000, 1500, 2000, 0, 300, 7000, 60_000, 250_000, -5000))
+_deeds = st.sampled_from(("hit",) * 60 + ("dear", "wait", "refund", "back", "charge", "peek"))
+
+
+@pytest.mark.redis
+@settings(THOROUGH, max_examples=60)
+@given(
+    deeds=st.lists(st.tuples(_gaps, _deeds), min_size=150, max_size=400),
+    limit=st.sampled_from((30, 100, 150, 1000)),
+    windows=st.sampled_from(((100,), (250,), (400,), (300, 100))),
+)
+def test_lua_agrees_on_logs_too_long_to_be_read_as_a_whole(on_redis, deeds, limit, windows):
+    model, now, reserved, history = Model(), BASE, 0, []
+    rules = tuple(Rule(limit, window, limit) for window in windows)
+    for gap, deed in deeds:
+        now += gap
+        args = (now + 10_000_000, 3, rules)
+        command = {
+            "hit": machine.Hit(*args, 1),
+            "dear": machine.Hit(*args, 20),
+            "wait": machine.Hit(*args, 3, 50_000),
+            "refund": machine.Refund(*args, 2),
+            "back": machine.Refund(*args, 3, reserved),
+            "charge": machine.Charge(*args, tuple(5 for _ in rules)),
+            "peek": machine.Peek(*args, 1),
+        }[deed]
+        history.append(model.apply(command, now))
+        if isinstance(reply := history[-1].reply, machine.Admitted) and reply.delay:
+            reserved = reply.at
+    assert on_redis.run(history) == history

@@ -1,0 +1,52 @@
+"""A real uvicorn on a free loopback port, in a thread with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import uvicorn
+
+from holdfast import Holdfast
+from holdfast.testing.waiting import eventually
+
+
+@contextlib.contextmanager
+def serving(make, url, **options):
+    """`make(hf)` answers the application; yields its URL. The Holdfast is made and closed on the server's loop."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        ready = threading.Event()
+        servers, troubles = [], []
+
+        async def serve():
+            async with contextlib.AsyncExitStack() as stack:
+                hf = Holdfast(url, **options)
+                stack.push_async_callback(hf.close)
+                config = uvicorn.Config(make(hf), log_level="error", lifespan="off", proxy_headers=False)
+                server = uvicorn.Server(config)
+                servers.append(server)
+                ready.set()
+                await server.serve(sockets=[sock])
+
+        def run():
+            try:
+                asyncio.run(serve())
+            except BaseException as error:  # noqa: BLE001 - raised in the test
+                troubles.append(error)
+                ready.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            assert ready.wait(10)
+            assert not troubles, troubles
+            assert eventually(lambda: servers[0].started)
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            if servers:
+                servers[0].should_exit = True
+            thread.join(20)
+    assert not troubles, troubles

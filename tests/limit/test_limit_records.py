@@ -1,0 +1,152 @@
+"""Records of limits: their life on the server, damage, other versions, clocks that lie, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+
+import psycopg
+import pytest
+import redis
+
+import holdfast
+from holdfast import CorruptRecord, sync
+from holdfast.engine.base import Read
+from holdfast.limit.machine import LIMIT, Taken
+from holdfast.limit.marks import Fixed
+from holdfast.testing.waiting import eventually
+
+ALGORITHMS = ("fixed", "sliding", "sliding-counter", "token-bucket", "gcra")
+HOUR = 3_600_000_000
+
+
+@pytest.fixture
+def redis_client(holdfast_redis):
+    with redis.Redis.from_url(holdfast_redis.url) as client:
+        yield client
+
+
+def record(hf, limit, key):
+    return hf.engine.key(LIMIT.name, limit.spec.record(key))
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_record_on_redis_lives_no_longer_than_it_counts(connect, holdfast_redis, redis_client, algorithm):
+    hf = connect(holdfast_redis.url)
+    api = hf.limit("api", "10/2s", algorithm=algorithm)
+    decision = api.hit("k", 3)
+    life = redis_client.pttl(record(hf, api, "k"))
+    assert 0 < life <= decision.reset_after * 1000 + 1
+    brief = hf.limit("api", "5/30ms", algorithm=algorithm)
+    brief.hit("k")
+    assert eventually(lambda: not redis_client.exists(record(hf, brief, "k")))
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_key_given_back_or_reset_leaves_nothing_behind(connect, holdfast_redis, redis_client, algorithm):
+    hf = connect(holdfast_redis.url)
+    api = hf.limit("api", "10/hour", algorithm=algorithm)
+    api.hit("k", 3)
+    api.reset("k")
+    assert not redis_client.exists(record(hf, api, "k"))
+
+
+@pytest.mark.redis
+def test_an_exact_window_of_a_thousand_weighs_less_than_24_kib(connect, holdfast_redis, redis_client):
+    hf = connect(holdfast_redis.url)
+    api = hf.limit("api", "1000/hour")
+    while api.hit("k").allowed:
+        pass
+    assert redis_client.memory_usage(record(hf, api, "k")) <= 24 * 1024
+
+
+def overwrite(url, hf, api, doc):
+    """Put something else in the place of a record."""
+    name = api.spec.record("k")
+    if url.startswith("redis"):
+        with redis.Redis.from_url(url) as client:
+            client.set(hf.engine.key(LIMIT.name, name), doc)
+    elif url.startswith("postgres"):
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("UPDATE holdfast_state SET doc = %s WHERE name = %s", (doc, name.encode()))
+    else:
+        db = sqlite3.connect(hf.engine.path)
+        with db:
+            db.execute("UPDATE holdfast_state SET doc = ? WHERE name = ?", (doc, name))
+        db.close()
+
+
+DAMAGE = {
+    "another version": lambda raw: raw[:1] + b"\x02" + raw[2:],
+    "cut short": lambda raw: raw[:-3],
+    "nonsense": lambda raw: b"nonsense",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("algorithm", ["fixed", "sliding", "gcra"])
+def test_a_record_that_cannot_be_read_is_told_and_never_let_through(connect, shared_url, algorithm, damage):
+    hf = connect(shared_url, profile=holdfast.MAX_AVAILABILITY)
+    api = hf.limit("api", "10/hour", "99/day", algorithm=algorithm)
+    api.hit("k", 3)
+    with_rates = [hf.limit("one", "10/hour", algorithm=algorithm), api]
+    with_rates[0].hit("k", 3)
+    for limit in with_rates:
+        state = hf.engine.apply(Read(LIMIT, limit.spec.record("k"))).state
+        overwrite(shared_url, hf, limit, DAMAGE[damage](LIMIT.encode(state)))
+        for call in (limit.hit, limit.peek, limit.refund, limit.wait):
+            with pytest.raises(CorruptRecord):
+                call("k")
+        (use,) = [u for u in hf.limits.list(limit.name) if u.key == "k"]
+        assert use.trouble
+    assert hf.limit("api", "10/hour", "99/day", algorithm=algorithm).hit("other").allowed
+
+
+def test_a_record_of_another_law_does_not_fit(connect, shared_url):
+    hf = connect(shared_url)
+    api = hf.limit("api", "10/hour")
+    api.hit("k")
+    for marks in ((Fixed(10, 5, 1),), (), (Fixed(10, 5, 1), Fixed(10, 5, 1))):
+        overwrite(shared_url, hf, api, LIMIT.encode(Taken(1, 1_700_000_000_000_000, marks)))
+        with pytest.raises(CorruptRecord):
+            api.hit("k")
+
+
+@pytest.mark.parametrize("off", [-HOUR, HOUR, -24 * HOUR])
+def test_a_client_whose_clock_is_wrong_is_limited_like_any_other(connect, shared_url, off):
+    hf, other = connect(shared_url), connect(shared_url)
+    api, theirs = (one.limit("api", "4/hour") for one in (hf, other))
+    assert theirs.hit("k").count == 1
+    hf.engine.correct(hf.engine.now() + off)
+    assert api.hit("k").count == 2
+    hf.engine.correct(hf.engine.now() + off)
+    assert api.wait("k").count == 3
+    hf.engine.correct(hf.engine.now() + off)
+    api.refund("k")
+    assert theirs.hit("k").count == 3
+    assert abs(api.peek("k").at - theirs.peek("k").at) < 30
+
+
+@pytest.mark.redis
+def test_a_forked_child_counts_on_by_itself(holdfast_redis, namespace):
+    with sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+        api = hf.limit("api", "3/hour")
+        assert api.hit("k").count == 1
+        child = os.fork()
+        if child == 0:  # pragma: no cover - another process
+            os._exit(0 if api.hit("k").count == 2 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert api.hit("k").count == 3
+
+
+def test_the_same_limit_may_be_asked_from_many_tasks_and_threads(engine_url, namespace):
+    async def main():
+        async with holdfast.Holdfast(engine_url, namespace=namespace) as hf:
+            api = hf.limit("api", "50/hour")
+            told = await asyncio.gather(*[api.hit("k") for _ in range(80)])
+            assert sum(d.allowed for d in told) == 50
+
+    asyncio.run(main())

@@ -1,0 +1,97 @@
+"""`@hf.limited`: a function that may be called so often."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import holdfast
+from holdfast import ConfigError, RateLimited, sync
+
+
+def test_a_function_is_called_as_often_as_it_may(engine_url, namespace):
+    with sync.Holdfast(engine_url, namespace=namespace) as hf:
+        calls = []
+
+        @hf.limited("2/hour", key="{user_id}")
+        def search(user_id, text="x"):
+            """Looks."""
+            calls.append((user_id, text))
+            return text
+
+        assert [search(7, "a"), search(user_id=7), search(8)] == ["a", "x", "x"]
+        with pytest.raises(RateLimited) as caught:
+            search(7)
+        assert calls == [(7, "a"), (7, "x"), (8, "x")]
+        assert (caught.value.decision.scope, caught.value.decision.limit) == ("7", 2)
+        assert caught.value.name.endswith("search")
+        assert search.__doc__ == "Looks."
+
+
+def test_async_functions_and_others_share_a_limit_by_name(engine_url, namespace):
+    async def main():
+        async with holdfast.Holdfast(engine_url, namespace=namespace) as hf:
+
+            @hf.limited("3/hour", name="shared")
+            async def one(x):
+                return x
+
+            @hf.limited("3/hour", name="shared", cost=2)
+            def other(x):
+                return x
+
+            assert await one(1) == 1
+            assert await asyncio.to_thread(other, 2) == 2
+            with pytest.raises(RateLimited):
+                await one(3)
+            with pytest.raises(RateLimited):
+                await asyncio.to_thread(other, 4)
+
+    asyncio.run(main())
+
+
+def test_a_call_may_wait_for_its_turn(engine_url, namespace):
+    with sync.Holdfast(engine_url, namespace=namespace) as hf:
+
+        @hf.limited("1/100ms", wait=5)
+        def tick():
+            return time.monotonic()
+
+        first, second, third = tick(), tick(), tick()
+        assert third - first >= 0.19
+        assert second > first
+
+        @hf.limited("1/hour", wait=0.5)
+        def rarely():
+            return True
+
+        assert rarely()
+        with pytest.raises(RateLimited):
+            rarely()
+
+
+def test_what_cannot_work_is_refused_when_the_function_is_made():
+    with sync.Holdfast("memory://") as hf:
+        with pytest.raises(ConfigError, match="no argument 'user'"):
+            hf.limited("1/s", key="{user}")(lambda user_id: user_id)
+        with pytest.raises(ConfigError, match="100/minute"):
+            hf.limited("often")(lambda: None)
+        with pytest.raises(ConfigError, match="at most 1"):
+            hf.limited("1/s", cost=2)(lambda: None)
+
+        async def work():
+            pass
+
+        with pytest.raises(ConfigError, match="async"):
+            hf.limited("1/s")(work)
+
+
+def test_a_key_that_comes_out_empty_is_refused_not_let_through():
+    with sync.Holdfast("memory://") as hf:
+        ran = []
+        work = hf.limited("1/s", key="{0}")(ran.append)
+        with pytest.raises(ConfigError, match="key"):
+            work("")
+        assert not ran
