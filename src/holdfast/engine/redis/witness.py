@@ -48,9 +48,9 @@ class RedisWitness:
         # Milliseconds, and never 0, which means: for ever.
         wait = pack("WAIT", replicas, max(1, round(within * 1000)))
         patience = link.address.timeout + within
-        replies = link.call_many([script.pack(key, args), wait], patience)
+        replies = link.call_many([script.pack(key, *args), wait], patience)
         if isinstance(replies[0], Refusal) and replies[0].code == "NOSCRIPT":  # so WAIT had nothing to wait for
-            replies = link.call_many([script.pack(key, args, whole=True), wait], patience)
+            replies = link.call_many([script.pack(key, *args, whole=True), wait], patience)
         for reply in replies:
             if isinstance(reply, Refusal):
                 link.close()  # the next one may reach another server, or find other rights

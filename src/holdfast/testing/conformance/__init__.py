@@ -4,7 +4,14 @@ In your own test-suite, with your own URL:
 
 ```python
 import pytest
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite, HubSuite, ProcessDriver
+from holdfast.testing.conformance import (
+    AsyncDriver,
+    BlockingDriver,
+    GateSuite,
+    HubSuite,
+    IdempotencySuite,
+    ProcessDriver,
+)
 
 URL = "redis://127.0.0.1:6379/0"
 
@@ -15,19 +22,20 @@ def driver(request):
         yield driver
 
 
-class TestOurRedis(GateSuite, HubSuite):
+class TestOurRedis(GateSuite, HubSuite, IdempotencySuite):
     pass
 ```
 
 `AsyncDriver` plays on the async API (each actor a task), `BlockingDriver` on the blocking API (each actor a thread),
-`ProcessDriver` on both, in three processes. Add `CrashSuite` with a `ProcessDriver` to have processes killed and
-stopped. A driver takes `hub=` as a `Holdfast` does. Every claim plays in a namespace of its own, so nothing of yours is
-touched; on Redis, records of ended claims expire by themselves after a day.
+`ProcessDriver` on both, in three processes. Add `CrashSuite` and `IdempotencyCrashSuite` with a `ProcessDriver` to have
+processes killed and stopped. A driver takes `hub=` as a `Holdfast` does. Every claim plays in a namespace of its own,
+so nothing of yours is touched; on Redis, records of ended claims expire by themselves after a day.
 """
 
 from holdfast.testing.conformance.driver import Driver, Stage, claim
 from holdfast.testing.conformance.gate import CrashSuite, GateSuite
 from holdfast.testing.conformance.hub import HubSuite
+from holdfast.testing.conformance.idempotency import IdempotencyCrashSuite, IdempotencySuite
 from holdfast.testing.conformance.inprocess import AsyncDriver, BlockingDriver
 from holdfast.testing.conformance.processes import ProcessDriver
 
@@ -38,6 +46,8 @@ __all__ = [
     "Driver",
     "GateSuite",
     "HubSuite",
+    "IdempotencyCrashSuite",
+    "IdempotencySuite",
     "ProcessDriver",
     "Stage",
     "claim",

@@ -1,0 +1,18 @@
+-- Purpose: keep a call's outcome and tell all who wait. Refused once another has taken over.
+-- KEYS: 1 = the key's record; 2 = what its call answered
+-- ARGV: 1 = {not_after, ticket, fence, ttl, failed, body}; 2 = test clock
+-- Returns: {stored, until} | {lost, by} | {expired, now}
+
+local _, not_after, ticket, fence, ttl, failed, body = cmsgpack.unpack_limit(ARGV[1], 6, 1)
+-- include: _clock.lua
+-- include: _entry.lua
+
+entry[LAST] = math.max(entry[LAST], fence)
+if entry[TICKET] ~= ticket then return done('lost', entry[BY]) end
+if entry[PHASE] ~= 'running' then return done('stored', entry[UNTIL]) end -- a resend: the first reply was lost
+
+for _, w in ipairs(entry[WAITERS]) do redis.call('PUBLISH', w[INBOX], w[1]) end
+entry[PHASE], entry[UNTIL], entry[WAITERS] = failed and 'failed' or 'completed', now + ttl, {}
+-- A second longer than the record: it must not be missed.
+redis.call('SET', KEYS[2], body, 'PX', string.format('%.0f', life() + 1000))
+return done('stored', entry[UNTIL])

@@ -1,0 +1,40 @@
+"""The caller's function under its call: on an event loop it is cancelled when the call is lost; a thread cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.body import Body
+from holdfast.core import Core
+from holdfast.flow import run
+from holdfast.idempotency import flows
+from holdfast.idempotency.call import Call
+from holdfast.idempotency.codec import Codec
+from holdfast.idempotency.flows import Spec
+from holdfast.settled import settled
+
+
+async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
+    async def perform(call: Call | None) -> Any:
+        if call is None or wanted.allow:  # nobody is to stop it
+            return await settled(fn())
+        body = Body(call, core.port.signal)
+        try:
+            result = await settled(fn())
+        except BaseException as error:
+            if body.close() and isinstance(error, asyncio.CancelledError):
+                raise call.loss() from error
+            raise
+        body.close()
+        return result
+
+    return await flows.run(core, wanted, perform, codec)
+
+
+def run_blocking(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
+    async def perform(_: Call | None) -> Any:
+        return fn()
+
+    return run(flows.run(core, wanted, perform, codec))
