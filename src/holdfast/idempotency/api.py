@@ -13,6 +13,7 @@ from holdfast.idempotency.base import OnError, OnUnavailable, spec
 from holdfast.idempotency.codec import Codec, codec_for
 from holdfast.idempotency.fingerprint import fingerprint as fingerprint_of
 from holdfast.idempotency.running import run_async, run_blocking
+from holdfast.idempotency.transaction import AsyncTransaction, Transaction, schema
 from holdfast.idempotency.view import KeyInspection
 from holdfast.inputs import Duration
 
@@ -80,6 +81,35 @@ class Idempotency:
         wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, lease, wait, on_error, on_unavailable)
         return await run_async(self._core, wanted, fn, codec_for(codec, fn))
 
+    def transaction(
+        self,
+        connection: Any,
+        key: str,
+        *,
+        fingerprint: Any = None,
+        ttl: Duration | None = None,
+        codec: Codec | None = None,
+    ) -> AsyncTransaction:
+        """The same inside your own SQL transaction, on SQLite or PostgreSQL: effect and record are both committed, or
+        neither is. The engine has no part in it.
+
+        connection: of sqlite3, psycopg, SQLAlchemy or Django, with the table that `schema()` shows. You commit.
+        """
+        wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, None, None, "forget", None)
+        return AsyncTransaction(
+            connection,
+            self._core.engine.namespace,
+            wanted.name,
+            wanted.fingerprint,
+            wanted.ttl,
+            codec_for(codec),
+        )
+
+    @staticmethod
+    def schema(database: str) -> str:
+        """The CREATE TABLE that `transaction` needs: "postgresql" or "sqlite"."""
+        return schema(database)
+
     async def inspect(self, key: str) -> KeyInspection:
         """Whether it runs or has run, since when, by whom, and how many wait."""
         return await admin.inspect(self._core, inputs.name(key, "key"))
@@ -116,6 +146,35 @@ class BlockingIdempotency:
         wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, lease, wait, on_error, on_unavailable)
         outcome: T = run_blocking(self._core, wanted, fn, codec_for(codec, fn))
         return outcome
+
+    def transaction(
+        self,
+        connection: Any,
+        key: str,
+        *,
+        fingerprint: Any = None,
+        ttl: Duration | None = None,
+        codec: Codec | None = None,
+    ) -> Transaction:
+        """The same inside your own SQL transaction, on SQLite or PostgreSQL: effect and record are both committed, or
+        neither is. The engine has no part in it.
+
+        connection: of sqlite3, psycopg, SQLAlchemy or Django, with the table that `schema()` shows. You commit.
+        """
+        wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, None, None, "forget", None)
+        return Transaction(
+            connection,
+            self._core.engine.namespace,
+            wanted.name,
+            wanted.fingerprint,
+            wanted.ttl,
+            codec_for(codec),
+        )
+
+    @staticmethod
+    def schema(database: str) -> str:
+        """The CREATE TABLE that `transaction` needs: "postgresql" or "sqlite"."""
+        return schema(database)
 
     def inspect(self, key: str) -> KeyInspection:
         """Whether it runs or has run, since when, by whom, and how many wait."""

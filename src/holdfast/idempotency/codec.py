@@ -50,13 +50,13 @@ class Plain:
 ANYTHING = Plain()
 
 
-def codec_for(given: object, function: Callable[..., Any]) -> Codec:
+def codec_for(given: object, function: Callable[..., Any] | None = None) -> Codec:
     """The caller's own, or one that rebuilds what the function says it returns."""
     if given is not None:
         if not isinstance(given, Codec):
             raise ConfigError(f"codec has encode(value) -> bytes and decode(bytes); got {type(given).__name__}")
         return given
-    if "return" not in (getattr(function, "__annotations__", None) or ()):
+    if function is None or "return" not in (getattr(function, "__annotations__", None) or ()):
         return ANYTHING
     what = getattr(function, "__qualname__", repr(function))
     try:
