@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from holdfast.gate.lock import Lease
     from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
+    from holdfast.http.idempotency import IdempotencyMiddleware
     from holdfast.hub.wire import ChainCompleted, OwnershipLost, Scheduled
     from holdfast.idempotency.view import KeyInspection
     from holdfast.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
@@ -59,6 +60,7 @@ __all__ = [
     "Holdfast",
     "HoldfastError",
     "IdempotencyError",
+    "IdempotencyMiddleware",
     "InProgress",
     "Inspection",
     "KeyInspection",
@@ -103,6 +105,7 @@ _HOMES = {
     "Holdfast": "holdfast.app",
     "HoldfastError": "holdfast.errors",
     "IdempotencyError": "holdfast.errors",
+    "IdempotencyMiddleware": "holdfast.http.idempotency",
     "InProgress": "holdfast.errors",
     "Inspection": "holdfast.gate.view",
     "KeyInspection": "holdfast.idempotency.view",
