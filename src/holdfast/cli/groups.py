@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import doctor, hub, locks, migrate, run_locked
+from holdfast.cli import doctor, hub, idempotency, locks, migrate, run_locked
 
 #: `holdfast NAME VERB …`
-GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app), ("hub", hub.app))
+GROUPS: tuple[tuple[str, typer.Typer], ...] = (
+    ("locks", locks.app),
+    ("idempotency", idempotency.app),
+    ("hub", hub.app),
+)
 
 
 def register(app: typer.Typer) -> None:
