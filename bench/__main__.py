@@ -13,6 +13,7 @@ from bench.channels import channels
 from bench.fairness import fairness
 from bench.handover import handover
 from bench.harness import Bench, Row, facts
+from bench.idempotency import idempotency
 from bench.pairs import tasks, threads
 from bench.postgres import postgres
 from bench.renewal import renewal
@@ -33,6 +34,7 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "sqlite": sqlite,
     "postgres": postgres,
     "channels": channels,
+    "idempotency": idempotency,
     "import": startup,
 }
 

@@ -154,15 +154,15 @@ class OnRedis:
 
     def run(self, history: list[Moment]) -> list[Moment]:
         link = self.engine._thread_link()
-        key = keys.state("property", self.room.name, NAME)
-        link.call_many([pack("DEL", key)])
+        both = (keys.state("property", self.room.name, NAME), keys.wire_body("property", self.room.name, NAME))
+        link.call_many([pack("DEL", *both)])
         answers, batch = [], []
         for moment in history:
             if moment.command is None:
                 answers += self._trip(batch)
                 batch = []
                 if moment.state is None:
-                    link.call_many([pack("DEL", key)])
+                    link.call_many([pack("DEL", *both)])
                 (reading,) = self._trip([(Read(self.room, NAME), moment.now)])
                 answers += [None, reading]
             else:

@@ -91,6 +91,10 @@ def test_outcomes_are_rebuilt_as_the_annotation_says(hf):
     def parcel() -> Parcel:
         return Parcel(weight=1.5)
 
+    @hf.idempotent("whatever")
+    def whatever() -> dict[str, object]:
+        return {"a": [1]}
+
     @hf.idempotent("nothing")
     def nothing() -> None:
         return None
@@ -98,6 +102,7 @@ def test_outcomes_are_rebuilt_as_the_annotation_says(hf):
     assert charge("a") == charge("a") == Receipt("a", Decimal("5.10"), AT)
     assert tickets() == tickets() == [Ticket(7, b"\xff")]
     assert parcel() == parcel() == Parcel(weight=1.5)
+    assert whatever() == whatever() == {"a": [1]}
     assert nothing() is nothing() is None
 
 
@@ -143,6 +148,17 @@ def test_an_outcome_that_cannot_be_kept_is_told_and_not_run_again(hf):
 def test_an_outcome_that_is_too_large_is_told(hf):
     with pytest.raises(holdfast.ConfigError, match="bytes"):
         hf.idempotency.run("x", lambda: "x" * (8 * 1024 * 1024))
+
+
+def test_an_outcome_that_the_annotation_does_not_fit_is_told_to_the_first_caller(hf):
+    @hf.idempotent("x")
+    def work() -> int:
+        return "a word"
+
+    with pytest.raises(holdfast.ConfigError, match="ran, but what it returned cannot be rebuilt"):
+        work()
+    with pytest.raises(holdfast.ReplayedFailure):
+        work()
 
 
 def test_an_outcome_of_another_shape_is_told(hf):

@@ -40,8 +40,12 @@ local function idle()
   entry[FENCE], entry[SINCE], entry[UNTIL] = 0, 0, 0
 end
 
--- Let time pass: what has ended is no longer there.
-if entry[PHASE] ~= 'idle' and now >= ends() then idle() end
+-- Let time pass: what has ended is no longer there. What was kept of it goes with the next write: it would be replayed.
+local ended = false
+if entry[PHASE] ~= 'idle' and now >= ends() then
+  ended = entry[PHASE] ~= 'running'
+  idle()
+end
 entry[WAITERS] = keep(entry[WAITERS], function(w) return w[ALIVE] > now end)
 entry[GONE] = keep(entry[GONE], function(g) return g[2] > now end)
 
@@ -63,6 +67,7 @@ end
 
 -- Write the record, pass the reply on.
 local function done(...)
+  if ended then redis.call('DEL', KEYS[2]) end
   redis.call('SET', KEYS[1], cmsgpack.pack(entry), 'PX', string.format('%.0f', life()))
   return reply(...)
 end

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
@@ -32,6 +31,8 @@ def _to_plain(value: Any) -> Any:
 
 
 def _from_plain(kind: type, value: Any) -> Any:
+    if kind is object:
+        return value
     if hasattr(kind, "model_validate"):
         return cast("Any", kind).model_validate(value)
     raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be rebuilt from plain data")
@@ -48,6 +49,10 @@ class Plain:
 
 
 ANYTHING = Plain()
+#: By the module in which an annotation is written, and the annotation: it means the same there for every function.
+_KNOWN: dict[tuple[str, Any], Plain] = {}
+MOST_KNOWN = 1000
+_NO_ANNOTATIONS: dict[str, Any] = {}
 
 
 def codec_for(given: object, function: Callable[..., Any] | None = None) -> Codec:
@@ -56,22 +61,31 @@ def codec_for(given: object, function: Callable[..., Any] | None = None) -> Code
         if not isinstance(given, Codec):
             raise ConfigError(f"codec has encode(value) -> bytes and decode(bytes); got {type(given).__name__}")
         return given
-    if function is None or "return" not in (getattr(function, "__annotations__", None) or ()):
+    annotation = (getattr(function, "__annotations__", None) or _NO_ANNOTATIONS).get("return", Any)
+    if annotation is Any:
         return ANYTHING
+    module = cast("Callable[..., Any]", function).__module__
+    try:
+        known = _KNOWN.get((module, annotation))
+    except TypeError:  # an annotation without a hash: looked at each time
+        return _rebuilding(cast("Callable[..., Any]", function))
+    if known is None:
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[module, annotation] = _rebuilding(cast("Callable[..., Any]", function))
+    return known
+
+
+def _rebuilding(function: Callable[..., Any]) -> Plain:
     what = getattr(function, "__qualname__", repr(function))
     try:
         kind = typing.get_type_hints(function)["return"]
     except NameError as error:
         raise ConfigError(f"the return annotation of {what} cannot be read: {error}; or pass codec=") from error
     try:
-        return plain(kind)
+        return Plain(kind)
     except TypeError as error:
         raise ConfigError(f"what {what} returns cannot be rebuilt: {error}; pass codec=") from error
-
-
-@lru_cache(maxsize=256)
-def plain(kind: Any) -> Plain:
-    return Plain(kind)
 
 
 def pack(name: str, codec: Codec, value: Any) -> bytes:
@@ -88,6 +102,17 @@ def pack(name: str, codec: Codec, value: Any) -> bytes:
             " elsewhere and return its name"
         )
     return raw
+
+
+def keep(name: str, codec: Codec, value: Any) -> tuple[bytes, Any]:
+    """An outcome as it is kept, and as everybody will get it. Raises ConfigError where that cannot be."""
+    raw = pack(name, codec, value)
+    try:
+        return raw, codec.decode(raw)
+    except Exception as error:
+        raise ConfigError(
+            f"{name!r} ran, but what it returned cannot be rebuilt: {error}; mend the return annotation, or pass codec="
+        ) from error
 
 
 def unpack(name: str, codec: Codec, raw: bytes) -> Any:

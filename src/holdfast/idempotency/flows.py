@@ -21,7 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.flow import STILL_FRESH, Latch, ask, deadline
 from holdfast.idempotency.call import Call, why_lost
-from holdfast.idempotency.codec import FAILURES, Codec, Failure, pack, unpack
+from holdfast.idempotency.codec import FAILURES, Codec, Failure, keep, pack, unpack
 from holdfast.idempotency.machine import (
     IDEMPOTENCY,
     LIFE,
@@ -62,21 +62,6 @@ class Spec(Struct, frozen=True, gc=False):
 Perform = Callable[[Call | None], Awaitable[Any]]
 
 
-async def run(core: Core, spec: Spec, perform: Perform, codec: Codec) -> Any:
-    """The outcome of the key: by running the function, or as it was when it ran."""
-    try:
-        turn = await begin(core, spec)
-    except AWAY as error:
-        if not spec.allow:
-            raise
-        core.telemetry.emit("idempotency.unprotected", name=spec.name, error=type(error).__name__)
-        return unpack(spec.name, codec, pack(spec.name, codec, await perform(None)))
-    if isinstance(turn, Done):
-        core.telemetry.counts["idempotency.replayed"] += 1
-        return replayed(spec.name, turn, codec)
-    return await _execute(turn, spec, perform, codec)
-
-
 def replayed(name: str, done: Done, codec: Codec) -> Any:
     if done.failed:
         failure: Failure = unpack(name, FAILURES, done.body)
@@ -84,63 +69,68 @@ def replayed(name: str, done: Done, codec: Codec) -> Any:
     return unpack(name, codec, done.body)
 
 
-async def begin(core: Core, spec: Spec) -> Call | Done:
-    """Start the call, or wait for the one that runs. Leaves nothing behind when it fails or is cancelled."""
+async def begin(core: Core, spec: Spec) -> Call | Done | None:
+    """Start the call, or wait for the one that runs. None: the engine is away, and the call may run all the same.
+    Leaves nothing behind when it fails or is cancelled.
+    """
     if core.closed:
         core.check_open()
-    owner = core.port.owner()
-    name, wait = spec.name, spec.wait
+    port, engine, wait = core.port, core.engine, spec.wait
     ticket = core.identity.new_id()
     started = steady()
-    lease = micros(spec.lease)
+    waits = wait is None or wait > 0
+    ears = port.ears() if waits else None
+    inbox = core.inbox(ears) if waits else ""
     latch: Latch | None = None
     under_way = doubt = 0
-    waits = wait is None or wait > 0
-    ears = core.port.ears() if waits else None
-    inbox = core.inbox(ears) if waits else ""
-    by = core.identity.process
-
-    def step() -> Apply:
-        return Apply(IDEMPOTENCY, name, Begin(deadline(core.engine), ticket, by, spec.fingerprint, lease, inbox))
-
-    op = step()
+    op = _step(core, spec, ticket, inbox)
     try:
         while True:
             under_way = op.command.not_after
-            asked = await ask(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
+            asked = await ask(port, engine, op, core.policy.lock_retries, core.telemetry)
             under_way = 0
-            doubt = max(doubt, asked.doubt_until)
             reply = asked.reply
             if type(reply) is Done:
+                core.telemetry.counts["idempotency.replayed"] += 1
                 return reply
+            doubt = max(doubt, asked.doubt_until)
             if type(reply) is Begun:
-                call = Call(core, name, ticket, spec.lease, reply, asked.sent_at, owner, doubt)
+                call = Call(core, spec.name, ticket, spec.lease, reply, asked.sent_at, port.owner(), doubt)
                 core.hold(call)
-                core.telemetry.emit("idempotency.begun", name=name, fence=reply.fence, waited=steady() - started)
+                core.telemetry.emit("idempotency.begun", name=spec.name, fence=reply.fence, waited=steady() - started)
                 return call
             if type(reply) is not Running or not waits:
                 raise _refusal(core, spec, reply, 0.0)
             if latch is None:
                 latch = core.await_hint(ears, ticket)
-                core.telemetry.emit("idempotency.waiting", name=name, by=reply.by)
-                _refuse_deadlock(core, name, owner)
-            op, ready = core.engine.prepare(step()), steady()  # there is time now, and none when the call has ended
+                core.telemetry.emit("idempotency.waiting", name=spec.name, by=reply.by)
+                _refuse_deadlock(core, spec.name, port.owner())
+            # There is time now, and none when the call has ended.
+            op, ready = engine.prepare(_step(core, spec, ticket, inbox)), steady()
             if await core.listen(ears, asked.sent_at):
                 continue  # a hint may have passed before we listened
             if not await core.nap(ticket, latch, reply.recheck_after / 1_000_000, started, wait):
                 raise _refusal(core, spec, reply, wait or 0.0)
             if steady() - ready > STILL_FRESH:
-                op = step()
+                op = _step(core, spec, ticket, inbox)
     except BaseException as error:
         if isinstance(error, EngineUnavailable):  # nothing of the last attempt arrived
             under_way = 0
-        gone_until = max(doubt, under_way, deadline(core.engine) if under_way else 0)  # the clock may be corrected
+        gone_until = max(doubt, under_way, deadline(engine) if under_way else 0)  # the clock may be corrected
         if latch is not None or gone_until:
-            await core.port.shield(_leave(core, name, ticket, spec.lease, gone_until))
-        raise
+            await port.shield(_leave(core, spec.name, ticket, spec.lease, gone_until))
+        if not spec.allow or not isinstance(error, AWAY):
+            raise
+        core.telemetry.emit("idempotency.unprotected", name=spec.name, error=type(error).__name__)
+        return None
     finally:
         if latch is not None:
             core.forget_hint(ticket)
+
+
+def _step(core: Core, spec: Spec, ticket: str, inbox: str) -> Apply:
+    by, lease = core.identity.process, micros(spec.lease)
+    return Apply(IDEMPOTENCY, spec.name, Begin(deadline(core.engine), ticket, by, spec.fingerprint, lease, inbox))
 
 
 def _refusal(core: Core, spec: Spec, reply: Any, waited: float) -> Exception:
@@ -161,7 +151,10 @@ def _refuse_deadlock(core: Core, name: str, owner: object) -> None:
             raise WouldDeadlock(name=name, lock_id=mine.id, way_out="A call cannot wait for its own key.")
 
 
-async def _execute(call: Call, spec: Spec, perform: Perform, codec: Codec) -> Any:
+async def execute(call: Call | None, spec: Spec, perform: Perform, codec: Codec) -> Any:
+    """Run the function and keep its outcome. Without a call it runs unprotected, and nothing is kept."""
+    if call is None:
+        return keep(spec.name, codec, await perform(None))[1]
     core = call.core
     try:
         result = await perform(call)
@@ -174,14 +167,13 @@ async def _execute(call: Call, spec: Spec, perform: Perform, codec: Codec) -> An
             await core.port.shield(abandon(call))
         raise
     try:
-        body = pack(spec.name, codec, result)
+        body, outcome = keep(spec.name, codec, result)
     except ConfigError as error:  # It has run: it must not run again because of that.
         await core.port.shield(_store_failure(call, spec, error))
         raise
     # Whoever is cancelled now has done its work, and the next must hear of it.
     await core.port.shield(store(call, spec, body))
-    # Everybody gets the same: what was kept.
-    return unpack(spec.name, codec, body)
+    return outcome  # what the others get, not what the function happened to return
 
 
 async def _store_failure(call: Call, spec: Spec, error: Exception) -> None:

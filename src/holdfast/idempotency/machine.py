@@ -174,6 +174,8 @@ def step(state: Entry | None, command: Command, now: Micros) -> Step[Entry]:
     """The whole meaning of a key. Pure: no clock, no I/O, no randomness."""
     entry = state or Entry(VERSION, 0, now)
     now = max(now, entry.seen)
+    if isinstance(command, Begin) and _replays(entry, command, now):  # however late it comes: it changes nothing
+        return Step(state, Done(entry.phase == FAILED, entry.until, b""), write=False, quotes=True)
     if now > command.not_after:
         return Step(state, Expired(now), write=False)
     entry = _expire(replace(entry, seen=now), now)
@@ -191,6 +193,11 @@ def step(state: Entry | None, command: Command, now: Micros) -> Step[Entry]:
             return _written(replace(_idle(entry), last=fence), Forgotten(entry.phase), _heirs(entry), body=b"")
         case _:
             raise TypeError(f"not an idempotency command: {command!r}")
+
+
+def _replays(entry: Entry, cmd: Begin, now: Micros) -> bool:
+    settled = entry.phase in (COMPLETED, FAILED) and now < entry.until
+    return settled and cmd.fingerprint in ("", entry.fingerprint)
 
 
 def _expire(entry: Entry, now: Micros) -> Entry:
@@ -218,8 +225,6 @@ def _begin(entry: Entry, cmd: Begin, now: Micros) -> Step[Entry]:
         return Step(entry, Expired(now), write=False)
     if entry.phase != IDLE and cmd.fingerprint not in ("", entry.fingerprint):
         return Step(entry, Mismatch(entry.phase, entry.since), write=False)
-    if entry.phase in (COMPLETED, FAILED):
-        return Step(entry, Done(entry.phase == FAILED, entry.until, b""), write=False, quotes=True)
     if entry.phase == RUNNING and entry.until > now:
         if entry.ticket == cmd.ticket:  # A resend: the first reply was lost. It may be late, so it never shortens.
             entry = replace(entry, until=max(entry.until, now + cmd.lease))

@@ -13,10 +13,15 @@ from holdfast.idempotency import flows
 from holdfast.idempotency.call import Call
 from holdfast.idempotency.codec import Codec
 from holdfast.idempotency.flows import Spec
+from holdfast.idempotency.machine import Done
 from holdfast.settled import settled
 
 
 async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
+    turn = await flows.begin(core, wanted)
+    if isinstance(turn, Done):
+        return flows.replayed(wanted.name, turn, codec)
+
     async def perform(call: Call | None) -> Any:
         if call is None or wanted.allow:  # nobody is to stop it
             return await settled(fn())
@@ -30,11 +35,15 @@ async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Code
         body.close()
         return result
 
-    return await flows.run(core, wanted, perform, codec)
+    return await flows.execute(turn, wanted, perform, codec)
 
 
 def run_blocking(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
+    turn = run(flows.begin(core, wanted))
+    if isinstance(turn, Done):
+        return flows.replayed(wanted.name, turn, codec)
+
     async def perform(_: Call | None) -> Any:
         return fn()
 
-    return run(flows.run(core, wanted, perform, codec))
+    return run(flows.execute(turn, wanted, perform, codec))

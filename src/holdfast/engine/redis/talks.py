@@ -42,7 +42,7 @@ class Talks:
         script = scripts.of_command(room, type(command))
         key = keys.wire_state(self._namespace, room.name, op.name)
         if room.bodies:
-            return script.pack(key, keys.wire_body(self._namespace, room.name, op.name), room.wire(command))
+            return script.call_beside(key, keys.wire_body(self._namespace, room.name, op.name), room.wire(command))
         return script.call(key, room.encode(command))
 
     def key(self, op: Op[Any]) -> bytes | None:
