@@ -157,20 +157,21 @@ class Model:
 
     def apply(self, command: Command, now: Micros) -> Moment:
         if self._latest is not None:
-            now = self._latest = max(self._latest, now)
+            now = max(self._latest, now)
         done = self.room.step(self.state, command, now)
         reply = self.room.quote("", done, self.body)
         if done.write:
+            self._latest = None if self._latest is None else now
             self.state, self.keep_until = done.state, done.keep_until
             self.body = self.body if done.body is None else done.body
         return Moment(now, command, reply, self.state, done.wakes)
 
     def sweep(self, now: Micros) -> Moment:
-        if self._latest is not None:
-            self._latest = max(self._latest, now)
+        time = now if self._latest is None else max(self._latest, now)
         if self.state is not None and self.keep_until < now:
             self.state = self.body = None
-        return Moment(now if self._latest is None else self._latest, None, None, self.state)
+            self._latest = None if self._latest is None else time
+        return Moment(time, None, None, self.state)
 
 
 def play(script: tuple[int, list[Any]], *, start: Micros = BASE) -> list[Moment]:

@@ -29,6 +29,8 @@ def use_everything(url, names):
     with holdfast.sync.Holdfast(url) as hf:
         for name in names:
             hf.lock(name).acquire(wait=0, execution_id="run-1")
+            assert hf.idempotency.run(name, lambda: 1) == hf.idempotency.run(name, lambda: 2) == 1
+            assert hf.idempotency.forget(name)
         with hf.hub.listen("news") as news:
             hf.hub.publish("news", "hello")
             assert news.next(5).payload == "hello"

@@ -56,18 +56,23 @@ local function wake_heirs()
   if second then redis.call('PUBLISH', second[INBOX], second[1] .. ' ' .. LAPSE) end
 end
 
+-- What was kept goes. Without DEL, so that a user needs no right to it.
+local function drop()
+  redis.call('SET', KEYS[2], '', 'PX', '1')
+end
+
 -- How long the record matters, in ms.
 local function life()
-  local last = math.max(entry[SEEN] + DAY, entry[LAST] + DAY)
+  local last = math.max(entry[SEEN], entry[LAST])
   if entry[PHASE] ~= 'idle' then last = math.max(last, ends()) end
   for _, w in ipairs(entry[WAITERS]) do last = math.max(last, w[ALIVE]) end
   for _, g in ipairs(entry[GONE]) do last = math.max(last, g[2]) end
-  return math.ceil((last - now) / 1000)
+  return math.ceil((last + DAY - now) / 1000)
 end
 
 -- Write the record, pass the reply on.
 local function done(...)
-  if ended then redis.call('DEL', KEYS[2]) end
+  if ended then drop() end
   redis.call('SET', KEYS[1], cmsgpack.pack(entry), 'PX', string.format('%.0f', life()))
   return reply(...)
 end

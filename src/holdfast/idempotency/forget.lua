@@ -11,5 +11,5 @@ local was = entry[PHASE]
 idle()
 entry[LAST] = math.max(entry[LAST] + 1, now)
 wake_heirs()
-redis.call('DEL', KEYS[2])
+drop()
 return done('forgotten', was)

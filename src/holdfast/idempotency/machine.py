@@ -305,13 +305,13 @@ def _written(entry: Entry, reply: Reply, wakes: tuple[Wake, ...] = (), body: byt
 
 
 def _keep_until(entry: Entry) -> Micros:
-    """From then on an absent row answers exactly as this one would."""
-    ends = [entry.seen + DAY, entry.last + DAY]
+    """From then on an absent row answers exactly as this one would, although the clock be set back by a day."""
+    ends = [entry.seen, entry.last]
     if entry.phase != IDLE:
         ends.append(_ends(entry))
     ends += [w.alive for w in entry.waiters]
     ends += [g.until for g in entry.gone]
-    return max(ends)
+    return max(ends) + DAY
 
 
 IDEMPOTENCY = Room(

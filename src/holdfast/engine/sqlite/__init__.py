@@ -138,6 +138,7 @@ class SqliteEngine(GroupedEngine):
         now = max(self._clock(), last + passed)
         results: list[Any] = []
         wakes: list[Wake] = []
+        before = db.total_changes
         for op in ops:
             try:
                 results.append(self._handlers[type(op)](self, db, op, now, wakes))
@@ -145,7 +146,8 @@ class SqliteEngine(GroupedEngine):
                 raise
             except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
                 results.append(error)
-        if (now > last or boot != self._boot) and not all(map(_is_read, ops)):
+        # Who only looked, as a replay does, has moved nothing that time going back could harm, and needs no disk.
+        if (now > last or boot != self._boot) and db.total_changes != before:
             db.execute("UPDATE holdfast_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
             return results, _nothing
