@@ -68,8 +68,9 @@ def test_a_lost_reply_means_one_run_and_one_outcome(run, proxy, truth, name, los
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_lost_reply_to_a_replay_is_asked_for_again(run, proxy, truth, name, loss):
     truth.idempotency.run(name, lambda: "first")
-    proxy.once(loss, sha(Begin))
+    struck = [proxy.once(loss, form).struck for form in (b"$3\r\nGET", sha(Begin))]
     assert run(name, lambda: pytest.fail("it ran")) == "first"
+    assert all(strike.is_set() for strike in struck)
 
 
 @pytest.mark.redis

@@ -171,6 +171,13 @@ class Read(Op[Reading[Any]], frozen=True):
     name: str
 
 
+class Recall(Op[bytes | None], frozen=True, gc=False):
+    """What is kept beside a record, as it lies there, without a look at the record. Only where `Engine.recalls`."""
+
+    room: Room[Any]
+    name: str
+
+
 class Scan(Op[list[str]], frozen=True):
     """Names of a room that start with `prefix`, sorted. Walks all names: for people, not for programs."""
 
@@ -334,6 +341,8 @@ class Engine(Carrier, Protocol):
     namespace: str
     #: What `hf.hub` listens to when nothing else was asked for: "local" or "redis".
     default_hub: str
+    #: Whether what is kept beside a record goes by itself when its time is over, so that a `Recall` may be believed.
+    recalls: bool
 
     def prepare(self, op: Apply) -> Apply:
         """Do now what need not wait until it is sent: a caller that sleeps first has the time."""

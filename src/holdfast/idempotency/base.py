@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal, NoReturn
 
 from holdfast import inputs
 from holdfast.core import Core
@@ -12,6 +12,7 @@ from holdfast.inputs import Duration
 
 OnError = Literal["forget", "replay"]
 OnUnavailable = Literal["raise", "allow"]
+ON_ERROR, ON_UNAVAILABLE = ("forget", "replay"), ("raise", "allow")
 
 
 def spec(
@@ -26,18 +27,21 @@ def spec(
 ) -> Spec:
     """What the caller asked for, checked, with the policy's defaults filled in."""
     policy = core.policy
+    away = on_unavailable or policy.idempotency_on_unavailable
+    if on_error not in ON_ERROR:  # callers without a type checker pass anything
+        _refuse("on_error", ON_ERROR, on_error)
+    if away not in ON_UNAVAILABLE:
+        _refuse("on_unavailable", ON_UNAVAILABLE, away)
     return Spec(
         inputs.name(key, "key"),
         fingerprint,
         policy.idempotency_ttl if ttl is None else inputs.seconds(ttl, "ttl"),
         policy.idempotency_lease if lease is None else inputs.seconds(lease, "lease"),
         None if wait is None else inputs.seconds(wait, "wait", zero=True),
-        _one_of(on_error, "on_error", ("forget", "replay")) == "replay",
-        _one_of(on_unavailable or policy.idempotency_on_unavailable, "on_unavailable", ("raise", "allow")) == "allow",
+        on_error == "replay",
+        away == "allow",
     )
 
 
-def _one_of(given: str, what: str, known: tuple[str, ...]) -> str:
-    if cast("object", given) not in known:
-        raise ConfigError(f"{what} is {' or '.join(map(repr, known))}; got {given!r}")
-    return given
+def _refuse(what: str, known: tuple[str, ...], given: object) -> NoReturn:
+    raise ConfigError(f"{what} is {' or '.join(map(repr, known))}; got {given!r}")

@@ -91,7 +91,6 @@ async def begin(core: Core, spec: Spec) -> Call | Done | None:
             under_way = 0
             reply = asked.reply
             if type(reply) is Done:
-                core.telemetry.counts["idempotency.replayed"] += 1
                 return reply
             doubt = max(doubt, asked.doubt_until)
             if type(reply) is Begun:

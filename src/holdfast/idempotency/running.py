@@ -8,18 +8,31 @@ from typing import Any
 
 from holdfast.body import Body
 from holdfast.core import Core
+from holdfast.engine.base import Recall
+from holdfast.errors import EngineError
 from holdfast.flow import run
 from holdfast.idempotency import flows
 from holdfast.idempotency.call import Call
 from holdfast.idempotency.codec import Codec
 from holdfast.idempotency.flows import Spec
-from holdfast.idempotency.machine import Done
+from holdfast.idempotency.machine import IDEMPOTENCY, Done
+from holdfast.idempotency.recall import recalled
 from holdfast.settled import settled
 
 
 async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
-    turn = await flows.begin(core, wanted)
+    turn: Call | Done | None = None
+    if core.closed:
+        core.check_open()
+    if core.engine.recalls:
+        try:  # noqa: SIM105 - a context manager costs what a replay has to save
+            turn = recalled(await core.port.apply(Recall(IDEMPOTENCY, wanted.name)), wanted.fingerprint)
+        except EngineError:
+            pass  # the command that follows finds out what is the matter
+    if turn is None:
+        turn = await flows.begin(core, wanted)
     if isinstance(turn, Done):
+        core.telemetry.counts["idempotency.replayed"] += 1
         return flows.replayed(wanted.name, turn, codec)
 
     async def perform(call: Call | None) -> Any:
@@ -39,8 +52,18 @@ async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Code
 
 
 def run_blocking(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
-    turn = run(flows.begin(core, wanted))
+    turn: Call | Done | None = None
+    if core.closed:
+        core.check_open()
+    if core.engine.recalls:
+        try:  # noqa: SIM105 - a context manager costs what a replay has to save
+            turn = recalled(core.engine.apply(Recall(IDEMPOTENCY, wanted.name)), wanted.fingerprint)
+        except EngineError:
+            pass  # the same
+    if turn is None:
+        turn = run(flows.begin(core, wanted))
     if isinstance(turn, Done):
+        core.telemetry.counts["idempotency.replayed"] += 1
         return flows.replayed(wanted.name, turn, codec)
 
     async def perform(_: Call | None) -> Any:

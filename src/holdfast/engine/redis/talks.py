@@ -15,6 +15,7 @@ from holdfast.engine.base import (
     PublishHint,
     Read,
     Reading,
+    Recall,
     Scan,
     Tag,
     Tagged,
@@ -48,7 +49,7 @@ class Talks:
     def key(self, op: Op[Any]) -> bytes | None:
         """The key that an operation is about; None: any server will do."""
         match op:
-            case Apply() | Read():
+            case Apply() | Read() | Recall():
                 return keys.wire_state(self._namespace, op.room.name, op.name)
             case Tag() | Tagged() | Untag():
                 return keys.tag(self._namespace, op.room.name, op.tag).encode()
@@ -63,6 +64,8 @@ class Talks:
                 return self._apply(op)
             case Read():
                 return self._read(op)
+            case Recall():
+                return self._ask(self.recall(op))
             case Scan():
                 return self._scan(op)
             case Tag():
@@ -111,6 +114,14 @@ class Talks:
         seconds, micros, raw = yield from self._run(scripts.own("read"), key, b"", *self._clock_args())
         now = int(seconds) * 1_000_000 + int(micros)
         return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)
+
+    def recall(self, op: Recall) -> bytes:
+        """A plain GET."""
+        key = keys.wire_body(self._namespace, op.room.name, op.name)
+        return b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(key), key)
+
+    def _ask(self, request: bytes) -> Talk:
+        return _good((yield request))
 
     def _scan(self, op: Scan) -> Talk:
         found: set[str] = set()
