@@ -13,6 +13,7 @@ from bench.channels import channels
 from bench.fairness import fairness
 from bench.handover import handover
 from bench.harness import Bench, Row, facts
+from bench.idempotency import idempotency
 from bench.limits import limits
 from bench.pairs import tasks, threads
 from bench.postgres import postgres
@@ -35,6 +36,7 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "postgres": postgres,
     "channels": channels,
     "limits": limits,
+    "idempotency": idempotency,
     "import": startup,
 }
 

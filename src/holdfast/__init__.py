@@ -14,8 +14,11 @@ if TYPE_CHECKING:
         EngineError,
         EngineRefused,
         EngineUnavailable,
+        FingerprintMismatch,
         HolderInfo,
         HoldfastError,
+        IdempotencyError,
+        InProgress,
         LeaseLost,
         LockError,
         LockHeld,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         QueueFull,
         RateLimited,
+        ReplayedFailure,
         RowMissing,
         SchemaTooNew,
         StaleFence,
@@ -33,8 +37,10 @@ if TYPE_CHECKING:
     )
     from holdfast.gate.lock import Lease
     from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
+    from holdfast.http.idempotency import IdempotencyMiddleware
     from holdfast.http.ratelimit import RateLimitMiddleware
     from holdfast.hub.wire import ChainCompleted, OwnershipLost, Scheduled
+    from holdfast.idempotency.view import KeyInspection
     from holdfast.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
     from holdfast.telemetry import Event
 
@@ -52,11 +58,16 @@ __all__ = [
     "EngineRefused",
     "EngineUnavailable",
     "Event",
+    "FingerprintMismatch",
     "ForceReleased",
     "HolderInfo",
     "Holdfast",
     "HoldfastError",
+    "IdempotencyError",
+    "IdempotencyMiddleware",
+    "InProgress",
     "Inspection",
+    "KeyInspection",
     "Lease",
     "LeaseLost",
     "LockError",
@@ -72,6 +83,7 @@ __all__ = [
     "RateLimitMiddleware",
     "RateLimited",
     "Released",
+    "ReplayedFailure",
     "RowMissing",
     "Scheduled",
     "SchemaTooNew",
@@ -94,11 +106,16 @@ _HOMES = {
     "EngineRefused": "holdfast.errors",
     "EngineUnavailable": "holdfast.errors",
     "Event": "holdfast.telemetry",
+    "FingerprintMismatch": "holdfast.errors",
     "ForceReleased": "holdfast.gate.view",
     "HolderInfo": "holdfast.errors",
     "Holdfast": "holdfast.app",
     "HoldfastError": "holdfast.errors",
+    "IdempotencyError": "holdfast.errors",
+    "IdempotencyMiddleware": "holdfast.http.idempotency",
+    "InProgress": "holdfast.errors",
     "Inspection": "holdfast.gate.view",
+    "KeyInspection": "holdfast.idempotency.view",
     "Lease": "holdfast.gate.lock",
     "LeaseLost": "holdfast.errors",
     "LockError": "holdfast.errors",
@@ -116,6 +133,7 @@ _HOMES = {
     "RateLimitMiddleware": "holdfast.http.ratelimit",
     "RateLimited": "holdfast.errors",
     "Released": "holdfast.gate.view",
+    "ReplayedFailure": "holdfast.errors",
     "RowMissing": "holdfast.errors",
     "Scheduled": "holdfast.hub.wire",
     "SchemaTooNew": "holdfast.errors",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -18,6 +18,10 @@ from holdfast.errors import ConfigError
 from holdfast.gate.durability import replicas
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
+from holdfast.idempotency.api import Idempotency
+from holdfast.idempotency.base import OnError, OnUnavailable, spec
+from holdfast.idempotency.codec import Codec
+from holdfast.idempotency.decorator import Calls, awaited
 from holdfast.inputs import Duration, Template
 from holdfast.limit.limit import LimitDoor
 from holdfast.listening import Channels
@@ -188,6 +192,11 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         return Locks(self._core)
 
     @property
+    def idempotency(self) -> Idempotency:
+        """Run once for a key; inspect, forget."""
+        return Idempotency(self._core)
+
+    @property
     def hub(self) -> Channels:
         """Publish and listen."""
         return Channels(self._core)
@@ -233,6 +242,42 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
                     return function(*args, **kwargs)
 
             return cast("F", blocking)
+
+        return decorate
+
+    def idempotent(
+        self,
+        key: str | None = None,
+        *,
+        fingerprint: Iterable[str] | None = None,
+        ttl: Duration | None = None,
+        lease: Duration | None = None,
+        wait: Duration | None = None,
+        on_error: OnError = "forget",
+        on_unavailable: OnUnavailable | None = None,
+        codec: Codec | None = None,
+    ) -> Callable[[F], F]:
+        """Run each call of a function once: `@hf.idempotent("charge:{order_id}")`. Async or not.
+
+        Without a key: the function's name and the fingerprint of its arguments. fingerprint: the arguments that must
+        be the same whenever the key is. The other options are those of `hf.idempotency.run`.
+        """
+        options = spec(self._core, "-", "", ttl, lease, wait, on_error, on_unavailable)
+
+        def decorate(function: F) -> F:
+            if inspect.iscoroutinefunction(function):
+                return awaited(Calls(self._core, function, key, fingerprint, options, codec), function)
+            twin = self._blocking()
+            return twin.idempotent(
+                key,
+                fingerprint=fingerprint,
+                ttl=ttl,
+                lease=lease,
+                wait=wait,
+                on_error=on_error,
+                on_unavailable=on_unavailable,
+                codec=codec,
+            )(function)
 
         return decorate
 

@@ -196,6 +196,23 @@ class Core:
         self.latches.pop(ticket, None)
         self.look_at.pop(ticket, None)
 
+    async def nap(self, ticket: str, latch: Latch, nap: float, started: float, wait: float | None) -> bool:
+        """Sleep until it is time to look again. False: the caller's own time is over."""
+        until = steady() + nap
+        ends = None if wait is None else started + wait
+        while True:
+            now = steady()
+            if ends is not None and now >= ends:
+                return False
+            look_at = min(until, self.look_at.get(ticket, until))
+            if now >= look_at:
+                self.look_at.pop(ticket, None)
+                return True
+            await self.port.park(latch, look_at - now if ends is None else min(look_at, ends) - now)
+            if self.closed:
+                self.check_open()
+            latch.clear()
+
     def hold(self, lease: BaseLease) -> None:
         key = (lease.name, lease.owner)
         if key in self.held:

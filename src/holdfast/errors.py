@@ -20,6 +20,10 @@ HoldfastError
 │   ├── StaleFence         a guarded write came after a newer holder's; nothing was written
 │   ├── RowMissing         a guarded update found no row; nothing was written; also a LookupError
 │   └── WouldDeadlock      waiting for what you hold yourself
+├── IdempotencyError
+│   ├── InProgress         a call with this key runs and you asked not to wait (so long); also a TimeoutError
+│   ├── FingerprintMismatch  this key was used for another call
+│   └── ReplayedFailure    the call ran before and failed, and `on_error="replay"` kept that
 └── RateLimited            too much of something in too short a time
 """
 
@@ -190,10 +194,9 @@ class RowMissing(LockError, LookupError):
 class WouldDeadlock(LockError):
     """This task or thread waits for a lock that only itself can release."""
 
-    def __init__(self, *, name: str, lock_id: str) -> None:
+    def __init__(self, *, name: str, lock_id: str, way_out: str = "Pass reentrant=True to count instead.") -> None:
         super().__init__(
-            f"this task already holds {name!r} (lock_id {lock_id}) and would wait for itself for ever. "
-            "Pass reentrant=True to count instead.",
+            f"this task already holds {name!r} (lock_id {lock_id}) and would wait for itself for ever. {way_out}",
             name=name,
         )
         self.lock_id = lock_id
@@ -240,3 +243,50 @@ class RateLimited(HoldfastError):
         super().__init__(f"{decision.scope!r} of {name!r} {why}; try again in {decision.retry_after:.3f} s.")
         self.name = name
         self.decision = decision
+
+
+class IdempotencyError(HoldfastError):
+    """About one idempotency key: `.name` says which."""
+
+    name: str
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class InProgress(IdempotencyError, TimeoutError):
+    """A call with this key runs elsewhere and you asked not to wait, or not so long. Nothing was run."""
+
+    def __init__(self, *, name: str, by: str, since: str, waited: float, retry_after: float) -> None:
+        super().__init__(
+            f"{name!r} runs since {since} ({by})" + (f" and did not end within {waited:g} s" if waited else "") + "."
+            " Try again later, or pass wait=None to wait for its outcome.",
+            name=name,
+        )
+        self.by = by
+        self.since = since
+        self.waited = waited
+        #: Seconds after which its lease ends unless it still works.
+        self.retry_after = retry_after
+
+
+class FingerprintMismatch(IdempotencyError):
+    """This key was used for a call with another fingerprint. Nothing was run."""
+
+    def __init__(self, *, name: str, since: str) -> None:
+        super().__init__(
+            f"{name!r} was used at {since} for a call with another fingerprint: a key names one call, with its"
+            " arguments. Use a new key for a new call.",
+            name=name,
+        )
+        self.since = since
+
+
+class ReplayedFailure(IdempotencyError):
+    """The call ran before and failed; it is not run again. `.kind` and `.reason` are what it raised."""
+
+    def __init__(self, *, name: str, kind: str, reason: str) -> None:
+        super().__init__(f"{name!r} ran before and failed: {kind}: {reason}", name=name)
+        self.kind = kind
+        self.reason = reason

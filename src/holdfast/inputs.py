@@ -78,11 +78,14 @@ class Template:
     def __init__(self, text: str, function: Callable[..., Any]) -> None:
         self.text = text
         self._signature = inspect.signature(function)
-        self._formatter = string.Formatter()
+        parameters = self._signature.parameters.values()
+        #: The names of all parameters, where each takes one value and may be passed by position; else none.
+        simple = all(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
+        self._plain = tuple(p.name for p in parameters) if simple else ()
         named = {p.name for p in self._signature.parameters.values()}
         takes_any = {p.kind for p in self._signature.parameters.values()}
         try:
-            fields = [field for _, field, _, _ in self._formatter.parse(text) if field is not None]
+            fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
         except ValueError as error:
             raise ConfigError(f"key template {text!r}: {error}") from None
         for field in fields:
@@ -99,6 +102,8 @@ class Template:
         return position < len(kinds) or inspect.Parameter.VAR_POSITIONAL in kinds
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if not kwargs and len(args) == len(self._plain):  # the usual call, without binding
+            return self.text.format(*args, **dict(zip(self._plain, args, strict=True)))
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         by_position: list[Any] = []
@@ -112,4 +117,4 @@ class Template:
             else:
                 by_position.append(value)
             by_name.setdefault(parameter.name, value)
-        return self._formatter.vformat(self.text, by_position, by_name)
+        return self.text.format(*by_position, **by_name)

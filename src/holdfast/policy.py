@@ -27,6 +27,11 @@ class Policy:
         default="deny",
         metadata={"doc": "what a limit answers while the engine is away: `deny`, `allow`, or `local` for this process"},
     )
+    idempotency_ttl: float = field(default=24 * HOUR, metadata={"doc": "seconds an outcome is kept and replayed"})
+    idempotency_lease: float = field(default=30.0, metadata={"doc": "seconds a running call lives without renewal"})
+    idempotency_on_unavailable: Literal["raise", "allow"] = field(
+        default="raise", metadata={"doc": "engine unreachable: `raise`, or `allow` the call to run unprotected"}
+    )
 
 
 #: The everyday choice.
@@ -34,4 +39,6 @@ BALANCED = Policy()
 #: The TTL is a hard bound: nothing is renewed behind your back.
 MAX_SAFETY = Policy(lock_renew=False)
 #: Keep going: long holds, and no waiting for an engine that is away.
-MAX_AVAILABILITY = Policy(lock_max_hold=24 * HOUR, lock_retries=1, limit_on_unavailable="local")
+MAX_AVAILABILITY = Policy(
+    lock_max_hold=24 * HOUR, lock_retries=1, limit_on_unavailable="local", idempotency_on_unavailable="allow"
+)

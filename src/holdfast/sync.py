@@ -6,7 +6,7 @@ import builtins
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -25,6 +25,10 @@ from holdfast.gate.held import Held
 from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.hub.base import Hub
+from holdfast.idempotency.api import BlockingIdempotency as Idempotency
+from holdfast.idempotency.base import OnError, OnUnavailable, spec
+from holdfast.idempotency.codec import Codec
+from holdfast.idempotency.decorator import Calls, blocking
 from holdfast.inputs import Duration, Template
 from holdfast.lease import LOST
 from holdfast.limit.blocking import Limit as Limit  # noqa: PLC0414 - offered here
@@ -193,6 +197,11 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         return Locks(self._core)
 
     @property
+    def idempotency(self) -> Idempotency:
+        """Run once for a key; inspect, forget."""
+        return Idempotency(self._core)
+
+    @property
     def hub(self) -> Channels:
         """Publish and listen."""
         return Channels(self._core)
@@ -231,6 +240,30 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
                     return function(*args, **kwargs)
 
             return cast("F", wrapper)
+
+        return decorate
+
+    def idempotent(
+        self,
+        key: str | None = None,
+        *,
+        fingerprint: Iterable[str] | None = None,
+        ttl: Duration | None = None,
+        lease: Duration | None = None,
+        wait: Duration | None = None,
+        on_error: OnError = "forget",
+        on_unavailable: OnUnavailable | None = None,
+        codec: Codec | None = None,
+    ) -> Callable[[F], F]:
+        """Run each call of a function once: `@hf.idempotent("charge:{order_id}")`. The options are those of the async
+        API.
+        """
+        options = spec(self._core, "-", "", ttl, lease, wait, on_error, on_unavailable)
+
+        def decorate(function: F) -> F:
+            if inspect.iscoroutinefunction(function):
+                raise ConfigError(f"{function.__qualname__} is async: use the async Holdfast's `idempotent`")
+            return blocking(Calls(self._core, function, key, fingerprint, options, codec), function)
 
         return decorate
 

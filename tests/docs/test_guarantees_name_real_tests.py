@@ -36,10 +36,17 @@ def test_every_promise_names_a_test(page, tables):
 
 
 def test_named_claims_belong_to_a_suite_that_is_run():
-    """A claim is run only through a suite, which tests/gate, tests/hub or tests/limit inherits on every engine."""
-    from holdfast.testing.conformance import CrashSuite, GateSuite, HubSuite, LimitSuite
+    """A claim is run only through a suite, which a folder of tests inherits on every engine."""
+    from holdfast.testing.conformance import (
+        CrashSuite,
+        GateSuite,
+        HubSuite,
+        IdempotencyCrashSuite,
+        IdempotencySuite,
+        LimitSuite,
+    )
 
     claims = {test for path, test in TESTS if path.startswith("src/holdfast/testing/conformance/")}
     assert claims
-    suites = (GateSuite, CrashSuite, HubSuite, LimitSuite)
+    suites = (GateSuite, CrashSuite, HubSuite, LimitSuite, IdempotencySuite, IdempotencyCrashSuite)
     assert {test for test in claims if not any(hasattr(suite, test) for suite in suites)} == set()

@@ -12,9 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.engine.base import Command, Micros, Wake
+from holdfast.engine.base import Command, Micros, Room, Wake
 from holdfast.gate import machine
-from holdfast.gate.machine import DAY, LIFE, OFFER, RECHECK, SLACK, Gate, Who, step
+from holdfast.gate.machine import DAY, GATE, LIFE, OFFER, RECHECK, SLACK, Who
 
 BASE = 1_700_000_000_000_000
 INBOXES = ("inbox:1", "inbox:2")
@@ -52,7 +52,7 @@ class Moment:
     now: Micros
     command: Command | None
     reply: Any = None
-    state: Gate | None = None
+    state: Any = None
     wakes: tuple[Wake, ...] = ()
 
 
@@ -146,27 +146,32 @@ def _command(draft: Draft, now: Micros, capacity: int) -> Command:
 
 
 class Model:
-    """The machine with its one row. `monotone`: as on an engine whose clock never goes back."""
+    """A machine with its one row. `monotone`: as on an engine whose clock never goes back."""
 
-    def __init__(self, *, monotone: bool = False) -> None:
-        self.state: Gate | None = None
+    def __init__(self, *, monotone: bool = False, room: Room[Any] = GATE) -> None:
+        self.room = room
+        self.state: Any = None
+        self.body: bytes | None = None
         self.keep_until = 0
         self._latest = 0 if monotone else None
 
     def apply(self, command: Command, now: Micros) -> Moment:
         if self._latest is not None:
-            now = self._latest = max(self._latest, now)
-        done = step(self.state, command, now)
+            now = max(self._latest, now)
+        done = self.room.step(self.state, command, now)
+        reply = self.room.quote("", done, self.body)
         if done.write:
+            self._latest = None if self._latest is None else now
             self.state, self.keep_until = done.state, done.keep_until
-        return Moment(now, command, done.reply, self.state, done.wakes)
+            self.body = self.body if done.body is None else done.body
+        return Moment(now, command, reply, self.state, done.wakes)
 
     def sweep(self, now: Micros) -> Moment:
-        if self._latest is not None:
-            self._latest = max(self._latest, now)
+        time = now if self._latest is None else max(self._latest, now)
         if self.state is not None and self.keep_until < now:
-            self.state = None
-        return Moment(now if self._latest is None else self._latest, None, None, self.state)
+            self.state = self.body = None
+            self._latest = None if self._latest is None else time
+        return Moment(time, None, None, self.state)
 
 
 def play(script: tuple[int, list[Any]], *, start: Micros = BASE) -> list[Moment]:

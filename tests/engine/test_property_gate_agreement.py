@@ -8,7 +8,7 @@ import pytest
 from gate_scripts import BASE, INBOXES, Model, Moment, play, replay, scripts
 from hypothesis import HealthCheck, given, settings
 
-from holdfast.engine.base import Apply, Op, Ping, Read
+from holdfast.engine.base import Apply, Op, Ping, Read, Room
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse as parse_postgres
 from holdfast.engine.postgres.batch import HOUR
@@ -72,7 +72,8 @@ class SweepableEngine(SqliteEngine):
 class OnSqlite:
     """The SQL engine in memory, driven one command at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room[Any] = GATE) -> None:
+        self.room = room
         self.clock = Clock()
         self.engine = SweepableEngine(":memory:", clock=self.clock)
         self.wakes = []
@@ -87,9 +88,9 @@ class OnSqlite:
                 self._do(SweepNow(), moment.now, moment.now)
                 reply = None
             else:
-                reply = self._do(Apply(GATE, NAME, moment.command), moment.now)
+                reply = self._do(Apply(self.room, NAME, moment.command), moment.now)
             wakes = tuple(self.wakes)
-            reading = self._do(Read(GATE, NAME), moment.now)
+            reading = self._do(Read(self.room, NAME), moment.now)
             told.append(Moment(reading.now, moment.command, reply, reading.state, wakes))
         return told
 
@@ -104,7 +105,8 @@ class OnSqlite:
 class OnPostgres:
     """The SQL engine on a server, driven one command at a time."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, room: Room[Any] = GATE) -> None:
+        self.room = room
         self.now = 0
         self.engine = PostgresEngine(parse_postgres(url), namespace="property", clock=lambda: self.now)
         self.engine.apply(Ping())
@@ -121,9 +123,9 @@ class OnPostgres:
             self.wakes.clear()
             if moment.command is None:
                 lane.sweep()
-                answers = [None, *self.engine.apply_many([Read(GATE, NAME)])]
+                answers = [None, *self.engine.apply_many([Read(self.room, NAME)])]
             else:
-                answers = self.engine.apply_many([Apply(GATE, NAME, moment.command), Read(GATE, NAME)])
+                answers = self.engine.apply_many([Apply(self.room, NAME, moment.command), Read(self.room, NAME)])
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
@@ -144,7 +146,8 @@ class Hourly(Model):
 class OnRedis:
     """The Lua scripts, a whole history in one trip where no row is removed in between."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, room: Room[Any] = GATE) -> None:
+        self.room = room
         self.clock = Clock()
         self.engine = RedisEngine(parse(url), namespace="property", clock=self.clock)
         self.ear = BlockingLink(parse(url), "ear", None)
@@ -152,19 +155,19 @@ class OnRedis:
 
     def run(self, history: list[Moment]) -> list[Moment]:
         link = self.engine._thread_link()
-        key = keys.state("property", GATE.name, NAME)
-        link.call_many([pack("DEL", key)])
+        both = (keys.state("property", self.room.name, NAME), keys.wire_body("property", self.room.name, NAME))
+        link.call_many([pack("DEL", *both)])
         answers, batch = [], []
         for moment in history:
             if moment.command is None:
                 answers += self._trip(batch)
                 batch = []
                 if moment.state is None:
-                    link.call_many([pack("DEL", key)])
-                (reading,) = self._trip([(Read(GATE, NAME), moment.now)])
+                    link.call_many([pack("DEL", *both)])
+                (reading,) = self._trip([(Read(self.room, NAME), moment.now)])
                 answers += [None, reading]
             else:
-                batch += [(Apply(GATE, NAME, moment.command), moment.now), (Read(GATE, NAME), moment.now)]
+                batch += [(Apply(self.room, NAME, moment.command), moment.now), (Read(self.room, NAME), moment.now)]
         answers += self._trip(batch)
         link.call_many([pack("PUBLISH", "end", "")])
         return [

@@ -39,6 +39,8 @@ def use_everything(url, names):
                 time.sleep(0.001)
             api.refund(name)
             api.reset(name)
+            assert hf.idempotency.run(name, lambda: 1) == hf.idempotency.run(name, lambda: 2) == 1
+            assert hf.idempotency.forget(name)
         with hf.hub.listen("news") as news:
             hf.hub.publish("news", "hello")
             assert news.next(5).payload == "hello"

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import doctor, hub, limits, locks, migrate, run_locked
+from holdfast.cli import doctor, hub, idempotency, limits, locks, migrate, run_locked
 
 #: `holdfast NAME VERB …`
-GROUPS: tuple[tuple[str, typer.Typer], ...] = (("locks", locks.app), ("limits", limits.app), ("hub", hub.app))
+GROUPS: tuple[tuple[str, typer.Typer], ...] = (
+    ("locks", locks.app),
+    ("limits", limits.app),
+    ("idempotency", idempotency.app),
+    ("hub", hub.app),
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -43,6 +43,10 @@ class Step(NamedTuple, Generic[S]):
     keep_until: Micros = 0
     #: False: nothing changed, so nothing is written.
     write: bool = True
+    #: What is kept beside the record from now on, for rooms with `bodies`; None: whatever is there stays.
+    body: bytes | None = None
+    #: The reply quotes what is kept beside the record: its `body` is filled in.
+    quotes: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -84,8 +88,11 @@ class Room(Generic[S]):
         version: int,
         replies: Any,
         package: str,
+        bodies: bool = False,
     ) -> None:
         self.name = name
+        #: Whether something may be kept beside a record: large, and no business of the machine's.
+        self.bodies = bodies
         self.version = version
         self.step = step
         self.package = package
@@ -107,6 +114,21 @@ class Room(Generic[S]):
     def unreadable(self, name: str, error: Exception) -> CorruptRecord:
         """A reply that quotes a damaged record."""
         return CorruptRecord(f"the {self.name} record {name!r} cannot be read: {error}")
+
+    def wire(self, command: Command) -> bytes:
+        """A command on its way to a script. Lua's msgpack knows no bytes, so a body travels as text of any bytes."""
+        body = getattr(command, "body", None)
+        if body is not None:
+            command = msgspec.structs.replace(command, body=msgspec.Raw(b"\xdb" + len(body).to_bytes(4) + body))
+        return self.encode(command)
+
+    def quote(self, name: str, step: Step[S], body: bytes | None) -> Any:
+        """A step's reply, with what is kept beside the record where it says so."""
+        if not step.quotes:
+            return step.reply
+        if body is None:
+            raise CorruptRecord(f"what was kept beside the {self.name} record {name!r} is gone")
+        return msgspec.structs.replace(step.reply, body=body)
 
     def script(self, command: type[Command]) -> str:
         """The Lua source of a command: the file named after it, with what it includes."""
@@ -144,6 +166,13 @@ class Reading(msgspec.Struct, Generic[S], frozen=True):
 
 class Read(Op[Reading[Any]], frozen=True):
     """Look at one name without changing it."""
+
+    room: Room[Any]
+    name: str
+
+
+class Recall(Op[bytes | None], frozen=True, gc=False):
+    """What is kept beside a record, as it lies there, without a look at the record. Only where `Engine.recalls`."""
 
     room: Room[Any]
     name: str
@@ -312,6 +341,8 @@ class Engine(Carrier, Protocol):
     namespace: str
     #: What `hf.hub` listens to when nothing else was asked for: "local" or "redis".
     default_hub: str
+    #: Whether what is kept beside a record goes by itself when its time is over, so that a `Recall` may be believed.
+    recalls: bool
 
     def prepare(self, op: Apply) -> Apply:
         """Do now what need not wait until it is sent: a caller that sleeps first has the time."""

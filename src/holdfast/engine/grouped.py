@@ -21,6 +21,8 @@ class GroupedEngine(ABC):
     """One group of operations after another, each in one transaction. Hints go out after the commit."""
 
     namespace: str
+    #: Rows stay until they are swept: only the record tells whether they count.
+    recalls = False
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace

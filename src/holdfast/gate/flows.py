@@ -141,7 +141,7 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             op, ready = core.engine.prepare(step()), steady()  # there is time now, and none at the hand-over
             if await core.listen(ears, asked.sent_at):
                 continue  # a hint may have passed before we listened
-            if not await _nap(core, ticket, latch, reply.recheck_after / 1_000_000, started, wait):
+            if not await core.nap(ticket, latch, reply.recheck_after / 1_000_000, started, wait):
                 raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
             if steady() - ready > STILL_FRESH:
                 op = step()
@@ -159,24 +159,6 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
     finally:
         if latch is not None:
             core.forget_hint(ticket)
-
-
-async def _nap(core: Core, ticket: str, latch: Latch, nap: float, started: float, wait: float | None) -> bool:
-    """Sleep until it is time to look again. False: the caller's own time is over."""
-    until = steady() + nap
-    ends = None if wait is None else started + wait
-    while True:
-        now = steady()
-        if ends is not None and now >= ends:
-            return False
-        look_at = min(until, core.look_at.get(ticket, until))
-        if now >= look_at:
-            core.look_at.pop(ticket, None)
-            return True
-        await core.port.park(latch, look_at - now if ends is None else min(look_at, ends) - now)
-        if core.closed:
-            core.check_open()
-        latch.clear()
 
 
 async def _secure(core: Core, spec: Spec, lease: Held, started: float, wait: float | None) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import builtins
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from holdfast import inputs
+from holdfast.body import Body
 from holdfast.core import Core
 from holdfast.errors import LockHeld
 from holdfast.gate import admin, flows
@@ -67,40 +68,6 @@ class Lease(Held):
         return await flows.release(self)
 
 
-class Body:
-    """The code inside an `async with`: cancelled when its lease is lost, as asyncio.timeout would."""
-
-    __slots__ = ("_cancelling", "_fired", "_open", "_outer", "lease", "task")
-
-    def __init__(self, lease: Lease, task: asyncio.Task[Any]) -> None:
-        self.lease = lease
-        self.task = task
-        self._cancelling = task.cancelling()
-        self._fired = False
-        self._open = True
-        #: A reentrant lease may be watched by a block around this one.
-        self._outer = lease.watcher
-        lease.watcher = self._lost
-        if lease.state is LOST:
-            self._lost()
-
-    def _lost(self) -> None:
-        self.lease.core.port.signal(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._open and not self._fired:
-            self._fired = True
-            self.task.cancel()
-
-    def close(self) -> bool:
-        """The body has ended. True when the cancellation it saw was ours."""
-        self._open = False
-        self.lease.watcher = self._outer
-        if self._outer is not None and self.lease.state is LOST:
-            self._outer()  # it was lost while this block was the one to be told
-        return self._fired and self.task.uncancel() <= self._cancelling
-
-
 class AsyncGate(BaseGate):
     """Acquire, try, or enter as a context manager."""
 
@@ -108,7 +75,7 @@ class AsyncGate(BaseGate):
 
     def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
         super().__init__(core, spec, wait)
-        self._bodies: list[Body] = []
+        self._bodies: list[Body[Lease]] = []
 
     async def acquire(
         self,
@@ -140,7 +107,7 @@ class AsyncGate(BaseGate):
 
     async def __aenter__(self) -> Lease:
         lease = await flows.acquire(self._core, self._spec, flows.NOBODY, self._wait, Lease)
-        self._bodies.append(Body(lease, cast("asyncio.Task[Any]", asyncio.current_task())))
+        self._bodies.append(Body(lease, self._core.port.signal))
         return lease
 
     async def __aexit__(
@@ -152,7 +119,7 @@ class AsyncGate(BaseGate):
         if loss is not None and (kind is None or (ours and kind is asyncio.CancelledError)):
             raise loss from error
 
-    def _leaving(self) -> Body:
+    def _leaving(self) -> Body[Lease]:
         """The innermost block that this task is in; several tasks may share one lock object."""
         bodies = self._bodies
         if len(bodies) == 1:

@@ -14,8 +14,8 @@ from holdfast.errors import ConfigError, StaleFence
 from holdfast.flow import run
 from holdfast.gate.held import Held
 from holdfast.guard.redis import AsyncRedisGuard, RedisGuard
-from holdfast.guard.settled import settled
 from holdfast.guard.sql import AsyncSqlGuard, SqlGuard
+from holdfast.settled import settled
 
 if TYPE_CHECKING:
     from redis import Redis

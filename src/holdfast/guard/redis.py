@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast import inputs
 from holdfast.errors import ConfigError
 from holdfast.flow import run
-from holdfast.guard.settled import settled
 from holdfast.inputs import Duration
+from holdfast.settled import settled
 
 if TYPE_CHECKING:
     from holdfast.guard.base import Guard

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.dialect import dialect_of, first_column
 from holdfast.errors import ConfigError, RowMissing
 from holdfast.flow import run
-from holdfast.guard.dialect import dialect_of, first_column
 
 if TYPE_CHECKING:
     from holdfast.guard.base import Guard

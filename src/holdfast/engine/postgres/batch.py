@@ -48,7 +48,7 @@ WHERE NOT EXISTS (
 ON CONFLICT DO NOTHING
 """
 LOOK = b"""
-SELECT state.room, state.name, state.doc
+SELECT state.room, state.name, state.doc, state.body
 FROM unnest(%b, %b) AS wanted (room, name)
 JOIN holdfast_state state ON state.space = %s AND state.room = wanted.room AND state.name = wanted.name
 """
@@ -59,6 +59,11 @@ CLOCK = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 WRITE = b"""
 UPDATE holdfast_state state SET doc = new.doc, keep_until = new.keep_until
 FROM unnest(%b, %b, %b, %b) AS new (room, name, doc, keep_until)
+WHERE state.space = %s AND state.room = new.room AND state.name = new.name
+"""
+#: Apart from the record: most records have nothing beside them, and large values are then not sent again.
+BODY = b"""
+UPDATE holdfast_state state SET body = new.body FROM unnest(%b, %b, %b) AS new (room, name, body)
 WHERE state.space = %s AND state.room = new.room AND state.name = new.name
 """
 DELETE = b"""
@@ -118,6 +123,9 @@ class Batch:
         #: Records read once, for all commands on a name.
         self._states: dict[Key, Any] = {}
         self._written: dict[Key, Micros] = {}
+        #: What is kept beside the records that are ours, and what is new of it.
+        self._bodies: dict[Key, bytes | None] = {}
+        self._new_bodies: dict[Key, bytes] = {}
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
         self._published: list[Wake] = []
@@ -173,11 +181,13 @@ class Batch:
         clock = session.execute(CLOCK, binary=True)
         self._pipeline.sync()
         if locked is not None:
-            self._locked = {(room, name): doc for room, name, doc in locked.fetchall()}
+            for room, name, doc, body in locked.fetchall():
+                self._locked[room, name] = doc
+                self._bodies[room, name] = body
             if known is not None and len(self._locked) < len(wanted):  # in use, or removed by a neighbour
                 known.difference_update(key for key in wanted if key not in self._locked)
         if looked is not None:
-            self._seen = {(room, name): doc for room, name, doc in looked.fetchall()}
+            self._seen = {(room, name): doc for room, name, doc, _ in looked.fetchall()}
         ((now,),) = clock.fetchall()
         self.now = int(now) if self._test_now is None else self._test_now
         return self.now
@@ -206,12 +216,15 @@ class Batch:
         if key not in self._states:
             self._states[key] = _state(op.room, op.name, self._locked[key])
         step = op.room.step(self._states[key], op.command, now)
+        reply = op.room.quote(op.name, step, self._bodies[key])
         if step.write:
             self._locked[key] = None if step.state is None else op.room.encode(step.state)
             self._states[key] = step.state
             self._written[key] = -(-step.keep_until // HOUR) * HOUR
+            if step.body is not None:
+                self._bodies[key] = self._new_bodies[key] = step.body
         self.wakes += step.wakes
-        return step.reply
+        return reply
 
     def _read(self, op: Read, now: Micros) -> Reading[Any]:
         key = _key(op)
@@ -279,6 +292,8 @@ class Batch:
         with session.together(self._pipeline):
             if kept:
                 session.execute(WRITE, (*_columns(kept), space))
+            if self._new_bodies:
+                session.execute(BODY, (*_columns([(*key, body) for key, body in self._new_bodies.items()]), space))
             if gone:
                 session.execute(DELETE, (*_columns(gone), space))
             if self._tags:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from holdfast.engine.base import UNREADABLE, Apply, Micros, Op, Ping, only, steady
+from holdfast.engine.base import UNREADABLE, Apply, Micros, Op, Ping, Recall, only, steady
 from holdfast.engine.redis import keys
 from holdfast.engine.redis.address import Address, Place
 from holdfast.engine.redis.async_link import AsyncLink
@@ -31,6 +31,7 @@ class RedisEngine:
     """One multiplexed link for the event loop, one socket for each thread that asks."""
 
     default_hub = "redis"
+    recalls = True
 
     def __init__(
         self,
@@ -86,6 +87,10 @@ class RedisEngine:
                 return answer
             if raw.code != "NOSCRIPT":
                 raise self._refused(raw, link)
+        if type(op) is Recall:
+            found = await link.send(self._talks.recall(op))
+            if type(found) is not Refusal:
+                return cast("T", found)
         talk = self._talks.of(op)
         try:
             request = next(talk)

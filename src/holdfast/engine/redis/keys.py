@@ -33,6 +33,12 @@ def wire_state(namespace: str, room: str, name: str) -> bytes:
     return state(namespace, room, name).encode()
 
 
+@lru_cache(maxsize=1024)
+def wire_body(namespace: str, room: str, name: str) -> bytes:
+    """What is kept beside a machine's record, in the record's own slot."""
+    return f"{namespace}:{room}-body:{{{escape(name)}}}".encode()
+
+
 def tag(namespace: str, room: str, tag: str) -> str:
     """The set of names under a tag."""
     return f"{namespace}:{room}-tag:{{{escape(tag)}}}"

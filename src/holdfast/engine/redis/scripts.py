@@ -15,26 +15,38 @@ class Script:
 
     __slots__ = ("_eval", "_evalsha", "sha")
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, keys: int = 1) -> None:
         body = source.encode()
         self.sha = hashlib.sha1(body, usedforsecurity=False).hexdigest()
-        self._evalsha = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % self.sha.encode()
-        self._eval = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(body), body)
+        self._evalsha = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n%d\r\n" % (self.sha.encode(), keys)
+        self._eval = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n%d\r\n" % (len(body), body, keys)
 
     def call(self, key: bytes, arg: bytes) -> bytes:
         """The hot path: one key, one argument."""
         return b"*5\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self._evalsha, len(key), key, len(arg), arg)
 
-    def pack(self, key: bytes, args: tuple[bytes, ...], *, whole: bool = False) -> bytes:
-        """One key and any arguments; `whole` sends the source instead of the hash."""
+    def call_beside(self, key: bytes, beside: bytes, arg: bytes) -> bytes:
+        """The same for rooms that keep something beside their records."""
+        head = b"*6\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n" % (
+            self._evalsha,
+            len(key),
+            key,
+            len(beside),
+            beside,
+            len(arg),
+        )
+        return head + arg + b"\r\n"
+
+    def pack(self, *parts: bytes, whole: bool = False) -> bytes:
+        """The keys and any arguments; `whole` sends the source instead of the hash."""
         head = self._eval if whole else self._evalsha
-        tail = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (key, *args))
-        return b"*%d\r\n%b%b" % (4 + len(args), head, tail)
+        tail = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+        return b"*%d\r\n%b%b" % (3 + len(parts), head, tail)
 
 
 @cache
 def of_command(room: Room[Any], command: type[Command]) -> Script:
-    return Script(room.script(command))
+    return Script(room.script(command), 2 if room.bodies else 1)
 
 
 @cache

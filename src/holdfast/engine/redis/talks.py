@@ -16,6 +16,7 @@ from holdfast.engine.base import (
     PublishHint,
     Read,
     Reading,
+    Recall,
     Scan,
     Tag,
     Tagged,
@@ -40,13 +41,16 @@ class Talks:
     def request(self, op: Apply) -> bytes:
         """The hot path: a command in one go, without a conversation."""
         room, command = op.room, op.command
+        script = scripts.of_command(room, type(command))
         key = keys.wire_state(self._namespace, room.name, op.name)
-        return scripts.of_command(room, type(command)).call(key, room.encode(command))
+        if room.bodies:
+            return script.call_beside(key, keys.wire_body(self._namespace, room.name, op.name), room.wire(command))
+        return script.call(key, room.encode(command))
 
     def key(self, op: Op[Any]) -> bytes | None:
         """The key that an operation is about; None: any server will do."""
         match op:
-            case Apply() | Read():
+            case Apply() | Read() | Recall():
                 return keys.wire_state(self._namespace, op.room.name, op.name)
             case Tag() | Tagged() | Untag():
                 return keys.tag(self._namespace, op.room.name, op.tag).encode()
@@ -61,12 +65,14 @@ class Talks:
                 return self._apply(op)
             case Read():
                 return self._read(op)
+            case Recall():
+                return self._ask(self.recall(op))
             case Scan():
                 return self._scan(op)
             case Tag():
                 key = keys.tag(self._namespace, op.room.name, op.tag).encode()
                 life = str(-(-op.ttl // 1000)).encode()
-                return self._run(scripts.own("tag"), key, (op.name.encode(), life))
+                return self._run(scripts.own("tag"), key, op.name.encode(), life)
             case Tagged():
                 return self._tagged(op)
             case Untag():
@@ -77,16 +83,16 @@ class Talks:
                 return self._publish_hint(op)
             case TakeHint():
                 args = (str(op.n).encode(), str(op.life // 1000).encode())
-                return self._run(scripts.of_hub("hint_take"), op.hint.encode(), args)
+                return self._run(scripts.of_hub("hint_take"), op.hint.encode(), *args)
             case Ping():
                 return self._ping()
             case _:
                 raise TypeError(f"not an operation for Redis: {op!r}")
 
-    def _run(self, script: scripts.Script, key: bytes, args: tuple[bytes, ...]) -> Talk:
-        reply = yield script.pack(key, args)
+    def _run(self, script: scripts.Script, *parts: bytes) -> Talk:
+        reply = yield script.pack(*parts)
         if isinstance(reply, Refusal) and reply.code == "NOSCRIPT":
-            reply = yield script.pack(key, args, whole=True)
+            reply = yield script.pack(*parts, whole=True)
         return _good(reply)
 
     def _clock_args(self) -> tuple[bytes, ...]:
@@ -94,9 +100,11 @@ class Talks:
 
     def _apply(self, op: Apply) -> Talk:
         room = op.room
-        key = keys.wire_state(self._namespace, room.name, op.name)
+        parts = [keys.wire_state(self._namespace, room.name, op.name)]
+        if room.bodies:
+            parts.append(keys.wire_body(self._namespace, room.name, op.name))
         script = scripts.of_command(room, type(op.command))
-        reply = yield from self._run(script, key, (room.encode(op.command), *self._clock_args()))
+        reply = yield from self._run(script, *parts, room.wire(op.command), *self._clock_args())
         try:
             return room.decode_reply(reply)
         except UNREADABLE as error:
@@ -104,9 +112,17 @@ class Talks:
 
     def _read(self, op: Read) -> Talk:
         key = keys.wire_state(self._namespace, op.room.name, op.name)
-        seconds, micros, raw = yield from self._run(scripts.own("read"), key, (b"", *self._clock_args()))
+        seconds, micros, raw = yield from self._run(scripts.own("read"), key, b"", *self._clock_args())
         now = int(seconds) * 1_000_000 + int(micros)
         return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)
+
+    def recall(self, op: Recall) -> bytes:
+        """A plain GET."""
+        key = keys.wire_body(self._namespace, op.room.name, op.name)
+        return b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(key), key)
+
+    def _ask(self, request: bytes) -> Talk:
+        return _good((yield request))
 
     def _scan(self, op: Scan) -> Talk:
         found: set[str] = set()
@@ -132,7 +148,7 @@ class Talks:
     def _publish_hint(self, op: PublishHint) -> Talk:
         args = (str(op.count), str(op.life // 1000), op.channel, op.payload)
         script = scripts.of_hub("hint_publish")
-        yield from self._run(script, op.hint.encode(), tuple(arg.encode() for arg in args))
+        yield from self._run(script, op.hint.encode(), *(arg.encode() for arg in args))
 
     def _ping(self) -> Talk:
         seconds, micros = _good((yield pack("TIME")))

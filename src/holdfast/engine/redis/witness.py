@@ -64,9 +64,9 @@ class RedisWitness:
         # Milliseconds, and never 0, which means: for ever.
         wait = pack("WAIT", replicas, max(1, round(within * 1000)))
         patience = link.address.timeout + within
-        raw, confirmed = link.call_many([*before, script.pack(key, args), wait], patience)[-2:]
+        raw, confirmed = link.call_many([*before, script.pack(key, *args), wait], patience)[-2:]
         if isinstance(raw, Refusal) and raw.code == "NOSCRIPT":  # so WAIT had nothing to wait for
-            raw, confirmed = link.call_many([*before, script.pack(key, args, whole=True), wait], patience)[-2:]
+            raw, confirmed = link.call_many([*before, script.pack(key, *args, whole=True), wait], patience)[-2:]
         return Testimony(link, raw, confirmed)
 
     def _judge(self, op: Apply, told: Testimony) -> tuple[Any, int]:

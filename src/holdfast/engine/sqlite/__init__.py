@@ -138,6 +138,7 @@ class SqliteEngine(GroupedEngine):
         now = max(self._clock(), last + passed)
         results: list[Any] = []
         wakes: list[Wake] = []
+        before = db.total_changes
         for op in ops:
             try:
                 results.append(self._handlers[type(op)](self, db, op, now, wakes))
@@ -145,7 +146,8 @@ class SqliteEngine(GroupedEngine):
                 raise
             except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
                 results.append(error)
-        if (now > last or boot != self._boot) and not all(map(_is_read, ops)):
+        # Who only looked, as a replay does, has moved nothing that time going back could harm, and needs no disk.
+        if (now > last or boot != self._boot) and db.total_changes != before:
             db.execute("UPDATE holdfast_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
             return results, _nothing
@@ -158,7 +160,9 @@ class SqliteEngine(GroupedEngine):
 
     def _apply(self, db: sqlite3.Connection, op: Apply, now: Micros, wakes: list[Wake]) -> Any:
         key = (self.namespace, op.room.name, op.name)
-        step = op.room.step(self._load(db, op.room, op.name), op.command, now)
+        state, body = self._load(db, op.room, op.name)
+        step = op.room.step(state, op.command, now)
+        reply = op.room.quote(op.name, step, body)
         if step.write:
             if step.state is None:
                 db.execute("DELETE FROM holdfast_state WHERE space = ? AND room = ? AND name = ?", key)
@@ -168,18 +172,22 @@ class SqliteEngine(GroupedEngine):
                     " ON CONFLICT DO UPDATE SET doc = excluded.doc, keep_until = excluded.keep_until",
                     (*key, op.room.encode(step.state), step.keep_until),
                 )
+            if step.body is not None:
+                db.execute(
+                    "UPDATE holdfast_state SET body = ? WHERE space = ? AND room = ? AND name = ?", (step.body, *key)
+                )
         wakes += step.wakes
-        return step.reply
+        return reply
 
-    def _load(self, db: sqlite3.Connection, room: Any, name: str) -> Any:
+    def _load(self, db: sqlite3.Connection, room: Any, name: str) -> tuple[Any, bytes | None]:
         row = db.execute(
-            "SELECT doc FROM holdfast_state WHERE space = ? AND room = ? AND name = ?",
+            "SELECT doc, body FROM holdfast_state WHERE space = ? AND room = ? AND name = ?",
             (self.namespace, room.name, name),
         ).fetchone()
-        return room.decode_state(name, row[0]) if row else None
+        return (room.decode_state(name, row[0]), row[1]) if row else (None, None)
 
     def _read(self, db: sqlite3.Connection, op: Read, now: Micros, _: list[Wake]) -> Reading[Any]:
-        return Reading(now, self._load(db, op.room, op.name))
+        return Reading(now, self._load(db, op.room, op.name)[0])
 
     def _scan(self, db: sqlite3.Connection, op: Scan, now: Micros, _: list[Wake]) -> list[str]:
         rows = db.execute(

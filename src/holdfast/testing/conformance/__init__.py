@@ -9,6 +9,7 @@ from holdfast.testing.conformance import (
     BlockingDriver,
     GateSuite,
     HubSuite,
+    IdempotencySuite,
     LimitSuite,
     ProcessDriver,
 )
@@ -22,20 +23,21 @@ def driver(request):
         yield driver
 
 
-class TestOurRedis(GateSuite, HubSuite, LimitSuite):
+class TestOurRedis(GateSuite, HubSuite, LimitSuite, IdempotencySuite):
     pass
 ```
 
 `AsyncDriver` plays on the async API (each actor a task), `BlockingDriver` on the blocking API (each actor a thread),
-`ProcessDriver` on both, in three processes. Add `CrashSuite` with a `ProcessDriver` to have processes killed and
-stopped. A driver takes `hub=` as a `Holdfast` does, and those in one process a client or pool for a URL. Every claim
-plays in a namespace of its own, so nothing of yours is touched; on Redis, records of ended claims expire by themselves
-after a day.
+`ProcessDriver` on both, in three processes. Add `CrashSuite` and `IdempotencyCrashSuite` with a `ProcessDriver` to have
+processes killed and stopped. A driver takes `hub=` as a `Holdfast` does, and those in one process a client or pool for
+a URL. Every claim plays in a namespace of its own, so nothing of yours is touched; on Redis, records of ended claims
+expire by themselves after a day.
 """
 
 from holdfast.testing.conformance.driver import Driver, Stage, claim
 from holdfast.testing.conformance.gate import CrashSuite, GateSuite
 from holdfast.testing.conformance.hub import HubSuite
+from holdfast.testing.conformance.idempotency import IdempotencyCrashSuite, IdempotencySuite
 from holdfast.testing.conformance.inprocess import AsyncDriver, BlockingDriver
 from holdfast.testing.conformance.limit import LimitSuite
 from holdfast.testing.conformance.processes import ProcessDriver
@@ -47,6 +49,8 @@ __all__ = [
     "Driver",
     "GateSuite",
     "HubSuite",
+    "IdempotencyCrashSuite",
+    "IdempotencySuite",
     "LimitSuite",
     "ProcessDriver",
     "Stage",

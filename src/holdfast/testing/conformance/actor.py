@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 
 #: What errors tell besides their message.
-FACTS = ("name", "holder", "count", "waited", "waiters", "lock_id", "fence", "reason")
+FACTS = ("name", "holder", "count", "waited", "waiters", "lock_id", "fence", "reason", "by", "retry_after", "kind")
 
 
 @dataclass(frozen=True, slots=True)

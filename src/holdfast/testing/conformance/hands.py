@@ -7,11 +7,12 @@ from typing import Any
 
 from holdfast.testing.conformance.actor import Grant
 from holdfast.testing.conformance.hub.hands import HubHands
+from holdfast.testing.conformance.idempotency.hands import IdempotencyHands
 from holdfast.testing.conformance.limit.hands import LimitHands
 from holdfast.testing.conformance.settling import settled
 
 
-class Hands(HubHands, LimitHands):
+class Hands(HubHands, LimitHands, IdempotencyHands):
     """Verbs by name; leases by handle."""
 
     def __init__(self, holdfast: Any) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
+from holdfast.idempotency.view import KeyInspection
 from holdfast.testing.conformance.actor import Actor, Failure, Grant
 from holdfast.testing.conformance.driver import Driver, Stage
+from holdfast.testing.conformance.idempotency.hands import Outcome
 
 #: The processes, by the API that their actors use.
 APIS = ("async", "blocking", "async")
@@ -34,6 +36,8 @@ RESULTS: dict[str, Any] = {
     "release_by_id": Released,
     "force_release": ForceReleased,
     "cleanup": Cleanup,
+    "run_once": Outcome,
+    "inspect_key": KeyInspection,
 }
 
 

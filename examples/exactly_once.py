@@ -1,0 +1,62 @@
+"""Approximately exactly once: four layers, each for what the one above it lets through.
+
+1. Idempotency: a payment that comes again is answered, not carried out. Lets through: an owner that stood still.
+2. A lock: one at a time, also beside other code about the same account. Lets through: a holder that stood still.
+3. A UNIQUE constraint: the database itself refuses the second entry.
+4. A handler that may be called again: it checks, works and marks, in one transaction.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+from holdfast.sync import Holdfast
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS ledger (payment_id TEXT NOT NULL UNIQUE, account TEXT NOT NULL, amount INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS processed (payment_id TEXT PRIMARY KEY);
+"""
+
+
+def make_pay(hf: Holdfast, shop: Path, *, lease: float = 30) -> Callable[..., dict[str, int]]:
+    @hf.idempotent("pay:{payment_id}", fingerprint=["account", "amount"], lease=lease)  # 1
+    def pay(payment_id: str, account: str, amount: int) -> dict[str, int]:
+        with hf.lock(f"account:{account}", ttl=lease):  # 2
+            return handle(shop, payment_id, account, amount)
+
+    return pay
+
+
+def handle(shop: Path, payment_id: str, account: str, amount: int) -> dict[str, int]:
+    with closing(sqlite3.connect(shop)) as db:
+        db.executescript(SCHEMA)
+        with db:  # 4: all of it, or nothing
+            db.execute("BEGIN IMMEDIATE")
+            if not is_processed(db, payment_id):
+                db.execute("INSERT INTO ledger VALUES (?, ?, ?)", (payment_id, account, amount))  # 3
+                db.execute("INSERT INTO processed VALUES (?)", (payment_id,))
+        return {"paid": amount}
+
+
+def is_processed(db: sqlite3.Connection, payment_id: str) -> bool:
+    return db.execute("SELECT 1 FROM processed WHERE payment_id = ?", (payment_id,)).fetchone() is not None
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, Holdfast(f"sqlite:///{folder}/holdfast.db") as hf:
+        shop = Path(folder) / "shop.db"
+        pay = make_pay(hf, shop)
+        with ThreadPoolExecutor(5) as pool:
+            receipts = list(pool.map(lambda _: pay("p-1", "ada", 5), range(5)))
+        with closing(sqlite3.connect(shop)) as db:
+            (entries,) = db.execute("SELECT count(*) FROM ledger").fetchone()
+        print(f"{len(receipts)} calls, {entries} entry in the ledger, every receipt says {receipts[0]}")
+        assert receipts == [{"paid": 5}] * 5
+        assert entries == 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+-- Purpose: make the key as good as new, whoever runs it, and move the fence on.
+-- KEYS: 1 = the key's record; 2 = what its call answered
+-- ARGV: 1 = {not_after}; 2 = test clock
+-- Returns: {forgotten, was} with was = the phase before | {expired, now}
+
+local _, not_after = cmsgpack.unpack_limit(ARGV[1], 1, 1)
+-- include: _clock.lua
+-- include: _entry.lua
+
+local was = entry[PHASE]
+idle()
+entry[LAST] = math.max(entry[LAST] + 1, now)
+wake_heirs()
+drop()
+return done('forgotten', was)

@@ -1,0 +1,223 @@
+"""Lost replies, late requests, damaged records, clocks that jump: a key has one outcome all the same."""
+
+import asyncio
+import sqlite3
+from contextlib import suppress
+
+import msgspec
+import psycopg
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast.engine.redis import scripts
+from holdfast.engine.redis.address import parse
+from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.link import pack
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.idempotency.machine import IDEMPOTENCY, Abandon, Begin, Complete, Renew
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = pytest.mark.chaos
+
+#: A lost reply is noticed after this long.
+QUICK = "?timeout=0.3&connect_timeout=1"
+LOSSES = ["drop", "cut-after", "cut-before", "blackhole"]
+
+
+def sha(command):
+    return scripts.of_command(IDEMPOTENCY, command).sha.encode()
+
+
+@pytest.fixture
+def knows_scripts(holdfast_redis):
+    """The server knows them, so their hashes travel."""
+    link = BlockingLink(parse(holdfast_redis.url), "wire", None)
+    for command in (Begin, Renew, Complete, Abandon):
+        link.call_many([pack("SCRIPT", "LOAD", IDEMPOTENCY.script(command))])
+    link.close()
+
+
+@pytest.fixture(params=["async", "blocking"])
+def run(request, proxy, knows_scripts):
+    """`run(key, fn)` on either API, through the proxy."""
+    if request.param == "blocking":
+        with holdfast.sync.Holdfast(proxy.url + QUICK) as hf:
+            yield hf.idempotency.run
+        return
+    with asyncio.Runner() as runner:
+        hf = holdfast.Holdfast(proxy.url + QUICK)
+        runner.run(hf.open())
+        yield lambda *args, **options: runner.run(hf.idempotency.run(*args, **options))
+        runner.run(hf.close())
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("command", [Begin, Complete])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_reply_means_one_run_and_one_outcome(run, proxy, truth, name, loss, command):
+    ran = []
+    struck = proxy.once(loss, sha(command)).struck
+    assert run(name, lambda: ran.append(1) or "first") == "first"
+    assert struck.is_set()
+    assert ran == [1]
+    assert truth.idempotency.run(name, lambda: "second") == "first"
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_reply_to_a_replay_is_asked_for_again(run, proxy, truth, name, loss):
+    truth.idempotency.run(name, lambda: "first")
+    struck = [proxy.once(loss, form).struck for form in (b"$3\r\nGET", sha(Begin))]
+    assert run(name, lambda: pytest.fail("it ran")) == "first"
+    assert all(strike.is_set() for strike in struck)
+
+
+@pytest.mark.redis
+def test_a_late_begin_after_a_failure_begins_nothing(run, proxy, truth, name):
+    proxy.once("hold", sha(Begin))
+    with pytest.raises(ZeroDivisionError):
+        run(name, lambda: 1 / 0)
+    (said,) = proxy.deliver_held()
+    assert b"expired" in said
+    assert truth.idempotency.inspect(name).state == "idle"
+
+
+@pytest.mark.redis
+def test_a_late_begin_after_the_outcome_changes_nothing(run, proxy, truth, name):
+    proxy.once("hold", sha(Begin))
+    run(name, lambda: "first")
+    before = truth.idempotency.inspect(name)
+    (said,) = proxy.deliver_held()
+    assert b"done" in said
+    assert truth.idempotency.inspect(name) == before
+
+
+@pytest.mark.redis
+def test_a_late_outcome_does_not_overwrite_a_later_ones(run, proxy, truth, name):
+    proxy.once("hold", sha(Complete))
+    assert run(name, lambda: "first") == "first"
+    assert truth.idempotency.forget(name)
+    assert truth.idempotency.run(name, lambda: "second") == "second"
+    (said,) = proxy.deliver_held()
+    assert b"lost" in said
+    assert truth.idempotency.run(name, lambda: "third") == "second"
+
+
+@pytest.mark.redis
+def test_a_cancelled_begin_whose_reply_is_lost_leaves_the_key_free(proxy, truth, name, knows_scripts):
+    async def cancel():
+        async with holdfast.Holdfast(proxy.url + QUICK) as hf:
+            struck = proxy.once("drop", sha(Begin)).struck
+            call = asyncio.create_task(hf.idempotency.run(name, lambda: "never"))
+            assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    asyncio.run(cancel())
+    assert eventually(lambda: truth.idempotency.inspect(name).state == "idle")
+    assert truth.idempotency.run(name, lambda: "second", wait=0) == "second"
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ]
+)
+def damaged(request, tmp_path, name):
+    """A Holdfast, and a way to overwrite the record of `name`, or what is kept beside it."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/a.db"
+
+        def overwrite(column, raw):
+            db = sqlite3.connect(tmp_path / "a.db")
+            db.execute(f"UPDATE holdfast_state SET {column} = ? WHERE name = ?", (raw, name))  # noqa: S608 - a column
+            db.commit()
+            db.close()
+    elif request.param == "postgres":
+        url = request.getfixturevalue("holdfast_postgres").url
+
+        def overwrite(column, raw):
+            with psycopg.connect(url, autocommit=True) as db:
+                statement = f"UPDATE holdfast_state SET {column} = %s WHERE name = %s"  # noqa: S608 - a column
+                db.execute(statement, (raw, name.encode()))
+    else:
+        url = request.getfixturevalue("holdfast_redis").url
+
+        def overwrite(column, raw):
+            kind = "idempotency" if column == "doc" else "idempotency-body"
+            key = f"holdfast:{kind}:{{{name}}}"
+            link = BlockingLink(parse(url), "vandal", None)
+            link.call_many([pack("DEL", key) if raw is None else pack("SET", key, raw)])
+            link.close()
+
+    with holdfast.sync.Holdfast(url) as hf:
+        yield hf, overwrite
+
+
+DAMAGED = {
+    "garbage": b"\xc1\xff\x00 not msgpack",
+    "empty": b"",
+    "of a later version": msgspec.msgpack.encode([99, 5, 5, "completed", "t", "b", 1, 1, 2**52, "", [], []]),
+    "of another shape": msgspec.msgpack.encode([1, "many", {}, None]),
+    "a number": msgspec.msgpack.encode(7),
+}
+
+
+@pytest.mark.parametrize("raw", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_is_reported_and_nothing_runs(damaged, name, raw):
+    hf, overwrite = damaged
+    hf.idempotency.run(name, lambda: "first")
+    overwrite("doc", raw)
+    for policy in ("raise", "allow"):
+        with suppress(holdfast.CorruptRecord):  # Redis needs no look at the record to replay
+            assert hf.idempotency.run(name, lambda: pytest.fail("it ran"), on_unavailable=policy) == "first"
+    for use in (
+        lambda: hf.idempotency.run(name, lambda: pytest.fail("it ran"), fingerprint="another"),
+        lambda: hf.idempotency.inspect(name),
+        lambda: hf.idempotency.forget(name),
+    ):
+        with pytest.raises(holdfast.CorruptRecord):
+            use()
+    assert hf.idempotency.run(f"{name}-other", lambda: 1) == 1
+
+
+def test_an_outcome_that_is_gone_or_damaged_is_reported_and_may_be_forgotten(damaged, name):
+    hf, overwrite = damaged
+    hf.idempotency.run(name, lambda: "first")
+    for raw in (None, b"\xc1", b""):
+        overwrite("body", raw)
+        with pytest.raises(holdfast.CorruptRecord):
+            hf.idempotency.run(name, lambda: pytest.fail("it ran"))
+    assert hf.idempotency.forget(name)
+    assert hf.idempotency.run(name, lambda: "second") == "second"
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("off", [3600, -3600])
+def test_a_client_whose_clock_is_wrong_changes_nothing(truth, holdfast_redis, name, off):
+    """The server's time rules: a client that is an hour ahead or behind neither ends an outcome nor keeps one."""
+    truth.idempotency.run(name, lambda: "first", ttl=600)
+    with holdfast.sync.Holdfast(holdfast_redis.url) as hf:
+        hf.engine.correct(hf.engine.now() + off * 1_000_000)
+        assert hf.idempotency.run(name, lambda: "second") == "first"
+        hf.engine.correct(hf.engine.now() + off * 1_000_000)
+        assert hf.idempotency.run(f"{name}-new", lambda: "new", ttl=600) == "new"
+    seen = truth.idempotency.inspect(f"{name}-new")
+    assert 590 < (seen.until - seen.since).total_seconds() < 630
+
+
+def test_a_host_clock_set_back_does_not_bring_an_ended_outcome_back():
+    now = [1_700_000_000_000_000]
+    engine = SqliteEngine(":memory:", clock=lambda: now[0])
+    hf = holdfast.sync.Holdfast(engine=engine)
+    hf.idempotency.run("x", lambda: "first", ttl=10)
+    now[0] += 11_000_000
+    assert hf.idempotency.run("x", lambda: "second", ttl=10) == "second"
+    now[0] -= 10_000_000
+    assert hf.idempotency.run("x", lambda: "third", ttl=10) == "second"
+    hf.close()
+    engine.close_blocking()

@@ -1,0 +1,97 @@
+"""A shop behind IdempotencyMiddleware on a real uvicorn, in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+import holdfast
+from holdfast import IdempotencyMiddleware
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.waiting import eventually
+
+
+class Shop:
+    """What was done, and a door that a test may keep shut."""
+
+    def __init__(self, url, *, namespace="shop", profile=None, **options):
+        self.effects = []
+        self.background = []
+        self.door = threading.Event()
+        self.door.set()
+        self.status = 201
+        self.port = lasting_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self._url = url
+        self._namespace = namespace
+        self._profile = profile
+        self._options = options
+
+    async def through_the_door(self):
+        await asyncio.to_thread(self.door.wait)
+
+    async def charge(self, request):
+        body = await request.body()
+        self.effects.append(body)
+        await self.through_the_door()
+        number = len(self.effects)
+        return Response(
+            b"\x00\xff receipt %d " % number + body,
+            self.status,
+            {"x-receipt": str(number), "set-cookie": f"seen={number}", "content-type": "application/octet-stream"},
+            background=BackgroundTask(self.background.append, number),
+        )
+
+    async def stream(self, request):
+        self.effects.append(await request.body())
+
+        async def chunks():
+            yield b"first,"
+            await self.through_the_door()
+            yield b"second"
+
+        return StreamingResponse(chunks(), media_type="text/plain")
+
+    async def large(self, request):
+        self.effects.append(b"large")
+        return Response(b"x" * 5000)
+
+    async def broken(self, request):
+        self.effects.append(b"broken")
+        if len(self.effects) < 3:
+            raise holdfast.EngineUnavailable("the shop's own trouble")
+        return JSONResponse({"done": len(self.effects)})
+
+    def _app(self):
+        @contextlib.asynccontextmanager
+        async def lifespan(app):
+            yield
+            await hf.close()
+
+        hf = holdfast.Holdfast(self._url, namespace=self._namespace, profile=self._profile)
+        handlers = {"/charge": self.charge, "/refund": self.charge, "/stream": self.stream}
+        handlers |= {"/large": self.large, "/broken": self.broken}
+        routes = [Route(path, handler, methods=["GET", "POST"]) for path, handler in handlers.items()]
+        app = Starlette(routes=routes, lifespan=lifespan)
+        app.add_middleware(IdempotencyMiddleware, holdfast=hf, **self._options)
+        return app
+
+    def __enter__(self):
+        config = uvicorn.Config(self._app(), port=self.port, log_level="critical", timeout_graceful_shutdown=2)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        assert eventually(lambda: self._server.started)
+        return self
+
+    def __exit__(self, *_):
+        self.door.set()
+        self._server.should_exit = True
+        self._thread.join()

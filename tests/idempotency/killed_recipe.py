@@ -1,0 +1,47 @@
+"""Pays once with the recipe of examples/exactly_once.py, and kills itself before the n-th line of it that is run.
+
+Arguments: the engine's URL; the shop's file; n (0: live). Prints how many lines were run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+
+from holdfast.sync import Holdfast
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "exactly_once.py"
+STEPS = {"pay", "handle", "is_processed"}
+
+
+class Lines:
+    """Lines of the recipe that this process has come to."""
+
+    run = 0
+    dies_before = int(sys.argv[3])
+
+    @classmethod
+    def trace(cls, frame, event, _):
+        if frame.f_code.co_filename != str(EXAMPLE) or frame.f_code.co_name not in STEPS:
+            return None
+        if event in ("line", "return"):
+            cls.run += 1
+            if cls.run == cls.dies_before:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return cls.trace
+
+
+spec = importlib.util.spec_from_file_location("exactly_once", EXAMPLE)
+recipe = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(recipe)
+
+with Holdfast(sys.argv[1]) as hf:
+    pay = recipe.make_pay(hf, Path(sys.argv[2]), lease=1)
+    sys.settrace(Lines.trace)
+    receipt = pay("p-1", "ada", 5)
+    sys.settrace(None)
+    assert receipt == {"paid": 5}
+    print(Lines.run)

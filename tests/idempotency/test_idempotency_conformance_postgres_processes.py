@@ -1,0 +1,19 @@
+"""The conformance suite of idempotency keys on PostgreSQL, with actors in three processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture(scope="module")
+def driver(holdfast_postgres):
+    with ProcessDriver(holdfast_postgres.url) as driver:
+        yield driver
+
+
+class TestPostgresProcesses(IdempotencySuite, IdempotencyCrashSuite):
+    pass

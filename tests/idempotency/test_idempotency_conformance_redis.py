@@ -1,0 +1,19 @@
+"""The conformance suite of idempotency keys on Redis, in one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.conformance import AsyncDriver, BlockingDriver, IdempotencySuite
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module", params=[AsyncDriver, BlockingDriver], ids=["async", "blocking"])
+def driver(request, holdfast_redis):
+    with request.param(holdfast_redis.url) as driver:
+        yield driver
+
+
+class TestRedis(IdempotencySuite):
+    pass

@@ -1,0 +1,19 @@
+"""The conformance suite of idempotency keys on Redis, with actors in three processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def driver(holdfast_redis):
+    with ProcessDriver(holdfast_redis.url) as driver:
+        yield driver
+
+
+class TestRedisProcesses(IdempotencySuite, IdempotencyCrashSuite):
+    pass

@@ -1,0 +1,334 @@
+"""Idempotency in the caller's own transaction: effect and record are both there, or neither is."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy
+from mortal import KEY, charge
+from psycopg.rows import dict_row
+from sqlalchemy.orm import Session
+
+import holdfast
+import holdfast.sync
+from holdfast import ConfigError, FingerprintMismatch, InProgress
+from holdfast.testing.waiting import eventually
+
+MORTAL = Path(__file__).with_name("mortal.py")
+TABLES = ("charge", "holdfast_idempotency")
+PRODUCTS = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture
+def hf():
+    with holdfast.sync.Holdfast("memory://") as hf:
+        yield hf
+
+
+class Store:
+    """A database of the test's own, with a table for effects."""
+
+    def __init__(self, product, address):
+        self.product = product
+        self.address = address
+        self.prepare("CREATE TABLE charge (amount INTEGER)")
+
+    def connect(self, **options):
+        if self.product == "sqlite":
+            return sqlite3.connect(self.address, **options)
+        return psycopg.connect(self.address, **options)
+
+    def prepare(self, statement):
+        db = self.connect()
+        db.execute(statement)
+        db.commit()
+        db.close()
+
+    def create(self, hf):
+        self.prepare(hf.idempotency.schema("sqlite" if self.product == "sqlite" else "postgresql"))
+
+    def count(self):
+        """Effects and records, as everybody sees them."""
+        db = self.connect()
+        found = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES]  # noqa: S608 - our own
+        db.close()
+        return tuple(found)
+
+    def engine(self):
+        if self.product == "sqlite":
+            return sqlalchemy.create_engine(f"sqlite:///{self.address}")
+        return sqlalchemy.create_engine(self.address.replace("postgresql://", "postgresql+psycopg://"))
+
+
+@pytest.fixture(params=PRODUCTS)
+def store(request, tmp_path, hf):
+    if request.param == "sqlite":
+        made = Store("sqlite", tmp_path / "shop.db")
+        made.create(hf)
+        yield made
+        return
+    server = request.getfixturevalue("holdfast_postgres")
+    name = f"shop_{tmp_path.name[-24:]}".replace("-", "_").lower()
+    with psycopg.connect(server.admin_url, autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE IF EXISTS {name}")
+        admin.execute(f"CREATE DATABASE {name}")
+        made = Store("postgres", f"postgresql://holdfast@127.0.0.1:{server.port}/{name}")
+        made.create(hf)
+        yield made
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def failing(db, trouble):
+    """An effect, and then what goes wrong."""
+    db.execute("INSERT INTO charge VALUES (5)")
+    trouble()
+
+
+def test_effect_and_record_are_committed_together(hf, store):
+    db = store.connect()
+    assert charge(hf, db) == {"charged": 5}
+    assert store.count() == (1, 1)
+    assert charge(hf, db) == {"charged": 5}
+    assert store.count() == (1, 1)
+    db.close()
+
+
+def test_effect_and_record_are_rolled_back_together(hf, store):
+    db = store.connect()
+    with hf.idempotency.transaction(db, KEY) as entry:
+        db.execute("INSERT INTO charge VALUES (5)")
+        entry.result = "charged"
+    db.rollback()
+    assert store.count() == (0, 0)
+    with hf.idempotency.transaction(db, KEY) as entry:
+        assert not entry.replayed
+    db.rollback()
+    db.close()
+
+
+def test_a_body_that_fails_leaves_nothing_even_if_its_exception_is_swallowed(hf, store):
+    db = store.connect()
+    db.execute("INSERT INTO charge VALUES (1)")  # the caller's own, before
+    with pytest.raises(ZeroDivisionError), hf.idempotency.transaction(db, KEY):
+        failing(db, lambda: 1 / 0)
+    db.commit()
+    assert store.count() == (1, 0)
+    db.close()
+
+
+def test_a_statement_that_fails_inside_leaves_the_transaction_usable(hf, store):
+    db = store.connect()
+    with pytest.raises((psycopg.Error, sqlite3.Error)), hf.idempotency.transaction(db, KEY):
+        failing(db, lambda: db.execute("INSERT INTO nowhere VALUES (5)"))
+    assert charge(hf, db) == {"charged": 5}
+    assert store.count() == (1, 1)
+    db.close()
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+def test_a_transaction_of_sqlalchemy(hf, store, kind):
+    engine = store.engine()
+
+    def attempt(*, commit):
+        with engine.connect() if kind == "connection" else Session(engine) as db:
+            with hf.idempotency.transaction(db, KEY, fingerprint=7) as entry:
+                if not entry.replayed:
+                    db.execute(sqlalchemy.text("INSERT INTO charge VALUES (5)"))
+                    entry.result = "charged"
+            if commit:
+                db.commit()
+            return entry.replayed, entry.result
+
+    assert attempt(commit=False) == (False, "charged")
+    assert store.count() == (0, 0)
+    assert attempt(commit=True) == (False, "charged")
+    assert attempt(commit=True) == (True, "charged")
+    assert store.count() == (1, 1)
+    engine.dispose()
+
+
+@pytest.mark.postgres
+def test_an_async_connection_and_rows_as_dicts(holdfast_postgres):
+    async def play():
+        async with (
+            holdfast.Holdfast("memory://") as hf,
+            await psycopg.AsyncConnection.connect(holdfast_postgres.url, row_factory=dict_row) as db,
+        ):
+            await db.execute("CREATE TEMP TABLE charge (amount integer)")
+            await db.execute(hf.idempotency.schema("postgresql").replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
+            await db.commit()
+            for again in (False, True):
+                async with db.transaction(), hf.idempotency.transaction(db, KEY) as entry:
+                    assert entry.replayed is again
+                    if not again:
+                        await db.execute("INSERT INTO charge VALUES (5)")
+                        entry.result = [1, b"x"]
+                    assert entry.result == [1, b"x"]
+            found = await (await db.execute("SELECT count(*) AS n FROM charge")).fetchone()
+            assert found == {"n": 1}
+
+    asyncio.run(play())
+
+
+def test_a_second_transaction_waits_for_the_first_and_replays(hf, store):
+    first, outcomes = store.connect(), []
+
+    def second():
+        db = store.connect()
+        outcomes.append(charge(hf, db))
+        db.close()
+
+    with hf.idempotency.transaction(first, KEY, fingerprint={"amount": 5}) as entry:
+        first.execute("INSERT INTO charge VALUES (5)")
+        thread = threading.Thread(target=second)
+        thread.start()
+        entry.result = {"charged": 5}
+    thread.join(0.3)
+    assert thread.is_alive()
+    assert not outcomes
+    first.commit()
+    thread.join()
+    assert outcomes == [{"charged": 5}]
+    assert store.count() == (1, 1)
+    first.close()
+
+
+def test_a_second_transaction_runs_when_the_first_is_rolled_back(hf, store):
+    first = store.connect()
+
+    def second():
+        db = store.connect()
+        charge(hf, db)
+        db.close()
+
+    with hf.idempotency.transaction(first, KEY, fingerprint={"amount": 5}) as entry:
+        entry.result = "never"
+    thread = threading.Thread(target=second)
+    thread.start()
+    first.rollback()
+    thread.join()
+    assert store.count() == (1, 1)
+    first.close()
+
+
+def test_an_outcome_past_its_ttl_runs_again(hf, store):
+    db = store.connect()
+
+    def attempt():
+        with hf.idempotency.transaction(db, KEY, ttl=0.2) as entry:
+            entry.replayed or setattr(entry, "result", "x")
+        db.commit()
+        return entry.replayed
+
+    assert not attempt()
+    assert attempt()
+    assert eventually(lambda: not attempt())
+    db.close()
+
+
+def test_another_fingerprint_and_the_same_key_inside_are_refused(hf, store):
+    db = store.connect()
+    with hf.idempotency.transaction(db, KEY, fingerprint=1) as entry:
+        with pytest.raises(InProgress, match="this very transaction"), hf.idempotency.transaction(db, KEY):
+            pytest.fail("not reached")
+        entry.result = "x"
+    db.commit()
+    with pytest.raises(FingerprintMismatch), hf.idempotency.transaction(db, KEY, fingerprint=2):
+        pytest.fail("not reached")
+    db.execute("INSERT INTO charge VALUES (1)")  # the caller's transaction is none the worse
+    db.commit()
+    assert store.count() == (1, 1)
+    db.close()
+
+
+def test_what_cannot_be_kept_is_refused_and_undone(hf, store):
+    db = store.connect()
+    with pytest.raises(ConfigError, match="plain data"), hf.idempotency.transaction(db, KEY) as entry:
+        failing(db, lambda: setattr(entry, "result", object()))
+    db.commit()
+    assert store.count() == (0, 0)
+    db.close()
+
+
+def test_a_result_is_not_set_where_the_call_ran_before(hf, store):
+    db = store.connect()
+    charge(hf, db)
+    with (
+        pytest.raises(ConfigError, match="ran before"),
+        hf.idempotency.transaction(db, KEY) as entry,
+    ):
+        entry.result = "again"
+    db.rollback()
+    db.close()
+
+
+def test_a_connection_that_commits_by_itself_is_refused(hf, store):
+    db = store.connect(**({"isolation_level": None} if store.product == "sqlite" else {"autocommit": True}))
+    with pytest.raises(ConfigError, match="BEGIN"), hf.idempotency.transaction(db, KEY):
+        pytest.fail("not reached")
+    db.execute("BEGIN")
+    with hf.idempotency.transaction(db, KEY) as entry:
+        entry.result = "x"
+    db.execute("COMMIT")
+    assert store.count() == (0, 1)
+    db.close()
+
+
+def test_a_missing_table_is_explained_with_its_statement(hf, store):
+    store.prepare("DROP TABLE holdfast_idempotency")
+    db = store.connect()
+    with pytest.raises(ConfigError, match="CREATE TABLE"), hf.idempotency.transaction(db, KEY):
+        pytest.fail("not reached")
+    db.rollback()
+    db.close()
+
+
+def test_a_stale_read_is_explained_on_sqlite(hf, tmp_path):
+    store = Store("sqlite", tmp_path / "shop.db")
+    store.create(hf)
+    store.prepare("PRAGMA journal_mode = WAL")
+    db, other = store.connect(isolation_level=None), store.connect()
+    db.execute("BEGIN")
+    db.execute("SELECT * FROM charge").fetchall()
+    other.execute("INSERT INTO charge VALUES (1)")
+    other.commit()
+    with pytest.raises(ConfigError, match="BEGIN IMMEDIATE"), hf.idempotency.transaction(db, KEY):
+        pytest.fail("not reached")
+    db.execute("ROLLBACK")
+    db.close()
+    other.close()
+
+
+def test_other_connections_are_refused(hf):
+    with pytest.raises(ConfigError, match="connection"):
+        hf.idempotency.transaction(object(), KEY)
+    with pytest.raises(ConfigError, match="postgresql"):
+        hf.idempotency.schema("oracle")
+
+
+def die(store, before):
+    command = [sys.executable, str(MORTAL), store.product, str(store.address), str(before)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.slow
+def test_killed_at_every_statement_effect_and_record_are_both_there_or_both_not(store):
+    statements = int(die(store, 0).stdout)
+    assert statements >= 6
+    for before in range(1, statements + 1):
+        for table in TABLES:
+            store.prepare(f"DELETE FROM {table}")  # noqa: S608 - our own
+        killed = die(store, before)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert store.count() == ((1, 1) if before == statements else (0, 0)), before
+        again = die(store, 0)
+        assert again.returncode == 0, again.stderr
+        assert store.count() == (1, 1), before
