@@ -207,3 +207,56 @@ def test_a_fork_beside_a_grant_that_waits_for_replicas_gives_the_child_links_of_
         "link_used_again": True,
         "released": [True, True, True],
     }
+
+
+BUSY = """
+import json, os, sys, threading, time
+from holdfast.sync import Holdfast
+
+hf = Holdfast(sys.argv[1]).open()
+stop = threading.Event()
+
+def work():
+    while not stop.is_set():
+        with hf.lock("busy", ttl=5):
+            pass
+
+worker = threading.Thread(target=work)
+worker.start()
+ear = hf.hub.listen("news").__enter__()
+says = []
+for n in range(12):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with hf.lock(f"child {n}", ttl=5, wait=1):
+                told = "held"
+        except BaseException as error:
+            told = repr(error)
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.close(writer)
+    says.append(os.read(reader, 4096).decode())
+    os.waitpid(child, 0)
+    time.sleep(0.013)
+stop.set()
+worker.join()
+hf.hub.publish("news", "still here")
+with Holdfast(sys.argv[1]) as neighbour:
+    neighbour.hub.publish("news", "from outside")
+says += sorted(message.payload for message in (ear.next(10), ear.next(10)))
+ear.__exit__(None, None, None)
+hf.close()
+print(json.dumps(says))
+"""
+
+
+def test_a_child_that_is_forked_while_sqlite_is_written_can_write(tmp_path):
+    """SQLite counts locks in memory: a child would take those of a transaction under way for its own, for ever."""
+    url = f"sqlite:///{tmp_path}/a.db?timeout=5"
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BUSY, url], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.stderr == ""
+    assert json.loads(ended.stdout) == ["held"] * 12 + ["from outside", "still here"]

@@ -10,7 +10,7 @@ from psycopg import errors as pg
 
 import holdfast
 from holdfast import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown, sync
-from holdfast.engine.base import Apply, Ping, Read, steady
+from holdfast.engine.base import Apply, Ping, Publish, Read, TakeHint, steady
 from holdfast.engine.postgres import PostgresEngine, batch
 from holdfast.engine.postgres.address import parse
 from holdfast.engine.postgres.session import Session, translate
@@ -303,3 +303,34 @@ def test_a_closed_engine_says_so(holdfast_postgres):
     engine.close_blocking()
     with pytest.raises(holdfast.Closed):
         engine.apply(Ping())
+
+
+@pytest.fixture
+def mute(database):
+    """An engine of a user who may do everything but tell."""
+    engine = PostgresEngine(parse(database.url))
+    engine.apply(Ping())
+    lane = engine._lanes[0]
+    lane._session.execute("CREATE SCHEMA mute")
+    lane._session.execute(
+        "CREATE FUNCTION mute.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE insufficient_privilege; END $$"
+    )
+    lane._session.execute("SET search_path = mute, pg_catalog, public")
+    yield engine
+    engine.close_blocking()
+
+
+def test_what_is_committed_stands_although_the_message_behind_it_is_refused(mute):
+    told, granted = mute.apply_many([Publish("news", "x"), acquire(mute, "y")])
+    assert isinstance(told, EngineRefused)
+    assert isinstance(granted, Granted)
+    assert held(mute, "y")
+
+
+def test_a_table_that_is_refused_is_the_trouble_of_those_who_need_it(mute):
+    mute._lanes[0]._session.execute("DROP TABLE holdfast_hint_counter")
+    taken, granted = mute.apply_many([TakeHint("hint", 1, MINUTE), acquire(mute, "y")])
+    assert isinstance(taken, EngineRefused)
+    assert isinstance(granted, Granted)
+    assert held(mute, "y")

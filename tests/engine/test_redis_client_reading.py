@@ -151,7 +151,7 @@ def test_sentinels_and_their_own_sign_in_are_taken_over(library):
         [("a", 1), ("b", 2)], sentinel_kwargs={"password": "s3cret", "socket_timeout": 0.3}, password="hunter2"
     )
     engine = open_client(group.master_for("mymaster", db=5), "ns")
-    seeds = engine._seeds
+    seeds = engine.seeds
     assert str(seeds) == "redis+sentinel://a:1,b:2/mymaster"
     assert (seeds.address.password, seeds.address.db) == ("hunter2", 5)
     ear = seeds.sentinel(seeds.places[1])

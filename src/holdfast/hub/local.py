@@ -10,9 +10,11 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from holdfast.engine.base import Carrier, Wake, steady
 from holdfast.engine.sqlite import SqliteEngine
+from holdfast.engine.sqlite.connection import Connection
 from holdfast.errors import EngineError
 from holdfast.hub.base import Hub, unobserved
 
@@ -65,18 +67,22 @@ class LocalHub(Hub):
         self._listeners[channel].closed()
 
     def _poll(self) -> None:
-        db: sqlite3.Connection | None = None
-        version = last = 0
+        connection = Connection(self._engine.connect)
+        seen: tuple[sqlite3.Connection, int] | None = None
+        last = 0
         while not self._stopped:
             self._bell.clear()
             with self._lock:
                 opening = [listener for listener in self._listeners.values() if listener.state == "starting"]
             try:
-                if db is None:
-                    db = self._engine.connect()
-                    version, last = self._version(db), self._last(db)
-                if (seen := self._version(db)) != version:
-                    version, last = seen, self._read(db, last)
+                with connection.use() as db:
+                    if seen is None:
+                        last = self._last(db)
+                    rows: list[Any] = []
+                    if (now := (db, self._version(db))) != seen:  # another commit, or the file was opened again
+                        seen, rows = now, self._new(db, last)
+                if rows:
+                    last = self._tell(rows)
             except (sqlite3.Error, EngineError):  # busy, or the file went away: hints only, the next look will do
                 opening = []
             with self._lock:
@@ -84,8 +90,7 @@ class LocalHub(Hub):
                     listener.opened()
                     self._forget_idle(listener)
             self._bell.wait(BUSY if steady() - self._active < CALM else QUIET)
-        if db is not None:
-            db.close()
+        connection.close()
 
     @staticmethod
     def _version(db: sqlite3.Connection) -> int:
@@ -97,19 +102,21 @@ class LocalHub(Hub):
             db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'holdfast_hint'").fetchone()[0]
         )
 
-    def _read(self, db: sqlite3.Connection, last: int) -> int:
-        rows = db.execute(
+    @staticmethod
+    def _new(db: sqlite3.Connection, last: int) -> list[Any]:
+        return db.execute(
             "SELECT id, origin, channel, payload FROM holdfast_hint WHERE id > ? ORDER BY id", (last,)
         ).fetchall()
-        for row_id, origin, channel, payload in rows:
-            last = row_id
+
+    def _tell(self, rows: list[Any]) -> int:
+        for _, origin, channel, payload in rows:
             if origin != self._engine.origin:
                 self._active = steady()
                 with self._lock:
                     listener = self._listeners.get(channel)
                     if listener is not None and listener.state != "starting":  # it came before whoever enters now
                         self.deliver(channel, payload)
-        return last
+        return int(rows[-1][0])
 
     def close(self) -> None:
         self._engine.detach(self._inbox)

@@ -10,6 +10,7 @@ from holdfast.engine.base import steady
 from holdfast.engine.redis.slots import slot_of
 from holdfast.testing.history import Amnesia
 from holdfast.testing.nemesis import Nemesis, Ring
+from holdfast.testing.redis_server import until
 from holdfast.testing.servers import RedisCluster, RedisSentinel, say
 
 
@@ -36,6 +37,10 @@ class Failover(Nemesis):
         self._group.await_failover(master)
         master.start()
         self.done["failovers"] += 1
+
+    def settle(self) -> None:
+        """A master that must have followers takes no writes until it has: until then nobody can leave."""
+        until(lambda: say(self._group.master(), "ROLE")[2], "the master is followed again", 30.0)
 
 
 class KillMaster(Nemesis):

@@ -155,9 +155,12 @@ class Batch:
                     failed = error
         except psycopg.Error as error:
             failed = failed or error
+        committed = self._committed is not None and self._committed.statusmessage == "COMMIT"
         if failed is not None:
-            raise failed
-        if self._committed is None or self._committed.statusmessage != "COMMIT":
+            if not committed:
+                raise failed
+            self._untold(results, failed)
+        elif not committed:
             self.committing = False  # a failed transaction ends so without an error
             raise psycopg.OperationalError("the server rolled the transaction back")
         self._remember()
@@ -191,6 +194,14 @@ class Batch:
         ((now,),) = clock.fetchall()
         self.now = int(now) if self._test_now is None else self._test_now
         return self.now
+
+    def _untold(self, results: dict[int, Any], error: psycopg.Error) -> None:
+        """Everything is committed; only the messages behind it did not leave. That is their senders' trouble alone."""
+        if not self._published:  # nothing was under way any more: the connection broke on the way back
+            return
+        for place, op in enumerate(self._ops):
+            if isinstance(op, (Publish, PublishHint)):
+                results[place] = error
 
     def _remember(self) -> None:
         known = self._known

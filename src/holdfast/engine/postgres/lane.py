@@ -11,7 +11,7 @@ from psycopg import errors as pg
 from holdfast.engine.base import Apply, steady
 from holdfast.engine.group import LATER, Item
 from holdfast.engine.postgres.batch import Batch, Key
-from holdfast.engine.postgres.session import Session, translate
+from holdfast.engine.postgres.session import FINAL, Session, translate
 from holdfast.errors import EngineError
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class Lane:
                     continue
                 if isinstance(error, pg.LockNotAvailable):
                     return [self._put_off(item, error) for item in items]
+                if isinstance(error, FINAL) and len({type(op) for op in ops}) > 1:
+                    return self._apart(items)
                 return [translate(error, engine.address, sent=sent) for _ in ops]
             except EngineError as error:
                 self.end()
@@ -116,8 +118,16 @@ class Lane:
             self._served = True
             engine.correct(batch.now)
             engine.tell(batch.wakes)
-            return results
+            return [translate(r, engine.address, sent=True) if isinstance(r, psycopg.Error) else r for r in results]
         raise AssertionError("the last try returns")
+
+    def _apart(self, items: list[Item]) -> list[Any]:
+        """The server refuses something for good, a right say. What is of another kind does not suffer for it."""
+        kinds: dict[type, list[Item]] = {}
+        for item in items:
+            kinds.setdefault(type(item.op), []).append(item)
+        results = {id(item): result for alike in kinds.values() for item, result in self._pairs(alike)}
+        return [results[id(item)] for item in items]
 
     def _put_off(self, item: Item, error: psycopg.Error) -> Any:
         """Somebody held a row too long for a statement. Which one is not known, so each name is tried by itself."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.engine.base import Op
 from holdfast.engine.group import Item
+from holdfast.engine.sqlite.connection import Connection
 from holdfast.engine.sqlite.schema import is_busy, translate
 from holdfast.errors import EngineError
 
@@ -73,48 +74,42 @@ class Writer:
         sweep: Callable[[sqlite3.Connection], None],
         timeout: float,
     ) -> None:
-        self._open_db = open_db
+        self._connection = Connection(open_db, stays=path == ":memory:")
         self._path = path
         self._work = work
         self._is_read = is_read
         self._sweep = sweep
         self._timeout = timeout
         self._queue = Queue("")
-        self._db: sqlite3.Connection | None = None
+        self._queued = False
         self._swept = time.monotonic()
 
     def commit(self, items: list[Item]) -> list[Any]:
         """All operations as one transaction; every one gets the file's trouble, if there is any."""
         ops = [item.op for item in items]
         try:
-            if self._db is None:
-                self._db = self._open_db()
-                self._queue = Queue("" if self._path == ":memory:" else self._path + "-queue")
-            return self._commit(self._db, self._queue, ops)
+            return self._commit(ops)
         except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
             return [_own(error, self._path) for _ in ops]
 
     def tick(self) -> None:
         """Sweep now and then."""
-        if self._db is not None and time.monotonic() - self._swept > SWEEP:
+        if self._connection.is_open and time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
-            with suppress(sqlite3.Error):  # busy or full: the next sweep will do
-                self._sweep(self._db)
+            with suppress(sqlite3.Error, EngineError), self._connection.use() as db:
+                self._sweep(db)  # busy or full: the next sweep will do
 
     def end(self) -> None:
-        if self._db is not None:
-            self._db.close()
+        self._connection.close()
         self._queue.close()
 
     def after_fork(self) -> None:
-        """The thread stayed with the parent, and so does its connection: SQLite forbids even closing it here."""
+        """The thread stayed with the parent. A fork leaves no connection behind, but this."""
         self._queue.close()
 
-    def _commit(self, db: sqlite3.Connection, queue: Queue, ops: list[Op[Any]]) -> list[Any]:
-        if all(self._is_read(op) for op in ops):
-            self._begin(db, "BEGIN", None)
-        else:
-            self._begin(db, "BEGIN IMMEDIATE", queue)
+    def _commit(self, ops: list[Op[Any]]) -> list[Any]:
+        reads = all(self._is_read(op) for op in ops)
+        db = self._begin("BEGIN" if reads else "BEGIN IMMEDIATE", queues=not reads)
         try:
             results, after = self._work(db, ops)
             db.execute("COMMIT")
@@ -122,31 +117,39 @@ class Writer:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        finally:
+            self._connection.give()
         after()
-        if queue.others_wait():
+        if self._queue.others_wait():
             time.sleep(YIELD)
         return results
 
-    def _begin(self, db: sqlite3.Connection, how: str, queue: Queue | None) -> None:
+    def _begin(self, how: str, *, queues: bool) -> sqlite3.Connection:
+        """The connection, taken and inside a transaction."""
         deadline = 0.0
         try:
             while True:
+                db = self._connection.take()
                 try:
+                    if not self._queued:
+                        self._queue = Queue("" if self._path == ":memory:" else self._path + "-queue")
+                        self._queued = True
                     db.execute(how)
-                    return
-                except sqlite3.OperationalError as error:
-                    if not is_busy(error):
+                    return db
+                except BaseException as error:
+                    self._connection.give()
+                    if not isinstance(error, sqlite3.OperationalError) or not is_busy(error):
                         raise
                     if not deadline:
                         deadline = time.monotonic() + self._timeout
                     elif time.monotonic() > deadline:
                         raise
-                    if queue is not None:
-                        queue.wait_here()
-                    time.sleep(random.uniform(*RETRY))
+                if queues:
+                    self._queue.wait_here()
+                time.sleep(random.uniform(*RETRY))
         finally:
-            if deadline and queue is not None:
-                queue.leave()
+            if deadline and queues:
+                self._queue.leave()
 
 
 def _own(error: Exception, path: str) -> Exception:
