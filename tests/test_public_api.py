@@ -45,6 +45,7 @@ def test_every_public_name_says_what_it_is():
         (type(holdfast.Holdfast("memory://").lock("x")), sync.Lock),
         (type(holdfast.Holdfast("memory://").locks), sync.Locks),
         (type(holdfast.Holdfast("memory://").hub), sync.Channels),
+        (type(holdfast.Holdfast("memory://").idempotency), sync.Idempotency),
     ],
     ids=lambda pair: pair[1].__name__,
 )
