@@ -255,6 +255,38 @@ def test_an_answer_of_another_version_is_not_taken_for_one(open_shop, shared_url
     assert shop.effects == []
 
 
+def take_away(url, namespace, path):
+    """What an operator does, or a successor: the request in flight is no longer the one that counts."""
+    with holdfast.sync.Holdfast(url, namespace=namespace) as hf:
+        assert hf.idempotency.forget(f"http:{_digest(f'POST{chr(0)}{chr(0)}{path}{chr(0)}'.encode())}:k1")
+
+
+def test_an_answer_that_counts_no_more_is_not_sent(open_shop, shared_url, namespace):
+    shop = open_shop()
+    shop.door.clear()
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(post, shop)
+        assert eventually(lambda: shop.effects)
+        take_away(shared_url, namespace, "/charge")
+        shop.door.set()
+        assert call.result().status_code == 503
+        assert "taken over" in call.result().json()["detail"]
+    assert eventually(lambda: shop.background == [1])  # the application goes on to its end
+    assert not is_replay(post(shop))
+
+
+def test_a_stream_that_counts_no_more_has_no_end(open_shop, shared_url, namespace):
+    shop = open_shop()
+    shop.door.clear()
+    with httpx.stream("POST", shop.base + "/stream", headers={"idempotency-key": "k1"}, timeout=30) as response:
+        chunks = response.iter_raw()
+        assert next(chunks) == b"first,"
+        take_away(shared_url, namespace, "/stream")
+        shop.door.set()
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(chunks)
+
+
 def test_of_many_requests_at_once_one_is_carried_out(open_shop):
     shops = [open_shop(wait=20), open_shop(wait=20)]
     with ThreadPoolExecutor(20) as pool:
