@@ -47,6 +47,7 @@ def test_every_public_name_says_what_it_is():
         (type(holdfast.Holdfast("memory://").hub), sync.Channels),
         (type(holdfast.Holdfast("memory://").limit("x", "1/s")), sync.Limit),
         (type(holdfast.Holdfast("memory://").limits), sync.Limits),
+        (type(holdfast.Holdfast("memory://").idempotency), sync.Idempotency),
     ],
     ids=lambda pair: pair[1].__name__,
 )

@@ -93,16 +93,14 @@ def test_a_missing_key_is_refused_where_it_is_required(open_shop):
     assert post(shop, "/refund", key=None).status_code == 201
 
 
-@pytest.mark.parametrize("key", [b"", b"  ", b"x" * 256, b"a\tb", "ключ".encode(), b"\xff"], ids=repr)
+@pytest.mark.parametrize(
+    "key",
+    [b"", b"  ", b"x" * 256, b"a\tb", "ключ".encode(), b"\xff"],
+    ids=["empty", "blank", "long", "control", "unicode", "byte"],
+)
 def test_a_key_is_short_printable_text(open_shop, key):
     shop = open_shop()
-    head = [
-        b"POST /charge HTTP/1.1",
-        b"Host: x",
-        b"Connection: close",
-        b"Content-Length: 0",
-        b"Idempotency-Key: " + key,
-    ]
+    head = [b"POST /charge HTTP/1.1", b"Host: x", b"Connection: close", b"Content-Length: 0"]
     with socket.create_connection(("127.0.0.1", shop.port)) as line:
         line.sendall(b"\r\n".join([*head, b"Idempotency-Key: " + key, b"", b""]))
         answer = b"".join(iter(lambda: line.recv(65536), b""))
@@ -255,6 +253,38 @@ def test_an_answer_of_another_version_is_not_taken_for_one(open_shop, shared_url
     shop = open_shop()
     assert post(shop).status_code == 503
     assert shop.effects == []
+
+
+def take_away(url, namespace, path):
+    """What an operator does, or a successor: the request in flight is no longer the one that counts."""
+    with holdfast.sync.Holdfast(url, namespace=namespace) as hf:
+        assert hf.idempotency.forget(f"http:{_digest(f'POST{chr(0)}{chr(0)}{path}{chr(0)}'.encode())}:k1")
+
+
+def test_an_answer_that_counts_no_more_is_not_sent(open_shop, shared_url, namespace):
+    shop = open_shop()
+    shop.door.clear()
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(post, shop)
+        assert eventually(lambda: shop.effects)
+        take_away(shared_url, namespace, "/charge")
+        shop.door.set()
+        assert call.result().status_code == 503
+        assert "taken over" in call.result().json()["detail"]
+    assert eventually(lambda: shop.background == [1])  # the application goes on to its end
+    assert not is_replay(post(shop))
+
+
+def test_a_stream_that_counts_no_more_has_no_end(open_shop, shared_url, namespace):
+    shop = open_shop()
+    shop.door.clear()
+    with httpx.stream("POST", shop.base + "/stream", headers={"idempotency-key": "k1"}, timeout=30) as response:
+        chunks = response.iter_raw()
+        assert next(chunks) == b"first,"
+        take_away(shared_url, namespace, "/stream")
+        shop.door.set()
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(chunks)
 
 
 def test_of_many_requests_at_once_one_is_carried_out(open_shop):

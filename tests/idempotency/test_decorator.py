@@ -145,6 +145,19 @@ def test_an_outcome_that_cannot_be_kept_is_told_and_not_run_again(hf):
     assert hf.idempotency.run("x", lambda: 1) == 1
 
 
+@pytest.mark.parametrize("words", ["", "a\ud800b", "x" * 9_000_000], ids=["none", "surrogate", "huge"])
+def test_whatever_an_exception_says_is_replayed(hf, words):
+    def work():
+        raise ValueError(words)
+
+    with pytest.raises(ValueError, match=r"^(|a\ud800b|x+)$"):
+        hf.idempotency.run("x", work, on_error="replay")
+    with pytest.raises(holdfast.ReplayedFailure) as caught:
+        hf.idempotency.run("x", work)
+    assert caught.value.kind == "ValueError"
+    assert len(caught.value.reason) <= 10_000
+
+
 def test_an_outcome_that_is_too_large_is_told(hf):
     with pytest.raises(holdfast.ConfigError, match="bytes"):
         hf.idempotency.run("x", lambda: "x" * (8 * 1024 * 1024))

@@ -62,10 +62,10 @@ class Store:
         db.close()
         return tuple(found)
 
-    def engine(self):
+    def engine(self, **options):
         if self.product == "sqlite":
-            return sqlalchemy.create_engine(f"sqlite:///{self.address}")
-        return sqlalchemy.create_engine(self.address.replace("postgresql://", "postgresql+psycopg://"))
+            return sqlalchemy.create_engine(f"sqlite:///{self.address}", **options)
+        return sqlalchemy.create_engine(self.address.replace("postgresql://", "postgresql+psycopg://"), **options)
 
 
 @pytest.fixture(params=PRODUCTS)
@@ -280,6 +280,40 @@ def test_a_connection_that_commits_by_itself_is_refused(hf, store):
     db.execute("COMMIT")
     assert store.count() == (0, 1)
     db.close()
+
+
+def test_an_engine_of_sqlalchemy_that_commits_by_itself_is_refused(hf, store):
+    engine = store.engine(isolation_level="AUTOCOMMIT")
+    for kind in (engine.connect, lambda: Session(engine)):
+        with (
+            kind() as db,
+            pytest.raises((ConfigError, sqlalchemy.exc.DBAPIError), match=r"BEGIN|SAVEPOINT"),
+            hf.idempotency.transaction(db, KEY),
+        ):
+            pytest.fail("not reached")
+    engine.dispose()
+    assert store.count() == (0, 0)
+
+
+def test_a_connection_of_django(hf, tmp_path):
+    django = pytest.importorskip("django", reason="Django is not installed: pip install 'holdfast[django]'")
+    from django.conf import settings
+    from django.db.utils import ConnectionHandler
+
+    if not settings.configured:
+        settings.configure(USE_TZ=True)
+        django.setup()
+    store = Store("sqlite", tmp_path / "django.db")
+    store.create(hf)
+    db = ConnectionHandler({"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(store.address)}})["default"]
+    try:
+        with pytest.raises(ConfigError, match="BEGIN"), hf.idempotency.transaction(db, KEY):
+            pytest.fail("not reached")
+        db.set_autocommit(False)
+        assert charge(hf, db) == charge(hf, db) == {"charged": 5}
+        assert store.count() == (1, 1)
+    finally:
+        db.close()
 
 
 def test_a_missing_table_is_explained_with_its_statement(hf, store):

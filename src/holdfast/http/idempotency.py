@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError, EngineError, FingerprintMismatch, InPro
 from holdfast.http.asgi import App, Header, Receive, Scope, Send
 from holdfast.http.exchange import NOT_KEPT, Exchange, NotFinal, Raw, read
 from holdfast.http.problem import problem, send_problem
+from holdfast.idempotency.base import OnUnavailable
 from holdfast.inputs import Duration
 from holdfast.settled import settled
 
@@ -41,6 +42,7 @@ class IdempotencyMiddleware:
     function of the scope, too). principal: who calls, as text; else by Authorization, X-API-Key or Cookie.
     wait: seconds to wait for a request in flight; else 409. ttl, lease, on_unavailable: as of `hf.idempotency.run`.
     max_body: the largest request that is read; else 413. max_response: the largest answer that is kept.
+    retry_after: the seconds in the Retry-After of a 409 or a 503.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class IdempotencyMiddleware:
         wait: Duration | None = 0,
         ttl: Duration | None = None,
         lease: Duration | None = None,
-        on_unavailable: Any = None,
+        on_unavailable: OnUnavailable | None = None,
         max_body: int = MEGABYTE,
         max_response: int = MEGABYTE,
         retry_after: int = 1,

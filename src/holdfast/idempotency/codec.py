@@ -13,6 +13,8 @@ from holdfast.errors import ConfigError, CorruptRecord
 
 #: Larger outcomes belong into a store of their own, with their name in the outcome.
 LARGEST = 8 * 1024 * 1024
+#: What is kept of an exception's words.
+LONGEST_REASON = 10_000
 
 
 @runtime_checkable
@@ -134,7 +136,8 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         kind = type(error)
-        return cls(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), str(error))
+        words = str(error)[:LONGEST_REASON].encode(errors="replace").decode()
+        return cls(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), words)
 
 
 FAILURES = Plain(Failure)

@@ -77,6 +77,13 @@ def product_of(connection: Any) -> str:
     return product
 
 
+def _driver_of(connection: Any) -> Any:
+    """The connection below one of SQLAlchemy's; None where only its own event loop may look."""
+    if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
+        return None
+    return (connection.connection() if hasattr(connection, "get_bind") else connection).connection.driver_connection
+
+
 class Entry:
     """One call inside the caller's transaction. `replayed`: it ran before, and `result` is what came of it. Else do the
     work on the same connection and set `result`.
@@ -159,8 +166,10 @@ class BaseTransaction:
         """Make sure that somebody will commit: a record that commits by itself protects nothing."""
         connection = self._sql.connection
         if isinstance(self._sql, AlchemyDialect):
-            return
-        if self._product == "sqlite" and hasattr(connection, "in_transaction"):
+            driver = _driver_of(connection) if self._product == "sqlite" else None
+            if driver is None or driver.in_transaction or driver.isolation_level is not None:
+                return  # PostgreSQL refuses the savepoint that follows
+        elif self._product == "sqlite" and hasattr(connection, "in_transaction"):
             if connection.in_transaction:
                 return
             if connection.isolation_level is not None:  # it would begin one by itself, with the first write
@@ -171,7 +180,7 @@ class BaseTransaction:
 
             if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
                 return
-        elif getattr(connection, "in_atomic_block", True):  # Django
+        elif getattr(connection, "in_atomic_block", True) or not connection.get_autocommit():  # Django
             return
         raise ConfigError("this connection commits every statement by itself; open a transaction first, as in BEGIN")
 
