@@ -270,8 +270,8 @@ def scripts(server: Server) -> Iterator[Finding]:
     reply = server.ask("EVAL", source, "1", key, channel)
     if isinstance(reply, Refusal):
         advice = (
-            "this user needs EVAL, EVALSHA, TIME, GET, SET, DEL, GETRANGE, SETRANGE, APPEND, PEXPIRE, PTTL and PUBLISH on"
-            f" {namespace}:*"
+            "this user needs EVAL, EVALSHA, TIME, GET, SET, DEL, GETRANGE, SETRANGE, APPEND, PEXPIRE, PTTL and PUBLISH"
+            f" on {namespace}:*"
             f" (ACL SETUSER … +@scripting +@read +@write +@connection +publish ~{namespace}:* &{namespace}:*)"
         )
         yield Finding(PROBLEM, "scripts", f"scripts cannot run: {reply}", advice)
