@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 
 from holdfast.core import Core, Identity
 from holdfast.engine.base import Carrier, Engine, WakesAfterCommit
+from holdfast.engine.owned import Owned, family
 from holdfast.errors import ConfigError
+from holdfast.gate.durability import replicas
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: URL schemes of Redis and Valkey; `+sentinel` and `+cluster` may follow.
-REDIS = ("redis", "rediss", "valkey", "valkeys")
+#: URL schemes of Redis and Valkey; `+sentinel`, `+cluster` and `+unix` may follow.
+REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
 POSTGRES = ("postgresql", "postgres")
 
 
@@ -64,6 +66,19 @@ def open_engine(url: str, namespace: str) -> Engine:
     )
 
 
+def engine_of(given: object, namespace: str, *, blocking: bool, what: str = "an engine is") -> Engine:
+    """The engine for a URL, or for a client or pool of the user's, which stays theirs."""
+    if isinstance(given, str):
+        return open_engine(given, namespace)
+    if family(given, what) == "redis":
+        from holdfast.engine.redis.client import open_client
+
+        return open_client(given, namespace)
+    from holdfast.engine.postgres.pool import open_pool
+
+    return open_pool(given, namespace, blocking=blocking)
+
+
 def postgres_or_explain() -> None:
     """The driver is an extra: say so instead of failing with an import."""
     if find_spec("psycopg") is None:
@@ -95,27 +110,21 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
     raise ConfigError(f"no hub is known for {type(engine).__name__}")
 
 
-def hub_carrier(given: object, engine: Engine) -> Engine:
-    """The engine whose hub replaces `engine`'s own: from a URL, or from a redis-py client."""
+def hub_carrier(given: object, engine: Engine, *, blocking: bool) -> Engine:
+    """The engine whose hub replaces `engine`'s own: from a URL, or from a client or pool of the user's."""
     if not isinstance(engine, WakesAfterCommit):
         raise ConfigError(
             f"{type(engine).__name__} wakes waiters by itself: leave out hub= and HOLDFAST_HUB, or keep state in"
             " SQLite or PostgreSQL"
         )
-    if isinstance(given, str):
-        return open_engine(given, engine.namespace)
-    if {kind.__module__.partition(".")[0] for kind in type(given).__mro__} & {"redis", "valkey"}:
-        from holdfast.engine.redis import RedisEngine
-        from holdfast.engine.redis.client import address_of
-
-        address, tls = address_of(given)
-        return RedisEngine(address, namespace=engine.namespace, tls=tls)
-    raise ConfigError(f"hub= is a URL, a redis-py client or a Hub; got {type(given).__name__}")
+    return engine_of(given, engine.namespace, blocking=blocking, what="hub= is a Hub,")
 
 
-def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> Core:
+def build_core(settings: Settings, *, blocking: bool) -> Core:
     """Engine, hub and port of one API, put together."""
-    chosen = engine if engine is not None else open_engine(settings.url, settings.namespace)
+    chosen = settings.engine
+    if chosen is None:
+        chosen = engine_of(settings.url, settings.namespace, blocking=blocking)
     telemetry = Telemetry()
     given = settings.hub
     carrier: Carrier = chosen
@@ -124,7 +133,7 @@ def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> 
         carrier = given.carrier or chosen
         make = lambda _: given  # noqa: E731 - the same for every identity
     else:
-        speaker = chosen if given is None else hub_carrier(given, chosen)
+        speaker = chosen if given is None else hub_carrier(given, chosen, blocking=blocking)
         carrier = speaker
         make = lambda identity: open_hub(speaker, identity, telemetry, blocking=blocking)  # noqa: E731 - one of two
 
@@ -144,12 +153,13 @@ def build_core(settings: Settings, engine: Engine | None, *, blocking: bool) -> 
 
 
 class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
-    """Everything, from one URL. Belongs to the first event loop that uses it.
+    """Everything, from one URL or client. Belongs to the first event loop that uses it.
 
-    url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`; else the environment's HOLDFAST_URL.
+    url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`, `postgresql://…`; or a client or pool of
+    yours (redis-py's, psycopg_pool's), which is never closed here. Else the environment's HOLDFAST_URL.
     namespace: what shall not meet lives in different ones (HOLDFAST_NAMESPACE, "holdfast").
     profile: BALANCED, MAX_SAFETY, MAX_AVAILABILITY or a Policy of your own. engine: an engine object instead.
-    hub: what carries hints instead of the engine's own: `redis://…` (HOLDFAST_HUB), a redis-py client, or a Hub.
+    hub: what carries hints instead of the engine's own: `redis://…` (HOLDFAST_HUB), a client or pool, or a Hub.
     hub_prefix: what its channels begin with (the namespace).
     """
 
@@ -159,17 +169,17 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Owned | None = None,
         *,
         namespace: str | None = None,
         profile: Policy | None = None,
-        engine: Engine | None = None,
-        hub: object = None,
+        engine: Engine | Owned | None = None,
+        hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
     ) -> None:
-        self._settings = Settings(url, namespace, profile, hub, hub_prefix)
-        self._core = build_core(self._settings, engine, blocking=False)
-        self._owns_engine = engine is None
+        self._settings = Settings(url, namespace, profile, hub, hub_prefix, engine)
+        self._core = build_core(self._settings, blocking=False)
+        self._owns_engine = self._settings.engine is None
         self._twin: BlockingHoldfast | None = None
 
     @property
@@ -191,8 +201,18 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        durability: str | None = None,
     ) -> Callable[[F], F]:
         """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`. Async or not."""
+        replicas(self._core, durability)  # what cannot work is said here, not at the first call
+        options: dict[str, Any] = {
+            "ttl": ttl,
+            "wait": wait,
+            "renew": renew,
+            "max_hold": max_hold,
+            "reentrant": reentrant,
+            "durability": durability,
+        }
 
         def decorate(function: F) -> F:
             template = Template(key, function)
@@ -201,7 +221,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
                 @functools.wraps(function)
                 async def wrapper(*args: Any, **kwargs: Any) -> Any:
                     name = template.key(args, kwargs)
-                    async with self.lock(name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant):
+                    async with self.lock(name, **options):
                         return await function(*args, **kwargs)
 
                 return cast("F", wrapper)
@@ -209,9 +229,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
             @functools.wraps(function)
             def blocking(*args: Any, **kwargs: Any) -> Any:
                 name = template.key(args, kwargs)
-                with self._blocking().lock(
-                    name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant
-                ):
+                with self._blocking().lock(name, **options):
                     return function(*args, **kwargs)
 
             return cast("F", blocking)

@@ -117,7 +117,10 @@ class Ear(Generic[M]):
     async def _tune(self, core: Core, tuning: Tuning[M]) -> None:
         ready = core.port.latch()
         subscription = core.hub.subscribe(
-            wire.channel(core.hub_prefix, tuning.channel), lambda payload: self._heard(tuning, payload), ready.set
+            wire.channel(core.hub_prefix, tuning.channel),
+            lambda payload: self._heard(tuning, payload),
+            ready.set,
+            prompt=True,
         )
         self._subscriptions.append(subscription)
         await core.port.park(ready, OPEN_WAIT)

@@ -141,7 +141,9 @@ class Core:
         if self._inbox is not None and self._inbox.error is None:
             return False  # somebody is opening it; when it is heard, everybody looks
         latch = self.port.latch()
-        inbox = self._inbox = self.hub.subscribe(self.identity.inbox, self._woken, lambda: self._listening(latch))
+        inbox = self._inbox = self.hub.subscribe(
+            self.identity.inbox, self._woken, lambda: self._listening(latch), prompt=True
+        )
         if inbox.is_ready:  # perhaps before it was ours to ask, and nobody has been told
             self._woken(None)
         await self.port.park(latch, INBOX_WAIT)

@@ -28,6 +28,8 @@ STILL_FRESH = PATIENCE / 2
 FIRST_PAUSE, GROWTH = 0.2, 3.0
 #: The pause before a second resend; it doubles.
 RESEND_PAUSE = 0.01
+#: How long a caller who gave up is kept for the sake of tidiness. A silent server must not stretch his time limit.
+GRACE = 0.5
 #: How often a command that came too late is sent again with a corrected clock.
 CORRECTIONS = 3
 
@@ -69,8 +71,10 @@ class Port(Protocol):
         """Run something that blocks, where it holds up nobody else."""
         ...
 
-    async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run to the end although the caller is cancelled meanwhile; the cancellation follows afterwards."""
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
+        """Run to the end although the caller is cancelled meanwhile; the cancellation follows afterwards. After `grace`
+        seconds a caller on an event loop is let go, and the rest, which must not raise, happens behind its back.
+        """
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -165,6 +166,11 @@ class BaseLease:
         self._on_end.append(callback)
         if self.state is not LIVE and callback in self._on_end:
             self._end()
+
+    def off_end(self, callback: Callable[[], None]) -> None:
+        """Whoever asked has gone. Nothing happens when the call was made already."""
+        with contextlib.suppress(ValueError):
+            self._on_end.remove(callback)
 
     def __repr__(self) -> str:
         return f"<Lease {self.name!r} {self.state} fence={self.fence} id={self.id}>"

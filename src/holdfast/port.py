@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from holdfast.engine.base import Carrier, Ear, Ears, Op
+from holdfast.engine.base import Carrier, Ear, Ears, Op, steady
 from holdfast.errors import WrongLoop
 from holdfast.flow import Latch, run
 
@@ -108,21 +108,23 @@ class AsyncPort:
     async def invoke(self, call: Callable[[], T]) -> T:
         return await asyncio.to_thread(call)
 
-    async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
         task = asyncio.get_running_loop().create_task(coro)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         cancelled: asyncio.CancelledError | None = None
-        while not task.done():
+        ends = None if grace is None else steady() + grace
+        while not task.done() and (ends is None or steady() < ends):
             try:
-                await asyncio.wait([task])
+                await asyncio.wait([task], timeout=None if ends is None else ends - steady())
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
-            if not task.cancelled():
+            if task.done() and not task.cancelled():
                 task.exception()
             raise cancelled
-        return task.result()
+        if task.done():
+            task.result()
 
     def signal(self, callback: Any) -> None:
         """Run `callback` on the loop, from any thread."""
@@ -171,8 +173,8 @@ class BlockingPort:
     async def invoke(self, call: Callable[[], T]) -> T:
         return call()
 
-    async def shield(self, coro: Coroutine[Any, Any, T]) -> T:
-        return run(coro)
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
+        run(coro)
 
     def signal(self, callback: Any) -> None:
         callback()

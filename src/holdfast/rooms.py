@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.engine.base import Engine
+from holdfast.engine.owned import Owned
 from holdfast.gate.base import MAX_WAITERS, spec
 from holdfast.gate.flows import Spec
 from holdfast.gate.machine import UNLIMITED
+from holdfast.hub.base import Hub
 from holdfast.inputs import Duration
 from holdfast.policy import BALANCED, Policy
 from holdfast.telemetry import Telemetry
@@ -118,21 +120,30 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
 class Settings:
     """What a Holdfast was asked for, with the environment filled in."""
 
-    __slots__ = ("hub", "hub_prefix", "namespace", "policy", "url")
+    __slots__ = ("engine", "hub", "hub_prefix", "namespace", "policy", "url")
 
     def __init__(
         self,
-        url: str | None,
+        url: str | Owned | None,
         namespace: str | None,
         profile: Policy | None,
-        hub: object = None,
+        hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
+        engine: Engine | Owned | None = None,
     ) -> None:
-        self.url = url or os.environ.get("HOLDFAST_URL") or "sqlite:///holdfast.db"
+        self.engine: Engine | None = None
+        if engine is not None and hasattr(engine, "apply_many"):
+            self.engine = cast("Engine", engine)
+        elif engine is not None:
+            url = cast("Owned", engine)  # type: ignore[redundant-cast] # pyright narrows less here
+        #: A URL, or a client or pool of the user's.
+        self.url: str | Owned = (
+            url if url is not None and url != "" else os.environ.get("HOLDFAST_URL") or "sqlite:///holdfast.db"
+        )
         self.namespace = inputs.namespace(namespace or os.environ.get("HOLDFAST_NAMESPACE") or NAMESPACE)
         self.policy = profile or BALANCED
-        self.hub = hub if hub is not None else os.environ.get("HOLDFAST_HUB") or None
-        if self.hub == self.url:  # it has that hub anyway
+        self.hub: str | Hub | Owned | None = hub if hub is not None else os.environ.get("HOLDFAST_HUB") or None
+        if self.hub is self.url or (isinstance(self.hub, str) and self.hub == self.url):  # it has that hub anyway
             self.hub = None
         self.hub_prefix = self.namespace if hub_prefix is None else inputs.namespace(hub_prefix, "hub_prefix")
 

@@ -14,14 +14,17 @@ from holdfast import inputs
 from holdfast.app import build_core
 from holdfast.core import Core
 from holdfast.engine.base import Engine, Ping
+from holdfast.engine.owned import Owned
 from holdfast.errors import ConfigError, LockHeld
 from holdfast.flow import run
 from holdfast.gate import admin, flows
 from holdfast.gate.base import UNSET, BaseGate, Unset, caller
+from holdfast.gate.durability import replicas
 from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
 from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
+from holdfast.hub.base import Hub
 from holdfast.inputs import Duration, Template
 from holdfast.lease import LOST
 from holdfast.limit.blocking import Limit as Limit  # noqa: PLC0414 - offered here
@@ -172,16 +175,17 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Owned | None = None,
         *,
         namespace: str | None = None,
         profile: Policy | None = None,
-        engine: Engine | None = None,
-        hub: object = None,
+        engine: Engine | Owned | None = None,
+        hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
     ) -> None:
-        self._core = build_core(Settings(url, namespace, profile, hub, hub_prefix), engine, blocking=True)
-        self._owns_engine = engine is None
+        settings = Settings(url, namespace, profile, hub, hub_prefix, engine)
+        self._core = build_core(settings, blocking=True)
+        self._owns_engine = settings.engine is None
 
     @property
     def locks(self) -> Locks:
@@ -202,8 +206,18 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        durability: str | None = None,
     ) -> Callable[[F], F]:
         """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`."""
+        replicas(self._core, durability)  # what cannot work is said here, not at the first call
+        options: dict[str, Any] = {
+            "ttl": ttl,
+            "wait": wait,
+            "renew": renew,
+            "max_hold": max_hold,
+            "reentrant": reentrant,
+            "durability": durability,
+        }
 
         def decorate(function: F) -> F:
             if inspect.iscoroutinefunction(function):
@@ -213,7 +227,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 name = template.key(args, kwargs)
-                with self.lock(name, ttl=ttl, wait=wait, renew=renew, max_hold=max_hold, reentrant=reentrant):
+                with self.lock(name, **options):
                     return function(*args, **kwargs)
 
             return cast("F", wrapper)

@@ -138,3 +138,16 @@ def test_what_was_refused_is_not_said_again_and_again(damaged, name):
         with pytest.raises(holdfast.CorruptRecord):
             hf.lock(name).acquire(wait=0)
     assert eventually(lambda: not hf._core.keeper._later)
+
+
+@pytest.mark.redis
+def test_a_strangers_key_under_our_prefix_does_not_hide_the_list(holdfast_redis, name):
+    link = BlockingLink(parse(holdfast_redis.url), "stranger", None)
+    key = b"holdfast:gate:{" + name.encode() + b"\xff\xfe}"
+    with holdfast.sync.Holdfast(holdfast_redis.url) as hf, hf.lock(name):
+        link.call_many([pack("SET", key, "1")])
+        try:
+            assert [entry.name for entry in hf.locks.list(name)] == [name]
+        finally:
+            link.call_many([pack("DEL", key)])
+            link.close()

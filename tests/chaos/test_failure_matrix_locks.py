@@ -131,7 +131,7 @@ def test_partition_the_fence_refuses_the_stale_holder(kind, request, tmp_path):
     register = Register(tmp_path, "x")
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=0.3") as cut_off,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=2") as cut_off,
         holdfast.sync.Holdfast(server.url) as hf,
     ):
         stale = cut_off.lock("x", ttl=1).acquire(wait=0)

@@ -6,6 +6,10 @@ import sys
 
 import pytest
 
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisServer, say
+from holdfast.testing.waiting import eventually
+
 pytestmark = [pytest.mark.chaos, pytest.mark.race]
 
 SCRIPT = """
@@ -88,9 +92,63 @@ runner.close()
 print("fine")
 """
 
+DURABLE = """
+import json, os, signal, sys, threading, time, warnings
+warnings.simplefilter("error")
+from holdfast.gate import durability
+from holdfast.sync import Holdfast
 
-def run(script, url):
-    done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60, check=False)
+durability.CONFIRM_WITHIN = 30.0
+url, replica = sys.argv[1], int(sys.argv[2])
+hf = Holdfast(url, namespace="fork-durable").open()
+
+
+def durable(name):
+    return hf.lock(name, ttl=30, durability="replicas:1").acquire(wait=0)
+
+
+first = durable("first")
+(second_link,) = hf.engine.witness()._threads.links.values()
+os.kill(replica, signal.SIGSTOP)
+granted = []
+thread = threading.Thread(target=lambda: granted.append(durable("waits")))
+thread.start()
+deadline = time.monotonic() + 20
+while not hf.locks.inspect("waits").held and time.monotonic() < deadline:
+    time.sleep(0.01)
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    mine = {}
+    try:
+        mine["own_link"] = not second_link.ready
+        hf.lock("plain", wait=0).acquire().release()
+        os.kill(replica, signal.SIGCONT)
+        lease = durable("child")
+        mine["granted"] = lease.fence > first.fence
+        lease.release()
+        hf.close()
+    except BaseException as error:
+        mine["failed"] = repr(error)
+    os.write(writer, json.dumps(mine).encode())
+    os._exit(0)
+os.close(writer)
+says = {"child": json.loads(os.read(reader, 65536)), "status": os.waitpid(child, 0)[1]}
+thread.join(20)
+says["granted"] = bool(granted) and not granted[0].is_lost
+says["same_link"] = second_link.ready
+again = durable("again")
+says["link_used_again"] = second_link in hf.engine.witness()._threads.links.values()
+says["released"] = [not lease.release().idempotent for lease in (first, *granted, again)]
+hf.close()
+print(json.dumps(says))
+"""
+
+
+def run(script, url, *more):
+    done = subprocess.run(
+        [sys.executable, "-c", script, url, *more], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -126,3 +184,26 @@ def test_a_forked_child_has_locks_of_its_own_and_none_of_its_parents(url):
 
 def test_a_fork_beside_an_event_loop_leaves_the_parents_lease_alone(url):
     assert run(LOOP, url) == "fine\n"
+
+
+@pytest.mark.redis
+def test_a_fork_beside_a_grant_that_waits_for_replicas_gives_the_child_links_of_its_own():
+    """Another thread waits for a replica that stands still; the child goes its own way, and the parent's links live."""
+    master, replica = RedisServer(), None
+    try:
+        started_or_skip(master)
+        replica = RedisServer(options=("--replicaof", "127.0.0.1", str(master.port))).start()
+        assert eventually(lambda: b"state=online" in say(master, "INFO", "replication"))
+        says = json.loads(run(DURABLE, master.url, str(replica.pid)))
+    finally:
+        for server in (replica, master):
+            if server is not None:
+                server.stop()
+    assert says == {
+        "child": {"own_link": True, "granted": True},
+        "status": 0,
+        "granted": True,
+        "same_link": True,
+        "link_used_again": True,
+        "released": [True, True, True],
+    }

@@ -1,6 +1,7 @@
 """The server goes away and comes back: leases with life left are kept, waiters are served, nothing hangs."""
 
 import asyncio
+import functools
 import threading
 import time
 
@@ -27,6 +28,40 @@ def server():
         yield started_or_skip(server)
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    pytest.importorskip("psycopg", reason="PostgreSQL needs holdfast[postgres]")
+    from holdfast.testing.postgres import PostgresServer
+
+    server = PostgresServer()
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+class Either:
+    """A server that may be killed, and its pace: PostgreSQL needs longer to connect and to start."""
+
+    def __init__(self, server, pace, hello):
+        self.server, self.pace, self.hello = server, pace, hello
+
+    def through(self, proxy, **options):
+        return proxy.instead_of(self.server.url) + "".join(f"?{name}={value:g}" for name, value in options.items())
+
+
+@pytest.fixture(params=["redis", pytest.param("postgres", marks=pytest.mark.postgres)])
+def either(request):
+    """What else is claimed of PostgreSQL is in tests/engine/test_postgres_outages.py."""
+    if request.param == "redis":
+        yield Either(request.getfixturevalue("server"), 1, b"HELLO")
+        return
+    server = request.getfixturevalue("postgres")
+    yield Either(server, 2, b"application_name")
+    if not server.running:
+        server.start()
 
 
 def test_a_stopped_server_that_goes_on_answers_those_who_waited(server):
@@ -68,9 +103,10 @@ def test_connections_come_back_after_a_restart(server):
 
 
 @pytest.mark.parametrize("outage", ["refused", "silent", "restarted"])
-def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(server, outage):
-    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(proxy.url + "?timeout=0.5") as hf:
-        lease = hf.lock("x", ttl=3).acquire(wait=0)
+def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(either, outage):
+    server, pace = either.server, either.pace
+    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(either.through(proxy, timeout=0.5)) as hf:
+        lease = hf.lock("x", ttl=3 * pace).acquire(wait=0)
         counts = hf.telemetry.counts
         assert eventually(lambda: counts["lease.renewed"] >= 1)
         ended = threading.Event()
@@ -80,12 +116,12 @@ def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(server, 
             proxy.refuse()
         else:
             proxy.rule("blackhole")
-        assert not ended.wait(1.3)  # the outage itself: longer than a renewal's turn, shorter than the lease
+        assert not ended.wait(1.3 * pace)  # the outage itself: longer than a renewal's turn, shorter than the lease
         if outage == "restarted":
             server.start()
         proxy.heal()
         until = lease.deadline
-        assert eventually(lambda: lease.deadline > until, within=3)
+        assert eventually(lambda: lease.deadline > until, within=3 * pace)
         lease.check()
         lease.release()
 
@@ -116,18 +152,21 @@ def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wir
         kept.release()
 
 
-def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(server):
-    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(proxy.url) as hf:
-        kept = hf.lock("kept", ttl=1.5).acquire(wait=0)
+def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(either):
+    ttl = 1.5 if either.pace == 1 else 6  # libpq gives an attempt two seconds at least
+    url = either.through if either.pace == 1 else functools.partial(either.through, timeout=2)
+    with FaultProxy(either.server.port) as proxy, holdfast.sync.Holdfast(url(proxy)) as hf:
+        kept = hf.lock("kept", ttl=ttl).acquire(wait=0)
         assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
-        struck = proxy.once("blackhole", b"HELLO").struck
+        struck = proxy.once("blackhole", either.hello).struck
         proxy.cut_all()
         assert struck.wait(5)
-        stays(kept, 3)
+        stays(kept, 2 * ttl)
         kept.release()
 
 
-def test_a_lease_is_lost_when_the_outage_outlives_it(server):
+def test_a_lease_is_lost_when_the_outage_outlives_it(either):
+    server = either.server
     with holdfast.sync.Holdfast(server.url + "?timeout=0.3") as hf:
         lease = hf.lock("x", ttl=1).acquire(wait=0)
         server.kill()
@@ -137,7 +176,9 @@ def test_a_lease_is_lost_when_the_outage_outlives_it(server):
         server.start()
 
 
-def test_a_body_is_cancelled_when_the_outage_outlives_its_lease(server):
+def test_a_body_is_cancelled_when_the_outage_outlives_its_lease(either):
+    server = either.server
+
     async def body():
         hf = holdfast.Holdfast(server.url + "?timeout=0.3", profile=holdfast.MAX_AVAILABILITY)
         async with hf, hf.lock("x", ttl=1, wait=0):
@@ -177,3 +218,47 @@ def test_closing_while_a_connection_is_being_made_ends_those_who_wait_for_it():
             assert isinstance(outcome, holdfast.HoldfastError), repr(outcome)
 
     asyncio.run(close())
+
+
+def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(server):
+    """Leaving the queue is tidiness: whoever gave up is not kept for it until the server answers."""
+
+    async def main():
+        async with holdfast.Holdfast(server.url + "?timeout=8") as hf, holdfast.Holdfast(server.url) as other:
+            lease = await other.lock("x", ttl=30).acquire(wait=0)
+
+            async def queued():
+                return (await other.locks.inspect("x")).waiter_count == 1
+
+            async def left():
+                return not await queued()
+
+            waiting = asyncio.ensure_future(hf.lock("x").acquire(wait=None))
+            assert await soon(queued)
+            server.pause()
+            try:
+                started = steady()
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                took = steady() - started
+            finally:
+                server.resume()
+            assert took < 4
+            assert await soon(left)
+            await lease.release()
+
+    asyncio.run(main())
+
+
+def test_a_caller_who_got_no_answer_is_not_made_to_wait_again_to_leave(server):
+    with holdfast.sync.Holdfast(server.url + "?timeout=1") as hf:
+        server.pause()
+        try:
+            with pytest.raises(holdfast.EngineError):
+                hf.lock("x").acquire(wait=0)
+            assert hf._core.keeper._later  # the keeper's business now
+        finally:
+            server.resume()
+        assert eventually(lambda: not hf._core.keeper._later)
+        assert not hf.locks.inspect("x").held

@@ -1,4 +1,6 @@
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 from command_line import eventually
@@ -48,6 +50,14 @@ def test_ls_shows_who_holds_what(cli, held):
     assert line.startswith("invoice:42  Billing (exec-1)")
     assert str(held.fence) in line
     assert "s ago" in line
+
+
+def test_ls_does_not_guess_what_a_damaged_record_held(sqlite_cli, tmp_path):
+    sqlite_cli.holdfast.lock("invoice:42").acquire()
+    with closing(sqlite3.connect(tmp_path / "holdfast.db")) as db, db:
+        db.execute("UPDATE holdfast_state SET doc = 'rubbish'")
+    _, line = sqlite_cli.call("locks", "ls").stdout.splitlines()
+    assert line.split() == ["invoice:42", "(cannot", "be", "read)", *"?????"]
 
 
 def test_ls_takes_a_prefix(cli, held):

@@ -9,8 +9,10 @@ import pytest
 
 from holdfast import CorruptRecord, EngineUnavailable
 from holdfast.engine.base import Apply, Ping, Scan, Tag, Tagged, Untag, steady
-from holdfast.engine.postgres import PATIENCE, PostgresEngine
+from holdfast.engine.group import Item
+from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.lane import PATIENCE, SKIPS
 from holdfast.gate.machine import GATE, Acquire, Granted, Release, Who
 from holdfast.testing.waiting import eventually
 
@@ -98,6 +100,21 @@ def test_a_stuck_name_goes_on_when_the_sitter_leaves(engine, sitter, sit):
     sit(sitter, engine.namespace, "stuck")
     threading.Timer(0.7, lambda: sitter.execute("ROLLBACK")).start()
     assert isinstance(engine.apply(acquire(engine, "stuck")), Granted)
+
+
+def test_who_is_put_off_beside_a_stuck_name_is_answered(engine, sitter):
+    """One name of a group is waited for elsewhere already; the row of another is being made by a neighbour."""
+    engine.apply(acquire(engine, "stuck"))
+    sit_by_insert(sitter, engine.namespace, "new")
+    sit_by_lock(sitter, engine.namespace, "stuck")
+    answers = {}
+    items = [Item(acquire(engine, name), i, answers.update) for i, name in enumerate(("stuck", "new"))]
+    items[0].skips = SKIPS
+    engine._group.put_items(items)
+    assert eventually(lambda: items[1].skips >= SKIPS)
+    sitter.execute("ROLLBACK")
+    assert eventually(lambda: len(answers) == 2)
+    assert all(isinstance(answer, Granted) for answer in answers.values())
 
 
 def test_the_server_ends_one_of_us_who_stands_still(engine, holdfast_postgres):
@@ -217,3 +234,13 @@ def test_a_bad_record_is_its_own_names_trouble_only(engine, admin, holdfast_post
     assert isinstance(bad, CorruptRecord)
     assert isinstance(good, Granted)
     assert eventually(lambda: engine.apply(Ping()))
+
+
+def test_a_row_that_a_neighbour_removed_is_made_anew(engine, holdfast_postgres):
+    first = engine.apply(acquire(engine, "x"))
+    engine.apply(release(engine, "x"))
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as neighbour:
+        neighbour.execute("DELETE FROM holdfast_state WHERE space = %s", (engine.namespace,))
+    again = engine.apply(acquire(engine, "x", "u"))
+    assert isinstance(again, Granted)
+    assert again.fence > first.fence

@@ -13,7 +13,7 @@ from holdfast import EngineError, EngineRefused, EngineUnavailable, OutcomeUnkno
 from holdfast.engine.base import Apply, Ping, Read, steady
 from holdfast.engine.postgres import PostgresEngine, batch
 from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.session import translate
+from holdfast.engine.postgres.session import Session, translate
 from holdfast.gate.machine import GATE, Acquire, Granted, Who
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.waiting import eventually
@@ -158,6 +158,28 @@ def test_a_transaction_that_stood_still_too_long_is_ended_and_did_nothing(engine
     monkeypatch.setattr(batch.Batch, "_commit", late)
     (answer,) = engine.apply_many([acquire(engine)])
     assert isinstance(answer, EngineError)
+    assert not held(truth)
+    assert isinstance(engine.apply(acquire(engine)), Granted)
+
+
+def test_a_process_that_stops_between_its_writes_and_its_commit_is_ended_by_the_server(
+    engine, admin, truth, monkeypatch
+):
+    """Half of a pipeline would keep the server waiting for ever, with the name locked."""
+    execute = Session.execute
+
+    def stop(self, statement, *args, **options):
+        if statement == b"COMMIT":
+            monkeypatch.setattr(Session, "execute", execute)
+            self.until = steady() + 10
+            gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+            assert eventually(lambda: admin.execute(gone, (self.info.backend_pid,)).fetchone()[0], within=5)
+        return execute(self, statement, *args, **options)
+
+    monkeypatch.setattr(Session, "execute", stop)
+    (answer,) = engine.apply_many([acquire(engine)])
+    assert isinstance(answer, EngineError)
+    assert Session.execute is execute, "it did stop there"
     assert not held(truth)
     assert isinstance(engine.apply(acquire(engine)), Granted)
 

@@ -35,13 +35,13 @@ ON_A_SERVER = settings(THOROUGH, max_examples=500)
 
 
 class Clock:
-    """Gives out the times it was told, in order."""
+    """Gives out the times it was told, in order; then 0, when an engine that was left alone sweeps by itself."""
 
     def __init__(self) -> None:
         self.times: list[int] = []
 
     def __call__(self) -> int:
-        return self.times.pop(0)
+        return self.times.pop(0) if self.times else 0
 
 
 class SweepNow(Op[None], frozen=True):
@@ -114,6 +114,7 @@ class OnPostgres:
     def run(self, history: list[Moment]) -> list[Moment]:
         lane, _ = self.engine._lanes
         lane._session.execute("DELETE FROM holdfast_state WHERE space = 'property'")
+        lane._known.clear()
         told = []
         for moment in history:
             self.now = moment.now

@@ -7,7 +7,19 @@ from gate_scripts import BASE, Model, Moment, play, scripts, unswept
 from hypothesis import HealthCheck, given, settings
 
 from holdfast.engine.base import Expired
-from holdfast.gate.machine import DAY, UNLIMITED, Acquire, Gate, Granted, Release, Who, _fits, _taken, step
+from holdfast.gate.machine import (
+    DAY,
+    UNLIMITED,
+    VERSION,
+    Acquire,
+    Gate,
+    Granted,
+    Release,
+    Who,
+    _fits,
+    _taken,
+    step,
+)
 
 #: Shrinking a failure takes longer than finding it.
 pytestmark = pytest.mark.timeout(600)
@@ -72,6 +84,23 @@ def _reentered(before: list[str], queue: list[str]) -> bool:
     """A ticket that lapsed and came back stands at the end; all others keep their order."""
     back = queue[-1]
     return [t for t in before if t in queue and t != back] == queue[:-1]
+
+
+@OFTEN
+@given(script=unswept)
+def test_nobody_is_served_past_a_waiter_that_is_awake(script):
+    """Served: offered a place, or granted one that was not kept for it already."""
+    before = Gate(VERSION, 0, 0, 0)
+    for gate in states(play(script)):
+        kept = {w.ticket for w in before.queue if w.offer > gate.seen} | {h.ticket for h in before.holders}
+        awake = [w.ticket for w in gate.queue if w.offer == 0]
+        line = [w.ticket for w in before.queue]
+        line += [w.ticket for w in gate.queue if w.ticket not in line]
+        served = [w.ticket for w in gate.queue if w.offer > 0] + [h.ticket for h in gate.holders]
+        for ticket in set(served) - kept:
+            ahead = line[: line.index(ticket)] if ticket in line else line
+            assert not set(ahead) & set(awake)
+        before = gate
 
 
 @OFTEN

@@ -1,8 +1,9 @@
-"""`durability="replicas:1"`, with a real master and a real replica."""
+"""`durability="replicas:1"`, with a real master and a real replica: a server of its own, and a node of a Cluster."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -13,19 +14,20 @@ from holdfast.engine.base import Expired
 from holdfast.engine.redis.address import parse
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
+from holdfast.engine.redis.slots import slot_of
 from holdfast.gate import durability
 from holdfast.gate.machine import Lost
 from holdfast.sync import Holdfast
 from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisServer
+from holdfast.testing.servers import RedisCluster, RedisServer, say
 from holdfast.testing.waiting import eventually, soon
 
 
 class Pair:
-    """A master and its replica."""
+    """A master and its replica, which serve the names `x` and `y`."""
 
-    def __init__(self, master, replica):
-        self.master, self.replica = master, replica
+    def __init__(self, url, master, replica, everybody):
+        self.url, self.master, self.replica, self.everybody = url, master, replica, everybody
         self.link = BlockingLink(parse(master.url), "test", None)
 
     def ask(self, *command):
@@ -38,19 +40,49 @@ class Pair:
         """Whether somebody waits for replicas at this moment."""
         return b"blocked_clients:1\r" in self.ask("INFO", "clients")
 
+    def on_the_replica(self, key):
+        reader = BlockingLink(parse(self.replica.url), "test", None)
+        try:
+            return reader.call_many([pack("READONLY"), pack("GET", key)])[-1]
+        finally:
+            reader.close()
 
-@pytest.fixture(scope="module")
-def servers():
-    master = started_or_skip(RedisServer())
-    replica = started_or_skip(RedisServer(options=("--replicaof", "127.0.0.1", str(master.port))))
-    pair = Pair(master, replica)
+
+@contextlib.contextmanager
+def master_and_replica():
+    master, replica = RedisServer(), None
     try:
-        assert eventually(pair.is_replicating)
-        yield pair
+        started_or_skip(master)
+        replica = RedisServer(options=("--replicaof", "127.0.0.1", str(master.port)))
+        yield Pair(master.url, master, replica.start(), [master, replica])
     finally:
-        pair.link.close()
-        replica.stop()
-        master.stop()
+        for server in (replica, master):
+            if server is not None:
+                server.stop()
+
+
+@contextlib.contextmanager
+def cluster():
+    """Nobody takes over from a node that stands still for as long as a test needs."""
+    group = RedisCluster(node_timeout=30)
+    try:
+        started_or_skip(group)
+        master = group.master_of(slot_of(b"x"))
+        assert master is group.master_of(slot_of(b"y"))
+        replica = next(node for node in group.nodes if say(node, "ROLE")[2] == master.port)
+        yield Pair(group.url, master, replica, group.nodes)
+    finally:
+        group.stop()
+
+
+@pytest.fixture(scope="module", params=[master_and_replica, cluster], ids=["server", "cluster"])
+def servers(request):
+    with request.param() as pair:
+        try:
+            assert eventually(pair.is_replicating)
+            yield pair
+        finally:
+            pair.link.close()
 
 
 @pytest.fixture
@@ -64,7 +96,7 @@ def pair(servers):
 
 @pytest.fixture
 def hf(pair, connect):
-    return connect(pair.master.url)
+    return connect(pair.url)
 
 
 @pytest.fixture
@@ -94,10 +126,7 @@ def gates(hf):
 def test_a_grant_is_handed_out_when_a_replica_has_it(hf, pair, patient, kind):
     key = hf.engine.key("gate", "x")
     with gates(hf)[kind] as lease:
-        reader = BlockingLink(parse(pair.replica.url), "test", None)
-        record = reader.call_many([pack("GET", key)])[0]
-        reader.close()
-        assert lease.ticket.encode() in record
+        assert lease.ticket.encode() in pair.on_the_replica(key)
         lease.check()
     assert hf.locks.inspect("x").count == 0
 
@@ -157,7 +186,7 @@ def test_other_commands_of_an_event_loop_pass_a_grant_that_waits_for_replicas(pa
             order.append("durable")
 
     async def scene():
-        async with holdfast.Holdfast(pair.master.url, namespace=namespace) as hf:
+        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
             pair.replica.pause()
             task = asyncio.create_task(durable(hf))
             assert await soon(lambda: asyncio.to_thread(pair.is_waiting))
@@ -198,7 +227,7 @@ def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, name
     """Each has a link of its own, so both are asked about at once."""
 
     async def scene():
-        async with holdfast.Holdfast(pair.master.url, namespace=namespace) as hf:
+        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
             pair.replica.pause()
             tasks = [asyncio.create_task(hf.lock(name, durability="replicas:1").acquire()) for name in "xy"]
             assert await soon(lambda: asyncio.to_thread(lambda: b"blocked_clients:2\r" in pair.ask("INFO", "clients")))
@@ -211,7 +240,7 @@ def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, name
 
 def test_a_caller_that_is_cancelled_meanwhile_holds_nothing(pair, namespace, hasty):
     async def scene():
-        async with holdfast.Holdfast(pair.master.url, namespace=namespace) as hf:
+        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
             pair.replica.pause()
             task = asyncio.create_task(hf.lock("x", durability="replicas:1").acquire())
             assert await soon(lambda: asyncio.sleep(0, bool(hf._core.held)))
@@ -243,24 +272,16 @@ def test_a_second_link_that_was_closed_is_opened_again(hf, pair, patient):
 
 
 def test_a_confirmed_grant_survives_its_master(namespace, patient):
-    master = started_or_skip(RedisServer())
-    replica = started_or_skip(RedisServer(options=("--replicaof", "127.0.0.1", str(master.port))))
-    pair = Pair(master, replica)
-    try:
+    with master_and_replica() as pair:
         assert eventually(pair.is_replicating)
-        with Holdfast(master.url, namespace=namespace) as before:
+        with Holdfast(pair.url, namespace=namespace) as before:
             lease = before.lock("x", ttl=60, renew=False, durability="replicas:1").acquire()
-            master.kill()
-            link = BlockingLink(parse(replica.url), "test", None)
-            link.call_many([pack("REPLICAOF", "NO", "ONE")])
-            link.close()
-            with Holdfast(replica.url, namespace=namespace) as after:
+            pair.master.kill()
+            say(pair.replica, "REPLICAOF", "NO", "ONE")
+            with Holdfast(pair.replica.url, namespace=namespace) as after:
                 (holder,) = after.locks.inspect("x").holders
                 assert (holder.lock_id, holder.fence) == (lease.id, lease.fence)
-    finally:
         pair.link.close()
-        replica.stop()
-        master.stop()
 
 
 @pytest.mark.parametrize("wrong", ["", "replicas", "replicas:0", "replicas:-1", "replicas:x", "fsync", 1])
@@ -309,8 +330,44 @@ def test_a_confirmation_that_came_too_late_is_asked_for_again(hf, patient, monke
 
 
 def test_a_user_who_may_not_wait_for_replicas_is_told_and_holds_nothing(pair, connect):
-    pair.ask("ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-wait")
-    hf = connect(f"redis://clerk:pw@127.0.0.1:{pair.master.port}/0")
+    for server in pair.everybody:
+        say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-wait")
+    hf = connect(pair.url.replace("://", "://clerk:pw@"))
     with pytest.raises(EngineRefused, match="wait"):
         hf.lock("x", durability="replicas:1").acquire()
     assert hf.locks.inspect("x").count == 0
+
+
+def test_a_decorated_function_runs_once_a_replica_has_its_lock(hf, pair, hasty):
+    key = hf.engine.key("gate", "x")
+
+    @hf.locked("{name}", durability="replicas:1")
+    def record(name):
+        return pair.on_the_replica(key)
+
+    assert record("x")
+    pair.replica.pause()
+    with pytest.raises(NotReplicated):
+        record("x")
+
+
+def test_a_decorated_coroutine_runs_once_a_replica_has_its_lock(pair, namespace, hasty):
+    async def scene():
+        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
+
+            @hf.locked("{name}", durability="replicas:1")
+            async def run(name):
+                return await asyncio.to_thread(pair.on_the_replica, hf.engine.key("gate", name))
+
+            assert await run("x")
+            pair.replica.pause()
+            with pytest.raises(NotReplicated):
+                await run("x")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("make", [holdfast.Holdfast, Holdfast])
+def test_a_decorator_that_asks_for_what_cannot_be_says_so_at_once(make):
+    with pytest.raises(ConfigError, match="It is for Redis"):
+        make("memory://").locked("x", durability="replicas:1")

@@ -279,3 +279,21 @@ def test_a_release_that_was_cancelled_is_no_loss(engine_url, namespace):
                 pass
 
     asyncio.run(main())
+
+
+def test_waiting_for_the_loss_for_a_while_leaves_nothing_behind(engine_url, namespace):
+    async def loss(lease):
+        return await lease.lost
+
+    async def main():
+        async with Holdfast(engine_url, namespace=namespace) as hf, hf.lock(NAME, ttl=30) as lease:
+            for _ in range(50):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(loss(lease), 0.001)
+            assert not lease._on_end
+            waiting = asyncio.ensure_future(loss(lease))
+            await asyncio.sleep(0)
+            await lease.release()
+            assert await waiting is False
+
+    asyncio.run(main())

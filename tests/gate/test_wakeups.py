@@ -24,12 +24,12 @@ class SlowHub:
         self.asked = None
         self._subscription = None
 
-    def __call__(self, *asked):
-        self.asked = asked
+    def __call__(self, *asked, **options):
+        self.asked, self.options = asked, options
         return self
 
     def open(self):
-        self._subscription = self._subscribe(*self.asked)
+        self._subscription = self._subscribe(*self.asked, **self.options)
 
     @property
     def is_ready(self):

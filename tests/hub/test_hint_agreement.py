@@ -1,4 +1,4 @@
-"""Lua, both SQL engines and a model of three lines give the same answers to the same announcements and takes."""
+"""Lua on a server and on a Cluster, both SQL engines and a model of three lines count alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.app import open_engine
 from holdfast.engine.base import PublishHint, TakeHint
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisCluster
 
 pytestmark = [pytest.mark.redis, pytest.mark.postgres]
 LIFE = 60_000_000
@@ -24,8 +26,19 @@ STEPS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def engines(holdfast_redis, holdfast_postgres):
-    found = [open_engine(url, "test") for url in ("memory://", holdfast_redis.url, holdfast_postgres.url)]
+def holdfast_cluster():
+    """Three masters, so that the counters of one example lie on several."""
+    group = RedisCluster(replicas=0, node_timeout=5)
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()
+
+
+@pytest.fixture(scope="module")
+def engines(holdfast_redis, holdfast_postgres, holdfast_cluster):
+    urls = "memory://", holdfast_redis.url, holdfast_postgres.url, holdfast_cluster.url
+    found = [open_engine(url, "test") for url in urls]
     yield found
     for engine in found:
         engine.close_blocking()
@@ -41,9 +54,9 @@ def test_every_engine_counts_alike(engines, steps):
         if verb == "publish":
             left[nth] = number
             answers = [engine.apply(PublishHint(hint, number, LIFE, f"{run}:sched", "x")) for engine in engines]
-            assert answers == [None, None, None]
+            assert answers == [None] * len(engines)
             continue
         expected = min(number, left.get(nth, number))
         if nth in left:
             left[nth] -= expected
-        assert [engine.apply(TakeHint(hint, number, LIFE)) for engine in engines] == [expected] * 3
+        assert [engine.apply(TakeHint(hint, number, LIFE)) for engine in engines] == [expected] * len(engines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 
+import psycopg
 import pytest
 import redis
 
@@ -24,6 +25,12 @@ def crowd_name():
 @pytest.fixture
 def on_sqlite(tmp_path, crowd_name):
     with ProcessDriver(f"sqlite:///{tmp_path / 'hub.db'}?synchronous=normal", namespace=crowd_name) as driver:
+        yield driver
+
+
+@pytest.fixture
+def on_postgres(holdfast_postgres, crowd_name):
+    with ProcessDriver(holdfast_postgres.url, namespace=crowd_name) as driver:
         yield driver
 
 
@@ -61,6 +68,20 @@ def test_exactly_as_many_come_as_there_are_jobs_and_slots(over_redis, jobs, slot
 @pytest.mark.parametrize(("jobs", "slots"), [(3, 1), (7, 4)])
 def test_exactly_as_many_come_on_sqlite(on_sqlite, jobs, slots, rounds):
     on_sqlite.play(crowd(jobs, slots, rounds))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize(("jobs", "slots"), [(3, 1), (7, 4)])
+def test_exactly_as_many_come_on_postgres(on_postgres, jobs, slots, rounds, holdfast_postgres, crowd_name):
+    on_postgres.play(crowd(jobs, slots, rounds))
+    with psycopg.connect(holdfast_postgres.url) as plain:
+        left = plain.execute(
+            "SELECT remaining, keep_until FROM holdfast_hint_counter WHERE starts_with(hint, %s)", (f"{crowd_name}-",)
+        ).fetchall()
+    assert len(left) >= 100
+    assert {remaining for remaining, _ in left} == {0}, "each was taken to its end"
+    assert all(keep_until for _, keep_until in left), "a row without an end"
 
 
 @pytest.mark.redis

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 
 import pytest
 import redis
 import redis.asyncio
-import redis.sentinel
 
 from holdfast import ConfigError, Holdfast, sync
-from holdfast.engine.redis.client import address_of
 from holdfast.hub.base import Hub
 from holdfast.hub.local import LocalHub
 from holdfast.hub.redis import RedisHub
@@ -55,35 +52,6 @@ def test_a_clients_password_and_database_are_taken_over(connect, namespace):
         hint = hf.hub.publish_scheduled("resize")
         assert client.get(f"{namespace}:hint:{hint}") == b"1"
         client.close()
-
-
-def test_a_clients_tls_is_taken_over():
-    class Ours(redis.Redis):
-        pass
-
-    address, tls = address_of(Ours(host="example.test", port=6380, ssl=True, ssl_cert_reqs="none"))
-    assert (str(address), address.tls) == ("rediss://example.test:6380/0", True)
-    assert tls is not None
-    assert tls.verify_mode is ssl.CERT_NONE
-    _, tls = address_of(redis.Redis.from_url("rediss://example.test:6380/0"))
-    assert tls is not None
-    assert tls.verify_mode is ssl.CERT_REQUIRED
-    assert address_of(Ours())[1] is None
-
-
-@pytest.mark.parametrize(
-    ("client", "why"),
-    [
-        (redis.Redis(unix_socket_path="/nowhere"), "path"),
-        (redis.Redis(ssl=True, ssl_certfile="/nowhere"), "ssl_certfile"),
-        (redis.sentinel.Sentinel([("127.0.0.1", 1)]).master_for("one"), "not one server"),
-        (redis.ConnectionPool(), "not one server"),
-    ],
-    ids=["socket", "certificate", "sentinel", "pool"],
-)
-def test_a_client_that_is_more_than_an_address_is_refused(client, why, connect):
-    with pytest.raises(ConfigError, match=why):
-        connect("memory://", hub=client)
 
 
 def test_a_hub_object_is_used_as_it_is_and_not_closed(namespace):

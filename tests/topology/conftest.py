@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 
 import pytest
 
@@ -73,6 +74,40 @@ def quiet_cluster():
 def cluster():
     """The same of one test's own: its nodes are going to be killed."""
     group = RedisCluster()
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()
+
+
+SHIFTED = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
+  static int (*real)(struct timeval *, void *);
+  if (!real) real = (int (*)(struct timeval *, void *))dlsym(RTLD_NEXT, "gettimeofday");
+  int said = real(tv, tz);
+  const char *shift = getenv("SHIFT_SECONDS");
+  if (shift) tv->tv_sec += atol(shift);
+  return said;
+}
+"""
+
+
+@pytest.fixture
+def clocks_apart(tmp_path):
+    """A Cluster whose nodes differ by far more than a command may live: one in the past, one in the future."""
+    (tmp_path / "shift.c").write_text(SHIFTED)
+    made = subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", tmp_path / "shift.so", tmp_path / "shift.c", "-ldl"], check=False
+    )
+    if made.returncode:
+        pytest.skip("gcc is not installed")
+    group = RedisCluster(replicas=0, node_timeout=15)
+    for node, shift in zip(group.nodes, (-100, 0, 100), strict=True):
+        node.env = {"LD_PRELOAD": str(tmp_path / "shift.so"), "SHIFT_SECONDS": str(shift)}
     try:
         yield started_or_skip(group)
     finally:

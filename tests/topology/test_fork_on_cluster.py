@@ -1,4 +1,4 @@
-"""A forked child has its own connections to every node, and none of the parent's leases."""
+"""A forked child has its own connections to every node of a group, and none of the parent's leases."""
 
 from __future__ import annotations
 
@@ -38,15 +38,19 @@ print(json.dumps(said))
 """
 
 
-def test_a_forked_child_finds_every_node_by_itself(quiet_cluster):
-    names = list(one_on_each(quiet_cluster, prefix="fork").values())
+def fork(url, names):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, quiet_cluster.url, *names],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [sys.executable, "-c", SCRIPT, url, *names], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said == {"lost": True, "own": 3, "seen": [True] * 3, "released": [True] * 3}
+    return json.loads(done.stdout)
+
+
+def test_a_forked_child_finds_every_node_by_itself(quiet_cluster):
+    names = list(one_on_each(quiet_cluster, prefix="fork").values())
+    assert fork(quiet_cluster.url, names) == {"lost": True, "own": 3, "seen": [True] * 3, "released": [True] * 3}
+
+
+def test_a_forked_child_finds_the_master_by_itself(quiet_sentinel):
+    names = ["fork-1", "fork-2"]
+    assert fork(quiet_sentinel.url, names) == {"lost": True, "own": 2, "seen": [True] * 2, "released": [True] * 2}

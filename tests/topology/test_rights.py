@@ -13,12 +13,15 @@ import holdfast.sync
 from holdfast import EngineRefused
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer, say
+from holdfast.testing.waiting import eventually
 
 pytestmark = pytest.mark.redis
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "engines.md"
 RIGHTS = re.search(r"ACL SETUSER app on >password (.+?)```", PAGE.read_text("utf-8"), re.DOTALL)[1].split()
 SENTINEL, CLUSTER = ["+role"], ["+cluster|slots", "+asking"]
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "redis-in-production.md"
+AT_SENTINELS = ["+sentinel|get-master-addr-by-name", "+sentinel|master", "+subscribe", "+ping", "allchannels"]
 
 
 def allow(nodes, *rights):
@@ -88,5 +91,23 @@ def test_an_acl_user_on_a_cluster():
             pass
         allow(group.nodes, *CLUSTER)
         use_everything(url, list(one_on_each(group).values()))
+    finally:
+        group.stop()
+
+
+def test_an_acl_user_at_the_sentinels_hears_of_failovers():
+    assert f"`{' '.join(AT_SENTINELS[:-1])}`, and `{AT_SENTINELS[-1]}`" in GUIDE.read_text("utf-8")
+    group = RedisSentinel(replicas=1)
+    try:
+        started_or_skip(group)
+        for sentinel in group.sentinels:
+            say(sentinel, "ACL", "SETUSER", "scout", "on", ">pw", "-@all", *AT_SENTINELS)
+        with holdfast.sync.Holdfast(f"{group.url}?sentinel_username=scout&sentinel_password=pw") as hf:
+            hf.lock("x", wait=0).acquire().release()
+            link = hf.engine._thread_link()
+            assert eventually(lambda: set(hf.engine._watch._hub.states().values()) == {"running"})
+            say(group.sentinels[0], "SENTINEL", "FAILOVER", group.service)
+            assert eventually(lambda: not link.ready)
+            assert hf.engine._epoch >= 1
     finally:
         group.stop()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
+import struct
 import threading
+import time
 from urllib.parse import urlencode
 
 import pytest
 
 import holdfast.sync
 from holdfast import ConfigError, EngineRefused, EngineUnavailable
+from holdfast.engine.redis import async_link, blocking_link
+from holdfast.engine.redis.link import sign_in
 from holdfast.testing.certificates import Certificates
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisServer
@@ -77,6 +82,41 @@ def test_a_client_certificate_is_shown_where_it_is_wanted(take, strict_redis, ce
     cert, key = strangers.client
     with pytest.raises(EngineRefused, match="certificate from us"):
         take(url(strict_redis, ca=certificates.ca, cert=cert, key=key))
+
+
+def test_why_a_server_hung_up_is_learnt_even_where_the_write_meets_the_reset(take, certificates, monkeypatch):
+    """The refusal is on its way when the first command is written to a connection that is already reset."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.ca)
+    tls.load_cert_chain(*certificates.server)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    said = threading.Event()
+    dialled = []
+
+    def hang_up():
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = server.accept()
+                dialled.append(sock.getpeername())
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                with sock, pytest.raises(ssl.SSLError):
+                    tls.wrap_socket(sock, server_side=True)
+                said.set()
+
+    def late(*args):
+        assert said.wait(10)
+        time.sleep(0.05)  # the reset is a packet of its own
+        return sign_in(*args)
+
+    monkeypatch.setattr(async_link, "sign_in", late)
+    monkeypatch.setattr(blocking_link, "sign_in", late)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=hang_up, daemon=True)
+        answering.start()
+        with pytest.raises(EngineRefused, match="certificate from us"):
+            take(f"rediss://127.0.0.1:{server.getsockname()[1]}/0?{urlencode({'ca': certificates.ca})}")
+        server.shutdown(socket.SHUT_RDWR)
+        answering.join(10)
+    assert dialled
 
 
 def test_a_server_without_tls_is_told_apart(take, holdfast_redis, certificates):

@@ -20,8 +20,10 @@ def row(lock: Inspection, now: float) -> tuple[str, ...]:
         first = lock.holders[0]
         more = f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
         holder = (who(first) + more, f"{span(held_for(first, now))} ago", span(expires_in(first, now)))
+    elif lock.trouble:
+        return (printable(lock.name), "(cannot be read)", *["?"] * (len(COLUMNS) - 2))
     else:
-        holder = ("(cannot be read)" if lock.trouble else "-", "-", "-")
+        holder = ("-", "-", "-")
     return (printable(lock.name), *holder, str(lock.waiter_count), str(lock.fence), capacity(lock))
 
 

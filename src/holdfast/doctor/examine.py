@@ -16,8 +16,10 @@ from holdfast.rooms import Settings
 Clock = Callable[[], float]
 #: What looks at each engine: `diagnose(engine, clock)` yields findings, `where(engine)` says where it is.
 DOCTORS = {
+    "ClusterEngine": "holdfast.doctor.redis_cluster",
     "PostgresEngine": "holdfast.doctor.postgres",
     "RedisEngine": "holdfast.doctor.redis",
+    "SentinelEngine": "holdfast.doctor.redis_sentinel",
     "SqliteEngine": "holdfast.doctor.sqlite",
 }
 
@@ -28,7 +30,7 @@ def examine(url: str | None = None, *, namespace: str | None = None, clock: Cloc
     clock: this host's. Skew is a difference, so a test that shifts this one has shifted the server's.
     """
     settings = Settings(url, namespace, None)
-    engine = open_engine(settings.url, settings.namespace)
+    engine = open_engine(str(settings.url), settings.namespace)
     home = next((DOCTORS[kind.__name__] for kind in type(engine).__mro__ if kind.__name__ in DOCTORS), None)
     if home is None:
         raise ConfigError(f"nobody knows how to examine a {type(engine).__name__}")

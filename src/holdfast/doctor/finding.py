@@ -55,15 +55,24 @@ def above(value: float, warning: float, problem: float) -> Level:
 
 
 def round_trip(trip: Callable[[], object]) -> Finding:
-    """The median of some trips, after one that warms up."""
+    """How long a trip takes, judged."""
+    return judged(timed(trip))
+
+
+def timed(trip: Callable[[], object]) -> float:
+    """Seconds: the median of some trips, after one that warms up."""
     trip()
     took: list[float] = []
     for _ in range(TRIPS):
         began = time.perf_counter()
         trip()
         took.append(time.perf_counter() - began)
-    middle = median(took)
-    what = f"a round trip takes {middle * 1000:.2g} ms (p50 of {TRIPS})"
+    return median(took)
+
+
+def judged(middle: float, where: str = "") -> Finding:
+    """A median trip; `where` it went, if there are several places."""
+    what = f"a round trip{where} takes {middle * 1000:.2g} ms (p50 of {TRIPS})"
     if middle > SLOW_TRIP:
         return Finding(WARNING, "round trip", what, "run Holdfast nearer to its engine: every lock takes two trips")
     return Finding(OK, "round trip", what)

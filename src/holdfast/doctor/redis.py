@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.resources import files
-from typing import Any, cast
 
 from holdfast.doctor.finding import (
     OK,
@@ -19,56 +17,18 @@ from holdfast.doctor.finding import (
     above,
     round_trip,
 )
+from holdfast.doctor.redis_server import Clock, Server, skew
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import Hello, Refusal, pack
+from holdfast.engine.redis.link import Refusal
 from holdfast.errors import EngineError, EngineRefused
 
-#: Of several looks at a clock the quickest is the most exact.
-LOOKS = 5
 #: A replica reports once a second.
 REPLICA_LAG = 5
 #: Each thread has a connection of its own; past this share of `maxclients` a busy day may not fit.
 CROWDED = 0.8
-
-Clock = Callable[[], float]
-
-
-class Server:
-    """A server as the findings see it: INFO, its settings where they may be read, and a link to ask more."""
-
-    def __init__(self, engine: RedisEngine, clock: Clock) -> None:
-        self.engine = engine
-        self.clock = clock
-        self.link = engine.dial_blocking(engine.client_name)
-        self.hello = self.link.hello or Hello("redis", (), 0)
-        info = self.ask("INFO")
-        text = info.decode(errors="replace") if isinstance(info, bytes) else ""
-        self.info: dict[str, str] = dict(re.findall(r"(?m)^([^:#\s]+):(.*?)\r?$", text))
-
-    def ask(self, *command: str) -> Any:
-        """A reply; a refusal is one, too."""
-        return self.link.call_many([pack(*command)])[0]
-
-    def setting(self, name: str) -> str | None:
-        """A setting, or None where CONFIG is not for us."""
-        found = self.ask("CONFIG", "GET", name)
-        if isinstance(found, dict):  # RESP3; RESP2 makes a list of the same
-            found = [part for pair in cast("dict[bytes, bytes]", found).items() for part in pair]
-        match found:
-            case [_, bytes() as value]:
-                return value.decode()
-            case _:
-                return None
-
-    def number(self, name: str) -> int:
-        found = self.info.get(name) or self.setting(name) or ""
-        return int(found) if found.isdigit() else 0
-
-    def replicas(self) -> list[dict[str, str]]:
-        """What the server says of each: ip, port, state, offset, lag."""
-        lines = [value for name, value in self.info.items() if re.fullmatch(r"slave\d+", name)]
-        return [dict(part.split("=", 1) for part in line.split(",") if "=" in part) for line in lines]
+#: What clocks are for.
+NTP = "run NTP (chrony) on this host and on every node: after a failover, fences grow only as far as clocks agree"
 
 
 def where(engine: RedisEngine) -> str:
@@ -79,12 +39,8 @@ def diagnose(engine: RedisEngine, clock: Clock) -> Iterator[Finding]:
     """Everything worth knowing, in the order in which one would ask."""
     try:
         server = Server(engine, clock)
-    except EngineRefused as error:
-        yield Finding(PROBLEM, "reach", str(error), "mend what the server names: password, rights or version")
-        return
     except EngineError as error:
-        advice = "look at host, port and firewall, and whether the server runs"
-        yield Finding(PROBLEM, "reach", str(error), advice)
+        yield unreached(error)
         return
     try:
         for look in LOOK_AT:
@@ -93,6 +49,12 @@ def diagnose(engine: RedisEngine, clock: Clock) -> Iterator[Finding]:
         yield Finding(PROBLEM, "reach", f"the connection was lost on the way: {error}", "look again when it is stable")
     finally:
         server.link.close()
+
+
+def unreached(error: EngineError) -> Finding:
+    if isinstance(error, EngineRefused):
+        return Finding(PROBLEM, "reach", str(error), "mend what the server names: password, rights or version")
+    return Finding(PROBLEM, "reach", str(error), "look at host, port and firewall, and whether the server runs")
 
 
 def version(server: Server) -> Iterator[Finding]:
@@ -172,47 +134,31 @@ def eviction(server: Server) -> Iterator[Finding]:
 
 def clocks(server: Server) -> Iterator[Finding]:
     """This host's clock against the server's and every replica's."""
-    advice = (
-        "run NTP (chrony) on this host and on every node: after a failover, fences grow only as far as clocks agree"
-    )
-    yield _skew("the server", skew(server.link, server.clock), advice)
+    yield of_this_host("the server", server.skew())
     for replica in server.replicas():
         name = f"replica {replica.get('ip', '?')}:{replica.get('port', '?')}"
         engine = server.engine
         try:
-            address = dataclasses.replace(engine.address, host=replica["ip"], port=int(replica["port"]))
+            address = dataclasses.replace(engine.address, path="", host=replica["ip"], port=int(replica["port"]))
             link = BlockingLink(address, engine.client_name, engine.tls)
         except (EngineError, KeyError, ValueError):
             unasked = "let this host reach its replicas once, or run the doctor on theirs"
             yield Finding(WARNING, "clock", f"{name} could not be asked for its clock", unasked)
             continue
         try:
-            yield _skew(name, skew(link, server.clock), advice)
+            yield of_this_host(name, skew(link, server.clock))
         except EngineError:
             yield Finding(WARNING, "clock", f"{name} did not answer", "look whether it runs")
         finally:
             link.close()
 
 
-def skew(link: BlockingLink, clock: Clock) -> float:
-    """Seconds by which a server's clock is ahead of this host's, from the quickest of some looks."""
-    looks: list[tuple[float, float]] = []
-    for _ in range(LOOKS):
-        before = clock()
-        reply = link.call_many([pack("TIME")])[0]
-        after = clock()
-        if isinstance(reply, Refusal):
-            raise EngineRefused("TIME is not for this user")
-        seconds, micros = reply
-        looks.append((after - before, int(seconds) + int(micros) / 1_000_000 - (before + after) / 2))
-    return min(looks)[1]
-
-
-def _skew(name: str, ahead: float, advice: str) -> Finding:
+def of_this_host(name: str, ahead: float) -> Finding:
+    """A clock against this host's."""
     level = above(abs(ahead), SKEW_WARNING, SKEW_PROBLEM)
     side = "ahead of" if ahead > 0 else "behind"
     what = f"the clock of {name} is {abs(ahead):.3f} s {side} this host's"
-    return Finding(level, "clock", what, advice if level != OK else "")
+    return Finding(level, "clock", what, NTP if level != OK else "")
 
 
 def replication(server: Server) -> Iterator[Finding]:
@@ -251,8 +197,13 @@ def least_replicas(server: Server) -> Iterator[Finding]:
         yield Finding(OK, "min-replicas", f"min-replicas-to-write {wanted}")
 
 
+def crowd(server: Server) -> tuple[int, int]:
+    """Connections in use, and how many there may be; 0: unknown."""
+    return server.number("connected_clients"), server.number("maxclients")
+
+
 def connections(server: Server) -> Iterator[Finding]:
-    used, most = server.number("connected_clients"), server.number("maxclients")
+    used, most = crowd(server)
     if not most:
         return
     what = f"{used} of {most} connections are in use"
@@ -266,7 +217,7 @@ def scripts(server: Server) -> Iterator[Finding]:
     """Run a script that uses what ours use, and hear a channel as waiters do."""
     namespace = server.engine.namespace
     source = files("holdfast.doctor").joinpath("probe.lua").read_text()
-    key, channel = f"{namespace}:doctor:{{probe}}", f"{namespace}:inbox:doctor"
+    key, channel = f"{namespace}:doctor:{{{server.tag}}}", f"{namespace}:inbox:doctor"
     reply = server.ask("EVAL", source, "1", key, channel)
     if isinstance(reply, Refusal):
         advice = (

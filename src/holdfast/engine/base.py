@@ -96,7 +96,7 @@ class Room(Generic[S]):
     def decode_state(self, name: str, raw: bytes) -> S:
         try:
             state = self._state.decode(raw)
-        except UNREADABLE as error:
+        except (*UNREADABLE, TypeError) as error:  # SQLite puts any type into any column
             raise self.unreadable(name, error) from error
         if state.version != self.version:
             raise CorruptRecord(

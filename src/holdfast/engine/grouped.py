@@ -93,12 +93,16 @@ class GroupedEngine(ABC):
             if len(box) == len(ops):
                 answered.set()
 
-        self._group.put(ops, answer)
+        self._way(timeout).put(ops, answer)
         # The group answers within its own timeout; only a machine that stands still can keep it longer.
         if not answered.wait(timeout):
             late = f"{self} did not answer within {timeout:g} s"
             return [box[i] if i in box else OutcomeUnknown(late) for i in range(len(ops))]
         return [box[i] for i in range(len(ops))]
+
+    def _way(self, timeout: float | None) -> Group:
+        """The group for a thread's operations. Who brings a time-out of its own keeps leases alive."""
+        return self._group
 
     def thread_ears(self) -> None:
         """Hints come through the hub."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 
 from holdfast.core import Core
-from holdfast.engine.base import Apply, Command, Expired, Micros, Op, Tag, steady
+from holdfast.engine.base import Apply, Command, Expired, Op, Tag, steady
 from holdfast.errors import (
     Closed,
     ConfigError,
@@ -22,7 +22,7 @@ from holdfast.errors import (
     QueueFull,
     WouldDeadlock,
 )
-from holdfast.flow import STILL_FRESH, Asked, Latch, ask, deadline, persist
+from holdfast.flow import GRACE, STILL_FRESH, Asked, Latch, ask, deadline, persist
 from holdfast.gate.durability import confirm, time_to_confirm
 from holdfast.gate.held import Held
 from holdfast.gate.machine import (
@@ -150,7 +150,11 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
             under_way = 0
         gone_until = max(doubt, under_way, deadline(core.engine) if under_way else 0)  # the clock may be corrected
         if latch is not None or gone_until:
-            await core.port.shield(_leave(core, spec, ticket, gone_until))
+            leaving = Withdraw(deadline(core.engine), ticket, gone_until)
+            if isinstance(error, EngineError):  # it was away just now: whoever gives up is not made to wait again
+                _leave_later(core, spec, leaving)
+            else:
+                await core.port.shield(_leave(core, spec, leaving), GRACE)
         raise
     finally:
         if latch is not None:
@@ -180,7 +184,7 @@ async def _secure(core: Core, spec: Spec, lease: Held, started: float, wait: flo
     try:
         await confirm(core, lease, spec.replicas, time_to_confirm(started, wait))
     except BaseException:
-        await core.port.shield(_hand_back(lease))
+        await core.port.shield(_hand_back(lease), GRACE)
         raise
 
 
@@ -198,17 +202,20 @@ def _who(core: Core, caller: Caller) -> Who:
     )
 
 
-async def _leave(core: Core, spec: Spec, ticket: str, gone_until: Micros) -> None:
+async def _leave(core: Core, spec: Spec, command: Withdraw) -> None:
     """Withdraw, now or (the engine is away) as soon as it can be told."""
-    command = Withdraw(deadline(core.engine), ticket, gone_until)
     try:
         reply = await core.port.apply(Apply(GATE, spec.name, command))
         if type(reply) is Expired:
             core.engine.correct(reply.now)
-            command = Withdraw(deadline(core.engine), ticket, deadline(core.engine))
+            command = Withdraw(deadline(core.engine), command.ticket, deadline(core.engine))
             await core.port.apply(Apply(GATE, spec.name, command))
     except EngineError:
-        core.keeper.later(Apply(GATE, spec.name, command), steady() + spec.ttl + LIFE / 1_000_000)
+        _leave_later(core, spec, command)
+
+
+def _leave_later(core: Core, spec: Spec, command: Withdraw) -> None:
+    core.keeper.later(Apply(GATE, spec.name, command), steady() + spec.ttl + LIFE / 1_000_000)
 
 
 def _own(core: Core, spec: Spec, owner: object) -> Held | None:

@@ -38,9 +38,13 @@ class Loss:
     async def _wait(self) -> bool:
         lease = self._lease
         latch = lease.core.port.latch()
-        lease.on_end(latch.set)
-        while lease.state is LIVE:
-            await lease.core.port.park(latch, None)
+        told = latch.set
+        lease.on_end(told)
+        try:
+            while lease.state is LIVE:
+                await lease.core.port.park(latch, None)
+        finally:
+            lease.off_end(told)
         return lease.state is LOST
 
 

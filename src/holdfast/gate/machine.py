@@ -233,12 +233,11 @@ def step(state: Gate | None, command: Command, now: Micros) -> Step[Gate]:
     now = max(now, gate.seen)
     if now > command.not_after:
         return Step(state, Expired(now), write=False)
-    gate = _expire(replace(gate, seen=now), now)
-    asking = ""
-    if isinstance(command, Acquire):
-        asking = command.ticket
-        gate = _refresh(gate, asking, now)
-    gate, wakes = _offer(gate, now, asking)
+    gate = _expire(gate, now)
+    asking = command.ticket if isinstance(command, Acquire) else ""
+    wakes: tuple[Wake, ...] = ()
+    if gate.queue:
+        gate, wakes = _offer(_refresh(gate, asking, now), now, asking)
     match command:
         case Acquire():
             gate, reply = _acquire(gate, command, now)
@@ -262,21 +261,28 @@ def step(state: Gate | None, command: Command, now: Micros) -> Step[Gate]:
             reply = Removed(0, gone)  # no fence moved; and a row that was swept would not know the last one
         case _:
             raise TypeError(f"not a gate command: {command!r}")
-    gate, more = _offer(gate, now, asking)
-    return Step(gate, reply, wakes + more, _keep_until(gate))
+    if gate.queue:
+        gate, more = _offer(gate, now, asking)
+        wakes += more
+    return Step(gate, reply, wakes, _keep_until(gate))
 
 
 def _expire(gate: Gate, now: Micros) -> Gate:
     """Let time pass: what has ended is no longer there."""
+    if not (gate.holders or gate.queue or gate.gone):
+        return replace(gate, seen=now)
     return replace(
         gate,
-        holders=tuple(h for h in gate.holders if h.until > now),
+        seen=now,
+        holders=tuple([h for h in gate.holders if h.until > now]),
         queue=tuple(
-            w if w.offer <= 0 or w.offer > now else replace(w, offer=LAPSED)
-            for w in gate.queue
-            if max(w.alive, w.offer) > now
+            [
+                w if w.offer <= 0 or w.offer > now else replace(w, offer=LAPSED)
+                for w in gate.queue
+                if max(w.alive, w.offer) > now
+            ]
         ),
-        gone=tuple(g for g in gate.gone if g.until > now),
+        gone=tuple([g for g in gate.gone if g.until > now]),
     )
 
 

@@ -9,7 +9,8 @@ A hub has two sides. It *hears*: a subclass of `Hub` opens and closes channels o
     TakeHint(hint, n, life) -> int            take up to n from the counter; n when there is none
 
 What a new engine must do: carry out these three, each atomic, a counter with its life gone at its end by itself (an
-absent one answers n, an exhausted one 0), messages of one sender in order, sent after the commit. It names its hub in
+absent one answers n, an exhausted one 0), what one sender publishes in order, sent after the commit (announcements with
+different counters may overtake one another: on a Cluster each comes from its counter's node). It names its hub in
 `default_hub`. If its wakes leave after a commit, it offers `attach` (`engine.base.WakesAfterCommit`), and `hub=` can
 replace its hub. Payloads have up to `LONGEST_PAYLOAD` bytes. The three are counting commands: an engine raises
 `EngineUnavailable` when the request certainly never left, `OutcomeUnknown` when it may have.
@@ -25,6 +26,7 @@ from collections.abc import Callable
 
 from holdfast.engine.base import Carrier, Publish, PublishHint, TakeHint
 from holdfast.hub.listener import Listener, State, Subscriber
+from holdfast.hub.mailbox import Mailbox
 from holdfast.hub.wire import HINT_LIFE, LONGEST_PAYLOAD
 
 LIFE_MICROS = int(HINT_LIFE * 1_000_000)
@@ -37,10 +39,11 @@ def unobserved(event: str, **facts: object) -> None:
 class Subscription:
     """A place on a channel. Closing twice is safe."""
 
-    __slots__ = ("_hub", "channel", "subscriber")
+    __slots__ = ("_hub", "_mailbox", "channel", "subscriber")
 
-    def __init__(self, hub: Hub, channel: str, subscriber: Subscriber) -> None:
+    def __init__(self, hub: Hub, channel: str, subscriber: Subscriber, mailbox: Mailbox | None = None) -> None:
         self._hub = hub
+        self._mailbox = mailbox
         self.channel = channel
         self.subscriber = subscriber
 
@@ -54,10 +57,12 @@ class Subscription:
 
     def close(self) -> None:
         self._hub.unsubscribe(self.channel, self.subscriber)
+        if self._mailbox is not None:
+            self._mailbox.close()
 
 
 class Hub(ABC):
-    """Channels by name. Callbacks run on whichever thread heard the message and must not block."""
+    """Channels by name. A callback runs on a thread of its own and may block, unless it promises to be prompt."""
 
     #: Where this hub's operations go; None: to the engine of the Holdfast that uses it.
     carrier: Carrier | None = None
@@ -70,10 +75,19 @@ class Hub(ABC):
         self._closed = False
 
     def subscribe(
-        self, channel: str, callback: Callable[[str | None], None], ready: Callable[[], None] = lambda: None
+        self,
+        channel: str,
+        callback: Callable[[str | None], None],
+        ready: Callable[[], None] = lambda: None,
+        *,
+        prompt: bool = False,
     ) -> Subscription:
-        """Hear `channel` from `ready` on. The callback gets payloads, or None when some may have been missed."""
-        subscriber = Subscriber(callback, ready)
+        """Hear `channel` from `ready` on. The callback gets payloads, or None when some may have been missed.
+
+        prompt: call both on whichever thread heard the message. They must not block then: everybody waits for them.
+        """
+        mailbox = None if prompt else Mailbox(callback, ready)
+        subscriber = Subscriber(callback, ready) if mailbox is None else Subscriber(mailbox.message, mailbox.ready)
         with self._lock:
             listener = self._listeners.get(channel)
             if listener is None:
@@ -82,7 +96,7 @@ class Hub(ABC):
                 )
             listener.add(subscriber)
             self._forget_idle(listener)
-        return Subscription(self, channel, subscriber)
+        return Subscription(self, channel, subscriber, mailbox)
 
     def unsubscribe(self, channel: str, subscriber: Subscriber) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 
@@ -111,11 +111,20 @@ class ThreadStream:
         self._link.shutdown()
 
 
+class BlockingDials(Protocol):
+    """What makes a thread's connections: an engine, or something that knows another kind of server."""
+
+    client_name: str
+
+    def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink: ...
+
+
 class ThreadDialer:
     """Keeps the subscription in a daemon thread."""
 
-    def __init__(self, engine: RedisEngine) -> None:
+    def __init__(self, engine: BlockingDials, thread_name: str = "holdfast-hub") -> None:
         self._engine = engine
+        self._thread_name = thread_name
         self._stopping = threading.Event()
         self._stream: ThreadStream | None = None
         self._thread: threading.Thread | None = None
@@ -137,7 +146,7 @@ class ThreadDialer:
             with contextlib.suppress(StopIteration):
                 run().send(None)
 
-        self._thread = threading.Thread(target=body, name="holdfast-hub", daemon=True)
+        self._thread = threading.Thread(target=body, name=self._thread_name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -16,11 +16,11 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.engine.base import Micros, steady
+from holdfast.testing.order import Grant, Loss, Snapshot, out_of_order
 
 SUFFIX = ".history"
 
@@ -72,24 +72,6 @@ def read(folder: Path) -> list[Event]:
     return sorted(events, key=lambda event: event.t)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A name as an observer saw it: the engine time of its last change, holders' ids, and the queue in order."""
-
-    name: str
-    seen: Micros
-    holders: tuple[str, ...]
-    #: (id, when it entered).
-    queue: tuple[tuple[str, Micros], ...]
-    #: Those of the queue to whom a place was offered.
-    offered: frozenset[str] = frozenset()
-    #: Our time before it looked.
-    t: float = 0.0
-    #: (id, the end of its life) of those who are not passed over. Who let an offer lapse and asked again in between
-    #: lives longer now. None: not known.
-    awake: frozenset[tuple[str, Micros]] | None = None
-
-
 @dataclass(slots=True)
 class Hold:
     """A grant, and for how long it certainly stood."""
@@ -131,12 +113,13 @@ def check(
     *,
     permits: Mapping[str, int] | None = None,
     amnesia: Iterable[Amnesia] = (),
+    ttl: float = 0.0,
 ) -> Report:
     """Hold a history against what locks promise.
 
     permits: how many may hold a name at once, 1 unless said. amnesia: when the engine forgot (a restart without
-    persistence, a failover to a replica that was behind); what was held before is excused from exclusion, but never
-    from the growing of fences.
+    persistence, a failover to a replica that was behind); what was held before is excused from exclusion, ranks from
+    before may be lost, but fences never fail to grow. ttl: of the shortest lease; without it less can be proven.
     """
     report = Report()
     forgot = sorted(amnesia, key=lambda moment: moment.t)
@@ -153,8 +136,11 @@ def check(
     for snapshot in snapshots:
         views[snapshot.name].append(snapshot)
     for name, seen in views.items():
-        forgotten = [moment.at for moment in forgot if moment.concerns(name)]
-        _order(name, seen, by_name[name], (permits or {}).get(name, 1), forgotten, report)
+        grants = [Grant(hold.id, hold.at, hold.asked) for hold in by_name[name]]
+        losses = [Loss(moment.t, moment.at) for moment in forgot if moment.concerns(name)]
+        wrong = out_of_order(seen, grants, (permits or {}).get(name, 1), losses, round(ttl * 1_000_000))
+        report.violations += [f"{name}: {found}" for found in wrong]
+        report.queued = max(report.queued, *(len(look.queue) for look in seen))
         _ghosts(name, seen, {h.id: h.asked for h in by_name[name]}, released, forgot, report)
     return report
 
@@ -245,42 +231,6 @@ def _fences(name: str, holds: list[Hold], report: Report) -> None:
             latest = hold
 
 
-def _order(
-    name: str, snapshots: list[Snapshot], holds: list[Hold], permits: int, forgotten: list[Micros], report: Report
-) -> None:
-    """Nobody is granted past a waiter that stays in the queue all the while.
-
-    The same (id, entered) in two looks was there in between, so any grant in between must have been ahead of it at
-    the first look. With several permits an offered waiter may confirm later than those behind it. An engine that
-    forgot in between may have served the waiter, and those behind it, and know nothing of either.
-    """
-    seen = sorted(snapshots, key=lambda s: s.seen)
-    grants = sorted(holds, key=lambda h: h.at)
-    nth = 0
-    for before, after in pairwise(seen):
-        report.queued = max(report.queued, len(before.queue))
-        if len(after.holders) > permits:
-            report.violations.append(f"{name}: the engine itself shows {len(after.holders)} holders, {permits} allowed")
-        entered = [moment for _, moment in before.queue]
-        if entered != sorted(entered):
-            report.violations.append(f"{name}: the queue is not in the order of arrival: {before.queue}")
-        while nth < len(grants) and grants[nth].at <= before.seen:
-            nth += 1
-        stayed = set(before.queue) & {w for w in after.queue if permits == 1 or w[0] not in after.offered}
-        if before.awake is not None and after.awake is not None:
-            awake = {who for who, _ in before.awake & after.awake}
-            stayed = {w for w in stayed if w[0] in awake}
-        if not stayed or any(before.seen <= at < after.seen for at in forgotten):
-            continue
-        place = {who: i for i, (who, _) in enumerate(before.queue)}
-        first = min(i for i, waiter in enumerate(before.queue) if waiter in stayed)
-        for grant in grants[nth:]:
-            if grant.at > after.seen:
-                break
-            if place.get(grant.id, len(place)) > first:
-                report.violations.append(f"{name}: {grant.id} was served past {before.queue[first][0]}, which waited")
-
-
 def _ghosts(
     name: str,
     snapshots: list[Snapshot],
@@ -292,7 +242,7 @@ def _ghosts(
     """Whoever has released is gone for good: a late copy of its request brings nothing back."""
     found: set[str] = set()
     for snapshot in snapshots:
-        for who in (*snapshot.holders, *(who for who, _ in snapshot.queue)):
+        for who in (*snapshot.holders, *(w.id for w in snapshot.queue)):
             if snapshot.t > released.get(who, snapshot.t) and who not in found:
                 found.add(who)
                 if not any(asked.get(who, 0.0) <= m.t <= snapshot.t and m.concerns(name) for m in forgot):

@@ -55,6 +55,10 @@ class PostgresServer:
             raise RuntimeError("the server is not running")
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> Self:
         programs = postgres_programs()
         data = self.folder / "data"

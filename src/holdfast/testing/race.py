@@ -15,10 +15,11 @@ from pathlib import Path
 import holdfast.sync
 from holdfast.engine.base import Read, Reading, steady
 from holdfast.errors import HoldfastError
-from holdfast.gate.machine import GATE, LAPSED, LIFE, Gate
+from holdfast.gate.machine import GATE, LIFE, Gate
 from holdfast.testing import history
-from holdfast.testing.history import Amnesia, Event, Report, Snapshot
+from holdfast.testing.history import Amnesia, Event, Report
 from holdfast.testing.nemesis import Cut, Fighter, Nemesis
+from holdfast.testing.order import Snapshot, Waiting
 
 #: Four locks and a semaphore of two: enough to meet at, few enough to queue at.
 NAMES = {"north": 1, "east": 1, "south": 1, "west": 1, "pool": 2}
@@ -66,6 +67,7 @@ class Race:
         pace: float = 0.6,
         nemeses: Sequence[Nemesis] = (),
         seed: int = 0,
+        contender: Sequence[str] = ("-m", "holdfast.testing.contender"),
     ) -> None:
         self.url = url
         #: Past any proxy: for the observer and the last look.
@@ -78,6 +80,8 @@ class Race:
         self.nemeses = nemeses
         self.dice = random.Random(seed)
         self.seed = seed
+        #: What Python is told to run.
+        self.contender = contender
         self.snapshots: list[Snapshot] = []
         self._fighters: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: set[str] = set()
@@ -125,7 +129,7 @@ class Race:
                     observer.join()
             events = history.read(self.folder)
             amnesia = [moment for nemesis in self.nemeses for moment in nemesis.amnesia]
-            report = history.check(events, self.snapshots, permits=NAMES, amnesia=amnesia)
+            report = history.check(events, self.snapshots, permits=NAMES, amnesia=amnesia, ttl=self.ttl)
             report.violations += strays
             report.violations += self._last_look(hf, _forgotten(events, amnesia))
         result = Result(report)
@@ -139,7 +143,7 @@ class Race:
         label = f"p{self._started}"
         api = "blocking" if self._started % 2 else "async"
         self._started += 1
-        command = [sys.executable, "-m", "holdfast.testing.contender", self.url]
+        command = [sys.executable, *self.contender, self.url]
         command += [f"{name}={permits}" for name, permits in NAMES.items()]
         command += ["--folder", str(self.folder), "--label", label, "--namespace", NAMESPACE, "--api", api]
         command += ["--ttl", str(self.ttl), "--seed", str(self.seed)]
@@ -197,10 +201,8 @@ class Race:
                         name,
                         gate.seen,
                         tuple(holder.lock_id for holder in gate.holders),
-                        tuple((waiter.lock_id, waiter.since) for waiter in gate.queue),
-                        frozenset(waiter.lock_id for waiter in gate.queue if waiter.offer > 0),
+                        tuple(Waiting(w.lock_id, w.since, w.alive - LIFE, w.offer) for w in gate.queue),
                         before,
-                        frozenset((waiter.lock_id, waiter.alive) for waiter in gate.queue if waiter.offer != LAPSED),
                     )
                 )
 

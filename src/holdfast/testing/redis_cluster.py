@@ -54,7 +54,12 @@ class RedisCluster:
         if done.returncode:
             raise RuntimeError(f"the Cluster was not made:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         self.await_whole()
+        until(self._known, "every node knows who is a replica")
         return self
+
+    def _known(self) -> bool:
+        replicas = self._masters * self._replicas
+        return all(say(node, "CLUSTER", "NODES").count(b"slave ") == replicas for node in self.nodes)
 
     def await_whole(self, within: float = 30.0) -> None:
         """Wait until every node that runs says that all slots are served, and every replica follows its master."""

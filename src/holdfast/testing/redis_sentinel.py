@@ -109,8 +109,10 @@ class RedisSentinel:
         return self.master()
 
     def switches(self) -> int:
-        """How often the Sentinels have named another master, as the first of them tells."""
-        return (self.sentinels[0].folder / "log").read_text().count("+switch-master")
+        """How often the Sentinels have named another master, as the best informed of them tells. A busy one may hear
+        of two at once.
+        """
+        return max((sentinel.folder / "log").read_text().count("+switch-master") for sentinel in self.sentinels)
 
     def stop(self) -> None:
         """Safe twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,18 @@ class Address:
     parameters: dict[str, Any] = field(repr=False)
     #: Seconds that one group of operations may take.
     timeout: float = 5.0
+    #: Tells the parameters anew for each connection, where they change (tokens).
+    fetch: Callable[[], dict[str, Any]] | None = field(default=None, repr=False)
+    #: What to call it where the parameters are not known beforehand.
+    name: str = ""
+
+    def current(self) -> dict[str, Any]:
+        """What libpq is to be told now. Raises errors of our tree."""
+        return self.parameters if self.fetch is None else self.fetch()
 
     def __str__(self) -> str:
+        if self.name:
+            return self.name
         known = self.parameters
         host = known.get("host") or known.get("hostaddr") or "localhost"
         port = f":{known['port']}" if known.get("port") else ""

@@ -34,6 +34,8 @@ from holdfast.engine.postgres.notify import encode, notify
 from holdfast.engine.postgres.session import Session
 
 HOUR = 3_600_000_000
+#: How many names a connection remembers to have a row.
+KNOWN = 10_000
 KINDS: dict[type, type[Array]] = {str: Texts, bytes: Bytes, int: Numbers}
 
 #: What is there is not inserted again, although that would do no harm: it would wait for whoever changes the row.
@@ -93,13 +95,22 @@ Key = tuple[str, bytes]
 
 
 class Batch:
-    """Operations on their way through one transaction. `wait`: for a name that others hold; else it is put off."""
+    """Operations on their way through one transaction."""
 
-    def __init__(self, session: Session, space: str, ops: Sequence[Op[Any]], *, wait: bool, now: Micros | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        space: str,
+        ops: Sequence[Op[Any]],
+        *,
+        known: set[Key] | None,
+        now: Micros | None,
+    ) -> None:
+        """`known`: names that have a row, as far as this connection has seen; None: wait for names, and know none."""
         self._session = session
         self._space = space
         self._ops = ops
-        self._wait = wait
+        self._known = known
         self._test_now = now
         #: The records of the names that are ours now, and of those only looked at.
         self._locked: dict[Key, bytes | None] = {}
@@ -141,28 +152,44 @@ class Batch:
         if self._committed is None or self._committed.statusmessage != "COMMIT":
             self.committing = False  # a failed transaction ends so without an error
             raise psycopg.OperationalError("the server rolled the transaction back")
+        self._remember()
         return [results[place] for place in range(len(self._ops))]
 
     def _begin(self) -> Micros:
         session, space = self._session, self._space
-        names = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Apply)}))
+        known = self._known
+        wanted = sorted({_key(op) for op in self._ops if isinstance(op, Apply)})
+        names = _columns(wanted)
+        missing = names if not known else _columns([key for key in wanted if key not in known])
         reads = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Read)}))
         locked = looked = None
-        session.execute(b"BEGIN")
+        session.begin()
         if names:
-            session.execute(INSERT, {"space": space, "rooms": names[0], "names": names[1]})
-            locked = session.execute(LOCK if self._wait else SKIP, (*names, space), binary=True)
+            if missing:
+                session.execute(INSERT, {"space": space, "rooms": missing[0], "names": missing[1]})
+            locked = session.execute(LOCK if known is None else SKIP, (*names, space), binary=True)
         if reads:
             looked = session.execute(LOOK, (*reads, space), binary=True)
         clock = session.execute(CLOCK, binary=True)
         self._pipeline.sync()
         if locked is not None:
             self._locked = {(room, name): doc for room, name, doc in locked.fetchall()}
+            if known is not None and len(self._locked) < len(wanted):  # in use, or removed by a neighbour
+                known.difference_update(key for key in wanted if key not in self._locked)
         if looked is not None:
             self._seen = {(room, name): doc for room, name, doc in looked.fetchall()}
         ((now,),) = clock.fetchall()
         self.now = int(now) if self._test_now is None else self._test_now
         return self.now
+
+    def _remember(self) -> None:
+        known = self._known
+        if known is None:
+            return
+        known.update(self._locked)
+        known.difference_update(key for key in self._written if self._locked[key] is None)
+        if len(known) > KNOWN:
+            known.clear()
 
     def _carry_out(self, op: Op[Any], now: Micros) -> Any:
         try:
@@ -249,18 +276,19 @@ class Batch:
         gone = [key for key in self._written if self._locked[key] is None]
         session.check()  # what was not sent cannot have an unknown outcome
         self.committing = True
-        if kept:
-            session.execute(WRITE, (*_columns(kept), space))
-        if gone:
-            session.execute(DELETE, (*_columns(gone), space))
-        if self._tags:
-            session.execute(TAG, (space, *_columns(self._tags)))
-        for op in self._untags:
-            names = Bytes([name.encode() for name in op.names])
-            session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
-        self._committed = session.execute(b"COMMIT")
-        if self._published:
-            notify(session, self._published)
+        with session.together(self._pipeline):
+            if kept:
+                session.execute(WRITE, (*_columns(kept), space))
+            if gone:
+                session.execute(DELETE, (*_columns(gone), space))
+            if self._tags:
+                session.execute(TAG, (space, *_columns(self._tags)))
+            for op in self._untags:
+                names = Bytes([name.encode() for name in op.names])
+                session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
+            self._committed = session.execute(b"COMMIT")
+            if self._published:
+                notify(session, self._published)
 
 
 def _order(placed: tuple[int, Op[Any]]) -> str:

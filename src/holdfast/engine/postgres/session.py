@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import errors as pg
@@ -64,8 +66,31 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
     #: When (on the steady clock) what is under way must have ended.
     until = float("inf")
+    _gathering = False
+
+    @contextmanager
+    def together(self, pipeline: psycopg.Pipeline) -> Generator[None, None, None]:
+        """What is executed inside leaves later, in one write. A server that has half of a pipeline waits for the rest
+        without an end, rows locked, and a process may be stopped between any two writes.
+        """
+        self._gathering = True
+        try:
+            yield
+        finally:
+            self._gathering = False
+        queue = pipeline.command_queue
+        commands = list(queue)
+        queue.clear()
+        queue.append(lambda: _all(commands))
+
+    def begin(self) -> None:
+        self.execute(b"BEGIN")
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        if self._gathering:
+            next(gen)  # as far as the command is queued; the next step would send it
+            gen.close()
+            return cast("T", None)
         left = self.check_time()
         if left != float("inf"):
             timeout = left if timeout is None else min(timeout, left)
@@ -90,10 +115,15 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         return left
 
 
+def _all(commands: list[Callable[[], None]]) -> None:
+    for command in commands:
+        command()
+
+
 def connect(address: Address, name: str) -> Session:
     """Reach the server and set the session's own limits. Raises errors of our tree."""
     ours = " ".join(f"-c {setting}={value}" for setting, value in SETTINGS.items())
-    given = address.parameters
+    given = address.current()
     # libpq knows whole seconds, and not fewer than two.
     parameters: dict[str, Any] = {"connect_timeout": max(2, round(address.timeout)), **given}
     parameters["application_name"] = given.get("application_name", name)

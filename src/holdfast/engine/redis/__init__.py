@@ -8,11 +8,12 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from holdfast.engine.base import UNREADABLE, Apply, Micros, Op, Ping, only, steady
 from holdfast.engine.redis import keys
-from holdfast.engine.redis.address import Address
+from holdfast.engine.redis.address import Address, Place
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import AFTER_YOU, STALE, Hello, Refusal, refused
@@ -56,7 +57,7 @@ class RedisEngine:
         self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
         self._links_lock = threading.Lock()
         self._ears = ThreadEars(self._thread_link)
-        self._witness = RedisWitness(namespace, self._second_link)
+        self._witness = RedisWitness(namespace, self.second_link)
         #: Known from the first connection on.
         self._resp3 = False
         self._closed = False
@@ -207,11 +208,15 @@ class RedisEngine:
     def witness(self) -> RedisWitness | None:
         return self._witness
 
-    def _second_link(self) -> BlockingLink:
+    def second_link(self, place: Place | None) -> BlockingLink:
         """Apart from the thread's own link: what waits for replicas must hold up nothing else."""
         if self._closed:
             raise Closed("this engine is closed")
-        link = self.dial_blocking(self.client_name)
+        if place is None:
+            link = self.dial_blocking(self.client_name)
+        else:
+            address = replace(self.address, host=place.host, port=place.port)
+            link = BlockingLink(address, self.client_name, self.tls)
         self._keep(link)
         return link
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from holdfast.engine.redis.credentials import Credentials
 from holdfast.errors import ConfigError
 
 #: Whether a scheme means TLS.
 SCHEMES = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
+#: The same on a Unix socket; the last as redis-py writes it.
+SOCKETS = ("redis+unix", "valkey+unix", "unix")
 PORT = 6379
 LONGEST_TIMEOUT = 3600.0
 OPTIONS = {"timeout", "connect_timeout", "db"}
@@ -45,8 +48,14 @@ class Address:
     cert: str = ""
     key: str = ""
     check_hostname: bool = True
+    #: A Unix socket on this host, instead of host and port.
+    path: str = ""
+    #: Who is asked for username and password at each connection, instead of the two above.
+    credentials: Credentials | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
+        if self.path:
+            return f"redis+unix://{quote(self.path)}?db={self.db}"
         return f"redis{'s' if self.tls else ''}://{Place(self.host, self.port)}/{self.db}"
 
 
@@ -144,6 +153,8 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
 def parse(url: str) -> Address:
     """`redis://[user:password@]host[:port][/db][?timeout=5&connect_timeout=2]`."""
     found = split(url)
+    if found.scheme in SOCKETS:
+        return _socket(found, url)
     if found.scheme not in SCHEMES:
         raise ConfigError(f"unknown Redis scheme {found.scheme!r}; one of {', '.join(SCHEMES)}")
     if len(found.places) > 1:
@@ -151,3 +162,14 @@ def parse(url: str) -> Address:
             f"{found.safe} names several servers: write {found.scheme}+sentinel:// or {found.scheme}+cluster://"
         )
     return build(found, db="/".join(found.path), tls=SCHEMES[found.scheme])
+
+
+def _socket(found: Url, url: str) -> Address:
+    """`redis+unix://[user:password@]/path/to/socket[?db=0]`."""
+    hosts = urlsplit(url).netloc.rpartition("@")[2]
+    if hosts or not found.path:
+        raise ConfigError(
+            f"{found.scheme}: a socket is an absolute path, as in {found.scheme}:///run/redis/redis.sock?db=0"
+        )
+    path = "/" + "/".join(found.path)
+    return replace(build(found._replace(safe=f"{found.scheme}://{quote(path)}"), db="", tls=False), path=path)

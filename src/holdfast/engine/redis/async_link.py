@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
+from holdfast.engine.redis.credentials import Credentials
 from holdfast.engine.redis.link import AFTER_YOU, ASKING, Hello, Refusal, SignIn, is_push, new_reader, sign_in, why_not
 from holdfast.engine.redis.tls import refusal as tls_refusal
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
@@ -25,6 +26,8 @@ LAST_LOOK = 0.05
 BURST = 16
 #: How often a link that is to be closed is looked at.
 RETIRE = 0.1
+#: How long a server that hung up on us is listened to, to learn why.
+LAST_WORDS = 1.0
 
 
 class AsyncLink(asyncio.Protocol):
@@ -37,6 +40,8 @@ class AsyncLink(asyncio.Protocol):
         self.told: Any = None
         #: What ended the connection, where that is known.
         self.why: Exception | None = None
+        #: Whether the server ever said a word.
+        self.heard = False
         self.connected_at = 0.0
         self._loop = loop
         self._reader = new_reader()
@@ -64,12 +69,18 @@ class AsyncLink(asyncio.Protocol):
         link = cls(address, loop)
         try:
             async with asyncio.timeout(address.connect_timeout):
-                await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+                if address.path:
+                    await loop.create_unix_connection(lambda: link, address.path)
+                else:
+                    await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
                 started = steady()
                 talk = talk or sign_in(address, client_name)
                 batch = next(talk)
                 while True:
-                    replies = await asyncio.gather(*[link.send(command) for command in batch])
+                    if isinstance(batch, Credentials):
+                        replies: Any = await batch.fetch_async()
+                    else:
+                        replies = await asyncio.gather(*[link.send(command) for command in batch])
                     try:
                         batch = talk.send(replies)
                     except StopIteration as done:
@@ -79,7 +90,10 @@ class AsyncLink(asyncio.Protocol):
                 link.connected_at = (started + steady()) / 2
         except BaseException as error:
             link.abort()
-            if refusal := tls_refusal(link.why or error, address):
+            why: BaseException = link.why or error
+            if tls is not None and not link.heard and isinstance(why, (ConnectionError, OutcomeUnknown)):
+                why = await _last_words(address, tls, loop) or why
+            if refusal := tls_refusal(why, address):
                 raise refusal from error
             if isinstance(error, (OSError, TimeoutError, OutcomeUnknown)):
                 raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error
@@ -185,6 +199,11 @@ class AsyncLink(asyncio.Protocol):
     def close(self) -> None:
         self.abort()
 
+    def interrupt(self) -> None:
+        """Give it up from another thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self.abort)
+
     def abort(self) -> None:
         """Give the connection up. Everything under way ends in OutcomeUnknown. Safe twice."""
         if self._transport is not None:
@@ -206,6 +225,7 @@ class AsyncLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, pending = self._reader, self._pending
+        self.heard = True
         self._progress = self._loop.time()
         self._suspect = False
         try:
@@ -250,3 +270,20 @@ class AsyncLink(asyncio.Protocol):
                 future.set_exception(EngineUnavailable(f"the connection to {self.address} was lost"))
         self._overflow.clear()
         self._out.clear()
+
+
+async def _last_words(address: Address, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> BaseException | None:
+    """Why a server hangs up after the handshake. It says so (that it wants a certificate, say) and resets the
+    connection; whoever writes at that moment meets the reset first, and the loop drops what was not yet read. So
+    reach it once more, and only listen.
+    """
+    link = AsyncLink(address, loop)
+    try:
+        async with asyncio.timeout(LAST_WORDS):
+            await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+            await link.closed
+    except (OSError, TimeoutError) as error:
+        return error if isinstance(error, ssl.SSLError) else None
+    finally:
+        link.abort()
+    return link.why

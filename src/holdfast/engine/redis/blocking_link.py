@@ -13,6 +13,7 @@ import hiredis
 
 from holdfast.engine.base import steady
 from holdfast.engine.redis.address import Address
+from holdfast.engine.redis.credentials import Credentials
 from holdfast.engine.redis.link import Hello, Refusal, SignIn, is_push, new_reader, pack, refused, sign_in, why_not
 from holdfast.engine.redis.tls import refusal as tls_refusal
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
@@ -45,16 +46,14 @@ class BlockingLink:
         #: What the sign-in, or what was said instead of it, came to.
         self.told: Any = None
         try:
-            sock = socket.create_connection((address.host, address.port), timeout=patience)
-            self._sock = sock
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sock = sock = self._reach(address, patience)
             if tls is not None:
                 self._sock = sock = tls.wrap_socket(sock, server_hostname=address.host)
             started = steady()
             talk = talk or sign_in(address, client_name)
             batch = next(talk)
             while True:
-                replies = self.call_many(batch, patience)
+                replies: Any = batch.fetch() if isinstance(batch, Credentials) else self.call_many(batch, patience)
                 try:
                     batch = talk.send(replies)
                 except StopIteration as done:
@@ -65,11 +64,29 @@ class BlockingLink:
             self.ready = True
         except BaseException as error:
             self.close()
-            if refusal := tls_refusal(error.__cause__ or error, address):
+            # What a credential provider stumbled over is not the server's.
+            if refusal := tls_refusal(error.__cause__ if isinstance(error, OutcomeUnknown) else error, address):
                 raise refusal from error
             if isinstance(error, (OSError, OutcomeUnknown)):
                 raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error
             raise
+
+    @staticmethod
+    def _reach(address: Address, patience: float) -> socket.socket:
+        if address.path:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        else:
+            sock = socket.create_connection((address.host, address.port), timeout=patience)
+        try:
+            if address.path:
+                sock.settimeout(patience)
+                sock.connect(address.path)
+            else:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            sock.close()
+            raise
+        return sock
 
     @property
     def hello(self) -> Hello | None:
@@ -227,6 +244,14 @@ class BlockingLink:
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
+
+    def interrupt(self) -> None:
+        """Give it up from another thread: whoever reads here wakes up, and its own thread closes it."""
+        self.ready = False
+        sock = self._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def shutdown(self) -> None:
         """Close from another thread: whoever reads here wakes up."""

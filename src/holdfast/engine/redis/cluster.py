@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -15,6 +16,7 @@ from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.cluster_errands import Errands
 from holdfast.engine.redis.cluster_nodes import Nodes
+from holdfast.engine.redis.cluster_witness import ClusterWitness
 from holdfast.engine.redis.link import AFTER_YOU, Hello, Refusal, refused
 from holdfast.engine.redis.slots import HEALS, HOPS, PAUSE, SlotMap, redirect, slot_of
 from holdfast.engine.redis.talks import Talk
@@ -33,12 +35,16 @@ class ClusterEngine(RedisEngine):
         *,
         namespace: str = "holdfast",
         client_name: str = "holdfast",
+        tls: ssl.SSLContext | None = None,
         clock: Callable[[], Micros] | None = None,
     ) -> None:
-        super().__init__(seeds.address, namespace=namespace, client_name=client_name, clock=clock)
+        super().__init__(seeds.address, namespace=namespace, client_name=client_name, tls=tls, clock=clock)
         self.seeds = seeds
         self.talks = self._talks
         self.map = SlotMap()
+        self._witness = ClusterWitness(self)
+        #: Who is told what any node may be told.
+        self._anyone: Place | None = None
         self._forget_links()
 
     def _forget_links(self) -> None:
@@ -86,7 +92,7 @@ class ClusterEngine(RedisEngine):
         place, asking, hops, until = only_at, False, 0, 0.0
         while True:
             try:
-                target = place or (self.map.serving(slot) if slot is not None else self._anyone())
+                target = place or (self.map.serving(slot) if slot is not None else self.anyone())
                 if target is None:
                     target = await self._locate(slot)
                 link = self._nodes.links.get(target)
@@ -100,6 +106,8 @@ class ClusterEngine(RedisEngine):
                 if only_at is not None:
                     raise
                 place, asking = None, False
+                if slot is None:
+                    self.not_that_one()
                 until = await self._heal(error, until)
                 continue
             if type(reply) is not Refusal:
@@ -122,12 +130,16 @@ class ClusterEngine(RedisEngine):
             return EngineUnavailable(f"{self.seeds}: slot {slot} is not served: {link.address} says {refusal}")
         return refused(refusal, link.address)
 
-    def _anyone(self) -> Place | None:
-        """A master to whom we have a line, else any."""
-        for place, link in self._nodes.links.items():
-            if link.ready and place in self.map.masters:
-                return place
-        return random.choice(self.map.masters) if self.map.masters else None
+    def anyone(self) -> Place | None:
+        """A master, and always the same: messages that one process sends through two nodes may overtake each other."""
+        if self._anyone not in self.map.masters:
+            self._anyone = random.choice(self.map.masters) if self.map.masters else None
+        return self._anyone
+
+    def not_that_one(self) -> None:
+        """It does not answer: another is asked until the map is right again."""
+        others = [place for place in self.map.masters if place != self._anyone]
+        self._anyone = random.choice(others) if others else None
 
     async def _locate(self, slot: int | None) -> Place:
         await self._nodes.remap()
@@ -135,7 +147,7 @@ class ClusterEngine(RedisEngine):
 
     def located(self, slot: int | None) -> Place:
         """Where a fresh map says that a slot is."""
-        place = self.map.serving(slot) if slot is not None else random.choice(self.map.masters)
+        place = self.map.serving(slot) if slot is not None else self.anyone()
         if place is None:
             raise EngineUnavailable(f"{self.seeds}: no node serves slot {slot}; see CLUSTER SLOTS")
         return place
@@ -234,9 +246,6 @@ class ClusterEngine(RedisEngine):
         """The hub hears for threads: a thread's own line to one node would not notice when that node falls silent
         while the thread only talks to others.
         """
-
-    def witness(self) -> None:
-        """Nobody: a second link would have to follow its name from node to node."""
 
     # ── for the hub: every node hears what is published on any ──
 

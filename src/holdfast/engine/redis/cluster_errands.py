@@ -205,6 +205,8 @@ class Errands:
             self._fail([errand], error)
         for errand in again:
             errand.to, errand.asking = None, False
+        if any(errand.slot is None for errand in again):
+            self._engine.not_that_one()
         return again
 
     def _may_wait(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import hiredis
 
 from holdfast.engine.redis.address import Address
+from holdfast.engine.redis.credentials import Credentials
 from holdfast.errors import CorruptRecord, EngineError, EngineRefused, EngineUnavailable
 
 #: The oldest servers that have everything the scripts use.
@@ -72,13 +73,21 @@ class Hello:
     resp3: bool = False
 
 
-#: Yields batches of commands, is sent their replies, returns what they came to or raises.
-SignIn = Generator[list[bytes], list[Any], Any]
+#: Yields batches of commands and is sent their replies, or asks for credentials; returns what it came to or raises.
+SignIn = Generator[list[bytes] | Credentials, Any, Any]
 
 
-def sign_in(address: Address, client_name: str) -> Generator[list[bytes], list[Any], Hello]:
+def auth_of(address: Address) -> Generator[Credentials, tuple[str, str], tuple[str, ...]]:
+    """AUTH with its arguments; nothing where nobody signs in."""
+    username, password = address.username, address.password
+    if address.credentials is not None:
+        username, password = yield address.credentials
+    return ("AUTH", username or "default", password) if username or password else ()
+
+
+def sign_in(address: Address, client_name: str) -> Generator[list[bytes] | Credentials, Any, Hello]:
     """What opens every connection that is to carry commands."""
-    auth = ("AUTH", address.username or "default", address.password) if address.password else ()
+    auth = yield from auth_of(address)
     first = [pack("HELLO", "3", *auth, "SETNAME", client_name)]
     (hello,) = yield first
     if isinstance(hello, Refusal) and hello.code in ("ERR", "NOPROTO", "NOPERM"):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, cast
 
 from holdfast.engine.base import Micros, steady
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.address import Address, Place
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import Hello, Refusal, SignIn, pack, refused, sign_in
+from holdfast.engine.redis.credentials import Credentials
+from holdfast.engine.redis.link import Hello, Refusal, SignIn, auth_of, pack, refused, sign_in
+from holdfast.engine.redis.sentinel_watch import SentinelWatch
+from holdfast.engine.redis.tls import context
 from holdfast.engine.redis.topology import Seeds
 from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
 
@@ -21,12 +26,19 @@ from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
 PAUSE = 0.1
 
 
+class Named(NamedTuple):
+    """The master in a Sentinel's eyes. The epoch grows with each failover; None: not for us to know."""
+
+    place: Place
+    epoch: int | None
+
+
 class Visit(NamedTuple):
-    """A server to connect to, and what to say there. `last`: that is the connection we came for."""
+    """A server to connect to, and what to say there. `named`: that is the connection we came for."""
 
     address: Address
     talk: SignIn
-    last: bool
+    named: Named | None = None
 
 
 #: Yields visits, is sent what each came to or thrown what went wrong. Raises when all was in vain.
@@ -42,12 +54,21 @@ class SentinelEngine(RedisEngine):
         *,
         namespace: str = "holdfast",
         client_name: str = "holdfast",
+        tls: ssl.SSLContext | None = None,
+        sentinel_tls: ssl.SSLContext | None = None,
         clock: Callable[[], Micros] | None = None,
     ) -> None:
-        super().__init__(seeds.address, namespace=namespace, client_name=client_name, clock=clock)
-        self._seeds = seeds
+        super().__init__(seeds.address, namespace=namespace, client_name=client_name, tls=tls, clock=clock)
+        self.seeds = seeds
+        same = seeds.sentinels.tls == seeds.address.tls
+        self.sentinel_tls = sentinel_tls or (self.tls if same else context(seeds.sentinels))
         #: The Sentinel that answered last comes first.
-        self._sentinels = list(seeds.places)
+        self.sentinels = list(seeds.places)
+        #: Of the last failover that we have heard of. A Sentinel that knows an earlier one only is not believed.
+        self._epoch = 0
+        self._watch = SentinelWatch(self)
+        #: All connections to masters, the hub's too: those to a master that was replaced are given up.
+        self._dialled: weakref.WeakSet[AsyncLink | BlockingLink] = weakref.WeakSet()
         #: Before the first master was found, waiting would only hide a mistake in the URL.
         self._met = False
 
@@ -56,13 +77,13 @@ class SentinelEngine(RedisEngine):
         visit = next(hunt)
         while True:
             try:
-                link = await AsyncLink.connect(visit.address, client_name, self.tls, visit.talk)
+                link = await AsyncLink.connect(visit.address, client_name, self._trust(visit), visit.talk)
+                if visit.named is not None:
+                    self._arrived(link, visit.named)
+                    return link
             except EngineError as error:
                 visit = hunt.throw(error)
                 continue
-            if visit.last:
-                self._met = True
-                return link
             link.abort()
             visit = hunt.send(link.told)
 
@@ -71,15 +92,53 @@ class SentinelEngine(RedisEngine):
         visit = next(hunt)
         while True:
             try:
-                link = BlockingLink(visit.address, client_name, self.tls, patience, visit.talk)
+                link = BlockingLink(visit.address, client_name, self._trust(visit), patience, visit.talk)
+                if visit.named is not None:
+                    self._arrived(link, visit.named)
+                    return link
             except EngineError as error:
                 visit = hunt.throw(error)
                 continue
-            if visit.last:
-                self._met = True
-                return link
             link.close()
             visit = hunt.send(link.told)
+
+    def _trust(self, visit: Visit) -> ssl.SSLContext | None:
+        return self.sentinel_tls if visit.named is None else self.tls
+
+    def _arrived(self, link: AsyncLink | BlockingLink, named: Named) -> None:
+        """Raises EngineUnavailable when another was named while we were on our way. Remembered first, looked at
+        second; `told_of_master` does it the other way round, so one of the two sees the other.
+        """
+        with self._links_lock:
+            self._dialled.add(link)
+            if not self._watch.running and not self._closed:
+                self._watch.start()
+        if self._behind(named):
+            link.close()
+            raise EngineUnavailable(f"{link.address} is not the master any more")
+        self._met = True
+
+    def _behind(self, named: Named) -> bool:
+        return named.epoch is not None and named.epoch < self._epoch
+
+    def call_sentinel(self, sentinel: Place, client_name: str, patience: float | None = None) -> BlockingLink:
+        """A connection to a Sentinel, which has told who the master is."""
+        address = self.seeds.sentinel(sentinel)
+        return BlockingLink(address, client_name, self.sentinel_tls, patience, _where(address, self.seeds.service))
+
+    def told_of_master(self, sentinel: Place, named: Named) -> None:
+        """From the watch: leave every other server, whether or not it still answers."""
+        if self._behind(named):
+            return
+        self._epoch = max(self._epoch, named.epoch or 0)
+        self._believe(sentinel)
+        with self._links_lock:
+            left = [link for link in self._dialled if Place(link.address.host, link.address.port) != named.place]
+        for link in left:
+            link.interrupt()
+
+    def _believe(self, sentinel: Place) -> None:
+        self.sentinels = [sentinel, *(other for other in self.sentinels if other != sentinel)]
 
     def _refused(self, refusal: Refusal, link: AsyncLink | BlockingLink) -> EngineError:
         if refusal.code == "NOREPLICAS":  # they may have left for a new master
@@ -87,7 +146,7 @@ class SentinelEngine(RedisEngine):
         return super()._refused(refusal, link)
 
     async def _reach(self) -> AsyncLink:
-        until = steady() + self._seeds.failover if self._met else 0.0
+        until = steady() + self.seeds.failover if self._met else 0.0
         while True:
             try:
                 return await super()._reach()
@@ -98,7 +157,7 @@ class SentinelEngine(RedisEngine):
 
     def _reach_blocking(self, timeout: float | None) -> BlockingLink:
         # Who brings a time-out of its own comes again by itself, and has other things to do meanwhile.
-        until = steady() + self._seeds.failover if self._met and timeout is None else 0.0
+        until = steady() + self.seeds.failover if self._met and timeout is None else 0.0
         while True:
             try:
                 return super()._reach_blocking(timeout)
@@ -107,46 +166,95 @@ class SentinelEngine(RedisEngine):
                     raise
             time.sleep(random.uniform(PAUSE / 2, PAUSE))
 
+    async def close(self) -> None:
+        self._closed = True
+        try:
+            await asyncio.to_thread(self._watch.stop)
+        except RuntimeError:  # the interpreter ends: no more threads
+            self._watch.stop()
+        await super().close()
+
+    def close_blocking(self) -> None:
+        self._closed = True
+        self._watch.stop()
+        super().close_blocking()
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._watch.after_fork()
+        self._dialled = weakref.WeakSet()
+
     def _hunt(self, client_name: str) -> Hunt:
         """From Sentinel to Sentinel, and to whatever master each names, until one is a master indeed."""
-        seeds = self._seeds
+        seeds = self.seeds
         troubles: list[EngineError] = []
         tried: set[Place] = set()
-        for sentinel in self._sentinels:
+        behind: list[Named] = []
+        for sentinel in self.sentinels:
             address = seeds.sentinel(sentinel)
             try:
-                place = yield Visit(address, _where(address, seeds.service), last=False)
-                if place in tried:
+                named: Named = yield Visit(address, _where(address, seeds.service))
+                if self._behind(named):
+                    behind.append(named)
+                    raise EngineUnavailable(f"the Sentinel at {sentinel} does not know of the last failover")
+                if named.place in tried:
                     continue
-                tried.add(place)
-                self._sentinels = [sentinel, *(other for other in self._sentinels if other != sentinel)]
-                master = seeds.at(place)
-                yield Visit(master, _as_master(master, client_name), last=True)
+                tried.add(named.place)
+                self._epoch = max(self._epoch, named.epoch or 0)
+                self._believe(sentinel)
+                master = seeds.at(named.place)
+                yield Visit(master, _as_master(master, client_name), named)
             except EngineError as error:
                 troubles.append(error)
+        if len(behind) > len(self.sentinels) // 2:
+            # Most of them count from the beginning again: whoever runs them has set them up anew.
+            self._epoch = max(named.epoch or 0 for named in behind)
         kind = EngineRefused if all(isinstance(error, EngineRefused) for error in troubles) else EngineUnavailable
         raise kind(f"{seeds}: no master found: {'; '.join(dict.fromkeys(map(str, troubles)))}")
 
 
-def _where(address: Address, service: str) -> SignIn:
-    """Ask a Sentinel where the master is. A Sentinel is no Redis: it has no TIME and needs no name of ours."""
-    auth = [pack("AUTH", address.username or "default", address.password)] if address.password else []
-    replies = yield [*auth, pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)]
-    for reply in replies:
+def ask_sentinel(address: Address, *commands: Sequence[str]) -> Generator[list[bytes] | Credentials, Any, list[Any]]:
+    """Sign in at a Sentinel and ask. A Sentinel is no Redis: it has no TIME and needs no name of ours."""
+    words = yield from auth_of(address)
+    auth = [pack(*words)] if words else []
+    replies: list[Any] = yield [*auth, *(pack(*command) for command in commands)]
+    for reply in replies[: len(auth) + 1]:  # who may ask the first thing has signed in
+        if isinstance(reply, Refusal) and reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
+            raise EngineRefused(
+                f"the Sentinel at {Place(address.host, address.port)} refused the sign-in; "
+                "add ?sentinel_password=… and, for an ACL user, sentinel_username=…"
+            )
+    for reply in replies[: len(auth)]:
         if isinstance(reply, Refusal):
-            if reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
-                raise EngineRefused(
-                    f"the Sentinel at {Place(address.host, address.port)} refused the sign-in; "
-                    "add ?sentinel_password=… and, for an ACL user, sentinel_username=…"
-                )
             raise refused(reply, address)
-    match replies[-1]:
+    return replies[len(auth) :]
+
+
+def _where(address: Address, service: str) -> SignIn:
+    """Ask a Sentinel where the master is, and since which failover."""
+    place, known = yield from ask_sentinel(
+        address, ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service], ["SENTINEL", "MASTER", service]
+    )
+    match place:
+        case Refusal():
+            raise refused(place, address)
         case None:
             raise EngineRefused(f"the Sentinel at {Place(address.host, address.port)} knows no master {service!r}")
         case [bytes() as host, bytes() as port] if port.isdigit():
-            return Place(host.decode(), int(port))
+            return Named(Place(host.decode(), int(port)), _epoch(known))
         case _:
             raise EngineRefused(f"{Place(address.host, address.port)} does not answer as a Sentinel does")
+
+
+def fields_of(flat: list[bytes]) -> dict[str, str]:
+    """What a Sentinel says of a server: names and values in turn."""
+    words = [word.decode(errors="replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def _epoch(known: Any) -> int | None:
+    found = fields_of(cast("list[bytes]", known)).get("config-epoch", "") if isinstance(known, list) else ""
+    return int(found) if found.isdigit() else None
 
 
 def _as_master(address: Address, client_name: str) -> SignIn:

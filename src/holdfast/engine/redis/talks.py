@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -114,7 +115,9 @@ class Talks:
         while True:
             reply = yield pack("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
             cursor, page = _good(reply)
-            found.update(keys.name_of(self._namespace, op.room.name, key.decode()) for key in page)
+            for key in page:
+                with contextlib.suppress(UnicodeDecodeError):  # a stranger's: no name of ours is written so
+                    found.add(keys.name_of(self._namespace, op.room.name, key.decode()))
             if int(cursor) == 0:
                 return sorted(found)
 

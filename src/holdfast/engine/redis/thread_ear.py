@@ -64,8 +64,11 @@ class ThreadEar:
         if self._set:
             return True
         link = self._link
+        if link is not None and not link.ready:  # given up by another thread since we listened
+            self._deaf()
+            return True
         poll = self._poll
-        if poll is None or link is None or not link.ready:
+        if poll is None:
             poll = self._register(link)
         ready = poll.poll(None if timeout is None else timeout * 1000 + 0.5)
         for fd, _ in ready:
@@ -73,17 +76,24 @@ class ThreadEar:
                 os.eventfd_read(fd)
             elif link is not None:
                 link.take_pushes()
-                if not link.ready:  # deaf now: look at once, and listen again on the next connection
-                    for on_hint in list(self._on_hint.values()):
-                        on_hint(None)
+                if not link.ready:
+                    self._deaf()
         return bool(ready)
+
+    def _deaf(self) -> None:
+        """Look at once, and listen again on the next connection."""
+        told = list(self._on_hint.values())
+        self._link = self._poll = None
+        self._on_hint.clear()
+        for on_hint in told:
+            on_hint(None)
 
     def _register(self, link: BlockingLink | None) -> select.poll:
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         self._poll = None
-        if link is not None and link.ready:
-            poll.register(link.fileno(), select.POLLIN)
+        if link is not None and (fd := link.fileno()) >= 0:  # of a link that was given up: then it rings at once
+            poll.register(fd, select.POLLIN)
             self._poll = poll
         return poll
 

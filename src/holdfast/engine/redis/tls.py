@@ -22,23 +22,23 @@ def context(address: Address) -> ssl.SSLContext | None:
     try:
         made = ssl.create_default_context(cafile=address.ca or None)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"ca={address.ca}: no certificates can be read there ({_why(error)})") from None
+        raise ConfigError(f"ca={address.ca}: no certificates can be read there ({why(error)})") from None
     made.check_hostname = address.check_hostname
     if address.cert:
         try:
-            made.load_cert_chain(address.cert, address.key or None, password=_locked)
+            made.load_cert_chain(address.cert, address.key or None, password=locked)
         except (OSError, ValueError) as error:
             files = f"cert={address.cert}" + (f" and key={address.key}" if address.key else "")
-            raise ConfigError(f"{files}: not a certificate with its key ({_why(error)})") from None
+            raise ConfigError(f"{files}: not a certificate with its key ({why(error)})") from None
     return made
 
 
-def _locked() -> str:
+def locked() -> str:
     """OpenSSL would ask at the terminal, and a service would hang."""
     raise ValueError("the key has a passphrase; use one without, in a file that only its user can read")
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
     return (isinstance(error, ssl.SSLError) and error.reason) or getattr(error, "strerror", "") or str(error)
 
 

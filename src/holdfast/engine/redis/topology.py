@@ -26,10 +26,9 @@ class Seeds:
     address: Address
     places: tuple[Place, ...]
     failover: float = FAILOVER
-    #: Sentinel only: what the master is called, and how to sign in at the Sentinels themselves.
+    #: Sentinel only: what the master is called, and what holds for the Sentinels themselves.
     service: str = ""
-    username: str = ""
-    password: str = field(default="", repr=False)
+    sentinels: Address = field(default_factory=Address)
 
     def __str__(self) -> str:
         return f"{self.url}/{self.service}" if self.service else self.url
@@ -38,7 +37,7 @@ class Seeds:
         return replace(self.address, host=place.host, port=place.port)
 
     def sentinel(self, place: Place) -> Address:
-        return replace(self.at(place), username=self.username, password=self.password, db=0)
+        return replace(self.sentinels, host=place.host, port=place.port)
 
 
 def parse_sentinel(url: str) -> Seeds:
@@ -47,14 +46,15 @@ def parse_sentinel(url: str) -> Seeds:
     if len(found.path) not in (1, 2):
         raise ConfigError(f"{found.safe}: name the service that the Sentinels watch, as in {found.safe}/mymaster/0")
     service, *db = found.path
+    address = build(found, db="".join(db), tls=_tls(found.scheme), more=SENTINEL_OPTIONS)
+    username, password = (found.options.get(f"sentinel_{name}", "") for name in ("username", "password"))
     return Seeds(
         found.safe,
-        build(found, db="".join(db), tls=_tls(found.scheme), more=SENTINEL_OPTIONS),
+        address,
         found.places,
         seconds(found.options, "failover", FAILOVER),
         service,
-        found.options.get("sentinel_username", ""),
-        found.options.get("sentinel_password", ""),
+        replace(address, username=username, password=password, db=0),
     )
 
 

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.engine.base import Apply
+from holdfast.engine.base import UNREADABLE, Apply
 from holdfast.engine.redis import keys, scripts
+from holdfast.engine.redis.address import Place
 from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import Refusal, pack, refused
+from holdfast.engine.redis.link import ASKING, Refusal, pack, refused
 from holdfast.errors import OutcomeUnknown
+
+
+class Testimony(NamedTuple):
+    """What a server said to the command and to its WAIT, and on which link."""
+
+    link: BlockingLink
+    raw: Any
+    confirmed: Any
 
 
 class RedisWitness:
     """Asks a server how many of its replicas have what it was just told."""
 
-    def __init__(self, namespace: str, dial: Callable[[], BlockingLink]) -> None:
+    def __init__(self, namespace: str, dial: Callable[[Place | None], BlockingLink]) -> None:
+        """`dial` makes a second link: to a place, or (None) to wherever the engine goes."""
         self._namespace = namespace
         self._dial = dial
         self._threads = threading.local()
@@ -29,31 +39,42 @@ class RedisWitness:
         """Carry out a natural command; its reply, and how many replicas have it. Answers when `replicas` of them do
         or the time is over.
         """
-        used: BlockingLink | None = getattr(self._threads, "link", None)
+        return self._judge(op, self._ask(None, op, replicas, within))
+
+    def _ask(self, place: Place | None, op: Apply, replicas: int, within: float, *, asking: bool = False) -> Testimony:
+        links: dict[Place | None, BlockingLink] | None = getattr(self._threads, "links", None)
+        if links is None:
+            links = self._threads.links = {}
+        used = links.get(place)
         if used is not None and used.ready:
             try:
-                return self._ask(used, op, replicas, within)
+                return self._say(used, op, replicas, within, asking)
             except OutcomeUnknown as error:
                 if isinstance(error.__cause__, (TimeoutError, BlockingIOError)):
                     raise  # silence; a new link would hear the same
                 # The server hung up, perhaps because the link was idle for long: a new one tells.
-        link = self._threads.link = self._dial()
-        return self._ask(link, op, replicas, within)
+        link = links[place] = self._dial(place)
+        return self._say(link, op, replicas, within, asking)
 
-    def _ask(self, link: BlockingLink, op: Apply, replicas: int, within: float) -> tuple[Any, int]:
-        room = op.room
-        key = keys.wire_state(self._namespace, room.name, op.name)
-        script = scripts.of_command(room, type(op.command))
-        args = (room.encode(op.command),)
+    def _say(self, link: BlockingLink, op: Apply, replicas: int, within: float, asking: bool) -> Testimony:
+        key = keys.wire_state(self._namespace, op.room.name, op.name)
+        script = scripts.of_command(op.room, type(op.command))
+        args = (op.room.encode(op.command),)
+        before = [ASKING] if asking else []
         # Milliseconds, and never 0, which means: for ever.
         wait = pack("WAIT", replicas, max(1, round(within * 1000)))
         patience = link.address.timeout + within
-        replies = link.call_many([script.pack(key, args), wait], patience)
-        if isinstance(replies[0], Refusal) and replies[0].code == "NOSCRIPT":  # so WAIT had nothing to wait for
-            replies = link.call_many([script.pack(key, args, whole=True), wait], patience)
-        for reply in replies:
+        raw, confirmed = link.call_many([*before, script.pack(key, args), wait], patience)[-2:]
+        if isinstance(raw, Refusal) and raw.code == "NOSCRIPT":  # so WAIT had nothing to wait for
+            raw, confirmed = link.call_many([*before, script.pack(key, args, whole=True), wait], patience)[-2:]
+        return Testimony(link, raw, confirmed)
+
+    def _judge(self, op: Apply, told: Testimony) -> tuple[Any, int]:
+        for reply in (told.raw, told.confirmed):
             if isinstance(reply, Refusal):
-                link.close()  # the next one may reach another server, or find other rights
-                raise refused(reply, link.address)
-        raw, confirmed = replies
-        return room.decode_reply(raw), int(confirmed)
+                told.link.close()  # the next one may reach another server, or find other rights
+                raise refused(reply, told.link.address)
+        try:
+            return op.room.decode_reply(told.raw), int(told.confirmed)
+        except UNREADABLE as error:
+            raise op.room.unreadable(op.name, error) from error

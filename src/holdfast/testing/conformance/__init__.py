@@ -28,8 +28,9 @@ class TestOurRedis(GateSuite, HubSuite, LimitSuite):
 
 `AsyncDriver` plays on the async API (each actor a task), `BlockingDriver` on the blocking API (each actor a thread),
 `ProcessDriver` on both, in three processes. Add `CrashSuite` with a `ProcessDriver` to have processes killed and
-stopped. A driver takes `hub=` as a `Holdfast` does. Every claim plays in a namespace of its own, so nothing of yours is
-touched; on Redis, records of ended claims expire by themselves after a day.
+stopped. A driver takes `hub=` as a `Holdfast` does, and those in one process a client or pool for a URL. Every claim
+plays in a namespace of its own, so nothing of yours is touched; on Redis, records of ended claims expire by themselves
+after a day.
 """
 
 from holdfast.testing.conformance.driver import Driver, Stage, claim

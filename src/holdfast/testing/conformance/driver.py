@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
+from holdfast.engine.owned import Owned
 from holdfast.testing.conformance.actor import Actor
 
 #: No claim takes longer on a working engine.
@@ -33,7 +34,7 @@ class Stage(ABC):
 class Driver(ABC):
     """Where actors live, and on which engine. A context manager; made once, it plays any number of claims."""
 
-    def __init__(self, url: str, *, namespace: str = "conformance", hub: str | None = None) -> None:
+    def __init__(self, url: str | Owned, *, namespace: str = "conformance", hub: str | Owned | None = None) -> None:
         self.url = url
         self.hub = hub
         self._namespace = namespace

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from holdfast import Holdfast, sync
+from holdfast.engine.owned import Owned
 from holdfast.flow import run
 from holdfast.testing.conformance.actor import Actor, Failure
 from holdfast.testing.conformance.driver import Driver, Stage
@@ -95,12 +96,12 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
 class InProcessStage(Stage):
     """Actors take turns on the stage's Holdfasts, so that some share one and some do not."""
 
-    def __init__(self, url: str, namespace: str, hub: str | None = None) -> None:
+    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
         self._url = url
         self._hub = hub
         self._namespace = namespace
         # What lives in memory is seen by its own Holdfast alone.
-        self._most = 1 if url.startswith("memory:") else 2
+        self._most = 1 if isinstance(url, str) and url.startswith("memory:") else 2
         self._cast: list[Any] = []
 
     async def actor(self) -> Actor:
@@ -123,7 +124,7 @@ class InProcessStage(Stage):
 class AsyncStage(InProcessStage):
     """The async API."""
 
-    def __init__(self, url: str, namespace: str, hub: str | None = None) -> None:
+    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
         super().__init__(url, namespace, hub)
         self._holdfasts: list[Holdfast] = []
 
@@ -140,7 +141,7 @@ class AsyncStage(InProcessStage):
 class BlockingStage(InProcessStage):
     """The blocking API."""
 
-    def __init__(self, url: str, namespace: str, hub: str | None = None) -> None:
+    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
         super().__init__(url, namespace, hub)
         self._holdfasts: list[sync.Holdfast] = []
 

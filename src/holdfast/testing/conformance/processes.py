@@ -177,12 +177,14 @@ class ProcessDriver(Driver):
 
     def __init__(self, url: str, *, namespace: str = "conformance", hub: str | None = None) -> None:
         super().__init__(url, namespace=namespace, hub=hub)
+        self._where = (url, hub)
         self._processes: list[Process] = []
 
     def stage(self, namespace: str) -> Stage:
+        url, hub = self._where
         if not self._processes:
-            self._processes = [Process(self.url, api, self.hub) for api in APIS]
-        self._processes = [p if p.alive else Process(self.url, p.api, self.hub) for p in self._processes]
+            self._processes = [Process(url, api, hub) for api in APIS]
+        self._processes = [p if p.alive else Process(url, p.api, hub) for p in self._processes]
         return ProcessStage(self._processes, namespace)
 
     def close(self) -> None:

@@ -42,13 +42,22 @@ class Messages:
 
     @claim
     async def test_nothing_is_heard_before_entering_or_after_leaving(self, stage: Stage) -> None:
+        """A message on its way may still be heard by who enters meanwhile; what follows it tells that it has passed."""
         speaker, other, third = await stage.actors(3)
-        await publish(speaker, "news", "too early")
+        marks = [await listen(actor, "", "marks") for actor in (other, third)]
+
+        async def passed(payload: str) -> None:
+            await publish(speaker, "news", payload)
+            await publish(speaker, "marks", payload)
+            for mark in marks:
+                assert (await mark.hear())["payload"] == payload
+
+        await passed("too early")
         ear = await listen(other, "", "news")
         await publish(speaker, "news", "now")
         assert (await ear.hear())["payload"] == "now"
         await ear.leave()
-        await publish(speaker, "news", "too late")
+        await passed("too late")
         again, peer = await listen(other, "", "news"), await listen(third, "", "news")
         await publish(speaker, "news", "again")
         assert (await again.hear())["payload"] == "again"

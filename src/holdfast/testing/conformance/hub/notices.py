@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.testing.conformance.driver import Stage, claim
 from holdfast.testing.conformance.hub.scenes import announce, listen, publish
+from holdfast.testing.waiting import soon
 
 A_HINT = "550e8400-e29b-41d4-a716-446655440000"
 #: What a stranger may send where notices are expected.
@@ -38,9 +39,9 @@ class Notices:
         single, every = await listen(other, "scheduled", "mail"), await listen(anybody, "scheduled")
         for job_type in ("resize", "unknown", "mail", "a:b:c", "a"):
             await announce(announcer, "scheduled", job_type)
-        assert [(await ear.hear())["type"] for _ in range(2)] == ["resize", "a:b:c"]
+        assert {(await ear.hear())["type"] for _ in range(2)} == {"resize", "a:b:c"}
         assert (await single.hear())["type"] == "mail"
-        assert [(await every.hear())["type"] for _ in range(5)] == ["resize", "unknown", "mail", "a:b:c", "a"]
+        assert {(await every.hear())["type"] for _ in range(5)} == {"resize", "unknown", "mail", "a:b:c", "a"}
         assert await ear.hears_nothing()
 
     @claim
@@ -50,7 +51,7 @@ class Notices:
         ear = await listen(worker, "scheduled", names)
         for name in names:
             await announce(announcer, "scheduled", name)
-        assert [(await ear.hear())["type"] for _ in names] == names
+        assert {(await ear.hear())["type"] for _ in names} == set(names)
 
     @claim
     async def test_a_chains_end_reaches_those_who_wait_for_it(self, stage: Stage) -> None:
@@ -80,5 +81,8 @@ class Notices:
         await announce(announcer, "chain_completed", "c1")
         assert (await ear.hear())["type"] == "resize"
         assert (await chain.hear())["id"] == "c1"
-        counts = await worker.do("hub_counts")
-        assert counts["hub.malformed"] >= len(RUBBISH)
+
+        async def all_counted() -> bool:
+            return bool((await worker.do("hub_counts")).get("hub.malformed", 0) >= len(RUBBISH))
+
+        assert await soon(all_counted)

@@ -1,0 +1,447 @@
+"""A user's own ConnectionPool: really used, given back as it was, never closed, and never a reason to lose a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool, NullConnectionPool
+
+from exercise import exercise_async, exercise_blocking
+from holdfast import ConfigError, EngineError, EngineUnavailable, Holdfast, sync
+from holdfast.engine.base import Ping, steady
+from holdfast.engine.postgres import batch
+from holdfast.engine.postgres.address import Address, parse
+from holdfast.engine.postgres.lender import BlockingLender
+from holdfast.engine.postgres.pooled import PooledEngine
+from holdfast.testing.postgres import PostgresServer
+from holdfast.testing.waiting import eventually
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def pools(holdfast_postgres):
+    """Makes pools, and closes them at the end."""
+    with ExitStack() as stack:
+
+        def make(conninfo=holdfast_postgres.url, *, size=2, **options):
+            options = {"open": True, "timeout": 5, **options}
+            return stack.enter_context(ConnectionPool(conninfo, min_size=size, max_size=size, **options))
+
+        yield make
+
+
+def all_back(pool):
+    stats = pool.get_stats()
+    return stats["pool_available"] == stats["pool_size"] == pool.max_size
+
+
+def settings(connection):
+    names = ("lock_timeout", "idle_in_transaction_session_timeout", "enable_seqscan", "search_path", "application_name")
+    found = {name: connection.execute(f"SHOW {name}", prepare=False).fetchone() for name in names}
+    prepared = "SELECT name, statement FROM pg_prepared_statements ORDER BY name"
+    found["prepared"] = connection.execute(prepared, prepare=False).fetchall()
+    connection.commit()
+    return found
+
+
+def drain_into(stack, pool):
+    """Take everything the pool has."""
+    return [stack.enter_context(pool.connection()) for _ in range(pool.max_size)]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_both_apis_work_through_a_pool_and_leave_it_open(pools, size, namespace):
+    pool = pools(size=size)
+    exercise_blocking(lambda: sync.Holdfast(pool, namespace=namespace))
+    asyncio.run(exercise_async(lambda: Holdfast(engine=pool, namespace=namespace)))
+    assert not pool.closed
+    assert eventually(lambda: all_back(pool))
+    with pool.connection() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_pool_that_keeps_nothing_works_too(holdfast_postgres, namespace):
+    with NullConnectionPool(holdfast_postgres.url, max_size=4, open=True) as pool:
+        exercise_blocking(lambda: sync.Holdfast(pool, namespace=namespace))
+
+
+def test_groups_go_through_the_pool_and_only_hints_do_not(pools, admin, namespace):
+    pool = pools(kwargs={"application_name": namespace})
+    with sync.Holdfast(pool, namespace=namespace) as hf, hf.lock("x"):
+        before = pool.get_stats()["requests_num"]
+        hf.locks.inspect("x")
+        assert pool.get_stats()["requests_num"] == before + 1
+        with hf.hub.listen("news"):
+            names = admin.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", (namespace,)
+            ).fetchone()
+        assert names == (pool.max_size + 1,)  # the hub's own, made from the same arguments
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_connection_comes_back_as_it_was(pools, autocommit, namespace):
+    pool = pools(size=1, kwargs={"row_factory": dict_row, "autocommit": autocommit, "prepare_threshold": 7})
+    with pool.connection() as connection:
+        connection.execute("SET search_path TO elsewhere, public")
+        connection.execute("SET lock_timeout = '7s'")
+        connection.execute("SELECT 41", prepare=True)
+        connection.commit()
+        before = settings(connection)
+        pid = connection.info.backend_pid
+        handlers = connection.pgconn.notice_handler, connection.pgconn.notify_handler
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        for _ in range(12):  # more than it takes to prepare a statement
+            hf.lock("x").acquire(wait=0).release()
+        hf.locks.list("")
+        hf._core.engine._lanes[0].sweep()
+    with pool.connection() as connection:
+        assert connection.info.backend_pid == pid
+        assert settings(connection) == before
+        assert len(before["prepared"]) == 1
+        assert connection.autocommit is autocommit
+        assert connection.prepare_threshold == 7
+        assert connection.pgconn.transaction_status == TransactionStatus.IDLE
+        assert connection.pgconn.pipeline_status == PipelineStatus.OFF
+        assert (connection.pgconn.notice_handler, connection.pgconn.notify_handler) == handlers
+        assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+
+
+def test_a_search_path_that_was_set_on_a_session_does_not_split_the_locks(pools, database, namespace):
+    pool = pools(database.url, size=2)
+    with ExitStack() as stack:
+        one, two = drain_into(stack, pool)
+        one.execute("CREATE SCHEMA tenant")
+        one.commit()
+        two.execute("SET search_path TO tenant")
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        lease = hf.lock("x").acquire(wait=0)
+        for _ in range(4):  # whichever connection comes
+            assert hf.lock("x").try_acquire() is None
+        lease.release()
+    with psycopg.connect(database.url) as connection:
+        found = connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'holdfast_state'").fetchall()
+    assert found == [("public",)]
+
+
+def test_what_a_user_listens_to_is_still_heard(pools, namespace):
+    pool = pools(size=1)
+    heard = []
+    with pool.connection() as connection:
+        connection.add_notify_handler(heard.append)
+        connection.autocommit = True
+        connection.execute("LISTEN theirs")
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        with psycopg.connect(pool.conninfo, autocommit=True) as other:
+            other.execute("NOTIFY theirs, 'hello'")
+        hf.lock("x").acquire(wait=0).release()
+        assert eventually(lambda: hf.locks.inspect("x") and heard)
+    assert heard[0].payload == "hello"
+
+
+def test_a_pool_that_is_exhausted_says_so_in_time(pools, namespace):
+    pool = pools(timeout=0.2, name="web")
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        hf.lock("y").acquire(wait=0).release()
+        with ExitStack() as stack:
+            drain_into(stack, pool)
+            with pytest.raises(
+                EngineUnavailable, match=r"pool 'web' \(max_size=2\) had no connection free within 0.2 s"
+            ):
+                hf.lock("x").acquire(wait=0)
+        hf.lock("x").acquire(wait=0).release()
+    assert eventually(lambda: all_back(pool))
+
+
+def test_a_queue_of_the_pool_that_is_full_says_so(pools, namespace):
+    pool = pools(size=1, timeout=5, max_waiting=1, name="web")
+    with sync.Holdfast(pool, namespace=namespace) as hf, ExitStack() as stack:
+        drain_into(stack, pool)
+        waiter = threading.Thread(target=lambda: pool.putconn(pool.getconn(5)))
+        waiter.start()
+        assert eventually(lambda: pool.get_stats()["requests_waiting"] == 1)
+        with pytest.raises(EngineUnavailable, match=r"'web'.*max_waiting=1"):
+            hf.lock("x").acquire(wait=0)
+        stack.close()
+        waiter.join()
+
+
+def test_a_server_that_is_away_is_not_called_an_exhausted_pool(pools, namespace):
+    pool = pools("postgresql://holdfast:hunter2@127.0.0.1:1/x", timeout=0.5, name="web")
+    with pytest.raises(EngineUnavailable, match=r"'web' \(max_size=2\).*failed to connect \d+ times") as caught:
+        sync.Holdfast(pool, namespace=namespace).lock("x").acquire(wait=0)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_leases_are_renewed_while_the_pool_is_dry(pools, namespace):
+    pool = pools(timeout=0.2)
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        lease = hf.lock("x", ttl=1.5).acquire(wait=0)
+        began = lease.expires_at
+        with ExitStack() as stack:
+            drain_into(stack, pool)
+            assert eventually(lambda: lease.is_lost or (lease.expires_at - began).total_seconds() > 3)  # twice its TTL
+            assert not lease.is_lost
+        assert not lease.release().idempotent
+    assert eventually(lambda: all_back(pool))
+
+
+def test_a_lock_is_given_back_although_its_owner_closed_the_pool_first(pools, holdfast_postgres, namespace):
+    pool = pools(name="web")
+    hf = sync.Holdfast(pool, namespace=namespace)
+    with hf.lock("x", ttl=30):
+        pool.close()
+        with pytest.raises(EngineUnavailable, match="pool 'web' was closed by its owner"):
+            hf.locks.inspect("x")
+    with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as other:
+        other.lock("x").acquire(wait=10).release()
+    hf.close()
+
+
+def test_a_pool_may_be_opened_later(holdfast_postgres, namespace):
+    pool = ConnectionPool(holdfast_postgres.url, min_size=1, open=False, name="web")
+    hf = sync.Holdfast(pool, namespace=namespace)
+    with pytest.raises(EngineUnavailable, match="pool 'web' is not open yet"):
+        hf.lock("x").acquire(wait=0)
+    with pool:
+        hf.lock("x").acquire(wait=0).release()
+        hf.close()
+
+
+def test_a_closed_pool_is_refused(holdfast_postgres):
+    with ConnectionPool(holdfast_postgres.url, min_size=1, open=True, name="web") as pool:
+        pass
+    for kind in (Holdfast, sync.Holdfast):
+        with pytest.raises(ConfigError, match="pool 'web' is closed"):
+            kind(pool)
+
+
+@pytest.mark.chaos
+def test_connections_that_broke_in_the_pool_are_passed_over(pools, admin, namespace):
+    pool = pools(size=6, kwargs={"application_name": namespace})
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        lease = hf.lock("x").acquire(wait=0)
+        pool.wait()
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (namespace,)
+        )
+        hf.engine.apply(Ping())  # more are broken than a group is tried times
+        lease.renew()
+        lease.release()
+    assert eventually(lambda: all_back(pool))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("trouble", [RuntimeError("a bug"), psycopg.OperationalError("an outage")])
+def test_a_connection_in_the_middle_of_something_is_not_given_back_so(pools, namespace, monkeypatch, trouble):
+    pool = pools(size=1)
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        hf.lock("x").acquire(wait=0).release()
+
+        def fail(self):
+            raise trouble
+
+        with monkeypatch.context() as patch:
+            patch.setattr(batch.Batch, "_commit", fail)
+            with pytest.raises(Exception, match=str(trouble)):
+                hf.lock("x").acquire(wait=0)
+        with pool.connection() as connection:
+            assert connection.pgconn.transaction_status == TransactionStatus.IDLE
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        hf.lock("x").acquire(wait=0).release()
+
+
+@pytest.mark.chaos
+def test_a_connection_that_is_known_to_have_broken_is_not_borrowed(pools, admin):
+    pool = pools(size=1)
+    with pool.connection() as connection:
+        pid, socket = connection.info.backend_pid, connection.pgconn.socket
+    admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    end = select.poll()
+    end.register(socket, select.POLLRDHUP)
+    assert end.poll(10_000)  # its last words are here, and nothing will follow
+    lender = BlockingLender(pool)
+    session = lender.borrow(5)
+    assert session.execute("SELECT 1").fetchone() == (1,)
+    lender.give_back(session)
+
+
+def test_whatever_is_open_on_a_connection_is_not_given_back(pools):
+    pool = pools(size=1)
+    lender = BlockingLender(pool)
+    for trouble in ("BEGIN", "pipeline"):
+        session = lender.borrow(5)
+        pid = session.info.backend_pid
+        if trouble == "BEGIN":
+            session.execute("BEGIN")
+        else:
+            session.pgconn.enter_pipeline_mode()
+        lender.give_back(session)
+        with pool.connection() as connection:
+            assert connection.info.backend_pid != pid
+            assert connection.pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def test_a_check_that_leaves_a_transaction_open_does_no_harm(pools, namespace):
+    pool = pools(size=1, check=lambda connection: connection.execute("SELECT 1"))
+    with sync.Holdfast(pool, namespace=namespace) as hf:
+        lease = hf.lock("x").acquire(wait=0)
+        assert hf.lock("x").try_acquire() is None
+        lease.release()
+
+
+def test_parameters_that_change_are_asked_for_each_connection(pools, holdfast_postgres, namespace):
+    asked = []
+
+    def conninfo():
+        asked.append(1)
+        return holdfast_postgres.url
+
+    pool = pools(conninfo, size=1, name="web")
+    pool.wait()
+    hf = sync.Holdfast(pool, namespace=namespace)
+    before = len(asked)
+    with hf, hf.hub.listen("news"):
+        assert len(asked) > before
+    assert str(hf._core.engine) == "the server of pool 'web'"
+
+
+@pytest.mark.parametrize("told", [RuntimeError("hunter2"), "postgresql://u:hunter2@["])
+def test_parameters_that_cannot_be_had_are_an_error_without_their_words(holdfast_postgres, told):
+    def conninfo():
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    pool = ConnectionPool(conninfo, open=False, name="web")
+    with pytest.raises(EngineError, match="conninfo or kwargs of pool 'web'") as caught:
+        sync.Holdfast(pool).engine.connect("hub")
+    assert "hunter2" not in str(caught.value)
+
+
+class Signed(psycopg.Connection):
+    @classmethod
+    def connect(cls, *args, **kwargs):
+        return super().connect(*args, **kwargs)
+
+
+def test_what_cannot_be_taken_over_is_named(holdfast_postgres, pools):
+    pool = ConnectionPool(holdfast_postgres.url, connection_class=Signed, open=False)
+    with pytest.raises(ConfigError, match="connection_class Signed"):
+        sync.Holdfast(pool)
+    pool = ConnectionPool("postgresql://u:hunter2@[", open=False)
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        sync.Holdfast(pool)
+    assert "hunter2" not in str(caught.value)
+    pool = pools("postgresql://u:hunter2@127.0.0.1:1/db", size=1)
+    engine = sync.Holdfast(pool).engine
+    assert isinstance(engine, PooledEngine)
+    assert "hunter2" not in repr(engine.address) + str(engine)
+
+
+def test_other_things_for_postgresql_are_told_the_way(holdfast_postgres):
+    with psycopg.connect(holdfast_postgres.url) as connection, pytest.raises(ConfigError, match="one caller at a time"):
+        sync.Holdfast(connection)
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    engine = sqlalchemy.create_engine(holdfast_postgres.url.replace("postgresql://", "postgresql+psycopg://"))
+    with pytest.raises(ConfigError, match=r"render_as_string"):
+        sync.Holdfast(engine)
+    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with sync.Holdfast(url) as hf:
+        hf.lock("x").acquire(wait=0).release()
+
+
+def test_a_pool_carries_the_hints_of_another_engine(pools, namespace, tmp_path):
+    pool = pools()
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    with (
+        sync.Holdfast(url, namespace=namespace, hub=pool) as one,
+        sync.Holdfast(url, namespace=namespace, hub=pool) as two,
+    ):
+        with one.hub.listen("news") as messages:
+            two.hub.publish("news", "x")
+            message = messages.next(timeout=10)
+        assert message is not None
+        assert message.payload == "x"
+    assert eventually(lambda: all_back(pool))
+
+
+def test_a_pool_that_is_the_engine_is_the_hub_anyway(pools, namespace):
+    pool = pools()
+    with sync.Holdfast(pool, namespace=namespace, hub=pool) as hf:
+        assert hf._core.hub.carrier is hf.engine
+
+
+@pytest.mark.chaos
+def test_a_connection_to_a_server_that_stands_still_is_replaced(namespace):
+    with PostgresServer() as server, ConnectionPool(server.url, min_size=2, open=True, timeout=1) as pool:
+        engine = PooledEngine(
+            Address(parse(server.url).parameters, timeout=1), BlockingLender(pool), namespace=namespace
+        )
+        engine.apply(Ping())
+        server.pause()
+        began = steady()
+        with pytest.raises(EngineError):
+            engine.apply(Ping())
+        assert steady() - began < 4
+        assert pool.get_stats()["pool_available"] == 1  # the other is being replaced
+        server.resume()
+        assert eventually(lambda: all_back(pool))
+        engine.apply(Ping())
+        engine.close_blocking()
+        with ExitStack() as stack:
+            assert [c.execute("SELECT 1").fetchone() for c in drain_into(stack, pool)] == [(1,), (1,)]
+
+
+FORK = """
+import os, sys, warnings
+warnings.simplefilter("error")
+from psycopg_pool import ConnectionPool
+from holdfast.sync import Holdfast
+
+with ConnectionPool(sys.argv[1], min_size=2, open=True) as pool:
+    hf = Holdfast(pool, namespace=sys.argv[2]).open()
+    lease = hf.lock("fork").acquire(wait=0)
+    before = pool.get_stats()["requests_num"]
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            assert lease.is_lost
+            assert hf.lock("fork").try_acquire() is None
+            hf.lock("child").acquire(wait=0).release()
+            assert pool.get_stats()["requests_num"] == before, "the parent's connections are not ours"
+            hf.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    lease.renew()
+    assert not lease.release().idempotent
+    hf.close()
+    with pool.connection() as connection:
+        connection.execute("SELECT 1")
+print("fine")
+"""
+
+
+def test_a_forked_child_leaves_the_pool_to_its_parent(holdfast_postgres, namespace):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, holdfast_postgres.url, namespace],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ,
+    )
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr

@@ -1,0 +1,337 @@
+"""A user's own AsyncConnectionPool: used on its own event loop, from a thread; a blocked loop loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import psycopg
+import pytest
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from exercise import exercise_async, exercise_blocking
+from holdfast import ConfigError, EngineUnavailable, Holdfast, sync
+from holdfast.engine.postgres.lender import AsyncLender, LoopBusy, Request
+from holdfast.engine.postgres.pooled import PooledEngine
+from holdfast.testing.waiting import soon
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def open_pool(holdfast_postgres):
+    """Opens pools: `async with open_pool(size=1) as pool`."""
+
+    @asynccontextmanager
+    async def make(conninfo=holdfast_postgres.url, *, size=2, **options):
+        options = {"timeout": 5, **options}
+        async with AsyncConnectionPool(conninfo, min_size=size, max_size=size, open=False, **options) as pool:
+            yield pool
+
+    return make
+
+
+def all_back(pool):
+    stats = pool.get_stats()
+    return stats["pool_available"] == stats["pool_size"] == pool.max_size
+
+
+async def drain_into(stack, pool):
+    return [await stack.enter_async_context(pool.connection()) for _ in range(pool.max_size)]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_async_api_works_through_a_pool_and_leaves_it_open(open_pool, size, namespace):
+    async def main():
+        async with open_pool(size=size) as pool:
+            await pool.wait()
+            before = pool.get_stats().get("requests_num", 0)
+            await exercise_async(lambda: Holdfast(pool, namespace=namespace))
+            assert pool.get_stats()["requests_num"] > before
+            assert all_back(pool)  # at once: closing waited for it
+            assert not pool.closed
+            async with pool.connection() as connection:
+                assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
+
+    asyncio.run(main())
+
+
+class Slow(AsyncConnectionPool):
+    async def putconn(self, conn):
+        await asyncio.sleep(0.2)
+        await super().putconn(conn)
+
+
+def test_closing_waits_until_everything_is_given_back(holdfast_postgres, namespace):
+    async def main():
+        async with Slow(holdfast_postgres.url, min_size=2, open=False) as pool:
+            async with Holdfast(pool, namespace=namespace) as hf:
+                await hf.locks.inspect("x")
+                assert not all_back(pool)
+            assert all_back(pool)
+
+    asyncio.run(main())
+
+
+def test_the_blocking_api_has_connections_of_its_own(open_pool, namespace):
+    async def main():
+        async with open_pool() as pool:
+            await pool.wait()
+            before = pool.get_stats().get("requests_num", 0)
+            await asyncio.to_thread(exercise_blocking, lambda: sync.Holdfast(pool, namespace=namespace))
+            assert pool.get_stats().get("requests_num", 0) == before
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_connection_comes_back_as_it_was(open_pool, autocommit, namespace):
+    async def settings(connection):
+        names = ("lock_timeout", "idle_in_transaction_session_timeout", "enable_seqscan", "search_path")
+        found = {name: await (await connection.execute(f"SHOW {name}")).fetchone() for name in names}
+        prepared = await connection.execute("SELECT name FROM pg_prepared_statements")
+        found["prepared"] = await prepared.fetchall()
+        await connection.commit()
+        return found
+
+    async def main():
+        async with open_pool(size=1, kwargs={"row_factory": dict_row, "autocommit": autocommit}) as pool:
+            async with pool.connection() as connection:
+                await connection.execute("SET lock_timeout = '7s'")
+                await connection.execute("SELECT 41", prepare=True)
+                await connection.commit()
+                before, pid = await settings(connection), connection.info.backend_pid
+            async with Holdfast(pool, namespace=namespace) as hf:
+                for _ in range(12):
+                    await (await hf.lock("x").acquire(wait=0)).release()
+            async with pool.connection() as connection:
+                assert connection.info.backend_pid == pid
+                assert await settings(connection) == before
+                assert connection.autocommit is autocommit
+                assert connection.pgconn.transaction_status == TransactionStatus.IDLE
+                assert connection.pgconn.pipeline_status == PipelineStatus.OFF
+                assert await (await connection.execute("SELECT 1 AS one")).fetchone() == {"one": 1}
+
+    asyncio.run(main())
+
+
+def test_leases_are_renewed_while_the_loop_is_blocked(open_pool, namespace):
+    async def main():
+        async with open_pool() as pool, Holdfast(pool, namespace=namespace) as hf:
+            lease = await hf.lock("x", ttl=1.5).acquire(wait=0)
+            time.sleep(3)  # noqa: ASYNC251 - the very thing that must do no harm
+            lease.check()
+            assert (await hf.locks.inspect("x")).holders[0].lock_id == lease.id
+            assert not (await lease.release()).idempotent
+
+    asyncio.run(main())
+
+
+def test_leases_are_renewed_while_the_pool_is_dry(open_pool, namespace):
+    async def main():
+        async with open_pool(timeout=0.2) as pool, Holdfast(pool, namespace=namespace) as hf:
+            lease = await hf.lock("x", ttl=1.5).acquire(wait=0)
+            began = lease.expires_at
+
+            async def outlived():
+                return lease.is_lost or (lease.expires_at - began).total_seconds() > 3
+
+            async with AsyncExitStack() as stack:
+                await drain_into(stack, pool)
+                assert await soon(outlived)
+                assert not lease.is_lost
+            assert not (await lease.release()).idempotent
+
+    asyncio.run(main())
+
+
+def test_a_pool_that_is_exhausted_says_so_in_time(open_pool, namespace):
+    async def main():
+        async with open_pool(timeout=0.2, name="web") as pool, Holdfast(pool, namespace=namespace) as hf:
+            async with AsyncExitStack() as stack:
+                await drain_into(stack, pool)
+                with pytest.raises(EngineUnavailable, match=r"pool 'web' \(max_size=2\) had no connection free"):
+                    await hf.lock("x").acquire(wait=0)
+            await (await hf.lock("x").acquire(wait=0)).release()
+            await hf.close()
+            assert all_back(pool)
+
+    asyncio.run(main())
+
+
+def test_whoever_is_cancelled_while_the_pool_is_dry_leaks_nothing(open_pool, namespace):
+    async def main():
+        async with open_pool(timeout=5) as pool, Holdfast(pool, namespace=namespace) as hf:
+            async with AsyncExitStack() as stack:
+                await drain_into(stack, pool)
+                task = asyncio.create_task(hf.lock("x").acquire(wait=10))
+
+                async def waited_for():
+                    return pool.get_stats()["requests_waiting"]
+
+                assert await soon(waited_for)
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+            async def free():
+                return not (await hf.locks.inspect("x")).holders and not (await hf.locks.inspect("x")).queue
+
+            assert await soon(free)
+            await hf.close()
+            assert all_back(pool)
+
+    asyncio.run(main())
+
+
+def test_a_blocking_function_called_on_the_loop_itself_does_not_wait_for_it(open_pool, namespace):
+    async def main():
+        async with open_pool() as pool, Holdfast(pool, namespace=namespace) as hf:
+
+            @hf.locked("report")
+            def report():
+                return "done"
+
+            assert report() == "done"
+            assert await asyncio.to_thread(report) == "done"
+            await hf.close()
+            assert all_back(pool)
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_comes_too_late_goes_back(open_pool):
+    async def main():
+        async with open_pool(size=1) as pool:
+            lender = AsyncLender(pool)
+            lender.loop = asyncio.get_running_loop()
+            async with AsyncExitStack() as stack:
+                await drain_into(stack, pool)
+                request = Request(5)
+                giving = asyncio.create_task(lender._give(request))
+                assert await asyncio.to_thread(request.begun.wait, 5)
+                assert request.withdraw()
+            await giving
+            assert all_back(pool)
+            with pytest.raises(LoopBusy):
+                request.result()
+
+    asyncio.run(main())
+
+
+def test_a_withdrawal_that_comes_too_late_takes_the_connection():
+    request = Request(5)
+    assert request.answer("a connection")
+    assert not request.withdraw()
+    assert request.result() == "a connection"
+
+
+def test_a_pool_that_its_owner_closes_is_an_error_with_a_way_out(open_pool, holdfast_postgres, namespace):
+    async def main():
+        async with open_pool(name="web") as pool:
+            hf = Holdfast(pool, namespace=namespace)
+            async with hf.lock("x", ttl=30):
+                await pool.close()
+                with pytest.raises(EngineUnavailable, match="pool 'web' was closed by its owner"):
+                    await hf.locks.inspect("x")
+            async with Holdfast(holdfast_postgres.url, namespace=namespace) as other:
+                await (await other.lock("x").acquire(wait=10)).release()
+            await hf.close()
+            with pytest.raises(ConfigError, match="pool 'web' is closed"):
+                Holdfast(pool)
+
+    asyncio.run(main())
+
+
+def test_a_pool_may_be_opened_later(holdfast_postgres, namespace):
+    pool = AsyncConnectionPool(holdfast_postgres.url, min_size=1, open=False)
+    hf = Holdfast(pool, namespace=namespace)  # as modules do, before there is a loop
+
+    async def main():
+        async with pool, hf, hf.lock("x"):
+            assert isinstance(hf.engine, PooledEngine)
+
+    asyncio.run(main())
+
+
+def test_parameters_may_come_from_an_async_function(open_pool, holdfast_postgres, namespace):
+    asked = []
+
+    async def conninfo():
+        asked.append(asyncio.get_running_loop())
+        return holdfast_postgres.url
+
+    async def main():
+        async with open_pool(conninfo, size=1) as pool:
+            await pool.wait()
+            with pytest.raises(ConfigError, match="async function"):
+                sync.Holdfast(pool)
+            before = len(asked)
+            async with Holdfast(pool, namespace=namespace) as hf, hf.hub.listen("news") as messages:
+                await hf.hub.publish("news", "x")
+                message = await messages.next(timeout=10)
+                assert message is not None
+            assert len(asked) > before
+            assert set(asked) == {asyncio.get_running_loop()}
+
+    asyncio.run(main())
+
+
+@pytest.mark.chaos
+def test_connections_that_broke_in_the_pool_are_passed_over(open_pool, admin, namespace):
+    async def main():
+        kwargs = {"application_name": namespace}
+        async with open_pool(size=6, kwargs=kwargs) as pool, Holdfast(pool, namespace=namespace) as hf:
+            lease = await hf.lock("x").acquire(wait=0)
+            await pool.wait()
+            ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+            admin.execute(ours, (namespace,))
+            await lease.renew()
+            await lease.release()
+
+    asyncio.run(main())
+
+
+def test_a_pool_carries_the_hints_of_another_engine(open_pool, namespace, tmp_path):
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+
+    async def main():
+        async with (
+            open_pool() as pool,
+            Holdfast(url, namespace=namespace, hub=pool) as one,
+            Holdfast(url, namespace=namespace, hub=pool) as two,
+        ):
+            async with one.hub.listen("news") as messages:
+                await two.hub.publish("news", "x")
+                message = await messages.next(timeout=10)
+            assert message is not None
+            held = await one.lock("x").acquire(wait=0)
+            waiter = asyncio.create_task(two.lock("x").acquire(wait=20))
+
+            async def queued():
+                return (await one.locks.inspect("x")).queue
+
+            assert await soon(queued)
+            await held.release()
+            await (await asyncio.wait_for(waiter, 20)).release()
+            await one.close()
+            await two.close()
+            assert all_back(pool)
+
+    asyncio.run(main())
+
+
+class Signed(psycopg.AsyncConnection):
+    @classmethod
+    async def connect(cls, *args, **kwargs):
+        return await super().connect(*args, **kwargs)
+
+
+def test_what_cannot_be_taken_over_is_named(holdfast_postgres):
+    pool = AsyncConnectionPool(holdfast_postgres.url, connection_class=Signed, open=False)
+    for kind in (Holdfast, sync.Holdfast):
+        with pytest.raises(ConfigError, match="connection_class Signed"):
+            kind(pool)

@@ -1,0 +1,275 @@
+"""`holdfast doctor` looks at every node of a Cluster, and at Sentinels and all that they watch."""
+
+from __future__ import annotations
+
+import pytest
+from placing import slot
+
+from holdfast.doctor import finding
+from holdfast.doctor.examine import examine
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.servers import RedisCluster, RedisSentinel, say
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A busy machine is no finding."""
+    monkeypatch.setattr(finding, "SLOW_TRIP", 60.0)
+
+
+def of(report, topic, level=None):
+    """The findings about one thing."""
+    return [found for found in report.findings if found.topic == topic and level in (None, found.level)]
+
+
+def one(report, topic, level):
+    (found,) = of(report, topic, level)
+    return found
+
+
+def replica_in(cluster):
+    return next(node for node in cluster.nodes if node not in cluster.masters())
+
+
+def hasty(url):
+    return url + ("&" if "?" in url else "?") + "connect_timeout=0.5&timeout=0.5"
+
+
+# ── Cluster ──
+
+
+def test_every_node_of_a_cluster_is_looked_at(quiet_cluster):
+    kept = [say(node, "DBSIZE") for node in quiet_cluster.masters()]
+    report = examine(quiet_cluster.url)
+    assert report.engine == quiet_cluster.url
+    assert one(report, "reach", "ok").what == "all 6 nodes answer"
+    assert "all slots are served, by 3 masters" in one(report, "slots", "ok").what
+    assert {found.what for found in of(report, "replicas")} == {
+        "3 replicas follow their masters",
+        "each of 3 masters has 1 that follows",
+    }
+    for topic in ("version", "protocol", "eviction", "state"):
+        assert "(all 6 nodes)" in one(report, topic, "ok").what
+    for topic in ("scripts", "hints"):
+        assert "(all 3 masters)" in one(report, topic, "ok").what
+    assert {found.topic for found in report.findings if found.level != "ok"} == {"persistence", "min-replicas"}
+    assert [say(node, "DBSIZE") for node in quiet_cluster.masters()] == kept  # it leaves nothing behind
+
+
+def test_a_node_that_differs_is_named_and_the_others_are_not(quiet_cluster):
+    odd = replica_in(quiet_cluster)
+    say(odd, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        report = examine(quiet_cluster.url)
+    finally:
+        say(odd, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert one(report, "eviction", "problem").what == f"127.0.0.1:{odd.port}: maxmemory-policy is allkeys-lru"
+    assert "(5 of 6 nodes)" in one(report, "eviction", "ok").what
+    assert report.verdict == "problem"
+
+
+def test_a_node_that_is_better_than_the_others_is_no_trouble(quiet_cluster):
+    good = quiet_cluster.nodes[0]
+    say(good, "CONFIG", "SET", "appendonly", "yes")
+    try:
+        report = examine(quiet_cluster.url)
+    finally:
+        say(good, "CONFIG", "SET", "appendonly", "no")
+    assert str(good.port) in one(report, "persistence", "ok").what
+    assert "(5 of 6 nodes)" in one(report, "persistence", "warning").what
+
+
+@pytest.mark.parametrize(("kind", "level"), [("replica", "warning"), ("master", "problem")])
+def test_a_node_that_stands_still_is_a_finding_and_the_others_are_looked_at(quiet_cluster, kind, level):
+    node = replica_in(quiet_cluster) if kind == "replica" else quiet_cluster.masters()[0]
+    node.pause()
+    try:
+        report = examine(hasty(quiet_cluster.url))
+    finally:
+        node.resume()
+    assert one(report, "reach", level).what.startswith(f"{kind} 127.0.0.1:{node.port}: ")
+    assert "(all 5 nodes)" in one(report, "version", "ok").what
+    assert of(report, "clocks", "ok")
+
+
+def test_a_master_that_died_and_was_replaced_is_a_warning_and_so_is_the_missing_replica(cluster):
+    dead = cluster.masters()[0]
+    heir = next(
+        node for node in cluster.nodes if node is not dead and str(dead.port).encode() in b"%r" % say(node, "ROLE")
+    )
+    dead.kill()
+    cluster.await_failover(dead)
+    report = examine(cluster.url)
+    assert str(dead.port) in one(report, "reach", "warning").what
+    assert one(report, "replicas", "warning").what == f"master 127.0.0.1:{heir.port} has no replica that follows it"
+    assert of(report, "slots", "ok")
+    assert report.verdict == "warning"
+
+
+def test_slots_that_nobody_serves_are_named():
+    group = RedisCluster(replicas=0)
+    try:
+        started_or_skip(group)
+        dead = group.master_of(0)
+        dead.kill()
+        assert eventually(
+            lambda: all(
+                b"cluster_state:fail" in say(node, "CLUSTER", "INFO") for node in group.masters() if node.running
+            )
+        )
+        report = examine(group.url)
+    finally:
+        group.stop()
+    assert one(report, "slots", "problem").what == "slots 0-5460 are not served"
+    assert "(all 2 nodes)" in one(report, "state", "problem").what
+    assert len(of(report, "replicas", "warning")) == 2
+    assert str(dead.port) in one(report, "reach", "problem").what
+
+
+def test_nodes_whose_clocks_differ_are_named(clocks_apart):
+    report = examine(clocks_apart.url)
+    spread, *named = of(report, "clocks", "problem")
+    assert "the clocks of 3 nodes differ by at most 200." in spread.what
+    past, _, future = (node.port for node in clocks_apart.nodes)
+    said = {found.what for found in named}
+    assert any(f":{past}: " in what and "behind most" in what for what in said)
+    assert any(f":{future}: " in what and "ahead of most" in what for what in said)
+    assert len(said) == 2
+
+
+def test_a_replica_that_lost_its_master_is_named(quiet_cluster):
+    replica = replica_in(quiet_cluster)
+    master = next(node for node in quiet_cluster.nodes if node.port == say(replica, "ROLE")[2])
+    say(replica, "CONFIG", "SET", "masteruser", "nobody", "masterauth", "wrong")
+    say(master, "CLIENT", "KILL", "TYPE", "replica")
+    try:
+        assert eventually(lambda: say(replica, "ROLE")[3] != b"connected")
+        report = examine(quiet_cluster.url)
+    finally:
+        say(replica, "CONFIG", "SET", "masteruser", "", "masterauth", "")
+        quiet_cluster.await_whole()
+    lost = f"127.0.0.1:{replica.port} has lost its master 127.0.0.1:{master.port}"
+    alone = f"master 127.0.0.1:{master.port} has no replica that follows it"
+    assert {found.what for found in of(report, "replicas", "warning")} == {lost, alone}
+
+
+def test_a_slot_that_was_left_half_moved_is_named(quiet_cluster):
+    number = slot("half")
+    source = quiet_cluster.master_of(number)
+    target = next(node for node in quiet_cluster.masters() if node is not source)
+    say(source, "CLUSTER", "SETSLOT", number, "MIGRATING", say(target, "CLUSTER", "MYID"))
+    try:
+        report = examine(quiet_cluster.url)
+    finally:
+        say(source, "CLUSTER", "SETSLOT", number, "STABLE")
+    assert one(report, "slots", "warning").what == f"127.0.0.1:{source.port}: slot {number} is half moved"
+
+
+def test_a_user_who_may_not_see_the_nodes_is_told_and_sees_those_that_serve(quiet_cluster):
+    for node in quiet_cluster.nodes:
+        say(node, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-cluster", "+cluster|slots")
+    try:
+        report = examine(quiet_cluster.url.replace("://", "://clerk:pw@"))
+    finally:
+        for node in quiet_cluster.nodes:
+            say(node, "ACL", "DELUSER", "clerk")
+    assert "+cluster|nodes" in one(report, "nodes", "warning").advice
+    assert one(report, "reach", "ok").what == "all 6 nodes answer"
+    assert one(report, "slots", "ok")
+
+
+def test_a_place_in_the_url_where_nobody_is_any_more_is_a_warning(quiet_cluster):
+    gone = lasting_port()
+    report = examine(quiet_cluster.url.replace("://", f"://127.0.0.1:{gone},"))
+    assert str(gone) in one(report, "reach", "warning").what
+    assert of(report, "slots", "ok")
+
+
+def test_a_cluster_of_which_nothing_is_there_is_a_problem_that_keeps_the_password():
+    ports = lasting_port(), lasting_port()
+    report = examine(f"redis+cluster://user:hunter2@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+    assert [found.level for found in of(report, "reach")] == ["problem", "problem"]
+    assert "hunter2" not in str(report)
+
+
+def test_a_single_server_is_not_taken_for_a_cluster(holdfast_redis):
+    report = examine(f"redis+cluster://127.0.0.1:{holdfast_redis.port}")
+    assert "cluster support disabled" in one(report, "reach", "problem").what
+
+
+# ── Sentinel ──
+
+
+def test_sentinels_and_all_that_they_watch_are_looked_at(quiet_sentinel):
+    report = examine(quiet_sentinel.url)
+    assert one(report, "sentinels", "ok").what == "3 of 3 Sentinels answer"
+    assert "2 Sentinels must agree" in one(report, "quorum", "ok").what
+    assert one(report, "reach", "ok").what == "all 3 nodes answer"
+    assert one(report, "replicas", "ok").what == "2 replicas follow their masters"
+    assert "(all 3 nodes)" in one(report, "version", "ok").what
+    assert one(report, "scripts", "ok")
+    assert {found.topic for found in report.findings if found.level != "ok"} == {"persistence", "min-replicas"}
+
+
+def test_one_named_sentinel_leads_to_the_others_and_is_a_warning(quiet_sentinel):
+    port = quiet_sentinel.sentinels[0].port
+    report = examine(f"redis+sentinel://127.0.0.1:{port}/{quiet_sentinel.service}")
+    assert one(report, "sentinels", "ok").what == "3 of 3 Sentinels answer"
+    assert one(report, "sentinels", "warning").what == "the URL names one Sentinel of 3"
+
+
+def test_a_quorum_that_sentinels_disagree_on_is_a_warning(quiet_sentinel):
+    service, odd = quiet_sentinel.service, quiet_sentinel.sentinels[1]
+    say(odd, "SENTINEL", "SET", service, "quorum", 3)
+    try:
+        report = examine(quiet_sentinel.url)
+    finally:
+        say(odd, "SENTINEL", "SET", service, "quorum", 2)
+    assert f"127.0.0.1:{odd.port} wants 3" in one(report, "quorum", "warning").what
+
+
+def test_a_replica_behind_sentinels_that_stands_still_is_a_warning(quiet_sentinel):
+    replica = next(server for server in quiet_sentinel.servers if server is not quiet_sentinel.master())
+    replica.pause()
+    try:
+        report = examine(hasty(quiet_sentinel.url))
+    finally:
+        replica.resume()
+    assert one(report, "reach", "warning").what.startswith(f"replica 127.0.0.1:{replica.port}: ")
+    assert one(report, "replicas", "ok").what == "1 replica follows its master"
+
+
+def test_an_unknown_service_is_a_problem(quiet_sentinel):
+    report = examine(quiet_sentinel.url.replace("/holdfast/", "/elsewhere/"))
+    assert len(of(report, "sentinels", "problem")) == 3
+    assert "knows no master 'elsewhere'" in report.findings[0].what
+
+
+def test_sentinels_and_servers_that_die_are_told_one_after_the_other():
+    group = RedisSentinel(replicas=1)
+    try:
+        started_or_skip(group)
+        master, replica = group.servers
+        first, second, _ = group.sentinels
+        first.kill()
+        report = examine(group.url)
+        assert str(first.port) in one(report, "sentinels", "warning").what
+        assert one(report, "sentinels", "ok").what == "2 of 3 Sentinels answer"
+        second.kill()
+        assert eventually(lambda: of(examine(group.url), "quorum", "problem"))
+        report = examine(group.url)
+        assert one(report, "sentinels", "problem").what == "1 of 3 Sentinels answer"
+        assert "NOQUORUM" in one(report, "quorum", "problem").what
+        replica.kill()
+        report = examine(group.url)
+        assert "has no replica that follows it" in one(report, "replicas", "warning").what
+        master.kill()
+        assert eventually(lambda: of(examine(group.url), "master", "problem"))
+        report = examine(group.url)
+        assert {found.level for found in of(report, "reach")} == {"problem", "warning"}
+    finally:
+        group.stop()

@@ -1,0 +1,149 @@
+"""`durability="replicas:1"` on a Cluster whose names move and whose masters die between a grant and its confirmation.
+
+What one node does, tests/gate/test_durability.py says.
+"""
+
+from __future__ import annotations
+
+import pytest
+from placing import one_on_each, slot
+
+from holdfast import EngineError, NotReplicated
+from holdfast.gate import durability
+from holdfast.testing.servers import say
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+
+class Meanwhile:
+    """A witness before whom something happens once: the grant is there, its confirmation is not."""
+
+    def __init__(self, truth, happens):
+        self.truth, self.happens = truth, happens
+
+    def confirm(self, op, replicas, within):
+        happens, self.happens = self.happens, lambda: None
+        happens()
+        return self.truth.confirm(op, replicas, within)
+
+
+@pytest.fixture
+def hf(quiet_cluster, connect):
+    return connect(quiet_cluster.url)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(durability, "CONFIRM_WITHIN", 20.0)
+
+
+def meanwhile(hf, monkeypatch, happens):
+    monkeypatch.setattr(hf.engine, "_witness", Meanwhile(hf.engine.witness(), happens))
+
+
+def replicas_of(cluster, master):
+    return [node for node in cluster.nodes if say(node, "ROLE")[2] == master.port]
+
+
+def has(node, key):
+    """Whether a node has a key, whatever it may answer about it: KEYS asks nobody whose slot it is."""
+    return say(node, "KEYS", key.replace("{", "\\{").replace("}", "\\}")) != []
+
+
+def elsewhere(cluster, name):
+    """Who serves a name, and another who might."""
+    source = cluster.master_of(slot(name))
+    return source, next(node for node in cluster.masters() if node is not source)
+
+
+def test_each_master_is_asked_about_its_own_names(hf, quiet_cluster):
+    for node, name in one_on_each(quiet_cluster).items():
+        key = hf.engine.key("gate", name)
+        with hf.lock(name, wait=0, durability="replicas:1"):
+            assert [has(replica, key) for replica in replicas_of(quiet_cluster, node)] == [True]
+
+
+def test_a_name_that_moved_after_its_grant_is_confirmed_where_it_is_now(hf, quiet_cluster, monkeypatch):
+    name = "moved"
+    source, target = elsewhere(quiet_cluster, name)
+    meanwhile(hf, monkeypatch, lambda: quiet_cluster.migrate(slot(name), target))
+    try:
+        with hf.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
+            key = hf.engine.key("gate", name)
+            assert [has(replica, key) for replica in replicas_of(quiet_cluster, target)] == [True]
+            assert not has(source, key)
+            assert [holder.lock_id for holder in hf.locks.inspect(name).holders] == [lease.id]
+        assert hf.locks.inspect(name).count == 0
+    finally:
+        quiet_cluster.migrate(slot(name), source)
+
+
+def test_a_name_that_is_on_its_way_is_confirmed_where_its_record_is(hf, quiet_cluster, monkeypatch):
+    """The slot is half moved: its old node still answers for it, and sends us on (ASK)."""
+    name = "on-its-way"
+    source, target = elsewhere(quiet_cluster, name)
+    key = hf.engine.key("gate", name)
+
+    def move_record():
+        names = [say(node, "CLUSTER", "MYID") for node in (source, target)]
+        say(target, "CLUSTER", "SETSLOT", slot(name), "IMPORTING", names[0])
+        say(source, "CLUSTER", "SETSLOT", slot(name), "MIGRATING", names[1])
+        assert say(source, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == b"OK"
+
+    meanwhile(hf, monkeypatch, move_record)
+    try:
+        with hf.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
+            assert [has(replica, key) for replica in replicas_of(quiet_cluster, target)] == [True]
+            assert [holder.lock_id for holder in hf.locks.inspect(name).holders] == [lease.id]
+    finally:
+        say(source, "CLUSTER", "SETSLOT", slot(name), "STABLE")
+        quiet_cluster.migrate(slot(name), target)
+        quiet_cluster.migrate(slot(name), source)
+
+
+def test_replicas_of_the_old_node_do_not_count_for_the_new_one(hf, quiet_cluster, monkeypatch):
+    """They have the grant of a moment ago; who takes over tomorrow does not ask them."""
+    monkeypatch.setattr(durability, "CONFIRM_WITHIN", 0.3)
+    name = "moved-to-a-lonely-node"
+    source, target = elsewhere(quiet_cluster, name)
+    (replica,) = replicas_of(quiet_cluster, target)
+
+    def move():
+        quiet_cluster.migrate(slot(name), target)
+        replica.pause()
+
+    meanwhile(hf, monkeypatch, move)
+    try:
+        with pytest.raises(NotReplicated) as refused:
+            hf.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
+        assert refused.value.confirmed == 0
+        assert hf.locks.inspect(name).count == 0
+    finally:
+        replica.resume()
+        quiet_cluster.migrate(slot(name), source)
+
+
+def test_a_grant_whose_master_died_before_its_confirmation_is_not_handed_out(cluster, connect, monkeypatch):
+    node, name = next(iter(one_on_each(cluster).items()))
+    hf = connect(cluster.url)
+
+    def die():
+        node.kill()
+        cluster.await_failover(node)
+
+    meanwhile(hf, monkeypatch, die)
+    with pytest.raises(EngineError):
+        hf.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
+    assert not hf._core.held
+    assert eventually(lambda: hf.locks.inspect(name).count == 0)  # the keeper goes on giving it back
+
+
+def test_a_confirmed_grant_survives_the_master_of_its_slot(cluster, connect):
+    node, name = next(iter(one_on_each(cluster).items()))
+    hf = connect(cluster.url)
+    lease = hf.lock(name, ttl=60, renew=False, wait=0, durability="replicas:1").acquire()
+    node.kill()
+    cluster.await_failover(node)
+    (holder,) = hf.locks.inspect(name).holders
+    assert (holder.lock_id, holder.fence) == (lease.id, lease.fence)

@@ -1,0 +1,330 @@
+"""Holdfasts made from redis-py clients, on servers of every kind. The clients stay their owners'."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.sentinel
+
+from exercise import exercise_async, exercise_blocking
+from holdfast import EngineRefused, EngineUnavailable, Holdfast, sync
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def socket_redis():
+    """A server on a Unix socket (and on a port, for whoever starts it)."""
+    server = RedisServer()
+    server.options = ("--unixsocket", str(server.folder / "s.sock"), "--unixsocketperm", "700")
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+def plain(library, request):
+    return library.Redis(port=request.getfixturevalue("holdfast_redis").port, db=2)
+
+
+def pooled(library, request):
+    return library.ConnectionPool(port=request.getfixturevalue("holdfast_redis").port, db=2)
+
+
+def on_socket(library, request):
+    return library.Redis(unix_socket_path=str(request.getfixturevalue("socket_redis").folder / "s.sock"))
+
+
+def encrypted(library, request):
+    server, made = (request.getfixturevalue(name) for name in ("tls_redis", "certificates"))
+    cert, key = map(str, made.client)
+    return library.Redis(
+        port=server.port, ssl=True, ssl_ca_certs=str(made.ca), ssl_certfile=cert, ssl_keyfile=key, host="127.0.0.1"
+    )
+
+
+def behind_sentinels(library, request):
+    group = request.getfixturevalue("quiet_sentinel")
+    watched = library.sentinel.Sentinel([("127.0.0.1", sentinel.port) for sentinel in group.sentinels])
+    return watched.master_for(group.service, db=1)
+
+
+def clustered(library, request):
+    node = request.getfixturevalue("quiet_cluster").nodes[0]
+    return library.RedisCluster(host="127.0.0.1", port=node.port)
+
+
+KINDS = [plain, pooled, on_socket, encrypted, behind_sentinels, clustered]
+
+
+def ask(client):
+    """Whether a client still works, asked in its own way."""
+    if isinstance(client, redis.ConnectionPool):
+        client = redis.Redis(connection_pool=client)
+    return client.set("theirs", "1") and client.get("theirs") == b"1"
+
+
+async def ask_async(client):
+    if isinstance(client, redis.asyncio.ConnectionPool):
+        client = redis.asyncio.Redis(connection_pool=client)
+    return await client.set("theirs", "1") and await client.get("theirs") == b"1"
+
+
+def watchers(client):
+    """The Sentinels of a client, which it does not close."""
+    return getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+
+
+def close(client):
+    (client.close if hasattr(client, "close") else client.disconnect)()
+    if sentinels := watchers(client):
+        sentinels.close()
+
+
+async def close_async(client):
+    await (client.aclose if hasattr(client, "aclose") else client.disconnect)()
+    if sentinels := watchers(client):
+        await sentinels.aclose()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_blocking_client_makes_both_and_stays_its_owners(kind, request, namespace):
+    client = kind(redis, request)
+    try:
+        exercise_blocking(lambda: sync.Holdfast(client, namespace=namespace))
+        asyncio.run(exercise_async(lambda: Holdfast(engine=client, namespace=namespace)))
+        assert ask(client)
+    finally:
+        close(client)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_asyncio_client_makes_both_and_stays_its_owners(kind, request, namespace):
+    async def main():
+        client = kind(redis.asyncio, request)
+        try:
+            await exercise_async(lambda: Holdfast(client, namespace=namespace))
+            await asyncio.to_thread(exercise_blocking, lambda: sync.Holdfast(client, namespace=namespace))
+            assert await ask_async(client)
+        finally:
+            await close_async(client)
+
+    asyncio.run(main())
+
+
+def names_of(client):
+    return [known["name"] for known in client.client_list()]
+
+
+def test_no_connection_of_the_clients_is_used(request, namespace):
+    client = redis.Redis(port=request.getfixturevalue("holdfast_redis").port, client_name="billing")
+    with sync.Holdfast(client, namespace=namespace) as hf, hf.lock("x"):
+        pool = client.connection_pool
+        assert not pool._available_connections
+        assert not pool._in_use_connections
+        assert "billing" in names_of(client)  # ours bears the client's name, too
+    assert ask(client)
+    client.close()
+
+
+@pytest.mark.parametrize("scheme", ["redis+unix", "valkey+unix", "unix"])
+def test_a_url_names_a_socket(scheme, socket_redis, namespace, take):
+    where = socket_redis.folder / "s.sock"
+    assert take(f"{scheme}://{where}?db=3", namespace=namespace) > 0
+    with redis.Redis(unix_socket_path=str(where), db=3) as client:
+        assert client.keys(f"{namespace}:*")
+
+
+def test_a_socket_that_is_not_there_is_unavailable(take, tmp_path):
+    with pytest.raises(EngineUnavailable, match=r"cannot reach redis\+unix:///.*nobody.sock\?db=0"):
+        take(f"redis+unix://{tmp_path}/nobody.sock?db=0")
+
+
+class Rotating(redis.CredentialProvider):
+    """A password that changes; counts how often it was asked."""
+
+    def __init__(self):
+        self.password = "first"
+        self.asked = 0
+
+    def get_credentials(self):
+        self.asked += 1
+        return "app", self.password
+
+
+class Awaited(Rotating):
+    """The same with a way for event loops."""
+
+    looped = 0
+
+    async def get_credentials_async(self):
+        self.looped += 1
+        return self.get_credentials()
+
+
+@pytest.fixture
+def guarded():
+    """A server with one user, `app`, whose password is `first`."""
+    server = RedisServer()
+    users = server.folder / "users.acl"
+    users.write_text("user default off\nuser app on >first ~* &* +@all\nuser admin on >root ~* &* +@all\n")
+    server.options = ("--aclfile", str(users))
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+def change_password(server):
+    with redis.Redis(port=server.port, username="admin", password="root") as admin:
+        admin.execute_command("ACL SETUSER", "app", "resetpass", ">second")
+        admin.execute_command("CLIENT KILL", "USER", "app")
+
+
+def test_a_provider_is_asked_for_every_connection(guarded, namespace):
+    provider = Rotating()
+    client = redis.Redis(port=guarded.port, credential_provider=provider)
+    with sync.Holdfast(client, namespace=namespace) as hf:
+        lease = hf.lock("x").acquire(wait=0)
+        before = provider.asked
+        provider.password = "second"
+        change_password(guarded)
+        lease.renew()
+        assert provider.asked > before
+        lease.release()
+        provider.password = "wrong"
+        with redis.Redis(port=guarded.port, username="admin", password="root") as admin:
+            admin.execute_command("CLIENT KILL", "USER", "app")
+        with pytest.raises(EngineRefused, match="username or password") as caught:
+            hf.lock("x").acquire(wait=0)
+        assert not {"first", "second", "wrong"} & set(str(caught.value).split())
+    client.close()
+
+
+@pytest.mark.parametrize("kind", [Rotating, Awaited])
+def test_a_provider_is_asked_from_a_loop_without_blocking_it(kind, guarded, namespace):
+    provider = kind()
+    here = threading.get_ident()
+    asked_in = []
+
+    def spy():
+        asked_in.append(threading.get_ident())
+        return Rotating.get_credentials(provider)
+
+    provider.get_credentials = spy
+
+    async def main():
+        client = redis.asyncio.Redis(port=guarded.port, credential_provider=provider)
+        async with Holdfast(client, namespace=namespace) as hf, hf.lock("x"):
+            pass
+        await client.aclose()
+
+    asyncio.run(main())
+    assert asked_in
+    if kind is Awaited:
+        assert provider.looped
+    else:
+        assert here not in asked_in
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError, OSError, ssl.SSLCertVerificationError])
+def test_a_provider_that_fails_is_unavailable_and_its_words_are_not_shown(trouble, guarded, namespace, take):
+    class Broken(redis.CredentialProvider):
+        def get_credentials(self):
+            raise trouble("token hunter2 has expired")
+
+    client = redis.Redis(port=guarded.port, credential_provider=Broken())
+    with pytest.raises(EngineUnavailable, match="credential provider Broken failed") as caught:
+        take(client, namespace=namespace)
+    assert "hunter2" not in str(caught.value)
+    client.close()
+
+
+def test_a_wrong_password_is_refused_without_showing_it(guarded, namespace, take):
+    client = redis.Redis(port=guarded.port, username="app", password="hunter2")
+    with pytest.raises(EngineRefused) as caught:
+        take(client, namespace=namespace)
+    assert "hunter2" not in str(caught.value)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "kind", [plain, pooled, on_socket, behind_sentinels, clustered], ids=lambda kind: kind.__name__
+)
+def test_a_client_carries_the_hints_of_another_engine(kind, request, namespace, tmp_path):
+    client = kind(redis, request)
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    try:
+        with (
+            sync.Holdfast(url, namespace=namespace, hub=client) as one,
+            sync.Holdfast(url, namespace=namespace, hub=client) as two,
+        ):
+            with one.hub.listen("news") as messages:
+                two.hub.publish("news", "x")
+                message = messages.next(timeout=10)
+            assert message is not None
+            assert message.payload == "x"
+        assert ask(client)
+    finally:
+        close(client)
+
+
+FORK = """
+import json, os, sys, warnings
+warnings.simplefilter("error")
+import redis
+from holdfast.sync import Holdfast
+
+client = redis.Redis(port=int(sys.argv[1]))
+client.ping()
+hf = Holdfast(client, namespace=sys.argv[2]).open()
+lease = hf.lock("fork").acquire(wait=0)
+pid = os.fork()
+if pid == 0:
+    ok = lease.is_lost and hf.lock("fork").try_acquire() is None and hf.lock("child").acquire(wait=0) and client.ping()
+    os._exit(0 if ok else 1)
+status = os.waitpid(pid, 0)[1]
+lease.renew()
+print(json.dumps([status, lease.release().idempotent, client.ping()]))
+hf.close()
+client.close()
+"""
+
+
+def test_a_forked_child_has_its_own_connections_and_the_client_serves_both(holdfast_redis, namespace):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(holdfast_redis.port), namespace],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [0, False, True]
+
+
+def test_two_holdfasts_of_one_client_close_apart(holdfast_redis, namespace):
+    client = redis.Redis(port=holdfast_redis.port)
+    one, two = (sync.Holdfast(client, namespace=namespace) for _ in range(2))
+    lease = two.lock("x").acquire(wait=0)
+    one.close()
+    lease.renew()
+    assert eventually(lambda: two.locks.inspect("x").holders)
+    two.close()
+    assert ask(client)
+    client.close()

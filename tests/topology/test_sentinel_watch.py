@@ -1,0 +1,258 @@
+"""Clients hear of a failover from a Sentinel: nobody stays with a master that was replaced, even if it still serves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast import EngineUnavailable
+from holdfast.testing.impostor import Impostor, array, bulk
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisSentinel, say
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+
+#: "At once": what a test on a busy machine may take for it.
+AT_ONCE = 1.5
+NO_RETRIES = holdfast.Policy(lock_retries=0)
+
+
+@pytest.fixture
+def group():
+    group = RedisSentinel()
+    try:
+        yield started_or_skip(group)
+    finally:
+        group.stop()
+
+
+def replaced_while_it_lives(group):
+    """A planned failover: the old master goes on for seconds, as one does that Sentinels cannot reach any more."""
+    old = group.master()
+    say(old, "WAIT", len(group.servers) - 1, 1000)
+    alive = next(sentinel for sentinel in group.sentinels if sentinel.running)
+    say(alive, "SENTINEL", "FAILOVER", group.service)
+    return old, group.await_failover(old)
+
+
+def still_serves(server):
+    return say(server, "ROLE")[0] == b"master" and say(server, "SET", "probe", "1") == b"OK"
+
+
+def watched(hf, group):
+    """Wait until a Sentinel is heard; answers which."""
+    watch = hf.engine._watch
+    assert eventually(lambda: watch.running and list(watch._hub.states().values()) == ["running", "running"])
+    return next(sentinel for sentinel in group.sentinels if sentinel.port == watch._sentinel.port)
+
+
+def test_an_idle_thread_leaves_a_master_that_was_replaced_and_still_serves(group):
+    with holdfast.sync.Holdfast(group.url) as hf:
+        hf.lock("x", wait=0).acquire().release()
+        link = hf.engine._thread_link()
+        watched(hf, group)
+        old, new = replaced_while_it_lives(group)
+        assert eventually(lambda: not link.ready, within=AT_ONCE)
+        assert still_serves(old)
+        with hf.lock("y", wait=0):
+            key = hf.engine.key("gate", "y")
+            assert (say(new, "EXISTS", key), say(old, "EXISTS", key)) == (1, 0)
+
+
+def test_an_idle_loop_leaves_a_master_that_was_replaced_and_still_serves(group):
+    async def act():
+        async with holdfast.Holdfast(group.url) as hf:
+            await (await hf.lock("x", wait=0).acquire()).release()
+            link = hf.engine._link
+            await asyncio.to_thread(watched, hf, group)
+            old, new = await asyncio.to_thread(replaced_while_it_lives, group)
+            assert await soon(lambda: asyncio.sleep(0, not link.ready), within=AT_ONCE)
+            assert still_serves(old)
+            async with hf.lock("y", wait=0):
+                key = hf.engine.key("gate", "y")
+                assert (say(new, "EXISTS", key), say(old, "EXISTS", key)) == (1, 0)
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_an_idle_client_talks_to_the_new_master_at_once(group, api):
+    """The old one stands still: without the news, the first command would wait for its time-out."""
+    old = group.master()
+
+    def fail_over():
+        old.pause()
+        group.await_failover(old)
+
+    async def act():
+        async with holdfast.Holdfast(group.url, profile=NO_RETRIES) as hf:
+            await (await hf.lock("x", wait=0).acquire()).release()
+            link = hf.engine._link
+            await asyncio.to_thread(watched, hf, group)
+            await asyncio.to_thread(fail_over)
+            assert await soon(lambda: asyncio.sleep(0, not link.ready), within=AT_ONCE)
+            began = time.monotonic()
+            await (await hf.lock("x", wait=0).acquire()).release()
+            return time.monotonic() - began, hf.telemetry.counts["engine.resend"]
+
+    def block():
+        with holdfast.sync.Holdfast(group.url, profile=NO_RETRIES) as hf:
+            hf.lock("x", wait=0).acquire().release()
+            link = hf.engine._thread_link()
+            watched(hf, group)
+            fail_over()
+            assert eventually(lambda: not link.ready, within=AT_ONCE)
+            began = time.monotonic()
+            hf.lock("x", wait=0).acquire().release()
+            return time.monotonic() - began, hf.telemetry.counts["engine.resend"]
+
+    try:
+        took, resends = asyncio.run(act()) if api == "async" else block()
+    finally:
+        old.resume()
+    assert took < AT_ONCE
+    assert resends == 0
+
+
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_who_waits_in_a_queue_waits_on_at_the_new_master(group, api):
+    """Its record came along; the place where it listened did not."""
+    with holdfast.sync.Holdfast(group.url) as hf:
+        held = hf.lock("x", ttl=60).acquire(wait=0)
+        got = []
+
+        def wait():
+            if api == "blocking":
+                with hf.lock("x", wait=60) as lease:
+                    got.append(lease.fence)
+                return
+
+            async def act():
+                async with holdfast.Holdfast(group.url) as other, other.lock("x", wait=60) as lease:
+                    got.append(lease.fence)
+
+            asyncio.run(act())
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert eventually(lambda: len(hf.locks.inspect("x").queue) == 1)
+        watched(hf, group)
+        old, new = replaced_while_it_lives(group)
+
+        def heard_there():
+            subscribed = say(new, "PUBSUB", "CHANNELS", "holdfast:inbox:*")
+            return hf.engine._thread_link().address.port == new.port and len(subscribed) == 1
+
+        assert eventually(heard_there, within=5)
+        assert still_serves(old)
+        began = time.monotonic()
+        held.release()
+        thread.join(30)
+        assert got[0] > held.fence
+        assert time.monotonic() - began < AT_ONCE  # it was told; by itself it would look after seconds
+
+
+def test_a_channel_is_heard_at_the_new_master(group):
+    with holdfast.sync.Holdfast(group.url) as hf, hf.hub.listen("news") as news:
+        watched(hf, group)
+        old, new = replaced_while_it_lives(group)
+        assert news.next(5).missed
+        assert still_serves(old)
+        say(new, "PUBLISH", "holdfast:news", "hello")
+        assert news.next(5).payload == "hello"
+
+
+def test_another_sentinel_is_heard_when_the_first_is_gone(group):
+    with holdfast.sync.Holdfast(group.url) as hf:
+        hf.lock("x", wait=0).acquire().release()
+        first = watched(hf, group)
+        first.kill()
+        assert eventually(lambda: hf.engine._watch._sentinel.port != first.port)
+        watched(hf, group)
+        link = hf.engine._thread_link()
+        old, _ = replaced_while_it_lives(group)
+        assert eventually(lambda: not link.ready, within=AT_ONCE)
+        assert still_serves(old)
+
+
+def test_a_failover_that_nobody_heard_of_is_found_when_a_sentinel_is_heard_again(group):
+    with holdfast.sync.Holdfast(group.url) as hf:
+        hf.lock("x", wait=0).acquire().release()
+        link = hf.engine._thread_link()
+        watched(hf, group)
+        heard = hf.engine._watch.dial_blocking
+        closed = threading.Event()
+
+        def deaf(client_name, patience=None):
+            if not closed.is_set():
+                raise EngineUnavailable("cut off from all Sentinels")
+            return heard(client_name, patience)
+
+        hf.engine._watch.dial_blocking = deaf
+        for sentinel in group.sentinels:
+            say(sentinel, "CLIENT", "KILL", "TYPE", "pubsub")
+        old, _ = replaced_while_it_lives(group)
+        assert link.ready
+        closed.set()
+        assert eventually(lambda: not link.ready, within=AT_ONCE + 1.0)  # it tries once a second
+        assert still_serves(old)
+
+
+def test_a_sentinel_that_missed_the_failover_is_not_believed(group):
+    """It names the old master, which is a master still."""
+    old = group.master()
+    real = group.sentinels[0]
+
+    def behind(command):
+        if b"MASTER" in command:
+            return array(bulk("config-epoch"), bulk("0"))
+        if b"GET-MASTER-ADDR-BY-NAME" in command:
+            return array(bulk("127.0.0.1"), bulk(str(old.port)))
+        return None
+
+    with Impostor(greet=behind) as stale:
+        url = f"redis+sentinel://127.0.0.1:{real.port},127.0.0.1:{stale.port}/{group.service}?failover=0.5"
+        with holdfast.sync.Holdfast(url, profile=NO_RETRIES) as hf:
+            hf.lock("x", wait=0).acquire().release()
+            link = hf.engine._thread_link()
+            watched(hf, group)
+            replaced_while_it_lives(group)
+            assert eventually(lambda: not link.ready, within=AT_ONCE)
+            real.kill()
+            with pytest.raises(EngineUnavailable, match="does not know of the last failover"):
+                hf.lock("y", wait=0).acquire()
+            assert still_serves(old)
+            assert say(old, "EXISTS", hf.engine.key("gate", "y")) == 0
+
+
+def test_sentinels_that_were_set_up_anew_are_believed_after_all(quiet_sentinel):
+    """They count failovers from the beginning again."""
+    with holdfast.sync.Holdfast(quiet_sentinel.url) as hf:
+        hf.lock("anew", wait=0).acquire().release()
+        hf.engine._epoch = 99
+        hf.engine._thread_link().close()
+        hf.lock("anew", wait=0).acquire().release()
+
+
+def test_nothing_runs_on_after_closing(quiet_sentinel):
+    def watching():
+        return [thread for thread in threading.enumerate() if thread.name == "holdfast-sentinel"]
+
+    with holdfast.sync.Holdfast(quiet_sentinel.url) as hf:
+        hf.lock("closing", wait=0).acquire().release()
+        assert len(watching()) == 1
+    assert watching() == []
+
+    async def act():
+        async with holdfast.Holdfast(quiet_sentinel.url) as hf:
+            await hf.locks.inspect("closing")
+            assert len(watching()) == 1
+
+    asyncio.run(act())
+    assert watching() == []
