@@ -26,7 +26,7 @@ PAUSE_MICROS = int(PAUSE * 1_000_000)
 
 
 class Denial(NamedTuple):
-    """What the engine said to `cost` at `since` (steady), and until when that is all it can say."""
+    """What the engine said to `cost` in a reply that came at `since` (steady); and until when it can say no other."""
 
     decision: Decision
     rules: tuple[Rule, ...]
@@ -84,10 +84,12 @@ class Desk:
         )
 
     def remember(self, record: str, rules: tuple[Rule, ...], cost: int, decision: Decision, sent: float) -> None:
-        """`sent`: before the engine decided, so that nobody is denied a moment too long."""
+        """The engine decided after `sent`, so nobody is denied a moment too long; and before now, so that whoever comes
+        back when told is not a moment too early.
+        """
         if len(self.denials) >= MOST:
             self.denials.clear()
-        self.denials[record] = Denial(decision, rules, cost, sent, sent + min(decision.retry_after, MEMORY))
+        self.denials[record] = Denial(decision, rules, cost, steady(), sent + min(decision.retry_after, MEMORY))
 
     def forget(self, record: str) -> None:
         self.denials.pop(record, None)
