@@ -60,16 +60,16 @@ class Desk:
 
     # ── denials ──
 
-    def repeated(self, record: str, rules: tuple[Rule, ...], cost: int) -> Decision | None:
+    def repeated(self, denial: Denial, record: str, rules: tuple[Rule, ...], cost: int) -> Decision | None:
         """What the engine would say again, if it is certain."""
-        denial = self.denials.get(record)
-        if denial is None or cost < denial.cost or (denial.rules is not rules and denial.rules != rules):
+        d, asked, least, since, until = denial
+        if cost < least or (asked is not rules and asked != rules):
             return None
         now = steady()
-        if now >= denial.until:
+        if now >= until:
             self.denials.pop(record, None)
             return None
-        d, passed = denial.decision, now - denial.since
+        passed = now - since
         return Decision(
             False,
             d.scope,

@@ -44,7 +44,8 @@ async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
         core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
     desk = desk_of(core)
-    if record in desk.denials and (again := desk.repeated(record, spec.rules, cost)) is not None:
+    denial = desk.denials.get(record)
+    if denial is not None and (again := desk.repeated(denial, record, spec.rules, cost)) is not None:
         core.telemetry.counts["limit.denied"] += 1
         return again
     sent = steady()
