@@ -121,7 +121,7 @@ def limits(bench: Bench) -> list[Row]:
     return [
         _side_by_side(bench, f"hits, fixed, {TASKS} tasks", "fixed", RATES["fixed"], 5),
         _side_by_side(bench, f"hits, sliding (exact), {TASKS} tasks", "sliding", RATES["sliding"], 5),
-        _side_by_side(bench, f"hits, sliding-counter, {TASKS} tasks", "sliding-counter", RATES["sliding-counter"], 5),
+        _side_by_side(bench, f"hits, sliding-counter, {TASKS} tasks", "sliding-counter", RATES["sliding-counter"], 2),
         _side_by_side(bench, f"repeated denials, {TASKS} tasks", "sliding", "1/hour", 50, wanted=False),
         *weights(bench),
     ]

@@ -141,10 +141,10 @@ class Model:
 
     def sweep(self, now: Micros) -> Moment:
         if self._latest is not None:
-            now = self._latest = max(self._latest, now)
+            self._latest = max(self._latest, now)
         if self.state is not None and self.keep_until < now:
             self.state = None
-        return Moment(now, None, None, self.state)
+        return Moment(now if self._latest is None else self._latest, None, None, self.state)
 
 
 def play(script: Script, model: Model | None = None, *, start: Micros = BASE) -> list[Moment]:

@@ -61,13 +61,14 @@ if #rules == 1 and (law == 0 or law == 3) then
         end
         local header = struct.pack('>BBBI8BBBBI8BI8BI8BI8BI8BI4', 147, 1, 207, here, 145, 151, 3, 207, limit, 207, total, 207,
           here, 207, merged, 207, dead, 198, length + #push)
-        local life = string.format('%.0f', window / 1000 + spare)
+        local life = string.format('%.0f', 2 * window / 1000 + spare)
         if whole then
           redis.call('SET', KEYS[1], header .. runs .. push, 'PX', life)
         else
           redis.call('SETRANGE', KEYS[1], 0, header)
           if push ~= '' then redis.call('APPEND', KEYS[1], push) end
-          redis.call('PEXPIRE', KEYS[1], life)
+          -- Twice the window lasts for all that comes in this stretch of the clock: said once in each.
+          if math.floor(last / window) ~= math.floor(here / window) then redis.call('PEXPIRE', KEYS[1], life) end
         end
         return '\151' .. cmsgpack.pack('admitted', here, 0, total, limit - total, window, 0)
       end

@@ -26,7 +26,7 @@ PAUSE_MICROS = int(PAUSE * 1_000_000)
 
 
 class Denial(NamedTuple):
-    """What the engine said to `cost` at `since` (steady), and until when that is all it can say."""
+    """What the engine said to `cost` in a reply that came at `since` (steady); and until when it can say no other."""
 
     decision: Decision
     rules: tuple[Rule, ...]
@@ -60,16 +60,16 @@ class Desk:
 
     # ── denials ──
 
-    def repeated(self, record: str, rules: tuple[Rule, ...], cost: int) -> Decision | None:
+    def repeated(self, denial: Denial, record: str, rules: tuple[Rule, ...], cost: int) -> Decision | None:
         """What the engine would say again, if it is certain."""
-        denial = self.denials.get(record)
-        if denial is None or cost < denial.cost or (denial.rules is not rules and denial.rules != rules):
+        d, asked, least, since, until = denial
+        if cost < least or (asked is not rules and asked != rules):
             return None
         now = steady()
-        if now >= denial.until:
+        if now >= until:
             self.denials.pop(record, None)
             return None
-        d, passed = denial.decision, now - denial.since
+        passed = now - since
         return Decision(
             False,
             d.scope,
@@ -84,10 +84,12 @@ class Desk:
         )
 
     def remember(self, record: str, rules: tuple[Rule, ...], cost: int, decision: Decision, sent: float) -> None:
-        """`sent`: before the engine decided, so that nobody is denied a moment too long."""
+        """The engine decided after `sent`, so nobody is denied a moment too long; and before now, so that whoever comes
+        back when told is not a moment too early.
+        """
         if len(self.denials) >= MOST:
             self.denials.clear()
-        self.denials[record] = Denial(decision, rules, cost, sent, sent + min(decision.retry_after, MEMORY))
+        self.denials[record] = Denial(decision, rules, cost, steady(), sent + min(decision.retry_after, MEMORY))
 
     def forget(self, record: str) -> None:
         self.denials.pop(record, None)

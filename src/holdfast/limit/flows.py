@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.engine.base import Apply, Command, Expired, Micros, Ping, steady
-from holdfast.errors import Decision, EngineRefused, EngineUnavailable, OutcomeUnknown, RateLimited
-from holdfast.flow import PATIENCE_MICROS, Latch, ask, count_once, deadline
+from holdfast.errors import Decision, EngineRefused, EngineUnavailable, HoldfastError, OutcomeUnknown, RateLimited
+from holdfast.flow import GRACE, PATIENCE_MICROS, Latch, ask, count_once, deadline
 from holdfast.inputs import micros
 from holdfast.limit.desk import Desk
 from holdfast.limit.machine import LIMIT, Admitted, Denied, Hit, Peek, Refund, Reply, Reset
@@ -44,7 +44,8 @@ async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
         core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
     desk = desk_of(core)
-    if record in desk.denials and (again := desk.repeated(record, spec.rules, cost)) is not None:
+    denial = desk.denials.get(record)
+    if denial is not None and (again := desk.repeated(denial, record, spec.rules, cost)) is not None:
         core.telemetry.counts["limit.denied"] += 1
         return again
     sent = steady()
@@ -92,7 +93,7 @@ async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | Non
             await _sleep(core, reply.delay / 1_000_000)
     except BaseException:
         if told and type(taken := told[0][0]) is Admitted:
-            await core.port.shield(_give_back(core, spec, record, cost, taken.at))
+            await core.port.shield(_give_back(core, spec, record, cost, taken.at), GRACE)
         raise
     core.telemetry.counts["limit.allowed"] += 1
     return decision
@@ -120,7 +121,7 @@ async def _sleep(core: Core, seconds: float) -> None:
 
 
 async def _give_back(core: Core, spec: Spec, record: str, cost: int, at: Micros) -> None:
-    with suppress(*AWAY):  # time gives it back
+    with suppress(HoldfastError):  # time gives it back
         await _refund(core, spec, record, cost, at)
 
 

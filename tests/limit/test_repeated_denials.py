@@ -1,0 +1,72 @@
+"""Denials from memory: never for too long, never telling a caller to come back too early."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import holdfast
+from holdfast import sync
+from holdfast.limit import desk
+from holdfast.testing.proxy import FaultProxy
+
+pytestmark = pytest.mark.redis
+
+
+def test_a_caller_who_comes_back_when_told_is_not_too_early(holdfast_redis, namespace):
+    """The request is slow on its way: the engine decides long after it was sent."""
+    with (
+        FaultProxy(holdfast_redis.port) as proxy,
+        sync.Holdfast(proxy.url, namespace=namespace) as slow,
+        sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf,
+    ):
+        api, quick = slow.limit("api", "1/second"), hf.limit("api", "1/second")
+        api.peek("k")
+        quick.hit("k")
+        proxy.rule("delay", seconds=0.2)
+        assert api.hit("k").by == "engine"
+        again = api.hit("k")
+        assert again.by == "memory"
+        time.sleep(again.retry_after)
+        assert quick.hit("k").allowed
+
+
+def test_a_reset_by_somebody_else_is_seen_after_a_second(holdfast_redis, namespace):
+    with (
+        sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf,
+        sync.Holdfast(holdfast_redis.url, namespace=namespace) as other,
+    ):
+        api = hf.limit("api", "1/hour")
+        api.hit("k")
+        began = time.monotonic()
+        assert not api.hit("k").allowed
+        other.limits.reset("api", "k")
+        while not api.hit("k").allowed:
+            assert time.monotonic() - began < desk.MEMORY + 5
+        assert time.monotonic() - began >= desk.MEMORY - 0.01
+
+
+def test_a_smaller_cost_or_a_higher_limit_is_asked_for(holdfast_redis, namespace):
+    with sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+        api = hf.limit("api", "5/hour")
+        api.hit("k", 3)
+        assert api.hit("k", 3).by == "engine"
+        assert api.hit("k", 3).by == api.hit("k", 4).by == "memory"
+        assert api.hit("k", 2).allowed
+        assert hf.limit("api", "9/hour").hit("k", 4).allowed
+
+
+def test_memory_is_bounded(namespace, monkeypatch):
+    monkeypatch.setattr(desk, "MOST", 100)
+
+    async def main():
+        async with holdfast.Holdfast("memory://", namespace=namespace) as hf:
+            api = hf.limit("api", "1/hour")
+            for n in range(250):
+                await api.hit(f"k{n}")
+                assert not (await api.hit(f"k{n}")).allowed
+            assert len(hf._core.notes["limit"].denials) <= 100
+
+    asyncio.run(main())
