@@ -11,13 +11,6 @@ from holdfast.app import POSTGRES, postgres_or_explain
 from holdfast.cli.connection import connection
 from holdfast.cli.output import say
 
-#: The rights that a program needs which may not create tables.
-GRANTS = """\
--- A user who may not create tables needs these:
--- GRANT SELECT ON holdfast_meta TO app;
--- GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_state, holdfast_tag TO app;
-"""
-
 
 def migrate(
     context: typer.Context,
@@ -44,8 +37,11 @@ def migrate(
     if sql:
         postgres_or_explain()
         from holdfast.engine.postgres import schema
+        from holdfast.engine.postgres.rights import grants
 
-        say(schema.as_sql() + GRANTS.rstrip())
+        say(schema.as_sql() + "-- A user who may not create tables needs these:")
+        for grant in grants("app"):
+            say(f"-- {grant}")
         return
     url = url or connection(context).url
     if urlsplit(url).scheme in POSTGRES:
