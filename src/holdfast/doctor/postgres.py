@@ -10,7 +10,7 @@ import psycopg
 from holdfast.doctor.finding import OK, PROBLEM, SKEW_PROBLEM, SKEW_WARNING, WARNING, Finding, above, round_trip
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.rights import RIGHTS, grants
-from holdfast.engine.postgres.schema import latest, version
+from holdfast.engine.postgres.schema import command, latest, version
 from holdfast.engine.postgres.session import Session
 from holdfast.errors import EngineError
 
@@ -100,7 +100,8 @@ def rights(session: Session) -> Iterator[Finding]:
         if may_migrate(session):
             yield Finding(OK, "schema", f"{what}: the first lock brings it up to date")
         else:
-            advice = "run `holdfast migrate` as a user who may create tables, or feed `holdfast migrate --sql` to psql"
+            by_hand = f"feed what `{command(have)}` prints to psql"
+            advice = f"run `holdfast migrate` as a user who may create tables, or {by_hand}"
             yield Finding(PROBLEM, "schema", f"{what}, and this user may not create tables", advice)
         return
     yield Finding(OK, "schema", f"schema {have}, up to date; this user may read and write it")
