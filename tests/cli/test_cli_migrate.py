@@ -11,10 +11,15 @@ from typer.testing import CliRunner
 
 from holdfast.cli import exit_codes
 from holdfast.cli.root import app
+from holdfast.doctor.examine import examine
+from holdfast.engine.postgres.lane import SWEEPS
 from holdfast.engine.postgres.schema import latest
 from holdfast.sync import Holdfast
 
 pytestmark = pytest.mark.postgres
+
+#: In µs.
+LONG_PAST = 0
 
 
 @pytest.fixture
@@ -50,9 +55,29 @@ def test_what_migrate_prints_serves_a_user_who_may_create_nothing(database):
     with psycopg.connect(database.owner, autocommit=True) as owner:
         owner.execute(printed)
         owner.execute(grants.replace("TO app", f"TO {database.name}"))
-    with Holdfast(database.app) as hf, hf.lock("x", wait=0):
-        assert [lock.name for lock in hf.locks.list()] == ["x"]
+    do_everything(database.app)
     assert "up to date" in call("migrate", database.app).stdout
+    levels = {finding.topic: finding.level for finding in examine(database.app).findings}
+    assert (levels["schema"], levels["role"], levels.get("rights")) == ("ok", "ok", None)
+
+
+def do_everything(url):
+    """Each of the statements that a program sends."""
+    with Holdfast(url) as hf:
+        with hf.lock("x", wait=0):
+            assert [lock.name for lock in hf.locks.list()] == ["x"]
+        hf.lock("y").acquire(wait=0, execution_id="execution")
+        assert hf.locks.cleanup("execution").scopes == ("y",)
+        with hf.hub.listen("news") as messages:
+            hf.hub.publish("news", "new")
+            assert messages.next(timeout=20).payload == "new"
+        with hf.hub.listen_scheduled("mail") as scheduled:
+            hf.hub.publish_scheduled("mail", 1)
+            hint = scheduled.next(timeout=20).hint_id
+        assert [hf.hub.take_hint(hint, 2), hf.hub.take_hint(hint, 2)] == [1, 0]
+    with psycopg.connect(url, autocommit=True) as db:
+        for sweep in SWEEPS:
+            db.execute(sweep, (LONG_PAST,))
 
 
 @pytest.mark.parametrize("url", ["sqlite:///no-such-folder/a.db", "redis://127.0.0.1:1/0"])

@@ -185,6 +185,9 @@ def test_a_message_that_is_too_long_is_refused_at_once(server, namespace):
         for size in (8000, 10_000_000):
             with pytest.raises(holdfast.ConfigError, match="bytes"):
                 hf.hub.publish("news", "x" * size)
+        for crowded in ('"' * 4000, "\n" * 4000, "\0" * 1400):
+            with pytest.raises(holdfast.ConfigError, match="on PostgreSQL"):
+                hf.hub.publish("news", crowded)
         hf.hub.publish("news", "x" * 7000)
         assert len(news.next(timeout=5).payload) == 7000
         for payload in ("nul\0", "'\"\\", "ключ 🔒", ""):

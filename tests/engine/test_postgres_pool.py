@@ -23,6 +23,7 @@ from holdfast.engine.postgres import batch
 from holdfast.engine.postgres.address import Address, parse
 from holdfast.engine.postgres.lender import BlockingLender
 from holdfast.engine.postgres.pooled import PooledEngine
+from holdfast.policy import BALANCED, MAX_AVAILABILITY
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.waiting import eventually
 
@@ -174,6 +175,18 @@ def test_a_queue_of_the_pool_that_is_full_says_so(pools, namespace):
             hf.lock("x").acquire(wait=0)
         stack.close()
         waiter.join()
+
+
+@pytest.mark.parametrize(("profile", "attempts"), [(BALANCED, 4), (MAX_AVAILABILITY, 2)])
+def test_an_exhausted_pool_is_asked_as_often_as_the_policy_says(pools, namespace, profile, attempts):
+    pool = pools(timeout=0.1)
+    pool.wait(30)
+    with sync.Holdfast(pool, namespace=namespace, profile=profile) as hf, ExitStack() as taken:
+        drain_into(taken, pool)
+        before = pool.get_stats().get("requests_errors", 0)
+        with pytest.raises(EngineUnavailable, match="no connection free"):
+            hf.lock("x").acquire(wait=0)
+        assert pool.get_stats()["requests_errors"] - before == attempts
 
 
 def test_a_server_that_is_away_is_not_called_an_exhausted_pool(pools, namespace):

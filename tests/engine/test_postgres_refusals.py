@@ -9,16 +9,13 @@ from holdfast import ConfigError, EngineRefused, EngineUnavailable, SchemaTooNew
 from holdfast.engine.base import Ping
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.rights import grants
 from holdfast.engine.postgres.session import check
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
-
-GRANTS = (
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_state, holdfast_tag TO {0}; GRANT SELECT ON holdfast_meta TO {0}"
-)
 
 
 def reach(url):
@@ -114,7 +111,7 @@ def test_a_user_who_may_not_create_tables_is_told_what_to_run(database):
 def test_a_user_who_may_not_create_tables_works_once_they_are_there(database):
     reach(database.url)
     with psycopg.connect(database.url, autocommit=True) as owner:
-        owner.execute(GRANTS.format(database.name))
+        owner.execute("".join(grants(database.name)))
     with sync.Holdfast(database.humble) as hf, hf.lock("x", wait=0):
         assert hf.locks.list() != []
 

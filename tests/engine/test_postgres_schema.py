@@ -59,9 +59,8 @@ def test_the_printed_schema_is_the_one_that_migrations_make(database):
 
 
 def test_whoever_migrates_is_waited_for(database):
-    with psycopg.connect(database.url) as other, connect(parse(database.url), "test") as session:
-        other.execute("SELECT pg_advisory_xact_lock(%s)", (schema.LOCK,))
-        other.execute(schema.as_sql().replace("BEGIN;", "").replace("COMMIT;", ""))
+    with psycopg.connect(database.url, autocommit=True) as other, connect(parse(database.url), "test") as session:
+        other.execute(schema.as_sql().removesuffix("COMMIT;\n"))
         other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         threading.Timer(0.5, other.commit).start()
         schema.upgrade(session, "here")

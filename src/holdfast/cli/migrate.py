@@ -11,13 +11,6 @@ from holdfast.app import POSTGRES, postgres_or_explain
 from holdfast.cli.connection import connection
 from holdfast.cli.output import say
 
-#: The rights that a program needs which may not create tables.
-GRANTS = """\
--- A user who may not create tables needs these:
--- GRANT SELECT ON holdfast_meta TO app;
--- GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_state, holdfast_tag TO app;
-"""
-
 
 def migrate(
     context: typer.Context,
@@ -28,6 +21,12 @@ def migrate(
     sql: Annotated[
         bool, typer.Option("--sql", help="Print what an empty PostgreSQL database needs, and change nothing.")
     ] = False,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="VERSION", help="With --sql: what a database with this schema needs.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Bring a PostgreSQL database's schema up to date.
 
@@ -40,18 +39,32 @@ def migrate(
       holdfast migrate postgresql://owner@127.0.0.1:5432/app
 
       holdfast migrate --sql > holdfast.sql
+
+      holdfast migrate --sql --since 1 > holdfast.sql
     """
     if sql:
-        postgres_or_explain()
-        from holdfast.engine.postgres import schema
-
-        say(schema.as_sql() + GRANTS.rstrip())
+        _print(since or 0)
         return
+    if since is not None:
+        raise typer.BadParameter("--since goes with --sql; otherwise the database itself says which schema it has")
     url = url or connection(context).url
     if urlsplit(url).scheme in POSTGRES:
         _migrate(url)
     else:
         say("Nothing to do: a SQLite file is brought up to date when it is opened, and Redis has no schema.")
+
+
+def _print(since: int) -> None:
+    postgres_or_explain()
+    from holdfast.engine.postgres import schema
+    from holdfast.engine.postgres.rights import grants
+
+    script = schema.as_sql(since)
+    say(script.rstrip())
+    if since < schema.latest():
+        say("-- A user who may not create tables needs these:")
+        for grant in grants("app"):
+            say(f"-- {grant}")
 
 
 def _migrate(url: str) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import psycopg
 
 from holdfast.doctor.finding import OK, PROBLEM, SKEW_PROBLEM, SKEW_WARNING, WARNING, Finding, above, round_trip
 from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.schema import latest, version
+from holdfast.engine.postgres.rights import RIGHTS, grants
+from holdfast.engine.postgres.schema import command, latest, version
 from holdfast.engine.postgres.session import Session
 from holdfast.errors import EngineError
 
@@ -17,8 +18,6 @@ from holdfast.errors import EngineError
 CONNECTIONS = 3
 #: Below this share of free connections, the next deployment may find none.
 FEW = 0.2
-TABLES = ("holdfast_state", "holdfast_tag", "holdfast_hint_counter", "holdfast_meta")
-RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 Clock = Callable[[], float]
 
@@ -85,14 +84,10 @@ def durability(session: Session) -> Iterator[Finding]:
 
 
 def rights(session: Session) -> Iterator[Finding]:
-    there = [table for table in TABLES if ask(session, "SELECT to_regclass(%s)", table)]
-    lacking = [
-        table
-        for table in there
-        if not all(ask(session, "SELECT has_table_privilege(%s, %s)", table, right) for right in RIGHTS)
-    ]
+    there = [table for table in RIGHTS if ask(session, "SELECT to_regclass(%s)", table)]
+    lacking = [table for table in there if not may(session, table, RIGHTS[table])]
     if lacking:
-        advice = f"GRANT {', '.join(RIGHTS)} ON {', '.join(lacking)} TO this user"
+        advice = " ".join(grants(ask(session, "SELECT quote_ident(current_user)"), lacking))
         yield Finding(PROBLEM, "rights", f"this user may not use {', '.join(lacking)}", advice)
         return
     have = version(session)
@@ -101,15 +96,27 @@ def rights(session: Session) -> Iterator[Finding]:
         yield Finding(PROBLEM, "schema", f"schema {have} is newer than this Holdfast knows ({latest()})", advice)
         return
     if have < latest():
-        may = bool(ask(session, "SELECT has_schema_privilege(current_schema(), 'CREATE')"))
         what = f"schema {have} of {latest()}"
-        if may:
+        if may_migrate(session):
             yield Finding(OK, "schema", f"{what}: the first lock brings it up to date")
         else:
-            advice = "run `holdfast migrate` as a user who may create tables, or feed `holdfast migrate --sql` to psql"
+            by_hand = f"feed what `{command(have)}` prints to psql"
+            advice = f"run `holdfast migrate` as a user who may create tables, or {by_hand}"
             yield Finding(PROBLEM, "schema", f"{what}, and this user may not create tables", advice)
         return
     yield Finding(OK, "schema", f"schema {have}, up to date; this user may read and write it")
+
+
+def may(session: Session, table: str, needed: Iterable[str]) -> bool:
+    return all(ask(session, "SELECT has_table_privilege(%s, %s)", table, right) for right in needed)
+
+
+def may_migrate(session: Session) -> bool:
+    """Whether this user may create tables and write down that it did."""
+    if not ask(session, "SELECT has_schema_privilege(current_schema(), 'CREATE')"):
+        return False
+    first = ask(session, "SELECT to_regclass('holdfast_meta')") is None
+    return first or may(session, "holdfast_meta", ("INSERT", "UPDATE"))
 
 
 def clock_skew(session: Session, clock: Clock) -> Finding:

@@ -12,8 +12,10 @@ What a new engine must do: carry out these three, each atomic, a counter with it
 absent one answers n, an exhausted one 0), what one sender publishes in order, sent after the commit (announcements with
 different counters may overtake one another: on a Cluster each comes from its counter's node). It names its hub in
 `default_hub`. If its wakes leave after a commit, it offers `attach` (`engine.base.WakesAfterCommit`), and `hub=` can
-replace its hub. Payloads have up to `LONGEST_PAYLOAD` bytes. The three are counting commands: an engine raises
-`EngineUnavailable` when the request certainly never left, `OutcomeUnknown` when it may have.
+replace its hub. Payloads have up to `LONGEST_PAYLOAD` bytes; on PostgreSQL, where they travel as JSON text in a NOTIFY
+of fewer than 8000 bytes, those with many quotes, newlines or control characters raise `ConfigError` before that. The
+three are counting commands: an engine raises `EngineUnavailable` when the request certainly never left,
+`OutcomeUnknown` when it may have.
 
 `holdfast.testing.conformance.HubSuite` holds any hub to this.
 """

@@ -16,6 +16,22 @@ LOCK = 0x686F6C64
 #: How long to wait for whoever migrates (ms).
 PATIENCE = 4000
 META = "CREATE TABLE IF NOT EXISTS holdfast_meta (key text PRIMARY KEY, value bigint NOT NULL)"
+#: At the head of a script for people: the same lock, a snapshot taken after it, and no step from another version.
+EXPECT = """\
+DO $holdfast$
+DECLARE
+    have bigint := 0;
+BEGIN
+    IF to_regclass('holdfast_meta') IS NOT NULL THEN
+        have := coalesce((SELECT value FROM holdfast_meta WHERE key = 'schema'), 0);
+    END IF;
+    IF have <> {since} THEN
+        RAISE EXCEPTION 'this script is for schema {since}, and the database has schema %', have
+            USING HINT = format('holdfast migrate --sql --since %s prints the right one', have);
+    END IF;
+END
+$holdfast$;
+"""
 DONE = "INSERT INTO holdfast_meta VALUES ('schema', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
@@ -35,7 +51,7 @@ def upgrade(session: Session, where: str) -> None:
     except InsufficientPrivilege as error:
         raise EngineRefused(
             f"{where} has schema {have}, needs {latest()}, and this user may not change it: run `holdfast migrate` as"
-            " one who may, or give what `holdfast migrate --sql` prints to your database administrator"
+            f" one who may, or give what `{command(have)}` prints to your database administrator"
         ) from error
 
 
@@ -52,7 +68,22 @@ def version(session: Session) -> int:
     return int(row[0]) if row else 0
 
 
-def as_sql() -> str:
-    """Everything that an empty database needs, for whoever runs migrations by hand."""
-    known = migrations.scripts("postgres")
-    return "\n".join(["BEGIN;", f"{META};", *known, DONE.replace("%s", str(len(known))) + ";", "COMMIT;", ""])
+def command(have: int) -> str:
+    """What prints the SQL that a database with this version needs."""
+    return f"holdfast migrate --sql --since {have}" if have else "holdfast migrate --sql"
+
+
+def as_sql(since: int = 0) -> str:
+    """Everything that a database of version `since` needs (0: an empty one), for whoever runs migrations by hand.
+    Run where another version is, it fails and changes nothing.
+    """
+    needed = migrations.missing("postgres", since, "the database")
+    if not needed:
+        return f"-- Schema {since} is the latest that this Holdfast knows: there is nothing to do.\n"
+    head = [
+        "BEGIN ISOLATION LEVEL READ COMMITTED;",
+        f"SELECT pg_advisory_xact_lock({LOCK});",
+        EXPECT.format(since=since),
+    ]
+    meta = [] if since else [f"{META};\n"]
+    return "\n".join([*head, *meta, *needed, DONE.replace("%s", str(latest())) + ";", "COMMIT;", ""])
