@@ -114,9 +114,14 @@ class Listener:
             self._stop()
         # starting: `opened` finds nobody and stops.
 
+    @property
+    def is_deaf(self) -> bool:
+        """A refusal came after a break: some had heard the channel before, and nobody hears it now."""
+        return self.state == "idle" and bool(self.subscribers)
+
     def wants_to_open(self) -> bool:
         """The transport can serve: whether this channel is to be heard. Those whom a refusal left deaf try again."""
-        if self.state == "idle" and self.subscribers:
+        if self.is_deaf:
             self._become("starting")
         return self.state in ("starting", "running")
 
@@ -139,7 +144,7 @@ class Listener:
 
     def open_failed(self, error: Exception) -> None:
         """Back to idle; those who waited are told, and whoever comes next tries again. Those who had heard the channel
-        before stay: they hear it again when somebody succeeds.
+        before stay: they hear it again when the hub, or somebody who comes, succeeds.
         """
         if self.state != "starting":
             return

@@ -25,8 +25,10 @@ class Stream(Protocol):
         """Send from any thread (blocking) or from the loop (async)."""
         ...
 
-    async def run(self, receive: Callable[[list[Any] | Refusal], None]) -> None:
-        """Hand over messages, confirmations and refusals until the connection ends. Notices a silent death."""
+    async def run(self, receive: Callable[[list[Any] | Refusal], None], tick: Callable[[], None]) -> None:
+        """Hand over messages, confirmations and refusals until the connection ends. Notices a silent death. `tick`
+        comes every few seconds, however much there is to hear.
+        """
         ...
 
     def refused(self, refusal: Refusal) -> EngineError:
@@ -111,7 +113,7 @@ class RedisHub(Hub):
                 continue
             try:
                 self._attached(stream)
-                await stream.run(self._received)
+                await stream.run(self._received, self._try_again)
             except Exception:  # noqa: BLE001 - a mistake of ours must not leave everybody deaf
                 log.exception("the subscription failed; it is opened again")
             finally:
@@ -130,6 +132,13 @@ class RedisHub(Hub):
             if channels := self.wanted():
                 self._ask(stream, "SUBSCRIBE", *channels)
         self.observe("reconnected" if self._broken else "connected")
+
+    def _try_again(self) -> None:
+        """Rights that were taken away may be back: nobody tells, so those whom a refusal left deaf ask now and then."""
+        with self._lock:
+            deaf = [listener for listener in self._listeners.values() if listener.is_deaf]
+            if deaf and self._stream is not None:
+                self._ask(self._stream, "SUBSCRIBE", *[each.channel for each in deaf if each.wants_to_open()])
 
     def _detached(self) -> None:
         with self._lock:
