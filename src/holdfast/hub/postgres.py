@@ -57,6 +57,8 @@ class PostgresHub(Hub):
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._connected = False
+        #: True from the first break on.
+        self._broken = False
         #: Hints to send, and channels to open (True) or close, in the order they came; the bell calls the thread.
         self._todo: deque[Wake | tuple[str, bool]] = deque()
 
@@ -134,11 +136,13 @@ class PostgresHub(Hub):
                 session.close()
                 with self._lock:
                     self._connected = False
+                    self._broken = True
                     self._todo = deque(item for item in self._todo if isinstance(item, Wake))
                     for listener in list(self._listeners.values()):
                         listener.interrupted()
                         self._forget_idle(listener)
-                self.observe("interrupted")
+                if not self._closed:
+                    self.observe("interrupted")
 
     def _refused(self, error: EngineError) -> None:
         with self._lock:
@@ -152,7 +156,7 @@ class PostgresHub(Hub):
         with self._lock:
             self._connected = True
             self._todo.extend((channel, True) for channel in self.wanted())
-        self.observe("subscribed")
+        self.observe("reconnected" if self._broken else "connected")
         poll = select.poll()
         poll.register(session.fileno(), select.POLLIN)
         _, bell = cast("tuple[socket.socket, socket.socket]", self._bell)  # it hangs until this thread ends
