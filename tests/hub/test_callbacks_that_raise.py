@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import EngineUnavailable, Holdfast
 from holdfast.hub.listener import Listener, Subscriber
 from holdfast.hub.mailbox import Mailbox
 from holdfast.testing.waiting import eventually, soon
@@ -154,3 +154,35 @@ def test_a_mailbox_whose_thread_could_not_start_tries_again_at_the_next_message(
     mailbox.message("2")
     assert eventually(lambda: heard == ["1", "2"])
     mailbox.close()
+
+
+@pytest.mark.redis
+def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listener(holdfast_redis, namespace):
+    async def scene():
+        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf, hf.hub.listen("news") as first:
+            (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast-hub"]
+            task.cancel()
+            await asyncio.wait([task])
+            async with hf.hub.listen("news") as second:
+                await hf.hub.publish("news", "x")
+                heard = [await ear.next(10) for ear in (first, first, second)]
+            assert [(message.payload, message.missed) for message in heard] == [("", True), ("x", False), ("x", False)]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.postgres
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(holdfast_postgres, connect, monkeypatch):
+    hf = connect(holdfast_postgres.url)
+    with monkeypatch.context() as patch:
+
+        def fail(hub, session):
+            raise AssertionError("a mistake of ours")
+
+        patch.setattr(type(hf._core.hub), "_attend", fail)
+        with pytest.raises(EngineUnavailable):
+            hf.hub.listen("news").__enter__()
+    with hf.hub.listen("news") as messages:
+        hf.hub.publish("news", "x")
+        assert messages.next(10).payload == "x"

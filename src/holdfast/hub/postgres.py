@@ -22,7 +22,7 @@ from holdfast.engine.base import Carrier, Wake, steady
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.notify import decode, notify, wire_channel
 from holdfast.engine.postgres.session import Session
-from holdfast.errors import EngineError, EngineRefused
+from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
 from holdfast.hub.base import Hub, unobserved
 
 #: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
@@ -94,8 +94,13 @@ class PostgresHub(Hub):
             self._bell = socket.socketpair()
             for end in self._bell:
                 end.setblocking(False)
-            self._thread = threading.Thread(target=self._run, name="holdfast-hub", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="holdfast-hub", daemon=True)
+            try:
+                thread.start()
+            except BaseException:  # no thread to be had: the next to come tries again
+                self._unhang()
+                raise
+            self._thread = thread
         if self._bell is not None:
             with suppress(BlockingIOError):  # it rings already
                 self._bell[0].send(b"!")
@@ -113,6 +118,9 @@ class PostgresHub(Hub):
         finally:
             with self._lock:
                 self._unhang()
+                if not self._closed:  # a mistake of ours: the next to come begins anew
+                    self._thread = None
+                    self._refused(EngineUnavailable("the hub's connection was given up; listen again"))
 
     def _keep(self) -> None:
         pause = FIRST_PAUSE
