@@ -70,8 +70,10 @@ class Ear(Generic[M]):
     def __init__(self, core: Core, *tunings: Tuning[M], buffer: int = BUFFER) -> None:
         self._core = core
         self._tunings = tunings
-        self._messages: deque[M] = deque()
-        self._buffer = buffer
+        #: With the channel each came on: whoever loses some is told for which.
+        self._messages: deque[tuple[Tuning[M], M]] = deque()
+        #: Notices for every channel never fill it by themselves.
+        self._buffer = max(buffer, 2 * len(tunings))
         #: Those who wait for a message now.
         self._waiting: set[Latch] = set()
         self._subscriptions: list[Subscription] = []
@@ -79,22 +81,34 @@ class Ear(Generic[M]):
     def _heard(self, tuning: Tuning[M], payload: str | None) -> None:
         messages = self._messages
         if payload is None:
-            if messages and messages[-1] == tuning.missed:
+            message = tuning.missed
+            if messages and messages[-1][1] == message:
                 return
-            messages.append(tuning.missed)
         else:
-            message = tuning.read(payload)
-            if message is None:
+            read = tuning.read(payload)
+            if read is None:
                 self._core.telemetry.emit("hub.malformed", channel=tuning.channel)
                 return
-            if not tuning.wants(message):
+            if not tuning.wants(read):
                 return
-            if len(messages) >= self._buffer:
-                messages.clear()
-                message = tuning.missed
-                self._core.telemetry.emit("hub.overflow", channel=tuning.channel)
-            messages.append(message)
+            message = read
+        if len(messages) >= self._buffer:
+            self._overflow(tuning)
+        else:
+            messages.append((tuning, message))
         self.wake()
+
+    def _overflow(self, last: Tuning[M]) -> None:
+        """Everything goes, the message that came `last` too; each channel that lost one says so."""
+        lost: dict[str, Tuning[M]] = {}
+        with suppress(IndexError):  # one by one: others read meanwhile, and what they got is not lost
+            while True:
+                tuning, _ = self._messages.popleft()
+                lost[tuning.channel] = tuning
+        lost[last.channel] = last
+        for channel, tuning in lost.items():
+            self._messages.append((tuning, tuning.missed))
+            self._core.telemetry.emit("hub.overflow", channel=channel)
 
     def wake(self) -> None:
         for latch in list(self._waiting):
@@ -137,7 +151,7 @@ class Ear(Generic[M]):
         left = timeout
         while True:
             with suppress(IndexError):  # empty, or another reader was quicker
-                return messages.popleft()
+                return messages.popleft()[1]
             if core.closed or not self._subscriptions:
                 raise Closed("this listener was left, or its Holdfast closed; nothing will be heard here any more")
             if left is not None and left < 0:

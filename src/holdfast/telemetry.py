@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.hub.contain import contain
+
 log = logging.getLogger("holdfast")
 
 
@@ -51,5 +53,6 @@ class Telemetry:
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
-            except Exception:
+            except BaseException as error:
+                contain(error)
                 log.exception("a telemetry subscriber failed on %s", kind)

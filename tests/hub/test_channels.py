@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import ConfigError, Holdfast, sync
+from holdfast.channel import Ear
 from holdfast.testing.servers import RedisServer
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
@@ -139,6 +140,31 @@ def test_a_listener_that_never_reads_is_told_that_it_missed_something(url, uniqu
             first = await lazy.next(timeout=10)
             assert first is not None
             assert first.missed
+
+    asyncio.run(main())
+
+
+def test_every_channel_that_lost_messages_says_so(url, unique, monkeypatch):
+    """The buffer is shared: a noisy channel throws out what a quiet one had to say."""
+    monkeypatch.setattr(Ear.__init__, "__kwdefaults__", {"buffer": 10})
+    quiet, noisy, silent = (f"{unique}-{name}" for name in ("quiet", "noisy", "silent"))
+
+    async def main():
+        async with (
+            Holdfast(url) as hf,
+            hf.hub.listen(quiet, noisy, silent) as lazy,
+            hf.hub.listen(quiet, noisy) as keen,
+        ):
+            for channel, payload in [(quiet, "precious"), *((noisy, str(i)) for i in range(10))]:
+                await hf.hub.publish(channel, payload)
+                message = await keen.next(timeout=10)
+                assert message is not None
+                assert message.payload == payload
+            heard = [await lazy.next(timeout=10) for _ in range(2)]
+            assert heard == [holdfast.Message(channel, "", missed=True) for channel in (quiet, noisy)]
+            assert hf.telemetry.counts["hub.overflow"] == 2
+            await hf.hub.publish(silent, "next")
+            assert await lazy.next(timeout=10) == holdfast.Message(silent, "next")
 
     asyncio.run(main())
 

@@ -96,8 +96,13 @@ class Hub(ABC):
                 listener = self._listeners[channel] = Listener(
                     channel, start=self._open, stop=self._close, observe=self._changed
                 )
-            listener.add(subscriber)
-            self._forget_idle(listener)
+            try:
+                listener.add(subscriber)
+            except BaseException:  # Ctrl-C: nobody will have a subscription to close
+                listener.remove(subscriber)
+                raise
+            finally:
+                self._forget_idle(listener)
         return Subscription(self, channel, subscriber, mailbox)
 
     def unsubscribe(self, channel: str, subscriber: Subscriber) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import hiredis
 
+from holdfast.engine.base import steady
 from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
@@ -17,8 +18,10 @@ from holdfast.engine.redis.link import Refusal, is_push, pack, refused
 from holdfast.errors import EngineError
 from holdfast.hub.redis import Stream
 
-#: A silent connection is asked for a sign of life this often; a dead one is noticed one timeout later.
+#: A silent connection is asked for a sign of life this often; a dead one is noticed one timeout later. The hub's tick.
 PING_EVERY = 5.0
+#: Whoever comes late to its tick looks all the same at what has arrived: 0 would mean "for ever".
+LEAST = 0.001
 PING = pack("PING")
 
 
@@ -33,13 +36,14 @@ class AsyncStream:
     def refused(self, refusal: Refusal) -> EngineError:
         return refused(refusal, self._link.address)
 
-    async def run(self, receive: Callable[[list[Any] | Refusal], None]) -> None:
+    async def run(self, receive: Callable[[list[Any] | Refusal], None], tick: Callable[[], None]) -> None:
         self._link.on_push = receive
         while True:
             done, _ = await asyncio.wait([self._link.closed], timeout=PING_EVERY)
             if done:
                 return
             self._link.send(PING).add_done_callback(_look_at)
+            tick()
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:
@@ -89,23 +93,27 @@ class ThreadStream:
     def refused(self, refusal: Refusal) -> EngineError:
         return refused(refusal, self._link.address)
 
-    async def run(self, receive: Callable[[list[Any] | Refusal], None]) -> None:
+    async def run(self, receive: Callable[[list[Any] | Refusal], None], tick: Callable[[], None]) -> None:
         asked = False
+        due = steady() + PING_EVERY
         while True:
             try:
-                replies = self._link.receive(PING_EVERY)
+                replies = self._link.receive(max(due - steady(), LEAST))
             except (OSError, hiredis.ProtocolError):
                 return
-            if replies is None:
-                if asked:
-                    return
-                asked = True
-                self.write(PING)
+            if replies is not None:
+                asked = False
+                for reply in replies:
+                    if is_push(reply) or isinstance(reply, Refusal):
+                        receive(reply)
+            if steady() < due:
                 continue
-            asked = False
-            for reply in replies:
-                if is_push(reply) or isinstance(reply, Refusal):
-                    receive(reply)
+            if asked:  # and nothing has come since
+                return
+            asked = True
+            self.write(PING)
+            tick()
+            due = steady() + PING_EVERY
 
     def close(self) -> None:
         self._link.shutdown()

@@ -10,8 +10,11 @@ calls `open` and `close`. The hub's lock is held around every call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
+
+from holdfast.errors import EngineUnavailable
+from holdfast.hub.contain import contain
 
 log = logging.getLogger("holdfast.hub")
 
@@ -42,7 +45,8 @@ class Subscriber:
             self.error = error
             try:
                 self.ready()
-            except Exception:
+            except BaseException as raised:
+                contain(raised)
                 log.exception("a subscriber failed")
 
     def tell(self, payload: str | None) -> None:
@@ -51,8 +55,21 @@ class Subscriber:
             return
         try:
             self.callback(payload)
-        except Exception:
+        except BaseException as error:
+            contain(error)
             log.exception("a subscriber failed")
+
+
+def _each(subscribers: Iterable[Subscriber], visit: Callable[[Subscriber], None]) -> None:
+    """Ctrl-C in one comes out only when all have had their turn: the others must not be left unready or untold."""
+    interrupt: KeyboardInterrupt | None = None
+    for subscriber in list(subscribers):
+        try:
+            visit(subscriber)
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 class Listener:
@@ -97,9 +114,14 @@ class Listener:
             self._stop()
         # starting: `opened` finds nobody and stops.
 
+    @property
+    def is_deaf(self) -> bool:
+        """A refusal came after a break: some had heard the channel before, and nobody hears it now."""
+        return self.state == "idle" and bool(self.subscribers)
+
     def wants_to_open(self) -> bool:
         """The transport can serve: whether this channel is to be heard. Those whom a refusal left deaf try again."""
-        if self.state == "idle" and self.subscribers:
+        if self.is_deaf:
             self._become("starting")
         return self.state in ("starting", "running")
 
@@ -111,15 +133,18 @@ class Listener:
             self._stop()
             return
         broken, self._broken = self._broken, False
-        for subscriber in list(self.subscribers):
-            known = subscriber.is_ready
-            subscriber.settle()
-            if broken and known:
+
+        def serve(subscriber: Subscriber) -> None:
+            if not subscriber.is_ready:
+                subscriber.settle()
+            elif broken:
                 subscriber.tell(MISSED)
+
+        _each(self.subscribers, serve)
 
     def open_failed(self, error: Exception) -> None:
         """Back to idle; those who waited are told, and whoever comes next tries again. Those who had heard the channel
-        before stay: they hear it again when somebody succeeds.
+        before stay: they hear it again when the hub, or somebody who comes, succeeds.
         """
         if self.state != "starting":
             return
@@ -128,7 +153,7 @@ class Listener:
         for subscriber in waiting:
             del self.subscribers[subscriber]
             subscriber.active = False
-            subscriber.settle(error)
+        _each(waiting, lambda subscriber: subscriber.settle(error))
 
     def closed(self) -> None:
         if self.state != "stopping":
@@ -137,7 +162,7 @@ class Listener:
         if self.subscribers:
             self._start()
 
-    def close_failed(self, error: Exception) -> None:
+    def close_failed(self, error: BaseException) -> None:
         """The transport is done with it either way; a stray message finds no subscriber."""
         log.debug("closing %s failed: %s", self.channel, error)
         self.closed()
@@ -151,9 +176,8 @@ class Listener:
             self._broken = True
 
     def dispatch(self, payload: str) -> None:
-        for subscriber in list(self.subscribers):
-            if subscriber.is_ready:  # who came while the channel was closing hears from its next opening on
-                subscriber.tell(payload)
+        # Who came while the channel was closing hears from its next opening on.
+        _each([s for s in self.subscribers if s.is_ready], lambda subscriber: subscriber.tell(payload))
 
     def _start(self) -> None:
         self._become("starting")
@@ -161,10 +185,15 @@ class Listener:
             self._open(self.channel)
         except Exception as error:  # noqa: BLE001 - whatever a transport raises, the subscribers hear of it
             self.open_failed(error)
+        except BaseException:  # Ctrl-C; nobody else would take the channel out of `starting`
+            self.open_failed(EngineUnavailable(f"opening channel {self.channel!r} was interrupted; listen again"))
+            raise
 
     def _stop(self) -> None:
         self._become("stopping")
         try:
             self._close(self.channel)
-        except Exception as error:  # noqa: BLE001 - the same
+        except BaseException as error:
             self.close_failed(error)
+            if not isinstance(error, Exception):
+                raise

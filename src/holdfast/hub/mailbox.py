@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from holdfast.hub.contain import contain
 from holdfast.hub.listener import MISSED, log
 
 #: Messages that wait for a subscriber which is busy; then they go, and it is told that it missed some.
@@ -40,8 +41,8 @@ class Mailbox:
                 call = lambda: self._callback(MISSED)  # noqa: E731 - the same shape as the others
             self._calls.append(call)
             if not self._running:
-                self._running = True
                 threading.Thread(target=self._run, name="holdfast-mailbox", daemon=True).start()
+                self._running = True  # only now: where no thread could be started, the next message tries again
             self._changed.notify()
 
     def _run(self) -> None:
@@ -56,7 +57,8 @@ class Mailbox:
                 call = self._calls.popleft()
             try:
                 call()
-            except Exception:  # noqa: BLE001 - logged: whatever a subscriber raises is its own trouble
+            except BaseException as error:  # noqa: BLE001 - whatever a subscriber raises is its own trouble
+                contain(error)
                 log.exception("a subscriber failed")
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.engine.base import Carrier, Wake, steady
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.notify import decode, notify, wire_channel
 from holdfast.engine.postgres.session import Session
-from holdfast.errors import EngineError, EngineRefused
+from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
 from holdfast.hub.base import Hub, unobserved
 
 #: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
@@ -57,6 +57,8 @@ class PostgresHub(Hub):
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._connected = False
+        #: True from the first break on.
+        self._broken = False
         #: Hints to send, and channels to open (True) or close, in the order they came; the bell calls the thread.
         self._todo: deque[Wake | tuple[str, bool]] = deque()
 
@@ -92,8 +94,13 @@ class PostgresHub(Hub):
             self._bell = socket.socketpair()
             for end in self._bell:
                 end.setblocking(False)
-            self._thread = threading.Thread(target=self._run, name="holdfast-hub", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="holdfast-hub", daemon=True)
+            try:
+                thread.start()
+            except BaseException:  # no thread to be had: the next to come tries again
+                self._unhang()
+                raise
+            self._thread = thread
         if self._bell is not None:
             with suppress(BlockingIOError):  # it rings already
                 self._bell[0].send(b"!")
@@ -111,6 +118,9 @@ class PostgresHub(Hub):
         finally:
             with self._lock:
                 self._unhang()
+                if not self._closed:  # a mistake of ours: the next to come begins anew
+                    self._thread = None
+                    self._refused(EngineUnavailable("the hub's connection was given up; listen again"))
 
     def _keep(self) -> None:
         pause = FIRST_PAUSE
@@ -134,11 +144,13 @@ class PostgresHub(Hub):
                 session.close()
                 with self._lock:
                     self._connected = False
+                    self._broken = True
                     self._todo = deque(item for item in self._todo if isinstance(item, Wake))
                     for listener in list(self._listeners.values()):
                         listener.interrupted()
                         self._forget_idle(listener)
-                self.observe("interrupted")
+                if not self._closed:
+                    self.observe("interrupted")
 
     def _refused(self, error: EngineError) -> None:
         with self._lock:
@@ -152,7 +164,7 @@ class PostgresHub(Hub):
         with self._lock:
             self._connected = True
             self._todo.extend((channel, True) for channel in self.wanted())
-        self.observe("subscribed")
+        self.observe("reconnected" if self._broken else "connected")
         poll = select.poll()
         poll.register(session.fileno(), select.POLLIN)
         _, bell = cast("tuple[socket.socket, socket.socket]", self._bell)  # it hangs until this thread ends

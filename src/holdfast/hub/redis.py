@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from holdfast.engine.base import Carrier, steady
 from holdfast.engine.redis.link import Refusal, pack
-from holdfast.errors import EngineError, EngineRefused
+from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
 from holdfast.hub.base import Hub, unobserved
 from holdfast.hub.listener import log
 from holdfast.hub.wire import LONGEST_PAYLOAD
@@ -25,8 +25,10 @@ class Stream(Protocol):
         """Send from any thread (blocking) or from the loop (async)."""
         ...
 
-    async def run(self, receive: Callable[[list[Any] | Refusal], None]) -> None:
-        """Hand over messages, confirmations and refusals until the connection ends. Notices a silent death."""
+    async def run(self, receive: Callable[[list[Any] | Refusal], None], tick: Callable[[], None]) -> None:
+        """Hand over messages, confirmations and refusals until the connection ends. Notices a silent death. `tick`
+        comes every few seconds, however much there is to hear.
+        """
         ...
 
     def refused(self, refusal: Refusal) -> EngineError:
@@ -67,6 +69,8 @@ class RedisHub(Hub):
         self._dialer = dialer
         self._stream: Stream | None = None
         self._running = False
+        #: Counts forks: what a child inherited and throws away must not speak for what it began itself.
+        self._life = 0
         #: What the server has neither confirmed nor refused yet, in the order in which it will: a refusal has no name.
         self._asked: deque[tuple[str, str]] = deque()
         #: True from the first break on.
@@ -80,7 +84,7 @@ class RedisHub(Hub):
         elif not self._running:
             self._running = True
             try:
-                self._dialer.start(self._keep)
+                self._dialer.start(self._run)
             except BaseException:  # the next to come tries again
                 self._running = False
                 raise
@@ -95,6 +99,17 @@ class RedisHub(Hub):
         """One command for each: a server that refuses one channel refuses the whole command."""
         self._asked.extend([(verb, channel) for channel in channels])
         stream.write(b"".join([pack(verb, channel) for channel in channels]))
+
+    async def _run(self) -> None:
+        """Ended from outside, as when somebody cancels every task of the loop, it begins anew for the next to come."""
+        life = self._life
+        try:
+            await self._keep()
+        finally:
+            if not self._closed and life == self._life:
+                with self._lock:
+                    self._running = False
+                    self._refused(EngineUnavailable("the hub's subscription was ended; listen again"))
 
     async def _keep(self) -> None:
         """Written once: it awaits on a loop and never suspends on a thread."""
@@ -111,7 +126,7 @@ class RedisHub(Hub):
                 continue
             try:
                 self._attached(stream)
-                await stream.run(self._received)
+                await stream.run(self._received, self._try_again)
             except Exception:  # noqa: BLE001 - a mistake of ours must not leave everybody deaf
                 log.exception("the subscription failed; it is opened again")
             finally:
@@ -130,6 +145,13 @@ class RedisHub(Hub):
             if channels := self.wanted():
                 self._ask(stream, "SUBSCRIBE", *channels)
         self.observe("reconnected" if self._broken else "connected")
+
+    def _try_again(self) -> None:
+        """Rights that were taken away may be back: nobody tells, so those whom a refusal left deaf ask now and then."""
+        with self._lock:
+            deaf = [listener for listener in self._listeners.values() if listener.is_deaf]
+            if deaf and self._stream is not None:
+                self._ask(self._stream, "SUBSCRIBE", *[each.channel for each in deaf if each.wants_to_open()])
 
     def _detached(self) -> None:
         with self._lock:
@@ -199,6 +221,7 @@ class RedisHub(Hub):
 
     def after_fork(self) -> None:
         self._reset()
+        self._life += 1
         self._stream = None
         self._running = False
         self._broken = False

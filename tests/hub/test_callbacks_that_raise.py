@@ -1,0 +1,188 @@
+"""Whatever a subscriber's callback raises is its own trouble: it hears what comes next, and so does everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import EngineUnavailable, Holdfast
+from holdfast.hub.listener import Listener, Subscriber
+from holdfast.hub.mailbox import Mailbox
+from holdfast.testing.waiting import eventually, soon
+
+#: What no `except Exception` catches. KeyboardInterrupt is another matter in the main thread.
+STRAYS = {error.__name__: error for error in (SystemExit, asyncio.CancelledError, GeneratorExit)}
+
+
+class Raising:
+    """Raises what the payload names."""
+
+    def __init__(self, errors):
+        self.errors = errors
+        self.heard = []
+
+    def __call__(self, payload):
+        self.heard.append(payload)
+        if payload in self.errors:
+            raise self.errors[payload]
+
+    def ready(self):
+        raise SystemExit(3)
+
+
+def in_time(work):
+    """A thread that is stuck fails the test and does not hang it."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("prompt", [False, True], ids=["own thread", "prompt"])
+def test_a_callback_that_raises_hears_on_and_disturbs_nobody(engine_url, connect, namespace, prompt, caplog):
+    hf = connect(engine_url)
+    bad = Raising(STRAYS | {"KeyboardInterrupt": KeyboardInterrupt})
+    peer = []
+    payloads = [*bad.errors, "last"]
+
+    def scene():
+        with hf.lock("unrelated", ttl=5, wait=5):
+            for payload in payloads:
+                hf.hub.publish("news", payload)
+
+    subscriptions = [
+        hf._core.hub.subscribe(f"{namespace}:news", bad, bad.ready, prompt=prompt),
+        hf._core.hub.subscribe(f"{namespace}:news", peer.append, prompt=True),
+    ]
+    assert eventually(lambda: all(subscription.is_ready for subscription in subscriptions))
+    assert in_time(scene)
+    assert eventually(lambda: peer == payloads)
+    assert eventually(lambda: bad.heard == payloads)
+    assert eventually(lambda: caplog.text.count("a subscriber failed") == len(bad.errors) + 1)
+    for subscription in subscriptions:
+        subscription.close()
+
+
+def test_a_callback_that_raises_on_the_loop_hears_on(engine_url, namespace):
+    async def scene():
+        bad = Raising(STRAYS)
+        payloads = [*STRAYS, "last"]
+        async with Holdfast(engine_url, namespace=namespace) as hf, asyncio.timeout(30):
+            subscription = hf._core.hub.subscribe(f"{namespace}:news", bad, bad.ready, prompt=True)
+            assert await soon(lambda: asyncio.sleep(0, subscription.is_ready))
+            async with hf.hub.listen("news") as same:
+                for payload in payloads:
+                    await hf.hub.publish("news", payload)
+                    message = await same.next(10)
+                    assert message is not None
+                    assert message.payload == payload
+                    assert not message.missed
+            assert bad.heard == payloads
+            subscription.close()
+
+    asyncio.run(scene())
+
+
+def test_a_telemetry_subscriber_that_raises_stops_no_thread(engine_url, connect):
+    hf = connect(engine_url)
+
+    def leave(event):
+        raise SystemExit(3)
+
+    end = hf.telemetry.subscribe(leave)
+    with hf.hub.listen("news") as messages:
+        assert in_time(lambda: hf.hub.publish("news", "x"))
+        assert messages.next(10).payload == "x"
+        end()
+        assert in_time(lambda: hf.hub.publish("news", "y"))
+        assert messages.next(10).payload == "y"
+
+
+def interrupt(payload=None):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_the_main_thread_comes_out_when_all_are_told():
+    listener = Listener("news", start=lambda _: None, stop=lambda _: None)
+    heard, ready = [], []
+    listener.add(Subscriber(interrupt, interrupt))
+    listener.add(Subscriber(heard.append, lambda: ready.append(True)))
+    with pytest.raises(KeyboardInterrupt):
+        listener.opened()
+    assert ready == [True]
+    with pytest.raises(KeyboardInterrupt):
+        listener.dispatch("x")
+    assert heard == ["x"]
+    assert listener.state == "running"
+
+
+def test_ctrl_c_while_a_channel_opens_leaves_it_as_it_was(connect, namespace):
+    hf = connect("memory://")
+    hub = hf._core.hub
+    with pytest.raises(KeyboardInterrupt):
+        hub.subscribe(f"{namespace}:news", lambda _: None, interrupt, prompt=True)
+    assert hub.states() == {}
+    assert hub._lock.acquire(blocking=False)
+    hub._lock.release()
+    with hf.hub.listen("news") as messages:
+        hf.hub.publish("news", "x")
+        assert messages.next(10).payload == "x"
+
+
+def test_ctrl_c_inside_the_transport_leaves_no_channel_half_open():
+    listener = Listener("news", start=interrupt, stop=interrupt)
+    first = Subscriber(lambda _: None, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        listener.add(first)
+    assert listener.state == "idle"
+    assert "interrupted" in str(first.error)
+
+
+def test_a_mailbox_whose_thread_could_not_start_tries_again_at_the_next_message(monkeypatch):
+    heard = []
+    mailbox = Mailbox(heard.append, lambda: None)
+    with monkeypatch.context() as patch:
+
+        def full(thread):
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError):
+            mailbox.message("1")
+    mailbox.message("2")
+    assert eventually(lambda: heard == ["1", "2"])
+    mailbox.close()
+
+
+@pytest.mark.redis
+def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listener(holdfast_redis, namespace):
+    async def scene():
+        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf, hf.hub.listen("news") as first:
+            (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast-hub"]
+            task.cancel()
+            await asyncio.wait([task])
+            async with hf.hub.listen("news") as second:
+                await hf.hub.publish("news", "x")
+                heard = [await ear.next(10) for ear in (first, first, second)]
+            assert [(message.payload, message.missed) for message in heard] == [("", True), ("x", False), ("x", False)]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.postgres
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(holdfast_postgres, connect, monkeypatch):
+    hf = connect(holdfast_postgres.url)
+    with monkeypatch.context() as patch:
+
+        def fail(hub, session):
+            raise AssertionError("a mistake of ours")
+
+        patch.setattr(type(hf._core.hub), "_attend", fail)
+        with pytest.raises(EngineUnavailable):
+            hf.hub.listen("news").__enter__()
+    with hf.hub.listen("news") as messages:
+        hf.hub.publish("news", "x")
+        assert messages.next(10).payload == "x"

@@ -1,0 +1,54 @@
+"""Both hubs that keep a connection tell of its life in the same words, and in no others than the documented ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+from holdfast import sync
+from holdfast.testing.waiting import eventually
+
+DOCUMENTED = set(re.findall(r"`(hub\.\w+)`", (Path(__file__).parents[2] / "docs/reference/hub.md").read_text()))
+OURS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+
+
+def cut_redis(url, name):
+    with redis.Redis.from_url(url) as admin:
+        (ours,) = [client for client in admin.client_list() if client["name"] == name]
+        admin.client_kill_filter(_id=ours["id"])
+
+
+def cut_postgres(url, name):
+    with psycopg.connect(url) as admin:
+        assert admin.execute(OURS, (name,)).fetchall() == [(True,)]
+
+
+@pytest.mark.parametrize(
+    ("server", "cut"),
+    [
+        pytest.param("redis", cut_redis, marks=pytest.mark.redis),
+        pytest.param("postgres", cut_postgres, marks=pytest.mark.postgres),
+    ],
+)
+def test_a_cut_connection_is_told_of_in_the_same_words_on_every_hub(server, cut, request, namespace):
+    url = request.getfixturevalue(f"holdfast_{server}").url
+    kinds = []
+    with sync.Holdfast(url, namespace=namespace) as hf:
+        hf.telemetry.subscribe(lambda event: kinds.append(event.kind))
+        with hf.hub.listen("news") as messages:
+            cut(url, f"{hf._core.engine.client_name}:hub")
+            assert messages.next(20).missed
+            assert eventually(lambda: "hub.reconnected" in kinds)
+            hf.hub.publish("news", "x")
+            assert messages.next(10).payload == "x"
+    told = [kind for kind in kinds if kind.startswith("hub.")]
+    assert [kind for kind in told if "connected" in kind or "interrupted" in kind] == [
+        "hub.connected",
+        "hub.interrupted",
+        "hub.reconnected",
+    ], "closing is no break"
+    assert set(told) <= DOCUMENTED
