@@ -124,7 +124,7 @@ def command(script: Script, draft: Draft, now: Micros, reserved: Micros) -> Comm
 
 
 class Model:
-    """The machine with its one record. `monotone`: as on an engine whose clock never goes back."""
+    """The machine with its one record. `monotone`: as on an engine whose clock never goes back behind a write."""
 
     def __init__(self, *, monotone: bool = False) -> None:
         self.state: Taken | None = None
@@ -133,18 +133,20 @@ class Model:
 
     def apply(self, command: Command, now: Micros) -> Moment:
         if self._latest is not None:
-            now = self._latest = max(self._latest, now)
+            now = max(self._latest, now)
         done = step(self.state, command, now)
         if done.write:
+            if self._latest is not None and (self.state is not None or done.state is not None):
+                self._latest = now  # what changes nothing on disk moves no clock there
             self.state, self.keep_until = done.state, done.keep_until
         return Moment(now, command, done.reply, self.state)
 
     def sweep(self, now: Micros) -> Moment:
-        if self._latest is not None:
-            self._latest = max(self._latest, now)
+        time = now if self._latest is None else max(self._latest, now)
         if self.state is not None and self.keep_until < now:
             self.state = None
-        return Moment(now if self._latest is None else self._latest, None, None, self.state)
+            self._latest = None if self._latest is None else time
+        return Moment(time, None, None, self.state)
 
 
 def play(script: Script, model: Model | None = None, *, start: Micros = BASE) -> list[Moment]:

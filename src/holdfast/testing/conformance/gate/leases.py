@@ -87,7 +87,7 @@ class Leases:
     @claim
     async def test_a_lease_without_renewal_ends_with_its_ttl(self, stage: Stage) -> None:
         holder, observer = await stage.actors(2)
-        held = await holder.acquire(NAME, ttl=0.2, renew=False)
+        held = await holder.acquire(NAME, ttl=1, renew=False)
         await holder.check(held)
         await lost(holder, held)
         await free(observer, NAME)
