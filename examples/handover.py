@@ -218,9 +218,10 @@ class Claims:
 
 
 def queue_up(stage: Stage, hf: Holdfast, name: str, task: Callable[..., None], *args: Any, place: int) -> None:
-    """Send one worker to the lock and watch until so many hold it or wait for it."""
+    """Send one worker to the lock and watch until so many hold it or wait for it, and it has said so itself."""
     stage.order(name, task, *args)
     stage.until(lambda: hf.locks.inspect("printer").count >= place, f"{name} in the queue")
+    stage.until(lambda: stage.told("waits", name) or stage.told("holds", name), f"{name}'s word")
 
 
 def everybody_gets_a_turn(stage: Stage, hf: Holdfast, claims: Claims) -> None:
