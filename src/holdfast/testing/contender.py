@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import random
+import signal
 import sys
 import threading
 import time
@@ -194,6 +196,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--seed", default="0")
     args = parser.parse_args(argv)
+    faulthandler.register(signal.SIGUSR1)  # where every thread is, for whoever finds this one hanging
 
     stopping = threading.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +31,8 @@ QUICK = "?timeout=0.5&connect_timeout=1"
 LOOK = 0.01
 #: Contenders that were asked to stop have this long: they may wait in a queue, or for an engine that was away.
 STOP_WAIT = 45.0
+#: Seconds for one that hangs to say where.
+LAST_WORDS = 0.5
 #: Beyond a lease's life, what a busy machine may take to notice.
 SLACK = 5.0
 
@@ -182,12 +185,16 @@ class Race:
             try:
                 status = process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                strays.append(f"{label} did not stop within {STOP_WAIT:g} s")
+                process.send_signal(signal.SIGUSR1)  # it tells where each of its threads is
+                time.sleep(LAST_WORDS)
+                strays.append(f"{label} did not stop within {STOP_WAIT:g} s: {self._last_words(label, 8000)}")
                 continue
             if label not in self._killed and status != 0:
-                errors = (self.folder / f"{label}.stderr").read_text(errors="replace")[-2000:]
-                strays.append(f"{label} ended with status {status}: {errors}")
+                strays.append(f"{label} ended with status {status}: {self._last_words(label)}")
         return strays
+
+    def _last_words(self, label: str, most: int = 2000) -> str:
+        return (self.folder / f"{label}.stderr").read_text(errors="replace")[-most:]
 
     # ── looking ──
 
