@@ -69,7 +69,7 @@ def test_a_waiter_that_slept_shortly_sends_what_it_had_made_ready(holdfast_redis
 
     op, left = asyncio.run(scene())
     assert op.wire
-    assert left <= PATIENCE_MICROS - SHORT
+    assert left <= PATIENCE_MICROS - SHORT / 2  # a fresh one would have all of it; clocks are corrected meanwhile
 
 
 def test_what_is_still_fresh_has_half_of_its_time_left():
