@@ -260,3 +260,43 @@ def test_a_child_that_is_forked_while_sqlite_is_written_can_write(tmp_path):
     )
     assert ended.stderr == ""
     assert json.loads(ended.stdout) == ["held"] * 12 + ["from outside", "still here"]
+
+
+SEVERAL = """
+import os, sys, threading
+from holdfast.sync import Holdfast
+
+hf = Holdfast(sys.argv[1]).open()
+failed = []
+
+def fork(k):
+    for n in range(10):
+        child = os.fork()
+        if child == 0:
+            try:
+                with hf.lock(f"child {k} {n}", ttl=5, wait=5):
+                    pass
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        if os.waitpid(child, 0)[1]:
+            failed.append((k, n))
+        with hf.lock(f"parent {k}", ttl=5, wait=5):
+            pass
+
+threads = [threading.Thread(target=fork, args=(k,)) for k in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+hf.close()
+print(failed)
+"""
+
+
+def test_several_threads_that_fork_at_once_do_not_give_back_what_another_holds(tmp_path):
+    url = f"sqlite:///{tmp_path}/a.db?timeout=5"
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SEVERAL, url], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")

@@ -69,16 +69,18 @@ class Connection:
 
 
 _ALL: weakref.WeakSet[Connection] = weakref.WeakSet()
-_held: list[Connection] = []
+#: By thread: two may fork at once, and each gives back its own.
+_forking = threading.local()
 
 
 def _before_fork() -> None:
-    _held.extend(connection for connection in list(_ALL) if connection.before_fork())
+    _forking.held = [connection for connection in list(_ALL) if connection.before_fork()]
 
 
 def _after_fork() -> None:
-    while _held:
-        _held.pop().give()
+    for connection in _forking.held:
+        connection.give()
+    _forking.held = []
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
