@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 
 import psycopg
@@ -244,3 +245,26 @@ def test_a_row_that_a_neighbour_removed_is_made_anew(engine, holdfast_postgres):
     again = engine.apply(acquire(engine, "x", "u"))
     assert isinstance(again, Granted)
     assert again.fence > first.fence
+
+
+def test_a_row_that_never_comes_is_given_up_and_other_names_are_not_delayed(engine, holdfast_postgres):
+    """A trigger or a policy of somebody else's may swallow the row: that name is refused in time, not waited for."""
+    trigger = f"swallow_{secrets.token_hex(4)}"
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as db:
+        db.execute(
+            f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$BEGIN IF NEW.space = '{engine.namespace}' AND NEW.name = 'gone' THEN RETURN NULL; END IF;"
+            " RETURN NEW; END$$"
+        )
+        db.execute(
+            f"CREATE TRIGGER {trigger} BEFORE INSERT ON holdfast_state FOR EACH ROW EXECUTE FUNCTION {trigger}()"
+        )
+        try:
+            started = steady()
+            (gone,) = engine.apply_many([acquire(engine, "gone")], timeout=PATIENCE * 4)
+            assert isinstance(gone, EngineUnavailable), gone
+            assert "'gone' could not be had" in str(gone)
+            assert PATIENCE / 2 < steady() - started < PATIENCE * 3
+            assert isinstance(engine.apply(acquire(engine, "there")), Granted)
+        finally:
+            db.execute(f"DROP FUNCTION {trigger} CASCADE")

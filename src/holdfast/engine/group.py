@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from holdfast.engine.base import Op
-from holdfast.errors import Closed
+from holdfast.engine.inbox import Inbox
+from holdfast.errors import Closed, EngineError, EngineUnavailable
+
+log = logging.getLogger("holdfast.engine")
 
 #: One transaction takes at most this many operations, so that nobody waits behind a flood.
 LARGEST = 1000
@@ -40,8 +43,8 @@ class Item:
 
 
 class Group:
-    """Takes batches from any thread. `commit` carries out what has gathered and never raises; `tick` follows every
-    commit and every idle minute; `end` is the thread's last act.
+    """Takes batches from any thread. `commit` carries out what has gathered; `tick` follows every commit and every idle
+    minute; `end` is the thread's last act. Whatever the first two raise, the thread goes on: everybody waits for it.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Group:
         self._commit = commit
         self._tick = tick
         self._end = end
-        self._inbox: SimpleQueue[list[Item] | None] = SimpleQueue()
+        self._inbox: Inbox[list[Item]] = Inbox()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._stopped = False
@@ -66,22 +69,29 @@ class Group:
         self.put_items([Item(op, place, answer) for place, op in enumerate(ops)])
 
     def put_items(self, items: list[Item]) -> None:
+        why: EngineError | Closed
         with self._starting:
-            if not self._stopped:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    self._thread.start()
-                self._inbox.put(items)
-                return
-        settle(items, [Closed("this engine is closed") for _ in items])
+            if self._stopped:
+                why = Closed("this engine is closed")
+            else:
+                try:
+                    if self._thread is None:
+                        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                        thread.start()
+                        self._thread = thread  # only now: where none could be started, the next to come tries again
+                except RuntimeError as error:
+                    why = EngineUnavailable(f"no thread could be started for {self._name}: {error}")
+                else:
+                    self._inbox.put(items)
+                    return
+        settle(items, [type(why)(str(why)) for _ in items])
 
     def stop(self) -> None:
         """Finish what was queued, then end. Safe twice."""
         with self._starting:
             self._stopped = True
             thread, self._thread = self._thread, None
-            if thread is not None:
-                self._inbox.put(None)  # nothing is queued behind it
+            self._inbox.ring()
         if thread is not None:
             thread.join()
 
@@ -89,29 +99,28 @@ class Group:
         later: list[Item] = []
         try:
             while (items := self._gather(later)) is not None:
-                results = self._commit(items) if items else []
-                later = settle(items, results)
-                self._tick()
+                later = settle(items, self._results(items) if items else [])
+                try:
+                    self._tick()
+                except Exception:
+                    log.exception("%s could not look after its rows", self._name)
         finally:
             self._end()
 
+    def _results(self, items: list[Item]) -> list[Any]:
+        try:
+            return self._commit(items)
+        except Exception as error:  # noqa: BLE001 - a bug: every caller gets it; without a thread nobody gets anything
+            return [error for _ in items]
+
     def _gather(self, items: list[Item]) -> list[Item] | None:
         """What was put off and everything that waits, up to `LARGEST`. None: the end."""
-        try:
-            more = self._inbox.get(timeout=AGAIN if items else IDLE)
-        except Empty:
-            return items
-        items = list(items)
-        while True:
-            if more is None:
-                if not items:
-                    return None
-                self._inbox.put(None)  # after these
-                return items
+        if items or not self._stopped:
+            self._inbox.wait(AGAIN if items else IDLE)
+        stopped = self._stopped  # before the inbox is looked at: nothing is put in after that
+        while len(items) < LARGEST and (more := self._inbox.take()) is not None:
             items += more
-            if len(items) >= LARGEST or self._inbox.empty():
-                return items
-            more = self._inbox.get()
+        return None if stopped and not items else items
 
 
 def settle(items: list[Item], results: list[Any]) -> list[Item]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from holdfast.engine.base import Apply, Op, Ping, Wake, only
 from holdfast.engine.group import Group
 from holdfast.engine.turn import Asked, Turn, settle
 from holdfast.errors import Closed, OutcomeUnknown
+
+log = logging.getLogger("holdfast.engine")
 
 T = TypeVar("T")
 
@@ -57,10 +60,13 @@ class GroupedEngine(ABC):
 
     def _deliver(self, wakes: Sequence[Wake]) -> None:
         hubs, carriers = self._hubs, self._carriers
-        for deliver in hubs.values():
-            deliver(wakes)
-        if carriers and (abroad := [wake for wake in wakes if wake.inbox not in hubs]):
-            next(iter(carriers.values()))(abroad)  # one is enough: all of them reach everybody
+        try:
+            for deliver in hubs.values():
+                deliver(wakes)
+            if carriers and (abroad := [wake for wake in wakes if wake.inbox not in hubs]):
+                next(iter(carriers.values()))(abroad)  # one is enough: all of them reach everybody
+        except Exception:  # everything is committed, and must not be answered with a hint's trouble
+            log.exception("hints were lost; whoever waits for one looks by itself")
 
     def submit(self, op: Op[T]) -> asyncio.Future[T]:
         if self._closed:

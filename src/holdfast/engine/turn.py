@@ -28,7 +28,10 @@ class Turn:
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         asked, self._asked = self._asked, []
-        self._flush(loop, asked)
+        try:
+            self._flush(loop, asked)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who asked wait for an answer
+            settle([future for _, future in asked], [(place, error) for place in range(len(asked))])
 
 
 def settle(futures: list[asyncio.Future[Any]], results: Sequence[tuple[int, Any]]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import faulthandler
 import random
 import signal
 import sys
@@ -28,6 +27,7 @@ from holdfast.flow import run
 from holdfast.lease import MARGIN
 from holdfast.testing.history import Diary
 from holdfast.testing.register import Register
+from holdfast.testing.stacks import tell_on
 
 #: How many attempts are special: a hold that needs renewal, one that outlives its lease, a quick cancel.
 LONG, OVERSTAY, CANCEL = 0.01, 0.02, 0.05
@@ -172,6 +172,7 @@ def threads(args: argparse.Namespace, diary: Diary, stopping: threading.Event) -
 
 
 async def tasks(args: argparse.Namespace, diary: Diary, stopping: threading.Event) -> None:
+    tell_on(signal.SIGUSR1, asyncio.get_running_loop())
     async with holdfast.Holdfast(args.url, namespace=args.namespace) as hf:
         works = [_work(args, Awaiting(hf, args.ttl, args.wait), diary, stopping, i) for i in range(args.parallel)]
         await asyncio.gather(*[work.loop() for work in works])
@@ -196,7 +197,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--seed", default="0")
     args = parser.parse_args(argv)
-    faulthandler.register(signal.SIGUSR1)  # where every thread is, for whoever finds this one hanging
+    tell_on(signal.SIGUSR1)
 
     stopping = threading.Event()
 

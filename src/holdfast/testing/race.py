@@ -185,7 +185,7 @@ class Race:
             try:
                 status = process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGUSR1)  # it tells where each of its threads is
+                process.send_signal(signal.SIGUSR1)  # it tells where each of its threads and tasks is
                 time.sleep(LAST_WORDS)
                 strays.append(f"{label} did not stop within {STOP_WAIT:g} s: {self._last_words(label, 8000)}")
                 continue

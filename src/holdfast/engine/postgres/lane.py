@@ -12,7 +12,7 @@ from holdfast.engine.base import Apply, steady
 from holdfast.engine.group import LATER, Item
 from holdfast.engine.postgres.batch import Batch, Key
 from holdfast.engine.postgres.session import FINAL, Session, translate
-from holdfast.errors import EngineError
+from holdfast.errors import EngineError, EngineUnavailable
 
 if TYPE_CHECKING:
     from holdfast.engine.postgres import PostgresEngine
@@ -78,7 +78,17 @@ class Lane:
         for item in items:
             names.setdefault((item.op.room.name, item.op.name) if isinstance(item.op, Apply) else None, []).append(item)
         results = {id(item): result for group in names.values() for item, result in self._pairs(group)}
-        return [results[id(item)] for item in items]
+        return [self._at_last(item, results[id(item)]) for item in items]
+
+    def _at_last(self, item: Item, result: Any) -> Any:
+        """Nobody is put off for ever: a row that is neither there nor to be made may never come."""
+        op = item.op
+        if result is not LATER or not isinstance(op, Apply) or steady() <= item.since + PATIENCE:
+            return result
+        return EngineUnavailable(
+            f"{self._engine.address}: the row of {op.room.name} {op.name!r} could not be had within {PATIENCE:g} s:"
+            " somebody keeps it locked, or a trigger or policy on holdfast_state hides it"
+        )
 
     def _pairs(self, items: list[Item]) -> list[tuple[Item, Any]]:
         return list(zip(items, self._transact(items), strict=True))
@@ -141,7 +151,7 @@ class Lane:
         if self._session is not None:
             try:
                 self._session.execute(b"ROLLBACK")
-            except psycopg.Error:
+            except Exception:  # noqa: BLE001 - whatever it is, this connection does not get out of it
                 self._break()
 
     def tick(self) -> None:

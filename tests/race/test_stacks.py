@@ -1,0 +1,75 @@
+"""A process that hangs says where: its threads whatever happens, its tasks as long as the loop turns."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.race]
+
+HANGING = """
+import asyncio, signal, sys, threading
+from holdfast.testing.stacks import tell_on
+
+def idle_thread():
+    threading.Event().wait()
+
+async def inner():
+    await asyncio.get_running_loop().create_future()
+
+async def outer():
+    await inner()
+
+async def main(says):
+    tell_on(signal.SIGUSR1, asyncio.get_running_loop())
+    hanging = asyncio.create_task(outer(), name="hangs")
+    await asyncio.sleep(0)
+    if says:
+        print("ready", flush=True)
+        await hanging
+
+tell_on(signal.SIGUSR1)
+threading.Thread(target=idle_thread, daemon=True).start()
+asyncio.run(main(False))
+asyncio.run(main(True))
+"""
+BLOCKED = """
+import signal, time
+from holdfast.testing.stacks import tell_on
+
+def stands():
+    print("ready", flush=True)
+    time.sleep(60)
+
+tell_on(signal.SIGUSR1)
+stands()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (HANGING, ["idle_thread", "Task hangs:", "in outer", "in inner", "waits for <Future pending"]),
+        (BLOCKED, ["in stands"]),
+    ],
+    ids=["a loop that turns", "no loop"],
+)
+def test_a_hanging_process_says_where_and_lives_on(tmp_path, script, words):
+    said = tmp_path / "stderr"
+    with said.open("wb") as errors:
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=errors)
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        for nth in (1, 2):
+            process.send_signal(signal.SIGUSR1)
+            assert eventually(lambda n=nth: all(said.read_text().count(word) >= n for word in words)), said.read_text()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
