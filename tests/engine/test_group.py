@@ -18,6 +18,7 @@ from holdfast.engine.sqlite import SqliteEngine
 from holdfast.engine.turn import Turn
 from holdfast.errors import Closed, EngineUnavailable
 from holdfast.gate.machine import GATE, Acquire, Granted, Queued, Release, Released, Who
+from holdfast.testing.waiting import eventually
 
 #: Long enough for a machine that is busy; a thread that is lost stays lost.
 WITHIN = 10.0
@@ -69,31 +70,34 @@ def put_off_once(seen):
 
 
 @pytest.fixture
-def interruptions():
-    """Signals that have a handler, and a main thread that keeps everybody else from running while it wants to."""
+def interrupt():
+    """Sends a thread a signal that has a handler, and keeps it and all others from running for some seconds then."""
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(WITHIN)
-    yield
-    sys.setswitchinterval(interval)
+
+    def interrupt(thread, seconds):
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(WITHIN)
+        try:
+            signal.pthread_kill(thread.ident, signal.SIGUSR2)
+            until = steady() + seconds
+            while steady() < until:
+                pass
+        finally:
+            sys.setswitchinterval(interval)
+
+    yield interrupt
     signal.signal(signal.SIGUSR2, before)
 
 
-def test_a_thread_that_was_held_up_beyond_its_pause_goes_on(monkeypatch, interruptions):
+def test_a_thread_that_was_held_up_beyond_its_pause_goes_on(monkeypatch, interrupt):
     """A pause that is interrupted, and found to be over by then, is over: it does not last for ever."""
-    monkeypatch.setattr(groups, "AGAIN", 0.05)
+    monkeypatch.setattr(groups, "AGAIN", 0.1)
     seen = set()
     with running(commit=put_off_once(seen)) as group:
-        for nth in range(1, 6):
+        for nth in range(1, 4):
             caller = Caller(group).ask()
-            until = steady() + WITHIN
-            while len(seen) < nth and steady() < until:
-                threading.Event().wait(0.001)
-            threading.Event().wait(0.005)  # the others run, and the thread begins its pause
-            signal.pthread_kill(group._thread.ident, signal.SIGUSR2)
-            until = steady() + 0.1
-            while steady() < until:  # nobody else runs meanwhile
-                pass
+            assert eventually(lambda n=nth: len(seen) == n)
+            interrupt(group._thread, 0.2)
             assert caller.answers() == ["done"]
 
 
