@@ -89,6 +89,24 @@ def test_a_connection_that_breaks_before_the_commit_is_replaced_unnoticed(engine
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
 
+@pytest.mark.parametrize("action", ["drop", "blackhole"])
+@pytest.mark.parametrize(
+    "word",
+    [b"\x04\xd2\x16\x2f", b"application_name", b"to_regclass", b"FROM holdfast_meta"],
+    ids=["the wish for TLS", "the sign-in", "the look for the schema", "the look at its version"],
+)
+def test_silence_at_any_word_of_a_new_connection_is_given_up_in_time(engine, proxy, truth, action, word):
+    rule = proxy.once(action, word)
+    proxy.cut_all()
+    started = steady()
+    (answer,) = engine.apply_many([acquire(engine)], timeout=30)
+    assert isinstance(answer, EngineUnavailable), answer
+    assert steady() - started < 10  # a connection has two seconds at least, and a busy machine takes some
+    assert rule.struck.is_set()
+    assert not held(truth)
+    assert isinstance(engine.apply(acquire(engine)), Granted)
+
+
 def test_nobody_else_gets_a_name_while_a_commit_for_it_is_on_its_way(engine, proxy, truth):
     proxy.once("hold", b"COMMIT")
     (answer,) = engine.apply_many([acquire(engine, ticket="zombie")])

@@ -29,6 +29,8 @@ class Crash(Nemesis):
         with contextlib.suppress(psycopg.Error, ProcessLookupError):  # it recovers from the last one
             with psycopg.connect(self._server.admin_url, autocommit=True, connect_timeout=2) as admin:
                 pids = [pid for (pid,) in admin.execute(OURS).fetchall()]
+            if not pids:  # nobody is back yet
+                return
             if dice.random() < 0.5:
                 os.kill(pids[0], signal.SIGKILL)
                 self.done["crashes"] += 1
