@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import threading
 
@@ -15,6 +16,7 @@ from holdfast import EngineError, EngineUnavailable, sync
 from holdfast.engine.base import steady
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.postgres import PostgresServer
+from holdfast.testing.postgres_nemesis import OURS, Crash
 from holdfast.testing.waiting import eventually, soon
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
@@ -193,3 +195,15 @@ def test_a_message_that_is_too_long_is_refused_at_once(server, namespace):
         for payload in ("nul\0", "'\"\\", "ключ 🔒", ""):
             hf.hub.publish("news", payload)
             assert news.next(timeout=5).payload == payload
+
+
+def test_a_nemesis_that_finds_nobody_does_nothing(server):
+    def ours():
+        with psycopg.connect(server.admin_url) as admin:
+            return admin.execute(OURS).fetchall()
+
+    assert eventually(lambda: not ours())
+    crash = Crash(server)
+    for seed in range(4):
+        crash.strike(None, random.Random(seed))
+    assert not crash.done
