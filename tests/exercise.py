@@ -12,7 +12,7 @@ from holdfast import LockTimeout, sync
 from holdfast.testing.waiting import eventually, soon
 
 #: Short, so that the keeper has something to do.
-TTL = 0.6
+TTL = 1.8
 
 
 def renewals(hf):
