@@ -249,3 +249,35 @@ def test_lua_agrees_on_logs_too_long_to_be_read_as_a_whole(on_redis, deeds, limi
         if isinstance(reply := history[-1].reply, machine.Admitted) and reply.delay:
             reserved = reply.at
     assert on_redis.run(history) == history
+
+
+#: One run of the log holds less than 2**24.
+_loads = st.sampled_from((1, 5_000_000, 2**24 - 1, 2**24, 40_000_000))
+
+
+@pytest.mark.redis
+@settings(THOROUGH, max_examples=200)
+@given(
+    deeds=st.lists(
+        st.tuples(st.sampled_from((0, 300, 1000, 90_000)), st.sampled_from(("hit", "wait", "back", "charge")), _loads),
+        min_size=5,
+        max_size=40,
+    )
+)
+def test_lua_agrees_on_costs_beyond_one_run(on_redis, deeds):
+    model, now, taken, history = Model(), BASE, [], []
+    rules = (Rule(100_000_000, 1000, 100_000_000),)
+    for gap, deed, cost in deeds:
+        now += gap
+        args = (now + 10_000_000, 3, rules)
+        at, had = taken.pop() if deed == "back" and taken else (0, cost)
+        command = {
+            "hit": machine.Hit(*args, cost),
+            "wait": machine.Hit(*args, cost, 2_000_000),
+            "back": machine.Refund(*args, had, at),
+            "charge": machine.Charge(*args, (cost,)),
+        }[deed]
+        history.append(model.apply(command, now))
+        if isinstance(reply := history[-1].reply, machine.Admitted) and deed == "wait":
+            taken.append((reply.at, cost))
+    assert on_redis.run(history) == history

@@ -71,6 +71,47 @@ def test_the_bounds_are_reached():
     assert worst(crowd(1, 10, 1000, [*late, (0.101, 1, 0), *[(0.1, 1, 0)] * 8]), 1000) == 19
 
 
+_deed = st.tuples(
+    st.sampled_from((0, 0, 0, 1, 1000, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0, 1.5)),
+    st.sampled_from(("hit", "wait", "wait", "cancel", "cancel first", "refund")),
+    st.sampled_from((1, 1, 2, 5, 10)),
+)
+
+
+@settings(OFTEN, max_examples=1000)
+@given(law=st.integers(0, 3), limit=_limits, window=_windows, deeds=st.lists(_deed, min_size=8, max_size=60))
+def test_what_is_given_back_admits_nobody_beyond_the_bound(law, limit, window, deeds):
+    """Waiters who are cancelled anywhere in the line, and hits given back at once, also while others wait."""
+    (rule,) = Script(law, ((limit, window, limit),), ()).rules()
+    span = window * 1000
+    now, state, granted = BASE, None, []
+    for after, deed, wanted in deeds:
+        now += int(after * span) if isinstance(after, float) else after
+        cost = min(wanted, limit)
+        command = Hit(now + DAY, law, (rule,), cost, 10 * span if deed == "wait" else 0)
+        if deed.startswith("cancel"):
+            waiting = [one for one in granted if one[0] > now]
+            if not waiting:
+                continue
+            given = min(waiting) if deed == "cancel first" else waiting[wanted % len(waiting)]
+            command = Refund(now + DAY, law, (rule,), given[1], given[0])
+            granted.remove(given)
+        elif deed == "refund":
+            fresh = [one for one in granted if one[0] == now]
+            if not fresh:
+                continue
+            command = Refund(now + DAY, law, (rule,), fresh[0][1])
+            granted.remove(fresh[0])
+        done = step(state, command, now)
+        state = done.state if done.write else state
+        if isinstance(done.reply, Admitted):
+            granted.append((done.reply.at, cost))
+    assert worst(granted, window) <= {0: 2 * limit, 1: 2 * limit - 1, 2: 2 * limit, 3: limit}[law]
+    if law == 0:
+        windows = {at // span for at, _ in granted}
+        assert all(sum(cost for at, cost in granted if at // span == one) <= limit for one in windows)
+
+
 @OFTEN
 @given(script=scripts)
 def test_retry_after_is_exact(script):

@@ -23,12 +23,9 @@ charge = function(mark, rule, cost, at)
   mark[DEBT] = mark[DEBT] + cost * rule[PRICE]
 end
 refund = function(mark, rule, cost, at)
-  local ms = math.floor(now / 1000)
+  -- Not where others stand behind it: see marks.py.
+  if math.floor((at > 0 and at or now) / 1000) < mark[AT] then return end
   mark[DEBT] = math.max(0, mark[DEBT] - cost * rule[PRICE])
-  -- The last reservation is given back: nobody stands at the frontier any more.
-  if math.floor(at / 1000) == mark[AT] and ms < mark[AT] then
-    mark[AT], mark[DEBT] = ms, mark[DEBT] + (mark[AT] - ms) * rule[GAIN]
-  end
 end
 used = function(mark, rule)
   return mark[AT] * 1000 <= now and math.ceil(mark[DEBT] / rule[PRICE]) or rule[BURST]

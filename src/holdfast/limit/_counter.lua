@@ -30,8 +30,10 @@ charge = function(mark, rule, cost, at)
   mark[COUNT] = mark[COUNT] + cost
 end
 refund = function(mark, rule, cost, at)
-  local here = math.min(cost, mark[COUNT])
-  mark[COUNT], mark[BEFORE] = mark[COUNT] - here, math.max(0, mark[BEFORE] - (cost - here))
+  local behind = mark[INDEX] - math.floor((at > 0 and at or now) / (rule[WINDOW] * 1000))
+  local here = behind == 0 and math.min(cost, mark[COUNT]) or 0
+  local there = (behind == 1 or (behind == 0 and at == 0)) and cost - here or 0
+  mark[COUNT], mark[BEFORE] = mark[COUNT] - here, math.max(0, mark[BEFORE] - there)
 end
 used = function(mark, rule)
   local window = rule[WINDOW]

@@ -29,7 +29,7 @@ if #rules == 1 and (law == 0 or law == 3) then
         207, count), 'PX', string.format('%.0f', math.ceil(ends / 1000) + spare))
       return '\151' .. cmsgpack.pack('admitted', here, 0, count, limit - count, ends, 0)
     end
-  elseif law == 3 and (size == 0 or (known and size >= 64 and kind == '\145\151\3')) then
+  elseif law == 3 and cost <= 16777215 and (size == 0 or (known and size >= 64 and kind == '\145\151\3')) then
     local total, last, last_cost, dead, length = 0, 0, 0, 0, 0
     if known then total, last, last_cost, dead, length = struct.unpack('>I8xI8xI8xI8xI4', stored, 25) end
     local whole, gone = length <= 192, here - window

@@ -21,7 +21,7 @@ charge = function(mark, rule, cost, at)
   mark[COUNT] = mark[COUNT] + cost
 end
 refund = function(mark, rule, cost, at)
-  if at == 0 or math.floor(at / (rule[WINDOW] * 1000)) == mark[INDEX] then
+  if math.floor((at > 0 and at or now) / (rule[WINDOW] * 1000)) == mark[INDEX] then
     mark[COUNT] = math.max(0, mark[COUNT] - cost)
   end
 end

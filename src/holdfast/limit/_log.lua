@@ -38,6 +38,9 @@ charge = function(mark, rule, cost, at)
   elseif mark[COST] > 0 then
     mark[RUNS] = mark[RUNS] .. struct.pack(SHAPE, mark[LAST], mark[COST])
   end
+  while merged > LARGEST do
+    mark[RUNS], merged = mark[RUNS] .. struct.pack(SHAPE, at, LARGEST), merged - LARGEST
+  end
   if mark[DEAD] * SPARSE > #mark[RUNS] then
     mark[RUNS], mark[DEAD] = string.sub(mark[RUNS], mark[DEAD] + 1), 0
   end
@@ -46,12 +49,16 @@ end
 -- The reservation that was made for `at`; else the oldest, so that no hit is forgotten too early.
 refund = function(mark, rule, cost, at)
   local runs = string.sub(mark[RUNS], mark[DEAD] + 1) .. struct.pack(SHAPE, mark[LAST], mark[COST])
-  local begin, ms = #runs - RUN + 1, math.floor(at / 1000)
-  while at > 0 and begin > 1 and math.floor((struct.unpack(SHAPE, runs, begin)) / 1000) > ms do begin = begin - RUN end
-  if math.floor((struct.unpack(SHAPE, runs, begin)) / 1000) ~= ms then begin = 1 end
+  local begin, til = 1, now
+  if at > 0 then
+    local ms = math.floor(at / 1000) * 1000
+    begin, til = #runs + 1, ms + 999
+    while begin > 1 and (struct.unpack(SHAPE, runs, begin - RUN)) >= ms do begin = begin - RUN end
+  end
   local place, left, kept = begin, cost, ''
   while left > 0 and place < #runs do
     local when, had = struct.unpack(SHAPE, runs, place)
+    if when > til then break end
     place = place + RUN
     if had > left then kept = struct.pack(SHAPE, when, had - left) end
     left = left - math.min(had, left)

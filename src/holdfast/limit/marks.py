@@ -7,6 +7,9 @@ earliest (`free_at`), what follows when it is taken then (`charged`) or given ba
 A cost may be taken in the future: that is a reservation. The mark then stands at its frontier, and whoever comes later
 fits there or later, so nobody overtakes. Nothing that fits at one moment stops to fit by waiting.
 
+Given back is what was reserved for a moment, `at`, or (0) what was taken just now. A mark that cannot tell what those
+who stand behind that moment leave room for gives nothing back: never is more admitted for it.
+
 Times are µs of the engine's clock. `_fixed.lua`, `_counter.lua`, `_bucket.lua` and `_log.lua` say the same for Redis.
 """
 
@@ -58,8 +61,8 @@ class Fixed(Struct, frozen=True, array_like=True, tag=0, gc=False):
         return Fixed(rule.limit, here.index, here.count + cost)
 
     def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Fixed:
-        closed = at and at // (rule.window * 1000) != self.index
-        return Fixed(rule.limit, self.index, self.count if closed else max(0, self.count - cost))
+        here = (at or now) // (rule.window * 1000) == self.index
+        return Fixed(rule.limit, self.index, max(0, self.count - cost) if here else self.count)
 
     def used(self, rule: Rule, now: Micros) -> int:
         return self.count if self.index * rule.window * 1000 <= now else rule.burst
@@ -101,8 +104,10 @@ class Counter(Struct, frozen=True, array_like=True, tag=1, gc=False):
         return Counter(rule.limit, here.index, here.count + cost, here.before)
 
     def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Counter:
-        here = min(cost, self.count)
-        return Counter(rule.limit, self.index, self.count - here, max(0, self.before - (cost - here)))
+        behind = self.index - (at or now) // (rule.window * 1000)
+        here = min(cost, self.count) if behind == 0 else 0
+        there = cost - here if behind == 1 or (behind == 0 and not at) else 0
+        return Counter(rule.limit, self.index, self.count - here, max(0, self.before - there))
 
     def used(self, rule: Rule, now: Micros) -> int:
         into = now // 1000 - self.index * rule.window
@@ -140,12 +145,9 @@ class Bucket(Struct, frozen=True, array_like=True, tag=2, gc=False):
         return Bucket(rule.limit, here.at, here.debt + cost * rule.price)
 
     def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Bucket:
-        debt = max(0, self.debt - cost * rule.price)
-        ms = now // 1000
-        if at // 1000 != self.at or ms >= self.at:
-            return Bucket(rule.limit, self.at, debt)
-        # The last reservation is given back: nobody stands at the frontier any more.
-        return Bucket(rule.limit, ms, debt + (self.at - ms) * rule.gain)
+        others_behind = (at or now) // 1000 < self.at
+        back = 0 if others_behind else cost * rule.price
+        return Bucket(rule.limit, self.at, max(0, self.debt - back))
 
     def used(self, rule: Rule, now: Micros) -> int:
         return -(-self.debt // rule.price) if self.at * 1000 <= now else rule.burst
@@ -202,6 +204,8 @@ class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
             merged += self.cost
         elif self.cost:
             runs += _pack(self.last, self.cost)
+        while merged > LARGEST_RUN:
+            runs, merged = runs + _pack(at, LARGEST_RUN), merged - LARGEST_RUN
         if dead * SPARSE > len(runs):
             runs, dead = runs[dead:], 0
         return Log(rule.limit, self.total + cost, at, merged, dead, runs)
@@ -209,14 +213,16 @@ class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
     def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Log:
         """The reservation that was made for `at`; else the oldest, so that no hit is forgotten too early."""
         runs = self.runs[self.dead :] + _pack(self.last, self.cost)
-        begin, ms = len(runs) - RUN, at // 1000
-        while at and begin > 0 and _run(runs, begin)[0] // 1000 > ms:
-            begin -= RUN
-        if _run(runs, begin)[0] // 1000 != ms:
-            begin = 0
+        begin, until = 0, now
+        if at:
+            begin, until = len(runs), at // 1000 * 1000 + 999
+            while begin > 0 and _run(runs, begin - RUN)[0] >= at // 1000 * 1000:
+                begin -= RUN
         end, left, kept = begin, cost, b""
         while left and end < len(runs):
             when, had = _run(runs, end)
+            if when > until:
+                break
             end += RUN
             if had > left:
                 kept = _pack(when, had - left)
