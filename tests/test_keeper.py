@@ -162,6 +162,37 @@ def test_what_nobody_can_use_any_more_is_dropped(engine, keeper):
     assert eventually(lambda: engine.batches and not keeper._later)
 
 
+def test_an_errand_is_attempted_until_it_is_done_whatever_goes_wrong(keeper, monkeypatch):
+    monkeypatch.setattr("holdfast.keeper.ERRAND_PAUSE", 0.01)
+    attempts = []
+
+    def errand(timeout):
+        attempts.append(timeout)
+        if len(attempts) == 1:
+            raise ValueError("a mistake of its own")
+        return len(attempts) == 3
+
+    keeper.errand("x", errand)
+    keeper.errand("x", lambda _: pytest.fail("it is under way already"))
+    assert eventually(lambda: len(attempts) == 3)
+    assert eventually(lambda: not keeper._errands)
+
+
+def test_an_errand_takes_no_longer_than_leases_can_wait(keeper):
+    keeper._leases[lease(ttl=0.9)] = None  # due in 0.3 s
+    given = []
+    keeper._errands = {"x": lambda timeout: given.append(timeout) or True}
+    keeper._run_errands()
+    assert given[0] <= 0.15
+
+
+def test_closing_attempts_what_is_left_once_more(keeper):
+    attempts = []
+    keeper.errand("x", lambda timeout: attempts.append(timeout))
+    keeper.close()
+    assert len(attempts) == 1
+
+
 def test_a_subscriber_hears_of_renewals_and_losses(engine):
     telemetry = Telemetry()
     heard: list[str] = []

@@ -23,7 +23,12 @@ RETRY_AT_LEAST, RETRY_AT_MOST = 0.02, 1.0
 #: A renewal call may take this long at most, so that one silent server does not hide the end of other leases.
 LONGEST_CALL = 5.0
 LONGEST_CALL_MICROS = int(LONGEST_CALL * 1_000_000)
+#: Between two attempts at an errand, and how long one may wait for the engine (s).
+ERRAND_PAUSE, ERRAND_CALL = 0.5, 1.0
 FOREVER = float("inf")
+
+#: Something a room has to settle with the engine: an attempt within so many seconds; True: it is done.
+Errand = Callable[[float], bool]
 
 
 class Keeper:
@@ -41,6 +46,8 @@ class Keeper:
     def _reset(self) -> None:
         self._leases: dict[BaseLease, None] = {}
         self._later: list[tuple[Apply, float]] = []
+        self._errands: dict[str, Errand] = {}
+        self._errands_at = FOREVER
         self._wake_at = FOREVER
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -64,6 +71,15 @@ class Keeper:
         with self._lock:
             self._later.append((op, until))
         self._nudge(steady())
+
+    def errand(self, name: str, errand: Errand) -> None:
+        """Attempt it now and then until it is done. Nothing happens when it is under way already."""
+        if name in self._errands:
+            return
+        with self._lock:
+            self._errands[name] = errand
+            self._errands_at = min(self._errands_at, steady() + ERRAND_PAUSE)
+        self._nudge(self._errands_at)
 
     def _nudge(self, at: float) -> None:
         with self._changed:
@@ -110,7 +126,10 @@ class Keeper:
             self._renew(due + soon, now)
         if self._later:
             self._say_later(now)
+        if now >= self._errands_at:
+            self._run_errands()
         wake_at = min((min(lease.due, lease.deadline) for lease in list(self._leases)), default=FOREVER)
+        wake_at = min(wake_at, self._errands_at)
         return min(wake_at, steady() + RETRY_AT_MOST / 4) if self._later else wake_at
 
     def _renew(self, leases: list[BaseLease], now: float) -> None:
@@ -151,10 +170,26 @@ class Keeper:
         if lease.lose(reason):
             self._telemetry.emit("lease.lost", name=lease.name, lock_id=lease.id, fence=lease.fence, reason=reason)
 
-    def _say_later(self, now: float) -> None:
-        # Leases come first: this may take no longer than they can wait.
+    def _spare(self, most: float) -> float:
+        """Leases come first: nothing else may take longer than they can wait."""
         ends = min((min(lease.due, lease.deadline) for lease in list(self._leases)), default=FOREVER)
-        timeout = min(LONGEST_CALL, max(RETRY_AT_LEAST, (ends - steady()) / 2))
+        return min(most, max(RETRY_AT_LEAST, (ends - steady()) / 2))
+
+    def _run_errands(self) -> None:
+        with self._lock:
+            # Taken out before they are run: whoever has a new one meanwhile finds its place free.
+            errands, self._errands, self._errands_at = self._errands, {}, FOREVER
+        for name, errand in errands.items():
+            try:
+                done = errand(self._spare(ERRAND_CALL))
+            except Exception:  # noqa: BLE001 - it is attempted again; leases are waiting
+                self._telemetry.emit("keeper.failed")
+                done = False
+            if not done:
+                self.errand(name, errand)
+
+    def _say_later(self, now: float) -> None:
+        timeout = self._spare(LONGEST_CALL)
         with self._lock:
             saying, self._later = self._later, []
         not_after = self._engine.now() + LONGEST_CALL_MICROS
@@ -177,9 +212,10 @@ class Keeper:
             self._changed.notify()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._run_errands()
         if self._later:
             self._say_later(steady())
-            self._later = []
+        self._later, self._errands = [], {}
 
     def after_fork(self) -> None:
         """The parent's leases are not ours."""

@@ -7,9 +7,10 @@ asked again in any case.
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
 
-from holdfast.engine.base import Apply, Command, Engine, Micros, steady
+from holdfast.engine.base import Apply, Command, Micros, steady
 from holdfast.errors import Decision
 from holdfast.flow import PATIENCE_MICROS
 from holdfast.limit.machine import LIMIT, Admitted, Charge, Denied, Reply, Taken, step
@@ -47,12 +48,23 @@ class Local(NamedTuple):
         return tuple(mark.passed(rule, now).used(rule, now) for mark, rule in marks)
 
 
+class Untold(NamedTuple):
+    """What was admitted here and the engine does not know, up to `local`."""
+
+    record: str
+    local: Local
+    charge: Apply
+
+
 class Desk:
-    """One per Holdfast and process."""
+    """One per Holdfast and process. Any thread may use it."""
 
     def __init__(self) -> None:
         self.denials: dict[str, Denial] = {}
         self.locals: dict[str, Local] = {}
+        #: As much of them as the engine has been told.
+        self._told: dict[str, Local] = {}
+        self._lock = threading.Lock()
         self.away = False
         self.trouble = ""
         #: When somebody may look whether the engine is back (steady).
@@ -103,10 +115,11 @@ class Desk:
 
     def may_look(self) -> bool:
         """True for one caller at a time, now and then: it must tell how that ended."""
-        if steady() < self._look_at:
-            return False
-        self._look_at = float("inf")
-        return True
+        with self._lock:
+            if steady() < self._look_at:
+                return False
+            self._look_at = float("inf")
+            return True
 
     def look_later(self) -> None:
         self._look_at = steady() + PAUSE
@@ -118,12 +131,12 @@ class Desk:
             return Admitted(now, 0, 0, rule.burst, 0, 0)
         if spec.on_unavailable == "deny":
             return Denied(now, 0, 0, 0, PAUSE_MICROS, PAUSE_MICROS)
-        known = self.locals.get(record)
-        done = step(known.state if known else None, command, now)
-        if done.write:
-            if done.state is None:
-                self.locals.pop(record, None)
-            else:
+        with self._lock:
+            known = self.locals.get(record)
+            done = step(known.state if known else None, command, now)
+            if done.write and done.state is None:
+                self._drop(record)
+            elif done.write and done.state is not None:
                 self.locals[record] = Local(spec, done.state, done.keep_until)
                 self._tidy(now)
         reply: Reply = done.reply
@@ -132,16 +145,49 @@ class Desk:
     def _tidy(self, now: Micros) -> None:
         if len(self.locals) <= MOST:
             return
-        self.locals = {record: local for record, local in self.locals.items() if local.keep_until > now}
+        for record in [record for record, local in self.locals.items() if local.keep_until <= now]:
+            self._drop(record)
         if len(self.locals) > MOST:
-            self.locals.clear()
+            self.locals, self._told = {}, {}
 
-    def charges(self, engine: Engine) -> list[Apply]:
-        """What was admitted here, to be told to the engine. Nothing of it is known here afterwards."""
-        found, self.locals = self.locals, {}
-        now = engine.now()
-        return [
-            Apply(LIMIT, record, Charge(now + PATIENCE_MICROS, local.spec.law, local.spec.rules, costs))
-            for record, local in found.items()
-            if any(costs := local.used(now))
-        ]
+    def drop(self, record: str) -> None:
+        """A record of this process is void."""
+        with self._lock:
+            self._drop(record)
+
+    def _drop(self, record: str) -> None:
+        self.locals.pop(record, None)
+        self._told.pop(record, None)
+
+    # ── when it is back ──
+
+    def untold(self, now: Micros) -> list[Untold]:
+        """What the engine is to be told. It counts here until the engine decides again."""
+        with self._lock:
+            return self._untold(now)
+
+    def _untold(self, now: Micros) -> list[Untold]:
+        found: list[Untold] = []
+        for record, local in self.locals.items():
+            told = self._told.get(record)
+            if told is local:
+                continue
+            known = told.used(now) if told else (0,) * len(local.spec.rules)
+            costs = tuple(max(0, here - there) for here, there in zip(local.used(now), known, strict=True))
+            if any(costs):
+                command = Charge(now + PATIENCE_MICROS, local.spec.law, local.spec.rules, costs)
+                found.append(Untold(record, local, Apply(LIMIT, record, command)))
+        return found
+
+    def told(self, record: str, local: Local) -> None:
+        with self._lock:
+            if record in self.locals:
+                self._told[record] = local
+
+    def back(self, now: Micros) -> list[Untold]:
+        """The engine decides from now on. Answers what was admitted here in the last moment."""
+        with self._lock:
+            rest = self._untold(now)
+            self.locals, self._told = {}, {}
+            self.away = False
+            return rest

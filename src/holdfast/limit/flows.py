@@ -6,31 +6,26 @@ most the hits whose reply was lost are counted in vain. A refund is not sent aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.engine.base import Apply, Command, Expired, Micros, Ping, steady
-from holdfast.errors import Decision, EngineRefused, EngineUnavailable, HoldfastError, OutcomeUnknown, RateLimited
+from holdfast.errors import Decision, EngineRefused, HoldfastError, RateLimited
 from holdfast.flow import GRACE, PATIENCE_MICROS, Latch, ask, count_once, deadline
 from holdfast.inputs import micros
 from holdfast.limit.desk import Desk
+from holdfast.limit.handover import AWAY, hand_over
 from holdfast.limit.machine import LIMIT, Admitted, Denied, Hit, Peek, Refund, Reply, Reset
 from holdfast.limit.spec import Spec
 
-#: What makes a policy answer in the engine's place. A damaged record does not: nobody would ever hear of it.
-AWAY = (EngineUnavailable, OutcomeUnknown, EngineRefused)
 #: A failure that comes quicker than this (s) may be a connection's last word: ask once more. A silence is an answer.
 AT_ONCE = 1.0
 #: Attempts after the first where nothing counts.
 RETRIES = 1
-#: Records told to the engine in one trip.
-CHUNK = 1000
-#: How long the keeper tries to tell what could not be told (s).
-TELL = 60.0
 
 
 def desk_of(core: Core) -> Desk:
@@ -92,7 +87,7 @@ async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | Non
             core.telemetry.emit("limit.waiting", name=spec.name, key=key, seconds=reply.delay / 1_000_000)
             await _sleep(core, reply.delay / 1_000_000)
     except BaseException:
-        if told and type(taken := told[0][0]) is Admitted:
+        if told and type(taken := told[0][0]) is Admitted and told[0][1] != "allow":  # which takes nothing
             await core.port.shield(_give_back(core, spec, record, cost, taken.at), GRACE)
         raise
     core.telemetry.counts["limit.allowed"] += 1
@@ -151,13 +146,14 @@ async def reset(core: Core, record: str) -> None:
     core.check_open()
     desk = desk_of(core)
     desk.forget(record)
-    desk.locals.pop(record, None)
+    desk.drop(record)
     await ask(core.port, core.engine, Apply(LIMIT, record, Reset(deadline(core.engine))), RETRIES, core.telemetry)
 
 
 async def _decide(core: Core, desk: Desk, spec: Spec, record: str, command: Command) -> tuple[Reply, str]:
     """The engine's reply or, where it is away, the policy's; and who it was."""
-    if not desk.away or (desk.may_look() and await _is_back(core, desk)):
+    # Where something is to be handed over, the keeper looks.
+    if not desk.away or (not desk.locals and desk.may_look() and await _is_back(core, desk)):
         began, again = steady(), True
         while True:
             try:
@@ -176,26 +172,23 @@ async def _decide(core: Core, desk: Desk, spec: Spec, record: str, command: Comm
             core.engine.correct(reply.now)
             command = replace(command, not_after=reply.now + PATIENCE_MICROS)
     core.telemetry.counts[f"limit.{spec.on_unavailable}"] += 1
-    return desk.instead(spec, record, command, core.engine.now()), spec.on_unavailable
+    reply = desk.instead(spec, record, command, core.engine.now())
+    if desk.locals:
+        core.keeper.errand("limit", partial(hand_over, core, desk))
+    return reply, spec.on_unavailable
 
 
 async def _is_back(core: Core, desk: Desk) -> bool:
-    """Look whether the engine answers; then tell it what was admitted here meanwhile."""
-    charges: Sequence[Apply] = ()
+    """Look whether the engine answers."""
     try:
         core.engine.correct(await core.port.apply(Ping()))
-        charges = desk.charges(core.engine)
-        for begin in range(0, len(charges), CHUNK):
-            await core.port.apply_all(charges[begin : begin + CHUNK])
     except AWAY as error:
         desk.trouble = str(error)
-        for charge in charges:  # some may have arrived: rather too much than too little
-            core.keeper.later(charge, steady() + TELL)
         return False
     finally:
         desk.look_later()
     desk.away = False
-    core.telemetry.emit("limit.back", handed_over=len(charges))
+    core.telemetry.emit("limit.back", handed_over=0)
     return True
 
 

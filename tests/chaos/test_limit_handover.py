@@ -1,0 +1,161 @@
+"""While the engine is away a process counts by itself, and forgets nothing of it: not in threads, nor in the hand-over."""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+import redis
+
+import holdfast
+import holdfast.sync
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.proxy import FaultProxy
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually, soon
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.redis]
+
+LIMIT = 10
+RATE = f"{LIMIT}/hour"
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = RedisServer(port=lasting_port())
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def proxy(server):
+    with FaultProxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def cut_off(proxy, namespace):
+    """A process that has lost its engine, and has admitted as much as it may of "k"."""
+    url = proxy.url + "?timeout=1&connect_timeout=1"
+    with holdfast.sync.Holdfast(url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
+        hf.limit("api", RATE).hit("other")
+        proxy.refuse()
+        assert admitted(hf) == LIMIT
+        yield hf
+
+
+@pytest.fixture
+def truth(server, namespace):
+    with holdfast.sync.Holdfast(server.url, namespace=namespace) as hf:
+        yield hf.limit("api", RATE)
+
+
+def admitted(hf, tries=LIMIT + 2):
+    api = hf.limit("api", RATE)
+    return sum(api.hit("k").allowed for _ in range(tries))
+
+
+def test_threads_count_together(proxy, namespace):
+    switching = sys.getswitchinterval()
+    with holdfast.sync.Holdfast(proxy.url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
+        api = hf.limit("api", "500/hour")
+        proxy.refuse()
+        assert api.hit("k").by == "local"
+        counts = []
+        threads = [
+            threading.Thread(target=lambda: counts.append(sum(api.hit("k").allowed for _ in range(150))))
+            for _ in range(8)
+        ]
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(switching)
+        assert sum(counts) + 1 == 500
+
+
+def test_nobody_has_to_call_for_what_was_admitted_to_be_told(proxy, cut_off, truth):
+    proxy.heal()
+    assert eventually(lambda: truth.peek("k").count == LIMIT)
+
+
+def test_this_process_counts_on_while_the_engine_is_told(proxy, namespace, server, truth):
+    async def play():
+        url = proxy.url + "?timeout=5&connect_timeout=1"
+        async with holdfast.Holdfast(url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
+            api = hf.limit("api", RATE)
+            await api.hit("other")
+            proxy.refuse()
+            count = 0
+            for _ in range(LIMIT // 2):
+                count += (await api.hit("k")).allowed
+            proxy.heal()
+            told = proxy.rule("delay", b"EVAL", seconds=0.3)
+            assert await soon(lambda: asyncio.sleep(0, told.struck.is_set() or len(proxy.struck)))
+            while (decision := await api.hit("k")).by == "local":  # as many as it may, and then some
+                count += decision.allowed
+                await asyncio.sleep(0.01)
+            proxy.heal()
+            count += decision.allowed
+            for _ in range(3):
+                count += (await api.hit("k")).allowed
+        return count
+
+    assert asyncio.run(play()) == LIMIT
+    assert truth.peek("k").count == LIMIT
+
+
+def test_a_hand_over_that_fails_forgets_nothing(proxy, cut_off, truth):
+    proxy.heal()
+    failed = proxy.rule("cut-before", b"EVAL")
+    assert failed.struck.wait(10)
+    assert admitted(cut_off) == 0
+    proxy.heal()
+    assert eventually(lambda: truth.peek("k").count == LIMIT)
+    assert eventually(lambda: cut_off.limit("api", RATE).peek("other").by == "engine")
+    assert admitted(cut_off) == 0
+
+
+def test_a_damaged_record_does_not_keep_the_others_from_being_told(proxy, cut_off, truth, server, namespace):
+    for key in ("damaged", "sound"):
+        cut_off.limit("api", RATE).hit(key, 3)
+    with redis.Redis(port=server.port) as client:
+        client.set(f"{namespace}:limit:{{api:s3600:damaged}}", b"junk")
+    proxy.heal()
+    assert eventually(lambda: cut_off.limit("api", RATE).peek("other").by == "engine")
+    assert (truth.peek("sound").count, truth.peek("k").count) == (3, LIMIT)
+
+
+def test_closing_tells_what_was_admitted(proxy, cut_off, truth):
+    proxy.heal()
+    cut_off.close()
+    assert truth.peek("k").count == LIMIT
+
+
+def test_who_is_cancelled_under_allow_gives_nothing_back(proxy, server, namespace):
+    """Nothing was taken, so a refund would be of somebody else's hit."""
+
+    async def play():
+        url = proxy.url + "?timeout=1&connect_timeout=1"
+        async with (
+            holdfast.Holdfast(url, namespace=namespace) as hf,
+            holdfast.Holdfast(server.url, namespace=namespace) as truth,
+        ):
+            api = hf.limit("api", RATE, algorithm="fixed", on_unavailable="allow")
+            await api.hit("k", 3)
+            lost = proxy.once("drop", b"EVAL")
+            call = asyncio.create_task(api.wait("k"))
+            assert await soon(lambda: asyncio.sleep(0, lost.struck.is_set()))
+            call.cancel()  # while it still asks; the policy answers when its time is over
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert hf.telemetry.counts["limit.allow"] == 1
+            return (await truth.limit("api", RATE, algorithm="fixed").peek("k")).count
+
+    assert asyncio.run(play()) == 4
