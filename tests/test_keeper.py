@@ -188,7 +188,7 @@ def test_an_errand_takes_no_longer_than_leases_can_wait(keeper):
 
 def test_closing_attempts_what_is_left_once_more(keeper):
     attempts = []
-    keeper.errand("x", lambda timeout: attempts.append(timeout))
+    keeper.errand("x", attempts.append)
     keeper.close()
     assert len(attempts) == 1
 

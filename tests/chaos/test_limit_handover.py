@@ -1,4 +1,4 @@
-"""While the engine is away a process counts by itself, and forgets nothing of it: not in threads, nor in the hand-over."""
+"""While the engine is away a process counts by itself, and forgets nothing: not in threads, nor in the hand-over."""
 
 import asyncio
 import sys

@@ -21,7 +21,7 @@ from holdfast.testing.waiting import eventually
 class Shop:
     """What was done, and a door that a test may keep shut."""
 
-    def __init__(self, url, *, namespace="shop", profile=None, **options):
+    def __init__(self, url, *, namespace="shop", profile=None, inner=(), **options):
         self.effects = []
         self.background = []
         self.door = threading.Event()
@@ -32,6 +32,7 @@ class Shop:
         self._url = url
         self._namespace = namespace
         self._profile = profile
+        self._inner = inner
         self._options = options
 
     async def through_the_door(self):
@@ -59,6 +60,17 @@ class Shop:
 
         return StreamingResponse(chunks(), media_type="text/plain")
 
+    async def ticker(self, request):
+        self.effects.append(await request.body())
+
+        async def chunks():
+            for _ in range(100):
+                yield b"tick,"
+                await asyncio.sleep(0.005)
+            yield b"end"
+
+        return StreamingResponse(chunks(), media_type="text/plain")
+
     async def large(self, request):
         self.effects.append(b"large")
         return Response(b"x" * 5000)
@@ -77,9 +89,11 @@ class Shop:
 
         hf = holdfast.Holdfast(self._url, namespace=self._namespace, profile=self._profile)
         handlers = {"/charge": self.charge, "/refund": self.charge, "/stream": self.stream}
-        handlers |= {"/large": self.large, "/broken": self.broken}
+        handlers |= {"/large": self.large, "/broken": self.broken, "/ticker": self.ticker}
         routes = [Route(path, handler, methods=["GET", "POST"]) for path, handler in handlers.items()]
         app = Starlette(routes=routes, lifespan=lifespan)
+        for inner in self._inner:
+            app.add_middleware(inner)
         app.add_middleware(IdempotencyMiddleware, holdfast=hf, **self._options)
         return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ httpx = pytest.importorskip("httpx", reason="httpx speaks to the server under te
 pytest.importorskip("uvicorn", reason="uvicorn is the server under test")
 
 from shop import Shop  # noqa: E402 - after it is known that it can be imported
+from starlette.middleware.base import BaseHTTPMiddleware  # noqa: E402
 
 import holdfast  # noqa: E402
 import holdfast.sync  # noqa: E402
@@ -195,6 +197,77 @@ def test_a_stream_is_passed_on_as_it_comes_and_replayed_whole(open_shop):
     assert again.headers["content-type"] == response.headers["content-type"]
     assert is_replay(again)
     assert len(shop.effects) == 1
+
+
+class Passing(BaseHTTPMiddleware):
+    """Ends a stream in good order when the client has gone: it must not look like an answer."""
+
+    async def dispatch(self, request, call_next):
+        return await call_next(request)
+
+
+@pytest.mark.parametrize("inner", [(), (Passing,)], ids=["plain", "wrapped"])
+def test_a_client_that_leaves_a_stream_gets_the_whole_answer_when_it_comes_again(open_shop, inner):
+    shop = open_shop(inner=inner, wait=20)
+    with socket.create_connection(("127.0.0.1", shop.port)) as line:
+        head = [b"POST /ticker HTTP/1.1", b"Host: x", b"Content-Length: 0", b"Idempotency-Key: k1"]
+        line.sendall(b"\r\n".join([*head, b"", b""]))
+        while b"tick" not in line.recv(65536):
+            pass
+    again = post(shop, "/ticker", content=b"")
+    assert again.content == b"tick," * 100 + b"end"
+    assert is_replay(again)
+    assert len(shop.effects) == 1
+
+
+def test_a_client_that_leaves_before_its_request_is_complete_is_no_trouble():
+    messages = [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive():
+        return messages.pop(0)
+
+    async def never(*_):
+        pytest.fail("the application was called, or somebody answered")
+
+    async def play():
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
+        async with holdfast.Holdfast("memory://") as hf:
+            await holdfast.IdempotencyMiddleware(never, holdfast=hf)(scope, receive, never)
+
+    asyncio.run(play())
+    assert messages == []
+
+
+def test_a_server_that_refuses_to_send_to_a_client_that_left_changes_nothing():
+    """As ASGI 2.4 has it: `send` raises OSError."""
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in (b"a", b"b"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"c"})
+
+    async def gone(message):
+        raise OSError("gone")
+
+    async def play():
+        sent, scope = [], {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
+
+        async def request():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def note(message):
+            sent.append(message)
+
+        async with holdfast.Holdfast("memory://") as hf:
+            guarded = holdfast.IdempotencyMiddleware(app, holdfast=hf)
+            await guarded(scope, request, gone)
+            await guarded(scope, request, note)
+        return sent
+
+    start, body = asyncio.run(play())
+    assert (b"idempotent-replayed", b"true") in start["headers"]
+    assert body["body"] == b"abc"
 
 
 def test_a_request_over_the_cap_is_refused(open_shop):

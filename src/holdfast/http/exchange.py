@@ -1,7 +1,8 @@
 """One request on its way through an application, with the end of its answer held back until somebody says so.
 
 What is streamed is passed on as it comes and noted down. The last message waits: whoever reads the end of an answer may
-rely on it being kept.
+rely on it being kept. That a client has gone away meanwhile the application does not hear: it carries the request out, so
+that there is a whole answer when the client comes again.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Exchange:
         #: Whether the application was called, and whether the client has seen anything of its answer.
         self.ran = False
         self.seen = False
+        #: Nobody reads what is sent any more.
+        self._gone = False
 
     async def perform(self) -> bytes:
         """Call the application until its answer is complete; the end is not sent yet."""
@@ -103,6 +106,7 @@ class Exchange:
 
     async def _receive(self) -> Message:
         if self._body is None:
+            await asyncio.wait([self._released])
             return await self._client()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
@@ -133,11 +137,16 @@ class Exchange:
             self._chunks.clear()
 
     async def _pass_on(self, message: Message) -> None:
+        if self._gone:
+            return
         self.seen = True
         start, self._start = self._start, None
-        if start is not None:
-            await self._send(start)
-        await self._send(message)
+        try:
+            if start is not None:
+                await self._send(start)
+            await self._send(message)
+        except OSError:  # how a server says that the client has gone
+            self._gone = True
 
     async def finish(self) -> None:
         """Send what was held back, and let the application end: it may have more to do. Raises what it raises."""

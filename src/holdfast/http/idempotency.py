@@ -84,7 +84,10 @@ class IdempotencyMiddleware:
         if trouble := _trouble(keys):
             await send_problem(send, problem(400, trouble))
             return
-        body = await self._read(receive)
+        try:
+            body = await self._read(receive)
+        except ConnectionResetError:
+            return  # nobody is there to be answered
         if body is None:
             detail = f"a request with an Idempotency-Key has at most {self._max_body} bytes here"
             await send_problem(send, problem(413, detail, limit=self._max_body), [(b"connection", b"close")])
