@@ -1,8 +1,8 @@
 """One request on its way through an application, with the end of its answer held back until somebody says so.
 
 What is streamed is passed on as it comes and noted down. The last message waits: whoever reads the end of an answer may
-rely on it being kept. That a client has gone away meanwhile the application does not hear: it carries the request out, so
-that there is a whole answer when the client comes again.
+rely on it being kept. The application does not hear that a client has gone away meanwhile: it carries the request out,
+so that there is a whole answer when the client comes again.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class Desk:
     # ── denials ──
 
     def repeated(self, denial: Denial, record: str, rules: tuple[Rule, ...], cost: int) -> Decision | None:
-        """What the engine would say again, if it is certain."""
-        d, asked, least, since, until = denial
-        if cost < least or (asked is not rules and asked != rules):
+        """What the engine would say again, if it is certain. Another cost has another time to come back."""
+        d, asked, of, since, until = denial
+        if cost != of or (asked is not rules and asked != rules):
             return None
         now = steady()
         if now >= until:
