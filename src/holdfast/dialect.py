@@ -54,6 +54,8 @@ class Dialect:
         """How many rows it changed; or the first column of the first row, None without one."""
         cursor = await settled(self.connection.cursor())
         try:
+            if wants_row:
+                _plain_rows(cursor)
             await settled(cursor.execute(text, self.parameters(values)))
             row = await settled(cursor.fetchone()) if wants_row else None
             return cursor.rowcount, row
@@ -74,6 +76,15 @@ class AlchemyDialect(Dialect):
         if wants_row:
             return 0, result.fetchone()
         return result.rowcount, None
+
+
+def _plain_rows(cursor: Any) -> None:
+    """Tuples, whatever the caller's row factory makes of its own rows."""
+    packages = [kind.__module__.partition(".")[0] for kind in type(cursor).__mro__]
+    if "psycopg" in packages:
+        cursor.row_factory = sys.modules["psycopg.rows"].tuple_row
+    elif "sqlite3" in packages:
+        cursor.row_factory = None
 
 
 def dialect_of(connection: Any) -> Dialect:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from mortal import KEY, charge
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, scalar_row
 from sqlalchemy.orm import Session
 
 import holdfast
@@ -280,6 +280,61 @@ def test_a_connection_that_commits_by_itself_is_refused(hf, store):
     db.execute("COMMIT")
     assert store.count() == (0, 1)
     db.close()
+
+
+def test_a_connection_whose_commit_does_nothing_is_refused(hf, tmp_path):
+    """As sqlite3's with autocommit=True, from Python 3.12 on: what it began nobody would commit."""
+
+    class CommitsByItself(sqlite3.Connection):
+        autocommit = True
+
+        def commit(self):
+            pass
+
+    store = Store("sqlite", tmp_path / "shop.db")
+    store.create(hf)
+    db = store.connect(factory=CommitsByItself)
+    with pytest.raises(ConfigError, match="BEGIN"), hf.idempotency.transaction(db, KEY):
+        pytest.fail("not reached")
+    db.execute("BEGIN")
+    with hf.idempotency.transaction(db, KEY) as entry:
+        entry.result = "x"
+    db.execute("COMMIT")
+    assert store.count() == (0, 1)
+    db.close()
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_transaction_that_is_ended_inside_its_block_is_told(hf, store, end):
+    db = store.connect()
+    with pytest.raises(ConfigError, match="inside its block"), hf.idempotency.transaction(db, KEY):
+        failing(db, getattr(db, end))
+    db.rollback()
+    assert store.count() == ((1, 1) if end == "commit" else (0, 0))
+    if end == "commit":  # what came of it nobody knows: it is not done again
+        with pytest.raises(InProgress, match="committed inside its block"), hf.idempotency.transaction(db, KEY):
+            pytest.fail("not reached")
+    db.rollback()
+    db.close()
+
+
+def test_whatever_rows_a_connection_makes(hf, store):
+    db = store.connect()
+    db.row_factory = (lambda *_: "a row") if store.product == "sqlite" else scalar_row
+    assert charge(hf, db) == charge(hf, db) == {"charged": 5}
+    db.close()
+
+
+@pytest.mark.postgres
+def test_in_a_pipeline(hf, holdfast_postgres):
+    with psycopg.connect(holdfast_postgres.url) as db, db.pipeline():
+        db.execute(hf.idempotency.schema("postgresql").replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
+        for again in (False, True):
+            with hf.idempotency.transaction(db, KEY) as entry:
+                assert entry.replayed is again
+                if not again:
+                    entry.result = "x"
+            assert entry.result == "x"
 
 
 def test_an_engine_of_sqlalchemy_that_commits_by_itself_is_refused(hf, store):

@@ -158,8 +158,9 @@ class BaseTransaction:
         since = instant(int(created)).isoformat()
         if self._fingerprint not in ("", fingerprint):
             raise FingerprintMismatch(name=entry.name, since=since)
-        if outcome is None:  # only the transaction that wrote it can see it so
-            raise InProgress(name=entry.name, by="this very transaction", since=since, waited=0.0, retry_after=0.0)
+        if outcome is None:  # only the transaction that wrote it can see it so, unless that was ended too early
+            by = "this very transaction, or one that was committed inside its block"
+            raise InProgress(name=entry.name, by=by, since=since, waited=0.0, retry_after=0.0)
         entry.replay(unpack(entry.name, self._codec, bytes(outcome)))
 
     async def _begin(self) -> None:
@@ -172,7 +173,8 @@ class BaseTransaction:
         elif self._product == "sqlite" and hasattr(connection, "in_transaction"):
             if connection.in_transaction:
                 return
-            if connection.isolation_level is not None:  # it would begin one by itself, with the first write
+            by_itself = getattr(connection, "autocommit", False) is True  # then its commit() does nothing, from 3.12 on
+            if connection.isolation_level is not None and not by_itself:  # it would begin one with the first write
                 await self._run("BEGIN IMMEDIATE")
                 return
         elif self._product == "postgresql" and hasattr(connection, "info"):
@@ -195,14 +197,21 @@ class BaseTransaction:
             " created = excluded.created, keep_until = excluded.keep_until"
             " WHERE known.keep_until <= excluded.created"
         )
+        values = [*self._key, self._fingerprint, self._ttl]
         try:
-            changed, _ = await sql.execute(text, [*self._key, self._fingerprint, self._ttl])
+            if self._product == "postgresql":  # in a pipeline the number of rows is not known yet
+                return (await sql.execute(f"{text} RETURNING 1", values, wants_row=True))[1] is not None
+            return (await sql.execute(text, values))[0] == 1
         except Exception as error:
             raise self._explained(error) from error
-        return changed == 1
 
     def _explained(self, error: Exception) -> Exception:
         why = str(error)
+        if "savepoint" in why and ("no such" in why or "does not exist" in why):
+            return ConfigError(
+                f"the transaction of {self._entry.name!r} was ended inside its block, so its outcome cannot be kept:"
+                " commit or roll back after it"
+            )
         if TABLE in why and ("no such table" in why or "does not exist" in why):
             return ConfigError(f"there is no table {TABLE} yet; create it once:\n{SCHEMA[self._product]}")
         cause: Any = getattr(error, "orig", error)  # SQLAlchemy wraps what the driver raised
@@ -227,8 +236,11 @@ class BaseTransaction:
             raise
         where, key = self._where(2)
         text = f"UPDATE {TABLE} SET outcome = {self._sql.mark(1)} WHERE {where}"  # noqa: S608 - our own names
-        await self._sql.execute(text, [outcome, *key])
-        await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        try:
+            await self._sql.execute(text, [outcome, *key])
+            await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        except Exception as trouble:
+            raise self._explained(trouble) from trouble
 
     async def _undo(self) -> None:
         """Undo the body's work and the record, whatever the caller makes of the exception."""
