@@ -202,6 +202,42 @@ def test_what_cannot_work_is_refused_when_the_function_is_made(hf):
         hf.idempotent("x")(asyncio.sleep)
 
 
+def test_a_generator_is_refused_when_the_function_is_made(hf):
+    def numbers(order_id):
+        yield order_id
+
+    async def later(order_id):
+        yield order_id
+
+    for function in (numbers, later):
+        with pytest.raises(holdfast.ConfigError, match="generator"):
+            hf.idempotent("x")(function)
+
+
+def test_an_async_function_in_the_blocking_api_is_refused_and_not_remembered(hf):
+    async def work():
+        return 1
+
+    with pytest.raises(holdfast.ConfigError, match="async"):
+        hf.idempotency.run("x", work)
+    assert hf.idempotency.run("x", lambda: "ran") == "ran"
+
+
+def test_fingerprints_of_pydantic_models(hf):
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+    class Order(pydantic.BaseModel):
+        number: int
+
+    @hf.idempotent("pay:{order.number}", fingerprint=["order", "amount"])
+    def pay(order, amount):
+        return amount
+
+    assert pay(Order(number=1), 5) == pay(Order(number=1), 5) == 5
+    with pytest.raises(holdfast.FingerprintMismatch):
+        pay(Order(number=1), 6)
+
+
 def test_an_annotation_that_cannot_be_rebuilt_is_told(hf):
     def work() -> Nowhere:  # noqa: F821 - that is the point
         return 1

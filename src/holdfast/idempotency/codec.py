@@ -26,7 +26,7 @@ class Codec(Protocol):
     def decode(self, raw: bytes, /) -> Any: ...
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):  # pydantic, without importing it
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is not plain data")
@@ -44,7 +44,7 @@ class Plain:
     """Plain data, dataclasses, msgspec Structs, pydantic models, dates; rebuilt as `kind`."""
 
     def __init__(self, kind: Any = Any) -> None:
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(kind, dec_hook=_from_plain)
         self.encode: Callable[[Any], bytes] = self._encoder.encode
         self.decode: Callable[[bytes], Any] = self._decoder.decode

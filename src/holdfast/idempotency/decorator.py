@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast import inputs
 from holdfast.core import Core
+from holdfast.errors import ConfigError
 from holdfast.idempotency.codec import codec_for
 from holdfast.idempotency.fingerprint import Arguments
 from holdfast.idempotency.flows import Spec
@@ -31,6 +33,8 @@ class Calls:
         options: Spec,
         codec: object,
     ) -> None:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(f"{function.__qualname__} is a generator, of which nothing can be kept: return a list")
         self._core = core
         self._function = function
         self._template = None if key is None else Template(key, function)

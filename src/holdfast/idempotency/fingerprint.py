@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.idempotency.codec import to_plain
 
 
 def fingerprint(value: Any) -> str:
@@ -17,11 +18,11 @@ def fingerprint(value: Any) -> str:
     if value is None:
         return ""
     try:
-        text = msgspec.json.encode(value, order="sorted")
+        text = msgspec.json.encode(value, order="sorted", enc_hook=to_plain)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ConfigError(
-            f"a fingerprint is made of plain data (what JSON can say, dataclasses, dates): {error}; pass the fields"
-            " that matter, as in fingerprint={'amount': 5}"
+            f"a fingerprint is made of plain data (what JSON can say, dataclasses, pydantic models, dates): {error};"
+            " pass the fields that matter, as in fingerprint={'amount': 5}"
         ) from error
     return hashlib.sha256(text).hexdigest()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.body import Body
 from holdfast.core import Core
 from holdfast.engine.base import Recall
-from holdfast.errors import EngineError
+from holdfast.errors import ConfigError, EngineError
 from holdfast.flow import run
 from holdfast.idempotency import flows
 from holdfast.idempotency.call import Call
@@ -67,6 +68,10 @@ def run_blocking(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) 
         return flows.replayed(wanted.name, turn, codec)
 
     async def perform(_: Call | None) -> Any:
-        return fn()
+        result = fn()
+        if inspect.iscoroutine(result):  # nothing has run yet
+            result.close()
+            raise ConfigError(f"what runs for {wanted.name!r} is async: use the async Holdfast's `run`")
+        return result
 
     return run(flows.execute(turn, wanted, perform, codec))
