@@ -32,8 +32,9 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 #: Runs "x" for good; says so when it has begun.
 OWNER = """
 import sys
+import holdfast
 from holdfast.sync import Holdfast
-hf = Holdfast(sys.argv[1])
+hf = Holdfast(sys.argv[1], profile=getattr(holdfast, sys.argv[2]))
 
 def work():
     print("begun", flush=True)
@@ -236,10 +237,11 @@ def test_partition_an_async_call_is_cancelled_when_its_lease_is_lost(redis):
 
 
 @pytest.fixture
-def owner(url):
+def owner(url, profile):
     """Another process that runs "x" until it is told to end."""
+    name = next(name for name in ("BALANCED", "MAX_SAFETY", "MAX_AVAILABILITY") if getattr(holdfast, name) is profile)
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, url, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout.readline() == "begun\n"
     yield process
@@ -247,9 +249,9 @@ def owner(url):
     process.communicate()
 
 
-def test_process_crash_one_contender_takes_over(owner, url):
+def test_process_crash_one_contender_takes_over(owner, url, profile):
     ran = []
-    with holdfast.sync.Holdfast(url) as hf:
+    with holdfast.sync.Holdfast(url, profile=profile) as hf:
         with pytest.raises(holdfast.InProgress):
             hf.idempotency.run("x", lambda: 1, wait=0)
         outcomes = []
@@ -267,14 +269,14 @@ def test_process_crash_one_contender_takes_over(owner, url):
         assert outcomes == ran * 6
 
 
-def test_process_crash_of_a_live_owner_is_not_assumed(owner, url):
-    with holdfast.sync.Holdfast(url) as hf, pytest.raises(holdfast.InProgress):
+def test_process_crash_of_a_live_owner_is_not_assumed(owner, url, profile):
+    with holdfast.sync.Holdfast(url, profile=profile) as hf, pytest.raises(holdfast.InProgress):
         hf.idempotency.run("x", lambda: pytest.fail("it ran"), wait=4)
 
 
-def test_process_crash_a_stopped_owner_that_wakes_later_cannot_overwrite(owner, url):
+def test_process_crash_a_stopped_owner_that_wakes_later_cannot_overwrite(owner, url, profile):
     os.kill(owner.pid, signal.SIGSTOP)
-    with holdfast.sync.Holdfast(url) as hf:
+    with holdfast.sync.Holdfast(url, profile=profile) as hf:
         assert hf.idempotency.run("x", lambda: "fresh", wait=20) == "fresh"
         os.kill(owner.pid, signal.SIGCONT)
         owner.stdin.write("\n")
@@ -283,10 +285,10 @@ def test_process_crash_a_stopped_owner_that_wakes_later_cannot_overwrite(owner, 
         assert hf.idempotency.run("x", lambda: "third") == "fresh"
 
 
-def test_process_crash_a_stopped_owner_that_nobody_overtook_is_heard(owner, url):
+def test_process_crash_a_stopped_owner_that_nobody_overtook_is_heard(owner, url, profile):
     """Its lease has ended, and its outcome is the only one there is: it counts, so that nobody runs it again."""
     os.kill(owner.pid, signal.SIGSTOP)
-    with holdfast.sync.Holdfast(url) as hf:
+    with holdfast.sync.Holdfast(url, profile=profile) as hf:
         assert eventually(lambda: hf.idempotency.inspect("x").state == "lapsed")
         os.kill(owner.pid, signal.SIGCONT)
         owner.stdin.write("\n")

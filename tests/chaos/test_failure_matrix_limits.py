@@ -32,6 +32,11 @@ PROFILES = pytest.mark.parametrize(
     ],
     ids=["default", "safety", "availability", "allow"],
 )
+EACH_PROFILE = pytest.mark.parametrize(
+    "profile",
+    [holdfast.BALANCED, holdfast.MAX_SAFETY, holdfast.MAX_AVAILABILITY],
+    ids=["default", "safety", "availability"],
+)
 #: What three hits of a limit of two hear while the engine is away.
 INSTEAD = {"deny": [False, False, False], "allow": [True, True, True], "local": [True, True, False]}
 
@@ -192,25 +197,27 @@ def test_what_was_admitted_alone_is_told_to_the_engine_when_it_is_back(kind, req
         assert cut_off.telemetry.counts["limit.back"] == 1
 
 
-def test_process_crash_counts_are_intact(engine_url):
+@EACH_PROFILE
+def test_process_crash_counts_are_intact(engine_url, profile, namespace):
     if engine_url == "memory://":
         pytest.skip("dies with its process")
-    taker = "import sys; from holdfast.sync import Holdfast; hf = Holdfast(sys.argv[1], namespace='crash');"
+    taker = "import sys; from holdfast.sync import Holdfast; hf = Holdfast(sys.argv[1], namespace=sys.argv[2]);"
     taker += "hf.limit('api', '5/hour').hit('k', 3); import os; os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", taker, engine_url], check=False, timeout=60)
-    with holdfast.sync.Holdfast(engine_url, namespace="crash") as hf:
+    subprocess.run([sys.executable, "-c", taker, engine_url, namespace], check=False, timeout=60)
+    with holdfast.sync.Holdfast(engine_url, namespace=namespace, profile=profile) as hf:
         api = hf.limit("api", "5/hour")
-        assert api.peek("k").count == 3
-        api.reset("k")
+        seen = api.peek("k")
+        assert (seen.count, seen.by) == (3, "engine")
 
 
 @pytest.mark.redis
+@EACH_PROFILE
 @pytest.mark.parametrize("aof", [True, False])
-def test_engine_restart_counts_are_as_durable_as_redis(aof):
+def test_engine_restart_counts_are_as_durable_as_redis(aof, profile):
     server = RedisServer(port=lasting_port(), aof=aof)
     try:
         started_or_skip(server)
-        with holdfast.sync.Holdfast(server.url) as hf:
+        with holdfast.sync.Holdfast(server.url, profile=profile) as hf:
             api = hf.limit("api", "5/hour")
             api.hit("k", 3)
             server.restart()
@@ -221,8 +228,9 @@ def test_engine_restart_counts_are_as_durable_as_redis(aof):
 
 
 @pytest.mark.postgres
-def test_engine_restart_counts_survive_on_postgres(postgres):
-    with holdfast.sync.Holdfast(postgres.url) as hf:
+@EACH_PROFILE
+def test_engine_restart_counts_survive_on_postgres(postgres, profile):
+    with holdfast.sync.Holdfast(postgres.url, profile=profile) as hf:
         api = hf.limit("api", "5/hour")
         api.hit("k", 3)
         postgres.restart()
