@@ -52,3 +52,13 @@ def connect(namespace):
     for holdfast in made:
         holdfast.close()
         holdfast.engine.close_blocking()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What tests have measured, also those that ran in other processes: `record_property("measured", …)`."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    found = [text for report in reports for name, text in getattr(report, "user_properties", ()) if name == "measured"]
+    if found:
+        terminalreporter.section("measured")
+        for text in dict.fromkeys(found):
+            terminalreporter.write_line(text)

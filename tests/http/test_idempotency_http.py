@@ -406,3 +406,18 @@ def test_an_answer_that_could_not_be_kept_is_not_sent(mortal_redis):
         mortal_redis.kill()
         shop.door.set()
         assert call.result().status_code == 503
+
+
+@pytest.mark.parametrize("options", [{"ttl": 0}, {"wait": -1}, {"lease": "long"}, {"on_unavailable": "deny"}])
+def test_settings_that_cannot_work_are_refused_before_the_first_request(options):
+    async def main():
+        async with holdfast.Holdfast("memory://") as hf:
+            with pytest.raises(holdfast.ConfigError):
+                holdfast.IdempotencyMiddleware(None, holdfast=hf, **options)
+
+    asyncio.run(main())
+
+
+def test_a_blocking_holdfast_is_refused():
+    with holdfast.sync.Holdfast("memory://") as hf, pytest.raises(holdfast.ConfigError, match="async"):
+        holdfast.IdempotencyMiddleware(None, holdfast=hf)

@@ -258,6 +258,8 @@ def test_settings_that_cannot_work_are_refused():
         Callers().of("cookie")
     with sync.Holdfast("memory://") as hf, pytest.raises(ConfigError, match="async Holdfast"):
         RateLimitMiddleware(hello, hf.limit("api", "1/s"))
+    with sync.Holdfast("memory://") as hf, pytest.raises(ConfigError, match="async Holdfast"):
+        RateLimit(hf.limit("api", "1/s"))
 
 
 def test_what_is_no_http_request_passes():

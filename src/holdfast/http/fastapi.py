@@ -11,7 +11,7 @@ from fastapi import HTTPException, Request, Response
 from holdfast.errors import Decision
 from holdfast.http.callers import Callers, KeyFunction
 from holdfast.http.problem import MEDIA_TYPE
-from holdfast.http.ratelimit import decide, headers, key_of, refusal
+from holdfast.http.ratelimit import checked, decide, headers, key_of, refusal
 from holdfast.limit.limit import Limit
 
 
@@ -37,7 +37,7 @@ class RateLimit:
         trusted_proxies: Iterable[str] = (),
         api_key_header: str = "x-api-key",
     ) -> None:
-        self._limit = limit
+        self._limit = checked(limit)
         self._key = Callers(trusted_proxies, api_key_header).of(key) if isinstance(key, str) else key
 
     async def __call__(self, request: Request, response: Response) -> Decision | None:
