@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError, EngineError, FingerprintMismatch, InPro
 from holdfast.http.asgi import App, Header, Receive, Scope, Send
 from holdfast.http.exchange import NOT_KEPT, Exchange, NotFinal, Raw, read
 from holdfast.http.problem import problem, send_problem
-from holdfast.idempotency.base import OnUnavailable, spec
+from holdfast.idempotency.base import OnUnavailable
 from holdfast.inputs import Duration
 from holdfast.settled import settled
 
@@ -66,7 +66,7 @@ class IdempotencyMiddleware:
         if not isinstance(cast("object", holdfast), Holdfast):
             raise ConfigError("holdfast is an async Holdfast: IdempotencyMiddleware(app, holdfast=hf)")
         # What cannot work is said here, not to the first request.
-        spec(holdfast._core, "-", "", ttl, lease, wait, "forget", on_unavailable)  # noqa: SLF001 - our own
+        holdfast.idempotent(wait=wait, ttl=ttl, lease=lease, on_unavailable=on_unavailable)
         self._app = app
         self._holdfast = holdfast
         self._methods = {method.upper() for method in methods}
