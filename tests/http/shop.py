@@ -43,12 +43,14 @@ class Shop:
         self.effects.append(body)
         await self.through_the_door()
         number = len(self.effects)
-        return Response(
+        response = Response(
             b"\x00\xff receipt %d " % number + body,
             self.status,
             {"x-receipt": str(number), "set-cookie": f"seen={number}", "content-type": "application/octet-stream"},
             background=BackgroundTask(self.background.append, number),
         )
+        response.raw_headers += [(b"set-cookie", b"second=1"), (b"x-latin", b"\xe9")]
+        return response
 
     async def stream(self, request):
         self.effects.append(await request.body())

@@ -65,6 +65,7 @@ def test_a_replay_is_the_same_to_the_byte(open_shop):
     assert not is_replay(first)
     assert is_replay(again)
     assert told(again) == told(first)
+    assert again.headers.get_list("set-cookie") == ["seen=1", "second=1"]
     assert len(shop.effects) == 1
     assert eventually(lambda: shop.background == [1])  # what follows an answer follows it once
 
