@@ -21,8 +21,9 @@ from holdfast.http.exchange import Raw  # noqa: E402
 from holdfast.http.idempotency import _digest  # noqa: E402
 from holdfast.testing.plugin import started_or_skip  # noqa: E402
 from holdfast.testing.ports import lasting_port  # noqa: E402
+from holdfast.testing.proxy import FaultProxy  # noqa: E402
 from holdfast.testing.servers import RedisServer  # noqa: E402
-from holdfast.testing.waiting import eventually  # noqa: E402
+from holdfast.testing.waiting import eventually, soon  # noqa: E402
 
 #: The server's own, different in every answer; and the one that tells a replay.
 APART = {"date", "idempotent-replayed"}
@@ -409,7 +410,9 @@ def test_an_answer_that_could_not_be_kept_is_not_sent(mortal_redis):
         assert call.result().status_code == 503
 
 
-@pytest.mark.parametrize("options", [{"ttl": 0}, {"wait": -1}, {"lease": "long"}, {"on_unavailable": "deny"}])
+@pytest.mark.parametrize(
+    "options", [{"ttl": 0}, {"wait": -1}, {"lease": "long"}, {"on_unavailable": "deny"}, {"max_response": 8 << 20}]
+)
 def test_settings_that_cannot_work_are_refused_before_the_first_request(options):
     async def main():
         async with holdfast.Holdfast("memory://") as hf:
@@ -417,6 +420,50 @@ def test_settings_that_cannot_work_are_refused_before_the_first_request(options)
                 holdfast.IdempotencyMiddleware(None, holdfast=hf, **options)
 
     asyncio.run(main())
+
+
+@pytest.mark.redis
+def test_a_request_that_is_cancelled_while_its_answer_is_kept_ends_its_application(holdfast_redis, namespace):
+    """A server that stops cancels requests. The answer is kept all the same."""
+    ended = []
+
+    async def app(scope, receive, send):
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x"})
+        finally:
+            ended.append(True)
+
+    async def request():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def play(proxy):
+        sent, scope = [], {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
+
+        async def note(message):
+            sent.append(message)
+
+        async with holdfast.Holdfast(proxy.url, namespace=namespace) as hf:
+            await hf.idempotency.run("before", lambda: 1)  # the server knows the scripts
+            guarded = holdfast.IdempotencyMiddleware(app, holdfast=hf)
+            kept = proxy.rule("delay", b"EVALSHA", seconds=0.3)
+            call = asyncio.create_task(guarded(scope, request, note))
+            assert await soon(lambda: asyncio.sleep(0, hf.telemetry.counts["idempotency.begun"] == 2))
+            await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert kept.struck.is_set()
+            assert len(ended) == 1
+            proxy.heal()
+            assert sent == []
+            await guarded(scope, request, note)
+        return sent
+
+    with FaultProxy(holdfast_redis.port) as proxy:
+        sent = asyncio.run(play(proxy))
+    assert len(ended) == 1
+    assert (b"idempotent-replayed", b"true") in sent[0]["headers"]
 
 
 def test_a_blocking_holdfast_is_refused():

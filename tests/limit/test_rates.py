@@ -41,7 +41,7 @@ def test_a_rate_is_read_as_it_is_written(text, limit, window):
     "text",
     [
         *("", "100", "/minute", "100/", "a/minute", "-1/minute", "1.5/second", "1e3/s", "٣/minute"),
-        *("100/fortnight", "100/minute/hour", "0/minute", "1000000001/second"),
+        *("100/fortnight", "100/minute/hour", "1/ss", "1/mss", "0/minute", "1000000001/second"),
         *("10/0 seconds", "10/367 days", "10/99999999999999999 s"),
         *(100, None, b"1/s", ("1/s",), ["1/s"]),
     ],

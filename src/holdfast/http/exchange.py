@@ -158,6 +158,12 @@ class Exchange:
         if self._task is not None:
             self._task.result()
 
+    async def stop(self) -> None:
+        """End the application, wherever it is."""
+        if self._task is not None:
+            self._task.cancel()
+        await self.let_go()
+
     async def let_go(self) -> None:
         """Let the application end, whatever becomes of its answer. A cancelled caller takes it along."""
         if not self._released.done():

@@ -17,6 +17,7 @@ from holdfast.http.asgi import App, Header, Receive, Scope, Send
 from holdfast.http.exchange import NOT_KEPT, Exchange, NotFinal, Raw, read
 from holdfast.http.problem import problem, send_problem
 from holdfast.idempotency.base import OnUnavailable
+from holdfast.idempotency.codec import LARGEST
 from holdfast.inputs import Duration
 from holdfast.settled import settled
 
@@ -27,6 +28,8 @@ REPLAYED: Header = (b"idempotent-replayed", b"true")
 #: Who a caller is, if nobody says it better: the first of these that the request has.
 CREDENTIALS = (b"authorization", b"x-api-key", b"cookie")
 MEGABYTE = 1024 * 1024
+#: Room for the headers of an answer beside its body.
+HEADERS = MEGABYTE
 
 
 def by_credentials(scope: Scope) -> str:
@@ -41,8 +44,8 @@ class IdempotencyMiddleware:
     holdfast: an async Holdfast. methods: those that change something. required: whether a key must be there (a
     function of the scope, too). principal: who calls, as text; else by Authorization, X-API-Key or Cookie.
     wait: seconds to wait for a request in flight; else 409. ttl, lease, on_unavailable: as of `hf.idempotency.run`.
-    max_body: the largest request that is read; else 413. max_response: the largest answer that is kept.
-    retry_after: the seconds in the Retry-After of a 409 or a 503.
+    max_body: the largest request that is read; else 413. max_response: the largest answer that is kept, up to
+    7 MiB. retry_after: the seconds in the Retry-After of a 409 or a 503.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class IdempotencyMiddleware:
         self._options: dict[str, Any] = {"wait": wait, "ttl": ttl, "lease": lease, "on_unavailable": on_unavailable}
         self._max_body = inputs.count(max_body, "max_body", least=0)
         self._max_response = inputs.count(max_response, "max_response", least=0)
+        if max_response > LARGEST - HEADERS:
+            raise ConfigError(f"max_response is at most {LARGEST - HEADERS}: larger outcomes cannot be kept")
         self._later: tuple[Header, ...] = ((b"retry-after", b"%d" % inputs.count(retry_after, "retry_after")),)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,6 +142,9 @@ class IdempotencyMiddleware:
         except (EngineError, LeaseLost) as error:
             await self._refuse(exchange, error, send)
             return
+        except BaseException:  # cancelled, say: the application must not be left waiting for the end of its answer
+            await exchange.stop()
+            raise
         await exchange.finish()
 
     async def _replay(self, name: str, raw: bytes, send: Send) -> None:

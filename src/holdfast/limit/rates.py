@@ -24,6 +24,8 @@ UNITS = {
 #: The longest first, each by the name it is shown with.
 WORDS = [(name, UNITS[name]) for name in ("week", "day", "hour", "minute", "second", "millisecond")]
 SHAPE = re.compile(r"\s*(\d{1,15})\s*(?:/|per)\s*(\d{0,15})\s*([a-z]+)\s*", re.ASCII)
+#: Words have a plural, letters have none.
+SHORT = 3
 EXAMPLES = "'100/minute', '10/second' or '1000/12 hours'"
 
 #: More rates than that on one limit is a slip.
@@ -58,7 +60,7 @@ def parse(text: str) -> Rate:
         raise ConfigError(f"a rate is text, as in {EXAMPLES}; got {given!r}")
     found = SHAPE.fullmatch(text.lower())
     unit = found[3] if found else ""
-    size = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
+    size = UNITS.get(unit) or (UNITS.get(unit.removesuffix("s")) if len(unit) > SHORT else None)
     if found is None or size is None:
         raise ConfigError(f"rate {text!r} cannot be read; write it as in {EXAMPLES}")
     limit, window = int(found[1]), int(found[2] or 1) * size
