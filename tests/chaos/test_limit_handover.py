@@ -80,6 +80,30 @@ def test_threads_count_together(proxy, namespace):
         assert sum(counts) + 1 == 500
 
 
+def test_async_functions_and_others_count_together(proxy, namespace):
+    async def play():
+        async with holdfast.Holdfast(proxy.url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
+
+            @hf.limited(RATE, name="api")
+            async def later():
+                return True
+
+            @hf.limited(RATE, name="api")
+            def now():
+                return True
+
+            proxy.refuse()
+            for _ in range(LIMIT // 2):
+                assert await later()
+                assert await asyncio.to_thread(now)
+            with pytest.raises(holdfast.RateLimited):
+                await later()
+            with pytest.raises(holdfast.RateLimited):
+                await asyncio.to_thread(now)
+
+    asyncio.run(play())
+
+
 def test_nobody_has_to_call_for_what_was_admitted_to_be_told(proxy, cut_off, truth):
     proxy.heal()
     assert eventually(lambda: truth.peek("k").count == LIMIT)

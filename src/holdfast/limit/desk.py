@@ -57,7 +57,7 @@ class Untold(NamedTuple):
 
 
 class Desk:
-    """One per Holdfast and process. Any thread may use it."""
+    """One per engine and process. Any thread may use it."""
 
     def __init__(self) -> None:
         self.denials: dict[str, Denial] = {}
@@ -65,6 +65,8 @@ class Desk:
         #: As much of them as the engine has been told.
         self._told: dict[str, Local] = {}
         self._lock = threading.Lock()
+        #: Held by whoever tells the engine.
+        self.telling = threading.Lock()
         self.away = False
         self.trouble = ""
         #: When somebody may look whether the engine is back (steady).

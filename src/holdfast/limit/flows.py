@@ -6,14 +6,16 @@ most the hits whose reply was lost are counted in vain. A refund is not sent aga
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from holdfast import inputs
 from holdfast.core import Core
-from holdfast.engine.base import Apply, Command, Expired, Micros, Ping, steady
+from holdfast.engine.base import Apply, Command, Engine, Expired, Micros, Ping, steady
 from holdfast.errors import Decision, EngineRefused, HoldfastError, RateLimited
 from holdfast.flow import GRACE, PATIENCE_MICROS, Latch, ask, count_once, deadline
 from holdfast.inputs import micros
@@ -28,8 +30,15 @@ AT_ONCE = 1.0
 RETRIES = 1
 
 
+#: Both APIs over one engine count together. A forked child begins without.
+_DESKS: WeakKeyDictionary[Engine, Desk] = WeakKeyDictionary()
+os.register_at_fork(after_in_child=_DESKS.clear)
+
+
 def desk_of(core: Core) -> Desk:
-    desk: Desk = core.notes.get("limit") or core.notes.setdefault("limit", Desk())
+    desk: Desk | None = core.notes.get("limit")
+    if desk is None:
+        desk = core.notes["limit"] = _DESKS.setdefault(core.engine, Desk())
     return desk
 
 

@@ -23,6 +23,15 @@ TELL = 60.0
 
 def hand_over(core: Core, desk: Desk, timeout: float) -> bool:
     """One attempt. True: the engine knows everything, and decides from now on."""
+    if not desk.telling.acquire(blocking=False):
+        return False  # the keeper of another Holdfast over this engine is at it
+    try:
+        return _attempt(core, desk, timeout)
+    finally:
+        desk.telling.release()
+
+
+def _attempt(core: Core, desk: Desk, timeout: float) -> bool:
     engine = core.engine
     (clock,) = engine.apply_many([Ping()], timeout)
     if isinstance(clock, BaseException):
