@@ -55,7 +55,17 @@ class RedisCluster:
             raise RuntimeError(f"the Cluster was not made:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         self.await_whole()
         until(self._known, "every node knows who is a replica")
+        for node in self.masters():
+            say(node, "FLUSHALL")  # a replica that has received nothing yet does not count as one that serves
+        until(self._counted, "every node counts on every replica")
         return self
+
+    def _counted(self) -> bool:
+        return all(
+            len(replicas) == self._replicas
+            for node in self.nodes
+            for _, _, _, *replicas in say(node, "CLUSTER", "SLOTS")
+        )
 
     def _known(self) -> bool:
         replicas = self._masters * self._replicas
