@@ -172,7 +172,7 @@ def test_partition_the_fenced_completion_keeps_one_result(kind, profile, request
     ran = []
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=0.3", profile=profile) as cut_off,
+        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=2", profile=profile) as cut_off,
         holdfast.sync.Holdfast(server.url, profile=profile) as hf,
     ):
         may_end = threading.Event()
