@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 
 import pytest
 
@@ -10,6 +11,13 @@ from holdfast import sync
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
+
+def pytest_configure(config):
+    """What runs in the background is started with these ignored, and so would be every program that a test starts."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def _url(kind, request):
