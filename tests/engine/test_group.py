@@ -249,3 +249,71 @@ def test_an_idle_group_ends_at_once():
         started = steady()
         group.stop()
         assert steady() - started < WITHIN
+
+
+class TestHalves:
+    """A crowd that asks, waits and asks again as one."""
+
+    CROWD = groups.CROWD * 2
+
+    def rounds(self, times, **parts):
+        """The sizes of the groups in which a crowd is served that asks again with each answer."""
+        sizes, left, done = [], [self.CROWD * times], threading.Event()
+
+        def commit(items):
+            sizes.append(len(items))
+            return ["done"] * len(items)
+
+        with running(commit=commit, **parts) as group:
+
+            def answer(results):
+                left[0] -= len(results)
+                if left[0] <= 0:
+                    done.set()
+                elif left[0] >= self.CROWD:
+                    again = threading.Timer(0.01, group.put, ([Ping()] * len(results), answer))
+                    again.start()
+
+            group.put([Ping()] * self.CROWD, answer)
+            assert done.wait(WITHIN)
+        return sizes
+
+    def test_a_crowd_that_waits_for_one_answer_is_cut_in_two(self):
+        half = self.CROWD // 2
+        assert self.rounds(1, halves=True) == [half, half]
+
+    def test_a_half_is_not_cut_again(self):
+        sizes = self.rounds(4, halves=True)
+        assert min(sizes) >= self.CROWD // 2, "halves stay whole while the crowd is as large as it was"
+        assert sum(sizes) == self.CROWD * 4
+
+    def test_where_it_is_not_asked_for_all_go_together(self):
+        assert self.rounds(1) == [self.CROWD]
+
+    def test_few_are_never_cut(self):
+        sizes = []
+
+        def commit(items):
+            sizes.append(len(items))
+            return ["done"] * len(items)
+
+        with running(commit=commit, halves=True) as group:
+            assert Caller(group, groups.CROWD - 1).ask().answers() == ["done"] * (groups.CROWD - 1)
+        assert sizes == [groups.CROWD - 1]
+
+    def test_the_second_half_is_answered_by_a_group_that_is_stopped(self):
+        entered, go = threading.Event(), threading.Event()
+
+        def commit(items):
+            entered.set()
+            assert go.wait(WITHIN)
+            return ["done"] * len(items)
+
+        with running(commit=commit, halves=True) as group:
+            caller = Caller(group, self.CROWD).ask()
+            assert entered.wait(WITHIN)
+            stopping = threading.Thread(target=group.stop)
+            stopping.start()
+            go.set()
+            assert caller.answers() == ["done"] * self.CROWD
+            stopping.join(WITHIN)

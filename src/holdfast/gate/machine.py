@@ -418,11 +418,14 @@ def _bury(gate: Gate, ticket: str, until: Micros, now: Micros) -> Gate:
 
 def _keep_until(gate: Gate) -> Micros:
     """From then on an absent row answers exactly as this one would."""
-    ends = [gate.seen, gate.last]
-    ends += [h.until for h in gate.holders]
-    ends += [max(w.alive, w.offer) for w in gate.queue]
-    ends += [g.until for g in gate.gone]
-    return max(ends) + DAY
+    until = max(gate.seen, gate.last)
+    for holder in gate.holders:
+        until = max(until, holder.until)
+    for waiter in gate.queue:
+        until = max(until, waiter.alive, waiter.offer)
+    for gone in gate.gone:
+        until = max(until, gone.until)
+    return until + DAY
 
 
 GATE = Room("gate", step=step, state=Gate, version=VERSION, replies=Reply, package="holdfast.gate")

@@ -63,7 +63,7 @@ class PostgresEngine(GroupedEngine):
             results.update(zip(map(id, rest), first.commit(rest) if rest else [], strict=True))
             return [results[id(item)] for item in items]
 
-        return Group(name, commit=commit, tick=first.tick, end=first.end)
+        return Group(name, commit=commit, tick=first.tick, end=first.end, halves=True)
 
     @property
     def keeps_sessions(self) -> bool:

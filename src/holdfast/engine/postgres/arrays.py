@@ -13,6 +13,14 @@ from psycopg.pq import Format
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _BIGINT = struct.Struct("!iq")
+#: Most elements are short: their lengths are packed once and for all.
+_SHORT = 512
+_LENGTHS = [_LENGTH.pack(size) for size in range(_SHORT)]
+
+
+def _sized(raw: bytes) -> bytes:
+    size = len(raw)
+    return (_LENGTHS[size] if size < _SHORT else _LENGTH.pack(size)) + raw
 
 
 class Array:
@@ -28,10 +36,7 @@ class Array:
 
     def packed(self) -> list[bytes]:
         """Each element with its length before it."""
-        parts: list[bytes] = []
-        for item in self.items:
-            parts += (_LENGTH.pack(len(item)), item)
-        return parts
+        return [_sized(item) for item in self.items]
 
 
 class Bytes(Array):
@@ -42,11 +47,10 @@ class Texts(Array):
     element, oid = 25, 1009
 
     def packed(self) -> list[bytes]:
-        parts: list[bytes] = []
-        for item in self.items:
-            raw = item.encode()
-            parts += (_LENGTH.pack(len(raw)), raw)
-        return parts
+        items = self.items
+        if items and items.count(items[0]) == len(items):  # most groups are of one room
+            return [_sized(items[0].encode())] * len(items)
+        return [_sized(item.encode()) for item in items]
 
 
 class Numbers(Array):

@@ -6,8 +6,8 @@ else works on is put off. So two groups cannot deadlock, and one slow neighbour 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, cast
 
 import psycopg
 
@@ -36,6 +36,8 @@ from holdfast.engine.postgres.session import Session
 HOUR = 3_600_000_000
 #: How many names a connection remembers to have a row.
 KNOWN = 10_000
+#: What counts, and has a row of its own.
+COUNTERS = (TakeHint, PublishHint)
 KINDS: dict[type, type[Array]] = {str: Texts, bytes: Bytes, int: Numbers}
 
 #: What is there is not inserted again, although that would do no harm: it would wait for whoever changes the row.
@@ -115,6 +117,9 @@ class Batch:
         self._session = session
         self._space = space
         self._ops = ops
+        #: The names of commands, by the operation's identity; whether something counts.
+        self._keys: dict[int, Key] = {}
+        self._counts = False
         self._known = known
         self._test_now = now
         #: The records of the names that are ours now, and of those only looked at.
@@ -147,8 +152,7 @@ class Batch:
             with self._session.pipeline() as self._pipeline:
                 try:
                     now = self._begin()
-                    # Counters are waited for while others are held: in one order, so that nobody waits in a circle.
-                    for place, op in sorted(enumerate(self._ops), key=_order):
+                    for place, op in self._in_order():
                         results[place] = self._carry_out(op, now)
                     self._commit()
                 except psycopg.Error as error:  # here, or psycopg logs what leaving makes of it
@@ -169,10 +173,19 @@ class Batch:
     def _begin(self) -> Micros:
         session, space = self._session, self._space
         known = self._known
-        wanted = sorted({_key(op) for op in self._ops if isinstance(op, Apply)})
+        keys, looks = self._keys, set[Key]()
+        for op in self._ops:
+            kind = type(op)
+            if kind is Apply:
+                keys[id(op)] = _key(cast("Apply", op))
+            elif kind is Read:
+                looks.add(_key(cast("Read", op)))
+            elif kind in COUNTERS:
+                self._counts = True
+        wanted = sorted(set(keys.values()))
         names = _columns(wanted)
         missing = names if not known else _columns([key for key in wanted if key not in known])
-        reads = _columns(sorted({_key(op) for op in self._ops if isinstance(op, Read)}))
+        reads = _columns(sorted(looks))
         locked = looked = None
         session.begin()
         if names:
@@ -194,6 +207,12 @@ class Batch:
         ((now,),) = clock.fetchall()
         self.now = int(now) if self._test_now is None else self._test_now
         return self.now
+
+    def _in_order(self) -> Iterable[tuple[int, Op[Any]]]:
+        """As they came; but counters are waited for while others are held: in one order, or two wait in a circle."""
+        if self._counts:
+            return sorted(enumerate(self._ops), key=_order)
+        return enumerate(self._ops)
 
     def _untold(self, results: dict[int, Any], error: psycopg.Error) -> None:
         """Everything is committed; only the messages behind it did not leave. That is their senders' trouble alone."""
@@ -221,20 +240,23 @@ class Batch:
             return error
 
     def _apply(self, op: Apply, now: Micros) -> Any:
-        key = _key(op)
-        if key not in self._locked:
+        key, room, locked, states = self._keys[id(op)], op.room, self._locked, self._states
+        if key not in locked:
             return LATER
-        if key not in self._states:
-            self._states[key] = _state(op.room, op.name, self._locked[key])
-        step = op.room.step(self._states[key], op.command, now)
-        reply = op.room.quote(op.name, step, self._bodies[key])
-        if step.write:
-            self._locked[key] = None if step.state is None else op.room.encode(step.state)
-            self._states[key] = step.state
-            self._written[key] = -(-step.keep_until // HOUR) * HOUR
-            if step.body is not None:
-                self._bodies[key] = self._new_bodies[key] = step.body
-        self.wakes += step.wakes
+        if key not in states:
+            states[key] = _state(room, op.name, locked[key])
+        step = room.step(states[key], op.command, now)
+        state, reply, wakes, keep_until, write, body, quotes = step
+        if quotes:
+            reply = room.quote(op.name, step, self._bodies[key])
+        if write:
+            locked[key] = None if state is None else room.encode(state)
+            states[key] = state
+            self._written[key] = -(-keep_until // HOUR) * HOUR
+            if body is not None:
+                self._bodies[key] = self._new_bodies[key] = body
+        if wakes:
+            self.wakes += wakes
         return reply
 
     def _read(self, op: Read, now: Micros) -> Reading[Any]:
