@@ -15,9 +15,9 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 def pytest_configure(config):
     """What runs in the background is started with these ignored, and so would be every program that a test starts."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, handler)
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _url(kind, request):

@@ -96,17 +96,25 @@ def open_screen(sqlite_cli: Cli):
             screen.process.wait()
 
 
+#: A signal that comes just before a read begins does not end it: so it waits for either.
 COUNTING = """
-import os, signal, sys
+import os, select, signal, sys
 seen = 0
+bell, ring = os.pipe()
+os.set_blocking(ring, False)
+signal.set_wakeup_fd(ring)
 def count(*_):
     global seen
     seen += 1
     print("interrupt", seen, flush=True)
 signal.signal(signal.SIGINT, count)
 print("in front" if os.tcgetpgrp(0) == os.getpgrp() else "behind", flush=True)
-while sys.stdin.readline() != "end\\n":
-    pass
+line = ""
+while line != "end\\n":
+    if bell in (ready := select.select([0, bell], [], [])[0]):
+        os.read(bell, 100)
+    if 0 in ready:
+        line = sys.stdin.readline()
 print("seen", seen, flush=True)
 """
 
