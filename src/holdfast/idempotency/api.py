@@ -10,12 +10,13 @@ from holdfast.core import Core
 from holdfast.flow import run
 from holdfast.idempotency import admin
 from holdfast.idempotency.base import OnError, OnUnavailable, spec
-from holdfast.idempotency.codec import Codec, codec_for
+from holdfast.idempotency.codec import codec_for
 from holdfast.idempotency.fingerprint import fingerprint as fingerprint_of
 from holdfast.idempotency.running import run_async, run_blocking
 from holdfast.idempotency.transaction import AsyncTransaction, Transaction, schema
 from holdfast.idempotency.view import KeyInspection
 from holdfast.inputs import Duration
+from holdfast.plain import Codec
 
 T = TypeVar("T")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.engine.base import UNREADABLE
 from holdfast.errors import ConfigError, CorruptRecord
+from holdfast.plain import ANYTHING, Codec, Plain
 
 #: Larger outcomes belong into a store of their own, with their name in the outcome.
 LARGEST = 8 * 1024 * 1024
@@ -17,40 +18,6 @@ LARGEST = 8 * 1024 * 1024
 LONGEST_REASON = 10_000
 
 
-@runtime_checkable
-class Codec(Protocol):
-    """Turns an outcome into bytes and back."""
-
-    def encode(self, value: Any, /) -> bytes: ...
-
-    def decode(self, raw: bytes, /) -> Any: ...
-
-
-def to_plain(value: Any) -> Any:
-    if hasattr(value, "model_dump"):  # pydantic, without importing it
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is not plain data")
-
-
-def _from_plain(kind: type, value: Any) -> Any:
-    if kind is object:
-        return value
-    if hasattr(kind, "model_validate"):
-        return cast("Any", kind).model_validate(value)
-    raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be rebuilt from plain data")
-
-
-class Plain:
-    """Plain data, dataclasses, msgspec Structs, pydantic models, dates; rebuilt as `kind`."""
-
-    def __init__(self, kind: Any = Any) -> None:
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(kind, dec_hook=_from_plain)
-        self.encode: Callable[[Any], bytes] = self._encoder.encode
-        self.decode: Callable[[bytes], Any] = self._decoder.decode
-
-
-ANYTHING = Plain()
 #: By the module in which an annotation is written, and the annotation: it means the same there for every function.
 _KNOWN: dict[tuple[str, Any], Plain] = {}
 MOST_KNOWN = 1000

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.idempotency.codec import to_plain
+from holdfast.plain import to_plain
 
 
 def fingerprint(value: Any) -> str:

@@ -21,7 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.flow import GRACE, STILL_FRESH, Latch, ask, deadline
 from holdfast.idempotency.call import Call, why_lost
-from holdfast.idempotency.codec import FAILURES, Codec, Failure, keep, pack, unpack
+from holdfast.idempotency.codec import FAILURES, Failure, keep, pack, unpack
 from holdfast.idempotency.machine import (
     IDEMPOTENCY,
     LIFE,
@@ -36,6 +36,7 @@ from holdfast.idempotency.machine import (
 )
 from holdfast.inputs import micros
 from holdfast.lease import LIVE, LOST, instant
+from holdfast.plain import Codec
 
 #: An outcome that could not be stored at once goes on being offered for this many seconds.
 GO_ON = 60.0

@@ -14,10 +14,10 @@ from holdfast.errors import ConfigError, EngineError
 from holdfast.flow import run
 from holdfast.idempotency import flows
 from holdfast.idempotency.call import Call
-from holdfast.idempotency.codec import Codec
 from holdfast.idempotency.flows import Spec
 from holdfast.idempotency.machine import IDEMPOTENCY, Done
 from holdfast.idempotency.recall import recalled
+from holdfast.plain import Codec
 from holdfast.settled import settled
 
 

@@ -17,9 +17,10 @@ from msgspec import UNSET
 from holdfast.dialect import AlchemyDialect, Dialect, dialect_of
 from holdfast.errors import ConfigError, FingerprintMismatch, HoldfastError, InProgress
 from holdfast.flow import run
-from holdfast.idempotency.codec import Codec, pack, unpack
+from holdfast.idempotency.codec import pack, unpack
 from holdfast.inputs import micros
 from holdfast.lease import instant
+from holdfast.plain import Codec
 
 TABLE = "holdfast_idempotency"
 #: A name of our own: the caller may have savepoints too.
