@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -31,6 +32,14 @@ FOREVER = float("inf")
 Errand = Callable[[float], bool]
 
 
+class Tended(Protocol):
+    """Whoever has leases of its own kind to look after, many at a time: a worker and the jobs it runs."""
+
+    def tend(self, now: float) -> float:
+        """Do what is due, on the keeper's thread, within about `LONGEST_CALL`; answers when (steady) to come again."""
+        ...
+
+
 class Keeper:
     """Renews what is added until it is discarded, lost, or past its `max_hold`."""
 
@@ -46,6 +55,7 @@ class Keeper:
     def _reset(self) -> None:
         self._leases: dict[BaseLease, None] = {}
         self._later: list[tuple[Apply, float]] = []
+        self._tended: dict[Tended, None] = {}
         self._errands: dict[str, Errand] = {}
         self._errands_at = FOREVER
         self._wake_at = FOREVER
@@ -65,6 +75,18 @@ class Keeper:
     def changed(self, lease: BaseLease) -> None:
         """Its times moved closer."""
         self._nudge(min(lease.due, lease.deadline))
+
+    def attend(self, party: Tended) -> None:
+        """Look after a party from now on; `wake` tells when."""
+        self._tended[party] = None
+
+    def dismiss(self, party: Tended) -> None:
+        self._tended.pop(party, None)
+
+    def wake(self, at: float) -> None:
+        """Somebody has to be tended at a moment (steady) that may be sooner than was said. From any thread."""
+        if at < self._wake_at:
+            self._nudge(at)
 
     def later(self, op: Apply, until: float) -> None:
         """Something that could not be said now (a release, a withdrawal): keep saying it until `until`."""
@@ -126,11 +148,22 @@ class Keeper:
             self._renew(due + soon, now)
         if self._later:
             self._say_later(now)
+        tended = self._tend()
         if now >= self._errands_at:
             self._run_errands()
         wake_at = min((min(lease.due, lease.deadline) for lease in list(self._leases)), default=FOREVER)
-        wake_at = min(wake_at, self._errands_at)
+        wake_at = min(wake_at, tended, self._errands_at)
         return min(wake_at, steady() + RETRY_AT_MOST / 4) if self._later else wake_at
+
+    def _tend(self) -> float:
+        wake_at = FOREVER
+        for party in list(self._tended):
+            try:
+                wake_at = min(wake_at, party.tend(steady()))
+            except Exception:  # noqa: BLE001 - one party's trouble is not another's
+                self._telemetry.emit("keeper.failed")
+                wake_at = min(wake_at, steady() + RETRY_AT_MOST)
+        return wake_at
 
     def _renew(self, leases: list[BaseLease], now: float) -> None:
         asking: list[tuple[BaseLease, float]] = []

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.engine.postgres import schema
 from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.rights import RIGHTS
 from holdfast.engine.postgres.session import connect
 
 pytestmark = pytest.mark.postgres
@@ -50,7 +51,7 @@ def test_the_printed_schema_is_the_one_that_migrations_make(database):
         db.execute(schema.as_sql())
         printed = shape(db)
         assert printed[0]
-        db.execute("DROP TABLE holdfast_meta, holdfast_state, holdfast_tag, holdfast_hint_counter")
+        db.execute(f"DROP TABLE {', '.join(RIGHTS)}")
     with connect(parse(database.url), "test") as session:
         assert schema.version(session) == 0
         schema.upgrade(session, "here")

@@ -239,6 +239,19 @@ class TakeHint(Op[int], frozen=True):
     life: Micros
 
 
+class Within(Op[T_co], frozen=True):
+    """A verb of a room that keeps tables or keys of its own: `work` is carried out inside the engine's transaction,
+    with what the engine has for it (each engine's `_within` says what). It raises before its first write or not at
+    all: its neighbours in the group must not suffer.
+    """
+
+    work: Callable[..., Any]
+    #: Decides where it happens on an engine of many nodes: all keys it touches share this one's slot.
+    key: str = ""
+    #: Only looks.
+    reads: bool = False
+
+
 class Ping(Op[Micros], frozen=True):
     """Reach the engine; answers its clock."""
 

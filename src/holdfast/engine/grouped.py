@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from holdfast.engine.base import Apply, Op, Ping, Wake, only
-from holdfast.engine.group import Group
+from holdfast.engine.group import Answer, Group
 from holdfast.engine.turn import Asked, Turn, settle
 from holdfast.errors import Closed, OutcomeUnknown
 
@@ -80,7 +80,7 @@ class GroupedEngine(ABC):
             with suppress(RuntimeError):  # the loop has gone; nobody waits
                 loop.call_soon_threadsafe(settle, futures, results)
 
-        self._group.put([op for op, _ in asked], answer)
+        self._put([op for op, _ in asked], answer, self._group)
 
     def prepare(self, op: Apply) -> Apply:
         return op
@@ -101,12 +101,16 @@ class GroupedEngine(ABC):
             if len(box) == len(ops):
                 answered.set()
 
-        self._way(timeout).put(ops, answer)
+        self._put(ops, answer, self._way(timeout))
         # The group answers within its own timeout; only a machine that stands still can keep it longer.
         if not answered.wait(timeout):
             late = f"{self} did not answer within {timeout:g} s"
             return [box[i] if i in box else OutcomeUnknown(late) for i in range(len(ops))]
         return [box[i] for i in range(len(ops))]
+
+    def _put(self, ops: Sequence[Op[Any]], answer: Answer, way: Group) -> None:
+        """Hand operations to those who carry them out: `way`, unless an engine knows of others."""
+        way.put(ops, answer)
 
     def _way(self, timeout: float | None) -> Group:
         """The group for a thread's operations. Who brings a time-out of its own keeps leases alive."""

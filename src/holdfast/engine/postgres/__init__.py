@@ -9,22 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.engine.base import Micros, Wake, steady
-from holdfast.engine.group import ELSEWHERE, Group, Item
+from holdfast.engine.base import Micros, Op, Wake, Within, steady
+from holdfast.engine.group import ELSEWHERE, Answer, Group, Item
 from holdfast.engine.grouped import GroupedEngine
 from holdfast.engine.postgres.address import Address
 from holdfast.engine.postgres.lane import SKIPS, Lane
 from holdfast.engine.postgres.schema import upgrade
 from holdfast.engine.postgres.session import Session, connect
+from holdfast.engine.postgres.within import WithinLane
 
 #: A group is tried this often when the server undid it, or had closed the connection before it began.
 TRIES = 3
+#: Connections for verbs of rooms with tables of their own: one for each lane that a worker has, and one for the rest.
+VERBS = 3
 
 
 class PostgresEngine(GroupedEngine):
-    """PostgreSQL 14 or newer, behind two connections: one for the groups, one for names that must be waited for."""
+    """PostgreSQL 14 or newer, behind two connections: one for the groups, one for names that must be waited for; and
+    up to three more for jobs, once there are any, so that neither waits for the other.
+    """
 
     default_hub = "postgres"
+    dialect = "postgres"
     tries = TRIES
 
     def __init__(
@@ -45,6 +51,8 @@ class PostgresEngine(GroupedEngine):
         self._lanes = [Lane(self), Lane(self, wait=True)]
         first, second = self._lanes
         self._waiting = Group("holdfast-postgres-wait", commit=second.commit, end=second.end)
+        verbs = [WithinLane(self) for _ in range(VERBS)]
+        self._verbs = [Group(f"holdfast-postgres-jobs-{n}", commit=v.commit, end=v.end) for n, v in enumerate(verbs)]
         return self._group_of("holdfast-postgres", first)
 
     def _group_of(self, name: str, first: Lane) -> Group:
@@ -64,6 +72,14 @@ class PostgresEngine(GroupedEngine):
             return [results[id(item)] for item in items]
 
         return Group(name, commit=commit, tick=first.tick, end=first.end, halves=True)
+
+    def _put(self, ops: Sequence[Op[Any]], answer: Answer, way: Group) -> None:
+        by_group: dict[Group, list[Item]] = {}
+        for place, op in enumerate(ops):
+            group = self._verbs[_route(op)] if isinstance(op, Within) else way
+            by_group.setdefault(group, []).append(Item(op, place, answer))
+        for group, items in by_group.items():
+            group.put_items(items)
 
     @property
     def keeps_sessions(self) -> bool:
@@ -110,3 +126,11 @@ class PostgresEngine(GroupedEngine):
     def close_blocking(self) -> None:
         super().close_blocking()
         self._waiting.stop()
+        for group in self._verbs:
+            group.stop()
+
+
+def _route(op: Within[Any]) -> int:
+    """Verbs whose key ends in a number keep to the connection of that number, but for the first."""
+    number = op.key.rpartition(":")[2]
+    return 1 + int(number) % (VERBS - 1) if number.isdecimal() else 0

@@ -13,6 +13,7 @@ from psycopg.pq import Format
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _BIGINT = struct.Struct("!iq")
+_DOUBLE = struct.Struct("!id")
 #: Most elements are short: their lengths are packed once and for all.
 _SHORT = 512
 _LENGTHS = [_LENGTH.pack(size) for size in range(_SHORT)]
@@ -60,14 +61,26 @@ class Numbers(Array):
         return [_BIGINT.pack(8, item) for item in self.items]
 
 
-class ArrayDumper(Dumper):
+class Floats(Array):
+    element, oid = 701, 1022
+
+    def packed(self) -> list[bytes]:
+        return [_DOUBLE.pack(8, item) for item in self.items]
+
+
+def dump(column: Array) -> bytes:
     """How a column travels: one dimension, no NULLs, counted from 1."""
+    head = _HEAD.pack(1, 0, column.element, len(column.items), 1)
+    return head + b"".join(column.packed())
+
+
+class ArrayDumper(Dumper):
+    """The same for psycopg."""
 
     format = Format.BINARY
 
     def dump(self, obj: Array) -> bytes:
-        head = _HEAD.pack(1, 0, obj.element, len(obj.items), 1)
-        return head + b"".join(obj.packed())
+        return dump(obj)
 
 
 class BytesDumper(ArrayDumper):
@@ -82,7 +95,11 @@ class NumbersDumper(ArrayDumper):
     oid = Numbers.oid
 
 
+class FloatsDumper(ArrayDumper):
+    oid = Floats.oid
+
+
 def teach(connection: psycopg.Connection[Any]) -> None:
     """Let a connection take columns as parameters."""
-    for kind, dumper in ((Bytes, BytesDumper), (Texts, TextsDumper), (Numbers, NumbersDumper)):
+    for kind, dumper in ((Bytes, BytesDumper), (Texts, TextsDumper), (Numbers, NumbersDumper), (Floats, FloatsDumper)):
         connection.adapters.register_dumper(kind, dumper)

@@ -47,6 +47,10 @@ class Borrowed(Session):
         self.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
         self.execute(SET_LOCAL, (self.search_path,))
 
+    def beginning(self) -> list[tuple[bytes, dict[str, Any]]]:
+        named = SET_LOCAL.replace(b"%s", b"%(path)s")
+        return [(b"BEGIN ISOLATION LEVEL READ COMMITTED", {}), (named, {"path": self.search_path})]
+
     def lives(self) -> bool:
         """Whether the server has not said goodbye; found out without asking it."""
         try:

@@ -14,6 +14,19 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "holdfast_state": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "holdfast_tag": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "holdfast_hint_counter": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_done": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_after": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_unique": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_lane": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_queue": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_rate": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_turn": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_log": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_output": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_worker": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_tick": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_job_event": ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
 
 

@@ -86,6 +86,10 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     def begin(self) -> None:
         self.execute(b"BEGIN")
 
+    def beginning(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """The same as statements with named parameters, for who sends them in another way."""
+        return [(b"BEGIN", {})]
+
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         if self._gathering:
             next(gen)  # as far as the command is queued; the next step would send it

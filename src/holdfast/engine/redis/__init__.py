@@ -16,12 +16,13 @@ from holdfast.engine.redis import keys
 from holdfast.engine.redis.address import Address, Place
 from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
+from holdfast.engine.redis.gathering import Gathered, Gathering
 from holdfast.engine.redis.link import AFTER_YOU, STALE, Hello, Refusal, refused
-from holdfast.engine.redis.talks import Talk, Talks
+from holdfast.engine.redis.talks import Talk, Talks, To
 from holdfast.engine.redis.thread_ear import ThreadEars
 from holdfast.engine.redis.tls import context
 from holdfast.engine.redis.witness import RedisWitness
-from holdfast.errors import Closed, EngineError
+from holdfast.errors import Closed, EngineError, HoldfastError
 
 T = TypeVar("T")
 UNANSWERED = object()
@@ -30,6 +31,7 @@ UNANSWERED = object()
 class RedisEngine:
     """One multiplexed link for the event loop, one socket for each thread that asks."""
 
+    dialect = "redis"
     default_hub = "redis"
     recalls = True
 
@@ -50,6 +52,7 @@ class RedisEngine:
         self._observers: list[Callable[[str], None]] = []
         self._test_clock = clock
         self._talks = Talks(namespace, clock)
+        self._gathering: Gathering | None = None
         self._offset = 0.0
         self._link: AsyncLink | None = None
         self._connecting: asyncio.Task[AsyncLink] | None = None
@@ -87,19 +90,26 @@ class RedisEngine:
                 return answer
             if raw.code != "NOSCRIPT":
                 raise self._refused(raw, link)
+        if type(op) is Gathered:
+            return cast("T", await self._gathered().submit(op))
         if type(op) is Recall:
             found = await link.send(self._talks.recall(op))
             if type(found) is not Refusal:
                 return cast("T", found)
         talk = self._talks.of(op)
         try:
-            request = next(talk)
+            asked = next(talk)
             while True:
-                request = talk.send(await link.send(request))
+                asked = talk.send(await link.send(asked.request if isinstance(asked, To) else asked))
         except StopIteration as done:
             return cast("T", done.value)
         except Refusal as refusal:
             raise self._refused(refusal, link) from None
+
+    def _gathered(self) -> Gathering:
+        if self._gathering is None or not self._gathering.is_here():
+            self._gathering = Gathering(self.submit)
+        return self._gathering
 
     def prepare(self, op: Apply) -> Apply:
         return Apply(op.room, op.name, op.command, self._talks.request(op))
@@ -161,21 +171,23 @@ class RedisEngine:
         answers: list[Any] = [UNANSWERED] * len(ops)
         try:
             link = self._thread_link(timeout)
-            talks = [(i, self._talks.of(op)) for i, op in enumerate(ops)]
-            asked = [(i, talk, next(talk)) for i, talk in talks]
-            while asked:
-                replies = link.call_many([request for _, _, request in asked], timeout)
-                more: list[tuple[int, Talk, bytes]] = []
-                for (i, talk, _), reply in zip(asked, replies, strict=True):
+            begun: list[tuple[int, Talk, Any]] = [(i, self._talks.of(op), None) for i, op in enumerate(ops)]
+            while True:
+                asked: list[tuple[int, Talk, bytes]] = []
+                for i, talk, reply in begun:
                     try:
-                        more.append((i, talk, talk.send(reply)))
+                        request = talk.send(reply)
+                        asked.append((i, talk, request.request if isinstance(request, To) else request))
                     except StopIteration as done:
                         answers[i] = done.value
                     except Refusal as refusal:
                         answers[i] = self._refused(refusal, link)
-                    except EngineError as error:  # a record that cannot be read: this operation's trouble alone
+                    except HoldfastError as error:  # a record that cannot be read: this operation's trouble alone
                         answers[i] = error
-                asked = more
+                if not asked:
+                    break
+                replies = link.call_many([request for _, _, request in asked], timeout)
+                begun = [(i, talk, reply) for (i, talk, _), reply in zip(asked, replies, strict=True)]
         except EngineError as error:
             kind = type(error)
             return [kind(str(error)) if answer is UNANSWERED else answer for answer in answers]
@@ -272,3 +284,4 @@ class RedisEngine:
         self._ears = ThreadEars(self._thread_link)
         self._link = None
         self._connecting = None
+        self._gathering = None

@@ -17,9 +17,10 @@ from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.cluster_errands import Errands
 from holdfast.engine.redis.cluster_nodes import Nodes
 from holdfast.engine.redis.cluster_witness import ClusterWitness
+from holdfast.engine.redis.gathering import Gathered
 from holdfast.engine.redis.link import AFTER_YOU, Hello, Refusal, refused
 from holdfast.engine.redis.slots import HEALS, HOPS, PAUSE, SlotMap, redirect, slot_of
-from holdfast.engine.redis.talks import Talk
+from holdfast.engine.redis.talks import Talk, To
 from holdfast.engine.redis.topology import Seeds
 from holdfast.errors import Closed, EngineError, EngineRefused, EngineUnavailable
 
@@ -57,6 +58,8 @@ class ClusterEngine(RedisEngine):
     async def submit(self, op: Op[T]) -> T:
         if type(op) is Scan:
             return cast("T", await self._scan(op))
+        if type(op) is Gathered:
+            return cast("T", await self._gathered().submit(op))
         key = self._talks.key(op)
         slot = slot_of(key) if key is not None else None
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
@@ -78,7 +81,10 @@ class ClusterEngine(RedisEngine):
         try:
             request = next(talk)
             while True:
-                reply, link = await self._send(slot, request, only_at=only_at)
+                if isinstance(request, To):
+                    reply, link = await self._send(slot_of(request.key), request.request)
+                else:
+                    reply, link = await self._send(slot, request, only_at=only_at)
                 request = talk.send(reply)
         except StopIteration as done:
             return done.value

@@ -12,8 +12,8 @@ from holdfast.engine.redis.address import Place
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import ASKING, Refusal, refused
 from holdfast.engine.redis.slots import HEALS, HOPS, PAUSE, WHOLE_MAP, redirect, slot_of
-from holdfast.engine.redis.talks import Talk
-from holdfast.errors import Closed, EngineError, EngineUnavailable, OutcomeUnknown
+from holdfast.engine.redis.talks import Talk, To
+from holdfast.errors import Closed, ConfigError, EngineError, EngineUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.engine.redis.cluster import ClusterEngine
@@ -26,16 +26,26 @@ NO_TIME = 0.001
 class Errand:
     """One conversation under way: its next request, and where it was sent on to. `only_at`: there or nowhere."""
 
-    __slots__ = ("asking", "hops", "index", "only_at", "request", "slot", "talk", "to")
+    __slots__ = ("asking", "home", "hops", "index", "only_at", "request", "slot", "talk", "to")
 
     def __init__(self, index: int, talk: Talk, slot: int | None, only_at: Place | None = None) -> None:
         self.index = index
         self.talk = talk
-        self.slot = slot
-        self.request: bytes = next(talk)
+        self.slot = self.home = slot
         self.only_at = self.to = only_at
         self.asking = False
         self.hops = 0
+        self.request = b""
+        self.go_on(None)
+
+    def go_on(self, reply: Any) -> None:
+        """On to the next request. Raises StopIteration at the end, and what the conversation raises."""
+        request = self.talk.send(reply)
+        slot, self.request = (
+            (slot_of(request.key), request.request) if isinstance(request, To) else (self.home, request)
+        )
+        if slot != self.slot:
+            self.slot, self.to, self.asking = slot, self.only_at, False
 
     @property
     def wire(self) -> list[bytes]:
@@ -57,10 +67,17 @@ class Errands:
 
     def run(self, ops: Sequence[Op[Any]]) -> list[Any]:
         try:
-            waiting = [self._errand(i, op) for i, op in enumerate(ops) if type(op) is not Scan]
+            waiting: list[Errand] = []
             for i, op in enumerate(ops):
-                if type(op) is Scan:
-                    self._answers[i] = self._scan(op)
+                try:
+                    if type(op) is Scan:
+                        self._answers[i] = self._scan(op)
+                    else:
+                        waiting.append(self._errand(i, op))
+                except StopIteration as done:  # it needed nobody
+                    self._answers[i] = done.value
+                except ConfigError as error:
+                    self._answers[i] = error
             while waiting:
                 waiting = self._round(waiting)
         except Closed as error:
@@ -174,7 +191,7 @@ class Errands:
                 stuck.append((errand, self._engine.unserved(reply, link, errand.slot)))
                 return
         try:
-            errand.request = errand.talk.send(reply)
+            errand.go_on(reply)
             again.append(errand)
         except StopIteration as done:
             self._answers[errand.index] = done.value
@@ -182,7 +199,7 @@ class Errands:
                 self._engine.told(link, done.value.now)
         except Refusal as refusal:
             self._answers[errand.index] = refused(refusal, link.address)
-        except EngineError as error:  # a record that cannot be read: this operation's trouble alone
+        except HoldfastError as error:  # a record that cannot be read: this operation's trouble alone
             self._answers[errand.index] = error
 
     def _later(self, stuck: list[tuple[Errand, EngineError]]) -> list[Errand]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.engine.base import (
     UNREADABLE,
@@ -22,17 +22,26 @@ from holdfast.engine.base import (
     Tagged,
     TakeHint,
     Untag,
+    Within,
 )
 from holdfast.engine.redis import keys, scripts
 from holdfast.engine.redis.link import Refusal, pack
 
+
+class To(NamedTuple):
+    """A request about another key than the conversation's own: on a Cluster it may be another node's."""
+
+    key: bytes
+    request: bytes
+
+
 #: Yields requests, is sent their replies, returns the answer. Raises Refusal.
-Talk = Generator[bytes, Any, Any]
+Talk = Generator[bytes | To, Any, Any]
 SCAN_COUNT = 1000
 
 
 class Talks:
-    """What an operation says to a server. All requests of one conversation are about one key."""
+    """What an operation says to a server. All requests of one conversation are about one key, unless one says `To`."""
 
     def __init__(self, namespace: str, clock: Callable[[], Micros] | None) -> None:
         self._namespace = namespace
@@ -56,6 +65,8 @@ class Talks:
                 return keys.tag(self._namespace, op.room.name, op.tag).encode()
             case PublishHint() | TakeHint():
                 return op.hint.encode()
+            case Within():
+                return op.key.encode()
             case _:
                 return None
 
@@ -63,6 +74,8 @@ class Talks:
         match op:
             case Apply():
                 return self._apply(op)
+            case Within():
+                return self._within(op)
             case Read():
                 return self._read(op)
             case Recall():
@@ -89,11 +102,18 @@ class Talks:
             case _:
                 raise TypeError(f"not an operation for Redis: {op!r}")
 
+    def _within(self, op: Within[Any]) -> Talk:
+        """`work(clock)` is a conversation of its own. `clock`: a test clock's time in µs, as scripts take it; empty in
+        service.
+        """
+        talk: Talk = op.work(str(self._clock()).encode() if self._clock is not None else b"")
+        return talk
+
     def _run(self, script: scripts.Script, *parts: bytes) -> Talk:
         reply = yield script.pack(*parts)
         if isinstance(reply, Refusal) and reply.code == "NOSCRIPT":
             reply = yield script.pack(*parts, whole=True)
-        return _good(reply)
+        return good(reply)
 
     def _clock_args(self) -> tuple[bytes, ...]:
         return (str(self._clock()).encode(),) if self._clock is not None else ()
@@ -122,7 +142,7 @@ class Talks:
         return b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(key), key)
 
     def _ask(self, request: bytes) -> Talk:
-        return _good((yield request))
+        return good((yield request))
 
     def _scan(self, op: Scan) -> Talk:
         found: set[str] = set()
@@ -130,7 +150,7 @@ class Talks:
         cursor = b"0"
         while True:
             reply = yield pack("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-            cursor, page = _good(reply)
+            cursor, page = good(reply)
             for key in page:
                 with contextlib.suppress(UnicodeDecodeError):  # a stranger's: no name of ours is written so
                     found.add(keys.name_of(self._namespace, op.room.name, key.decode()))
@@ -139,10 +159,10 @@ class Talks:
 
     def _tagged(self, op: Tagged) -> Talk:
         reply = yield pack("SMEMBERS", keys.tag(self._namespace, op.room.name, op.tag))
-        return sorted(name.decode() for name in _good(reply))
+        return sorted(name.decode() for name in good(reply))
 
     def _plain(self, *command: str) -> Talk:
-        _good((yield pack(*command)))
+        good((yield pack(*command)))
         return None
 
     def _publish_hint(self, op: PublishHint) -> Talk:
@@ -151,11 +171,12 @@ class Talks:
         yield from self._run(script, op.hint.encode(), *(arg.encode() for arg in args))
 
     def _ping(self) -> Talk:
-        seconds, micros = _good((yield pack("TIME")))
+        seconds, micros = good((yield pack("TIME")))
         return int(seconds) * 1_000_000 + int(micros)
 
 
-def _good(reply: Any) -> Any:
+def good(reply: Any) -> Any:
+    """The reply; a refusal is raised."""
     if isinstance(reply, Refusal):
         raise reply
     return reply

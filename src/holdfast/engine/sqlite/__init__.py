@@ -7,14 +7,15 @@ clock that is never set counts on from there.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from holdfast.engine.base import (
     Apply,
@@ -31,12 +32,16 @@ from holdfast.engine.base import (
     TakeHint,
     Untag,
     Wake,
+    Within,
     steady,
 )
 from holdfast.engine.group import Group
 from holdfast.engine.grouped import GroupedEngine
+from holdfast.engine.sqlite import callers
 from holdfast.engine.sqlite.schema import connect
-from holdfast.engine.sqlite.writer import Writer
+from holdfast.engine.sqlite.writer import Spoiled, Writer
+
+T = TypeVar("T")
 
 READS = (Read, Scan, Tagged, Ping)
 #: Hints older than this are of no use to anybody.
@@ -71,6 +76,7 @@ class SqliteEngine(GroupedEngine):
     """SQLite in WAL mode behind one writer thread."""
 
     default_hub = "local"
+    dialect = "sqlite"
 
     def __init__(
         self,
@@ -116,6 +122,36 @@ class SqliteEngine(GroupedEngine):
         """A connection to the file, its schema up to date."""
         return connect(self.path, synchronous=self.synchronous, timeout=self.timeout)
 
+    def submit(self, op: Op[T]) -> asyncio.Future[T]:
+        callers.check(self, self.path)
+        return super().submit(op)
+
+    def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
+        callers.check(self, self.path)
+        return super().apply_many(ops, timeout)
+
+    def on(self, db: sqlite3.Connection, op: Op[T]) -> T:
+        """Carry out an operation on the caller's own connection, inside its transaction: nothing is committed here, and
+        hints for this process alone are not given. A failure leaves nothing behind.
+        """
+        before = callers.plainly(db)
+        try:
+            db.execute("SAVEPOINT holdfast_on")
+            try:
+                (answer,), _ = self._work(db, [op])
+                if isinstance(answer, BaseException):
+                    raise answer
+            except BaseException:
+                if db.in_transaction:  # a full disk ends it by itself
+                    db.execute("ROLLBACK TO holdfast_on")
+                    db.execute("RELEASE holdfast_on")
+                raise
+            db.execute("RELEASE holdfast_on")
+        finally:
+            db.row_factory, db.text_factory = before
+        callers.inside(db, self)
+        return cast("T", answer)
+
     def now(self) -> Micros:
         floor, at = self._floor
         return max(self._clock(), floor + int((steady() - at) * 1_000_000))
@@ -139,12 +175,17 @@ class SqliteEngine(GroupedEngine):
         results: list[Any] = []
         wakes: list[Wake] = []
         before = db.total_changes
-        for op in ops:
+        for place, op in enumerate(ops):
+            untouched = db.total_changes
             try:
                 results.append(self._handlers[type(op)](self, db, op, now, wakes))
             except sqlite3.Error:  # the file's trouble is everybody's
                 raise
-            except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
+            except Exception as error:  # one operation's trouble is its own
+                if db.total_changes != untouched:
+                    if len(ops) == 1:
+                        raise
+                    raise Spoiled(place, error) from error
                 results.append(error)
         # Who only looked, as a replay does, has moved nothing that time going back could harm, and needs no disk.
         if (now > last or boot != self._boot) and db.total_changes != before:
@@ -236,6 +277,10 @@ class SqliteEngine(GroupedEngine):
             db.execute("UPDATE holdfast_hint_counter SET remaining = remaining - ? WHERE hint = ?", (taken, op.hint))
         return taken
 
+    def _within(self, db: sqlite3.Connection, op: Within[Any], now: Micros, wakes: list[Wake]) -> Any:
+        """`work(db, now, wakes)`: the connection inside its transaction, the engine's time, and where hints go."""
+        return op.work(db, now, wakes)
+
     def _ping(self, db: sqlite3.Connection, op: Ping, now: Micros, _: list[Wake]) -> Micros:
         return now
 
@@ -250,6 +295,7 @@ class SqliteEngine(GroupedEngine):
         PublishHint: _publish_hint,
         TakeHint: _take_hint,
         Ping: _ping,
+        Within: _within,
     }
 
     def _sweep(self, db: sqlite3.Connection) -> None:
@@ -269,7 +315,7 @@ class SqliteEngine(GroupedEngine):
 
 
 def _is_read(op: Op[Any]) -> bool:
-    return isinstance(op, READS)
+    return isinstance(op, READS) or (isinstance(op, Within) and op.reads)
 
 
 def _nothing() -> None:

@@ -15,12 +15,18 @@ from holdfast.errors import ConfigError, EngineUnavailable
 
 #: How often a busy database is tried again while it is being opened.
 PAUSE = 0.005
+#: Pages kept in memory, in KiB: jobs of many kinds touch more of them than SQLite's own 2 MiB hold.
+CACHE = 8192
+#: The oldest SQLite whose SQL is enough.
+OLDEST = (3, 35)
 
 
 def connect(path: str, *, synchronous: str, timeout: float) -> sqlite3.Connection:
     """A connection of our own, its schema up to date: autocommit, WAL, and no busy handler, since the stock one
     starves others. Processes that open a new file together take turns; the later ones find the work done.
     """
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: Python must come with 3.35 or newer")
     if path != ":memory:" and not Path(path).absolute().parent.is_dir():
         raise ConfigError(f"cannot create {path}: its folder does not exist")
     deadline = time.monotonic() + timeout
@@ -38,6 +44,7 @@ def _open(path: str, synchronous: str) -> sqlite3.Connection:
     try:
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("PRAGMA foreign_keys = ON")
+        db.execute(f"PRAGMA cache_size = -{CACHE}")
         if path != ":memory:" and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             db.execute("PRAGMA journal_mode = WAL")
         if _version(db) != len(

@@ -28,6 +28,15 @@ SWEEP = 60.0
 Work = Callable[[sqlite3.Connection, list[Op[Any]]], tuple[list[Any], Callable[[], None]]]
 
 
+class Spoiled(Exception):
+    """An operation among others raised after it had written: none of the transaction can be kept."""
+
+    def __init__(self, place: int, error: Exception) -> None:
+        super().__init__(place, error)
+        self.place = place
+        self.error = error
+
+
 class Queue:
     """The sign that a process waits for the file: a shared lock on a file beside it, gone when the process is."""
 
@@ -108,6 +117,15 @@ class Writer:
         self._queue.close()
 
     def _commit(self, ops: list[Op[Any]]) -> list[Any]:
+        try:
+            return self._transaction(ops)
+        except Spoiled as spoiled:
+            place = spoiled.place
+            results = self._commit(ops[:place] + ops[place + 1 :])  # its neighbours do not suffer
+            results.insert(place, spoiled.error)
+            return results
+
+    def _transaction(self, ops: list[Op[Any]]) -> list[Any]:
         reads = all(self._is_read(op) for op in ops)
         db = self._begin("BEGIN" if reads else "BEGIN IMMEDIATE", queues=not reads)
         try:

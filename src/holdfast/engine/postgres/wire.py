@@ -1,0 +1,163 @@
+"""Several statements to the server in one write, and all of their answers: libpq's pipeline without psycopg's cursors.
+
+A cursor looks at the text, the parameters and the columns of every statement anew, which costs more than what most of
+them do. Here a text is read once, prepared once for each session, and what it answers is loaded at once.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import generators
+from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
+from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
+
+from holdfast.engine.postgres.arrays import Array, dump
+from holdfast.engine.postgres.session import Session
+
+#: A text with `%(name)s` in it, and what they stand for; a `b` instead of the `s` means the same.
+Statement = tuple[bytes, Mapping[str, Any]]
+
+#: Travels as text every time: whoever looks at the traffic can tell where a transaction ends.
+COMMIT: Statement = (b"COMMIT", {})
+
+_PLACE = re.compile(rb"%\((\w+)\)[sb]")
+_BIGINT = struct.Struct("!q")
+#: A text with the kinds of its parameters.
+Key = tuple[bytes, tuple[int, ...]]
+
+
+class Answer(NamedTuple):
+    """What a statement came to: its rows, and what the server says that it did."""
+
+    rows: list[tuple[Any, ...]]
+    done: bytes
+
+
+class Wire:
+    """The way to the server through one session. `prepares`: whether its prepared statements are ours to name."""
+
+    def __init__(self, session: Session, *, prepares: bool) -> None:
+        self._session = session
+        self._prepares = prepares
+        self._names: dict[Key, bytes] = {}
+        self._made = 0
+        self._loading = Transformer(session)
+
+    def send(self, statements: Sequence[Statement]) -> tuple[list[Answer], psycopg.Error | None]:
+        """What was answered up to the first error, and that. Raises where no answer came."""
+        pgconn = self._session.pgconn
+        pgconn.enter_pipeline_mode()
+        try:
+            # For each answer that will come: what it makes known, if it is about preparing.
+            expected = [about for statement in statements for about in self._queue(statement)]
+            pgconn.pipeline_sync()
+            answers, failed = self._read(self._session.wait(_exchange(pgconn, len(expected) + 1)), expected)
+            if pgconn.status == ConnStatus.OK:
+                pgconn.exit_pipeline_mode()
+        except BaseException:
+            pgconn.finish()  # whatever comes now answers something else
+            raise
+        return answers, failed
+
+    def _queue(self, statement: Statement) -> list[Key | None]:
+        text, names = numbered(statement[0])
+        given = statement[1]
+        values, oids = _parameters([given[name] for name in names])
+        formats = [Format.BINARY] * len(values)
+        pgconn = self._session.pgconn
+        if not self._prepares or text == COMMIT[0]:
+            pgconn.send_query_params(text, values, oids, formats, Format.BINARY)
+            return [None]
+        key = text, oids
+        name = self._names.get(key)
+        if name is not None:
+            pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+            return [None]
+        self._made += 1
+        # Known from now on: the same may come again in this very round.
+        name = self._names[key] = b"holdfast_%d" % self._made
+        pgconn.send_prepare(name, text, oids)
+        pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+        return [key, None]
+
+    def _read(
+        self, results: list[list[PGresult]], expected: list[Key | None]
+    ) -> tuple[list[Answer], psycopg.Error | None]:
+        answers: list[Answer] = []
+        failed: psycopg.Error | None = None
+        for place, about in enumerate(expected):
+            result = results[place][0] if place < len(results) and results[place] else None
+            if failed is None and result is not None and result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+                if about is None:
+                    answers.append(Answer(self._load(result), result.command_status or b""))
+                continue
+            if about is not None:
+                self._names.pop(about, None)  # not prepared
+            if failed is None:
+                failed = pg.error_from_result(result) if result is not None else pg.OperationalError("no answer")
+        return answers, failed
+
+    def _load(self, result: PGresult) -> list[tuple[Any, ...]]:
+        if result.status != ExecStatus.TUPLES_OK or not result.ntuples:
+            return []
+        self._loading.set_pgresult(result, format=Format.BINARY)
+        return self._loading.load_rows(0, result.ntuples, tuple)
+
+
+def _exchange(pgconn: PGconn, answers: int) -> PQGen[list[list[PGresult]]]:
+    yield from generators.send(pgconn)
+    results: list[list[PGresult]] = []
+    while len(results) < answers:
+        try:
+            results.append((yield from generators.fetch_many(pgconn)))
+        except psycopg.Error:
+            if any(result.status == ExecStatus.FATAL_ERROR for some in results for result in some):
+                return results  # it said why before it left
+            raise
+    return results
+
+
+@cache
+def numbered(text: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """A text with `$1`, `$2`, … instead of names, and the names in that order."""
+    places: dict[bytes, int] = {}
+    made = _PLACE.sub(lambda found: b"$%d" % places.setdefault(found[1], len(places) + 1), text)
+    return made, tuple(name.decode() for name in places)
+
+
+def _parameters(given: Iterable[Any]) -> tuple[list[bytes | None], tuple[int, ...]]:
+    """Values as the server wants them, and their kinds."""
+    values: list[bytes | None] = []
+    oids: list[int] = []
+    for value in given:
+        match value:
+            case Array():
+                values.append(dump(value))
+                oids.append(value.oid)
+            case str():
+                values.append(value.encode())
+                oids.append(25)
+            case bool():
+                values.append(b"\x01" if value else b"\x00")
+                oids.append(16)
+            case int():
+                values.append(_BIGINT.pack(value))
+                oids.append(20)
+            case bytes():
+                values.append(value)
+                oids.append(17)
+            case None:
+                values.append(None)
+                oids.append(0)
+            case _:
+                raise TypeError(f"no parameter of a statement: {type(value).__name__}")
+    return values, tuple(oids)

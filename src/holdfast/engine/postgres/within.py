@@ -1,0 +1,225 @@
+"""Verbs of rooms with tables of their own: each a talk with the server, on connections apart from the gates'.
+
+A talk yields rounds of statements and is sent their rows. A round with `commit` is a whole transaction, or the end of
+one, and leaves in one write; those of several talks that gather share a transaction. When the server undid something,
+the talk is begun anew: verbs are made to be sent twice.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import psycopg
+from psycopg import errors as pg
+
+from holdfast.engine.base import Micros, Wake, Within, steady
+from holdfast.engine.group import Item
+from holdfast.engine.postgres.borrowed import Borrowed
+from holdfast.engine.postgres.session import Session, translate
+from holdfast.engine.postgres.wire import COMMIT, Statement, Wire
+from holdfast.errors import EngineError
+
+if TYPE_CHECKING:
+    from holdfast.engine.postgres import PostgresEngine
+
+#: The server undid everything, or somebody holds a row for longer than a statement waits: from the beginning.
+AGAIN = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
+#: Seconds of pause before that, at random: whoever was in the way has gone by then.
+PAUSE = (0.001, 0.02)
+#: One transaction takes at most this many talks.
+LARGEST = 100
+#: Everything here goes by a key, in nested loops: whatever a plan made for empty tables guesses, it must not read all
+#: of them once they are full. Plans are made once, for any parameters.
+PLANS = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+SET = ("SELECT " + ", ".join(f"set_config('{name}', '{value}', %(local)s)" for name, value in PLANS.items())).encode()
+
+Rows = list[tuple[Any, ...]]
+
+
+class Round(NamedTuple):
+    """Statements that travel together. Without `commit`, the transaction stays open for the next round."""
+
+    statements: Sequence[Statement]
+    commit: bool = True
+
+
+#: What `Within.work(now, wakes)` makes here: `now` is the time of a test's clock, else None and the server's counts;
+#: hints put into `wakes` go out after the commit that they follow.
+Talk = Generator[Round, list[Rows], Any]
+
+
+class _Talking:
+    """A talk under way: what it wants next, or what it came to."""
+
+    def __init__(self, item: Item, now: Micros | None, wakes: list[Wake]) -> None:
+        self.talk: Talk = cast("Within[Any]", item.op).work(now, wakes)
+        self.round: Round | None = None
+        self.result: Any = None
+
+    def go_on(self, rows: list[Rows] | None) -> None:
+        try:
+            self.round = self.talk.send(cast("list[Rows]", rows))  # None begins it
+        except StopIteration as end:
+            self.round, self.result = None, end.value
+        except Exception as error:  # noqa: BLE001 - one verb's trouble is its own
+            self.round, self.result = None, error
+
+
+class WithinLane:
+    """One connection for talks, one group after another. Everything runs on its group's thread."""
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        self._engine = engine
+        self._session: Session | None = None
+        self._wire: Wire | None = None
+        #: True from the moment at which a COMMIT is on its way until its answer.
+        self._committing = False
+
+    def commit(self, items: list[Item]) -> list[Any]:
+        """Results or exceptions, in order."""
+        results: dict[int, Any] = {}
+        try:
+            for reads, some in _batches(items):
+                results.update(zip(map(id, some), self._together(some, reads), strict=True))
+        finally:
+            if not self._engine.keeps_sessions:
+                self.end()
+        return [results[id(item)] for item in items]
+
+    def _together(self, items: list[Item], reads: bool) -> list[Any]:
+        results = self._try(items, reads)
+        if len(items) > 1 and any(isinstance(r, EngineError) for r in results):
+            # Whose fault it was is not known: each by itself.
+            return [self._try([item], reads)[0] for item in items]
+        return results
+
+    def _try(self, items: list[Item], reads: bool) -> list[Any]:
+        engine = self._engine
+        until = steady() + engine.address.timeout
+        tries = engine.tries
+        while True:
+            used = self._session is not None or not engine.keeps_sessions
+            wakes: list[Wake] = []
+            self._committing = False
+            try:
+                session = self._open(until)
+                return self._converse(session, [_Talking(item, engine.test_now(), wakes) for item in items], reads)
+            except psycopg.Error as error:
+                sent = self._committing
+                self._recover()
+                tries -= 1
+                stale = used and not sent and self._session is None and tries > 0
+                if steady() < until and (stale or isinstance(error, AGAIN)):
+                    if not stale:
+                        time.sleep(random.uniform(*PAUSE))
+                    continue
+                return [translate(error, engine.address, sent=sent) for _ in items]
+            except EngineError as error:
+                self.end()
+                return [type(error)(str(error)) for _ in items]
+            except Exception as error:  # noqa: BLE001 - a bug: every caller gets it; the thread must live on
+                self._break()
+                return [error for _ in items]
+            finally:
+                engine.tell(wakes)
+
+    def _open(self, until: float) -> Session:
+        session = self._session
+        if session is None or session.closed:
+            session = self._session = self._engine.session()
+            ours = not isinstance(session, Borrowed)
+            self._wire = Wire(session, prepares=ours)
+            if ours:
+                session.execute(SET, {"local": False})
+        else:  # a new one counts from the moment at which it was there
+            session.until = until
+        return session
+
+    def _converse(self, session: Session, talks: list[_Talking], reads: bool) -> list[Any]:
+        for one in talks:
+            one.go_on(None)
+        begun = [one for one in talks if one.round is not None]
+        if all(one.round.commit for one in begun if one.round is not None):
+            self._round(session, begun, begin=True, reads=reads)
+        for one in begun:  # what has more to say is alone from here on
+            fresh = True
+            while one.round is not None:
+                commit = one.round.commit
+                self._round(session, [one], begin=fresh, reads=False)
+                fresh = commit
+            if not fresh:  # it gave up inside its transaction
+                session.execute(b"ROLLBACK")
+        return [one.result for one in talks]
+
+    def _round(self, session: Session, talks: list[_Talking], *, begin: bool, reads: bool) -> None:
+        """One round of each, in one write."""
+        if not talks or self._wire is None:
+            return
+        rounds = [one.round for one in talks if one.round is not None]
+        commit = rounds[0].commit
+        borrowed = isinstance(session, Borrowed)
+        alone = reads and not borrowed  # who only looks needs no transaction
+        first: list[Statement] = []
+        if begin and not alone:
+            first += session.beginning()
+            if borrowed:
+                first.append((SET, {"local": True}))
+        statements = [*first, *(each for wanted in rounds for each in wanted.statements)]
+        ends = commit and not alone
+        session.check()  # what was not sent cannot have an unknown outcome
+        self._committing = ends and not reads
+        answers, failed = self._wire.send([*statements, COMMIT] if ends else statements)
+        done = ends and len(answers) > len(statements) and answers[-1].done == b"COMMIT"
+        if failed is not None and not done:
+            raise failed
+        self._committing = False
+        if ends and not done:  # a failed transaction ends so without an error
+            raise psycopg.OperationalError("the server rolled the transaction back")
+        at = len(first)
+        for one, wanted in zip(talks, rounds, strict=True):
+            mine = answers[at : at + len(wanted.statements)]
+            at += len(mine)
+            one.go_on([answer.rows for answer in mine])
+
+    def _recover(self) -> None:
+        """After an error: out of the transaction, or out of the connection."""
+        if self._session is not None:
+            try:
+                self._session.execute(b"ROLLBACK")
+            except psycopg.Error:
+                self._break()
+
+    def _break(self) -> None:
+        """The connection is of no more use to anybody."""
+        if self._session is not None:
+            self._session.close()
+        self.end()
+
+    def end(self) -> None:
+        """Let go of the connection. Safe twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._engine.let_go(session)
+
+
+def _batches(items: list[Item]) -> Iterator[tuple[bool, list[Item]]]:
+    """Those that only look, then the others, a hundred at a time. What has a key has a transaction of its own: whoever
+    sends it twice must not meet itself there.
+    """
+    ops = [(cast("Within[Any]", item.op), item) for item in items]
+    for reads in (True, False):
+        alike = [item for op, item in ops if op.reads == reads and not op.key]
+        for first in range(0, len(alike), LARGEST):
+            yield reads, alike[first : first + LARGEST]
+    for op, item in ops:
+        if op.key:
+            yield op.reads, [item]
