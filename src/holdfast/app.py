@@ -20,17 +20,21 @@ from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
 from holdfast.idempotency.api import Idempotency
 from holdfast.idempotency.base import OnError, OnUnavailable, spec
-from holdfast.idempotency.codec import Codec
 from holdfast.idempotency.decorator import Calls, awaited
 from holdfast.inputs import Duration, Template
+from holdfast.job import closing
+from holdfast.job.door import JobDoor
+from holdfast.job.worker_door import WorkerDoor
 from holdfast.limit.limit import LimitDoor
 from holdfast.listening import Channels
+from holdfast.plain import Codec
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
 from holdfast.rooms import Rooms, Settings, observer
 from holdfast.telemetry import Telemetry
 
 if TYPE_CHECKING:
+    from holdfast.job.store import Store
     from holdfast.sync import Holdfast as BlockingHoldfast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,6 +118,25 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
     raise ConfigError(f"no hub is known for {type(engine).__name__}")
 
 
+def open_store(engine: Engine, prefix: str, shards: int) -> Store:
+    """Where jobs live on this engine. `prefix`: what the hub's channels begin with."""
+    if engine.default_hub != "redis" and shards != 1:
+        raise ConfigError(f"shards={shards} is for Redis; SQLite and PostgreSQL keep all jobs in one place")
+    if engine.default_hub == "local":
+        from holdfast.job.sqlite import SqliteStore
+
+        return SqliteStore(engine.namespace, prefix)
+    if engine.default_hub == "postgres":
+        from holdfast.job.postgres import PostgresStore
+
+        return PostgresStore(engine.namespace, prefix)
+    if engine.default_hub == "redis":
+        from holdfast.job.redis import RedisStore
+
+        return RedisStore(engine.namespace, prefix, shards)
+    raise ConfigError(f"no job store is known for {type(engine).__name__}")
+
+
 def hub_carrier(given: object, engine: Engine, *, blocking: bool) -> Engine:
     """The engine whose hub replaces `engine`'s own: from a URL, or from a client or pool of the user's."""
     if not isinstance(engine, WakesAfterCommit):
@@ -153,10 +176,11 @@ def build_core(settings: Settings, *, blocking: bool) -> Core:
         hub_prefix=settings.hub_prefix,
         post=None if carrier is chosen else port(carrier),
         owns_hub=not isinstance(given, Hub),
+        store=lambda: open_store(chosen, settings.hub_prefix, settings.shards),
     )
 
 
-class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, WorkerDoor):
     """Everything, from one URL or client. Belongs to the first event loop that uses it.
 
     url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`, `postgresql://…`; or a client or pool of
@@ -165,6 +189,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
     profile: BALANCED, MAX_SAFETY, MAX_AVAILABILITY or a Policy of your own. engine: an engine object instead.
     hub: what carries hints instead of the engine's own: `redis://…` (HOLDFAST_HUB), a client or pool, or a Hub.
     hub_prefix: what its channels begin with (the namespace).
+    shards: into how many parts jobs are cut on Redis, so that a Cluster shares the work (1). Everybody must agree.
     """
 
     _lock_type = Lock
@@ -180,8 +205,9 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         engine: Engine | Owned | None = None,
         hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
+        shards: int = 1,
     ) -> None:
-        self._settings = Settings(url, namespace, profile, hub, hub_prefix, engine)
+        self._settings = Settings(url, namespace, profile, hub, hub_prefix, engine, shards)
         self._core = build_core(self._settings, blocking=False)
         self._owns_engine = self._settings.engine is None
         self._twin: BlockingHoldfast | None = None
@@ -294,6 +320,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
                 engine=self._core.engine,
                 hub=settings.hub,
                 hub_prefix=settings.hub_prefix,
+                shards=settings.shards,
             )
         return self._twin
 
@@ -309,6 +336,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         if self._twin is not None:
             await asyncio.to_thread(self._twin.close)
         if not self._core.closed:
+            await closing.close(self._core)
             await self._core.dismiss()
             if self._core.owns_hub:
                 await self._core.hub.join()

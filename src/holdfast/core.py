@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.engine.base import Carrier, Ears, Engine, WakesAfterCommit, steady
-from holdfast.errors import Closed, EngineError, EngineRefused
+from holdfast.errors import Closed, ConfigError, EngineError, EngineRefused
 from holdfast.flow import Latch, Port
 from holdfast.hub.base import Hub, Subscription
 from holdfast.hub.relay import Relay
@@ -77,8 +77,14 @@ class Core:
         hub_prefix: str = "",
         post: SignallingPort | None = None,
         owns_hub: bool = True,
+        store: Callable[[], Any] | None = None,
     ) -> None:
         self.engine = engine
+        self._make_store = store
+        self._store: Any = None
+        #: Job types by name, and who stands around them. Defined by the program, so a fork keeps them.
+        self.jobs: dict[str, Any] = {}
+        self.middleware: list[Any] = []
         self.port = port
         #: How the hub's operations go: the engine's own way, or that of the hub's carrier.
         self.post = post if post is not None else port
@@ -114,6 +120,15 @@ class Core:
         if carrier is None or carrier is self.engine or not isinstance(self.engine, WakesAfterCommit):
             return None
         return Relay(self.engine, self.hub, carrier, self.identity.inbox, self.hub.observe)
+
+    @property
+    def store(self) -> Any:
+        """Where jobs live: a `holdfast.job.store.Store`, made at first use."""
+        if self._store is None:
+            if self._make_store is None:
+                raise ConfigError("this Holdfast was made without a job store")
+            self._store = self._make_store()
+        return self._store
 
     @property
     def foreign_carrier(self) -> Carrier | None:

@@ -24,6 +24,17 @@ HoldfastError
 │   ├── InProgress         a call with this key runs and you asked not to wait (so long); also a TimeoutError
 │   ├── FingerprintMismatch  this key was used for another call
 │   └── ReplayedFailure    the call ran before and failed, and `on_error="replay"` kept that
+├── JobError
+│   ├── JobFailed          it used up its attempts and lies in the dead letter
+│   ├── JobCancelled       somebody ended it, or it ended itself
+│   ├── JobSkipped         what it waited for did not complete
+│   ├── JobNotFound        no such job (any more); also a LookupError
+│   ├── ResultTimeout      not done within `timeout`; also a TimeoutError
+│   ├── JobTimeout         ran longer than its `timeout`; also a TimeoutError
+│   ├── UnknownJob         a job type that this process does not define; also a LookupError
+│   ├── BadArgument        an argument that cannot be carried to a worker; also a ValueError
+│   ├── BadResult          a result that cannot be kept; also a ValueError
+│   └── PayloadTooLarge    arguments or a result above their limit; also a ValueError
 └── RateLimited            too much of something in too short a time
 """
 
@@ -290,3 +301,125 @@ class ReplayedFailure(IdempotencyError):
         super().__init__(f"{name!r} ran before and failed: {kind}: {reason}", name=name)
         self.kind = kind
         self.reason = reason
+
+
+class JobError(HoldfastError):
+    """About one job: `.job_id` says which; "" where it has none yet."""
+
+    job_id: str
+
+    def __init__(self, message: str, *, job_id: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobFailed(JobError):
+    """Its attempts are used up. `.kind` and `.reason` are what the last one raised, `.trace` where."""
+
+    def __init__(self, *, job_id: str, type: str, kind: str, reason: str, trace: str = "", attempt: int = 0) -> None:  # noqa: A002 - what it is called everywhere
+        super().__init__(f"{type} {job_id} failed for good at attempt {attempt}: {kind}: {reason}", job_id=job_id)
+        self.type = type
+        self.kind = kind
+        self.reason = reason
+        self.trace = trace
+        self.attempt = attempt
+
+
+class JobCancelled(JobError):
+    """Somebody ended it, or it ended itself. It has no result."""
+
+    def __init__(self, *, job_id: str, type: str, reason: str = "") -> None:  # noqa: A002 - the same
+        super().__init__(f"{type} {job_id} was cancelled" + (f": {reason}" if reason else ""), job_id=job_id)
+        self.type = type
+        self.reason = reason
+
+
+class JobSkipped(JobError):
+    """What it waited for did not complete, so it never ran. `options(when="all_done")` runs it all the same."""
+
+    def __init__(self, *, job_id: str, type: str, reason: str = "") -> None:  # noqa: A002 - the same
+        super().__init__(
+            f"{type} {job_id} was skipped" + (f": {reason}" if reason else ": what it waited for did not complete"),
+            job_id=job_id,
+        )
+        self.type = type
+        self.reason = reason
+
+
+class JobNotFound(JobError, LookupError):
+    """There is no such job: never was, was rolled back, or its record is past its time (`keep=`)."""
+
+    def __init__(self, *, job_id: str) -> None:
+        super().__init__(f"there is no job {job_id!r}; its record may be past its time (keep=)", job_id=job_id)
+
+
+class ResultTimeout(JobError, TimeoutError):
+    """Not done within `timeout`. The job goes on; ask again."""
+
+    def __init__(self, *, job_id: str, waited: float, state: str) -> None:
+        super().__init__(f"{job_id} was not done within {waited:g} s; it is {state}", job_id=job_id)
+        self.waited = waited
+        self.state = state
+
+
+class JobTimeout(JobError, TimeoutError):
+    """An attempt ran longer than its `timeout`."""
+
+    def __init__(self, *, job_id: str, type: str, timeout: float) -> None:  # noqa: A002 - the same
+        super().__init__(f"{type} {job_id} ran longer than its timeout of {timeout:g} s", job_id=job_id)
+        self.type = type
+        self.timeout = timeout
+
+
+class UnknownJob(JobError, LookupError):
+    """A job type that this process does not define."""
+
+    def __init__(self, *, type: str, known: tuple[str, ...] = (), job_id: str = "") -> None:  # noqa: A002 - the same
+        super().__init__(
+            f"no job type {type!r} is defined here; known: {', '.join(known) or 'none'}. Import the module that"
+            " defines it before the worker starts.",
+            job_id=job_id,
+        )
+        self.type = type
+        self.known = known
+
+
+class BadArgument(JobError, ValueError):
+    """An argument that cannot be carried to a worker. Nothing was enqueued."""
+
+    def __init__(self, *, type: str, argument: str, reason: str, job_id: str = "") -> None:  # noqa: A002 - the same
+        super().__init__(
+            f"argument {argument!r} of {type} cannot be carried to a worker: {reason}. Pass plain data, a dataclass,"
+            " a msgspec Struct or a pydantic model that its annotation names.",
+            job_id=job_id,
+        )
+        self.type = type
+        self.argument = argument
+        self.reason = reason
+
+
+class BadResult(JobError, ValueError):
+    """What a job returned cannot be kept, or not be rebuilt as its return annotation says."""
+
+    def __init__(self, *, type: str, reason: str, job_id: str = "") -> None:  # noqa: A002 - the same
+        super().__init__(
+            f"what {type} returned cannot be kept: {reason}. Return plain data, and what the annotation says.",
+            job_id=job_id,
+        )
+        self.type = type
+        self.reason = reason
+
+
+class PayloadTooLarge(JobError, ValueError):
+    """Arguments or a result above their limit. Store them elsewhere and pass where they lie."""
+
+    def __init__(self, *, type: str, what: str, size: int, limit: int, job_id: str = "") -> None:  # noqa: A002 - the same
+        super().__init__(
+            f"{type}: {size} bytes of {what}, and at most {limit} are carried; store it elsewhere and pass where it"
+            f" lies, or raise {'payload_limit' if what == 'arguments' else 'result_limit'}=",
+            job_id=job_id,
+        )
+        self.type = type
+        self.what = what
+        self.size = size
+        self.limit = limit

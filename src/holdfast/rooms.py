@@ -10,6 +10,7 @@ from holdfast import inputs
 from holdfast.core import Core
 from holdfast.engine.base import Engine
 from holdfast.engine.owned import Owned
+from holdfast.errors import ConfigError
 from holdfast.gate.base import MAX_WAITERS, spec
 from holdfast.gate.flows import Spec
 from holdfast.gate.machine import UNLIMITED
@@ -27,6 +28,8 @@ SemaphoreT = TypeVar("SemaphoreT")
 ReadWriteT = TypeVar("ReadWriteT")
 
 NAMESPACE = "holdfast"
+#: A worker asks each shard in turn.
+MOST_SHARDS = 256
 
 
 class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
@@ -120,7 +123,7 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
 class Settings:
     """What a Holdfast was asked for, with the environment filled in."""
 
-    __slots__ = ("engine", "hub", "hub_prefix", "namespace", "policy", "url")
+    __slots__ = ("engine", "hub", "hub_prefix", "namespace", "policy", "shards", "url")
 
     def __init__(
         self,
@@ -130,7 +133,11 @@ class Settings:
         hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
         engine: Engine | Owned | None = None,
+        shards: int = 1,
     ) -> None:
+        self.shards = inputs.count(shards, "shards")
+        if shards > MOST_SHARDS:
+            raise ConfigError(f"shards is at most {MOST_SHARDS}; got {shards}")
         self.engine: Engine | None = None
         if engine is not None and hasattr(engine, "apply_many"):
             self.engine = cast("Engine", engine)

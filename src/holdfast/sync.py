@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from holdfast import inputs
+from holdfast.app import Holdfast as AsyncHoldfast
 from holdfast.app import build_core
 from holdfast.core import Core
 from holdfast.engine.base import Engine, Ping
@@ -27,14 +28,17 @@ from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.hub.base import Hub
 from holdfast.idempotency.api import BlockingIdempotency as Idempotency
 from holdfast.idempotency.base import OnError, OnUnavailable, spec
-from holdfast.idempotency.codec import Codec
 from holdfast.idempotency.decorator import Calls, blocking
 from holdfast.inputs import Duration, Template
+from holdfast.job import closing
+from holdfast.job.blocking import BlockingWorker
+from holdfast.job.door import BlockingJobDoor
 from holdfast.lease import LOST
 from holdfast.limit.blocking import Limit as Limit  # noqa: PLC0414 - offered here
 from holdfast.limit.blocking import LimitDoor
 from holdfast.limit.blocking import Limits as Limits  # noqa: PLC0414 - the same
 from holdfast.listening import BlockingChannels as Channels
+from holdfast.plain import Codec
 from holdfast.policy import Policy
 from holdfast.rooms import Rooms, Settings
 
@@ -170,7 +174,7 @@ class Locks:
         return run(admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
 
 
-class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor):
     """Everything, from one URL, for any number of threads. The arguments are those of `holdfast.Holdfast`."""
 
     _lock_type = Lock
@@ -186,8 +190,9 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         engine: Engine | Owned | None = None,
         hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
+        shards: int = 1,
     ) -> None:
-        settings = Settings(url, namespace, profile, hub, hub_prefix, engine)
+        settings = self._settings = Settings(url, namespace, profile, hub, hub_prefix, engine, shards)
         self._core = build_core(settings, blocking=True)
         self._owns_engine = settings.engine is None
 
@@ -273,9 +278,33 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor):
         self._core.engine.correct(self._core.engine.apply(Ping()))
         return self
 
+    def worker(self, **options: Any) -> BlockingWorker:
+        """Somebody who runs jobs: `hf.worker(queues=["default"], concurrency=100).run()` blocks until it has stopped.
+        The options are those of the async API. It has an event loop, and unless the engine lives in this process
+        alone a connection, of its own.
+        """
+        return BlockingWorker(self._async_twin, options)
+
+    def _async_twin(self) -> AsyncHoldfast:
+        settings = self._settings
+        shares = self._owns_engine is False or settings.url == "memory://"
+        twin = AsyncHoldfast(
+            settings.url,
+            namespace=settings.namespace,
+            profile=settings.policy,
+            engine=self._core.engine if shares else None,
+            hub=settings.hub,
+            hub_prefix=settings.hub_prefix,
+            shards=settings.shards,
+        )
+        core = twin._core  # noqa: SLF001 - its other half
+        core.jobs, core.middleware = self._core.jobs, self._core.middleware
+        return twin
+
     def close(self) -> None:
         """Let go of connections and threads. Leases still held run out by themselves. Safe twice."""
         if not self._core.closed:
+            run(closing.close(self._core))
             run(self._core.dismiss())
             self._core.close_parts()
         if (carrier := self._core.foreign_carrier) is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import doctor, hub, idempotency, limits, locks, migrate, run_locked
+from holdfast.cli import doctor, hub, idempotency, jobs, limits, locks, migrate, queues, run_locked, worker
 
 #: `holdfast NAME VERB …`
 GROUPS: tuple[tuple[str, typer.Typer], ...] = (
@@ -15,12 +15,15 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (
     ("limits", limits.app),
     ("idempotency", idempotency.app),
     ("hub", hub.app),
+    ("jobs", jobs.app),
+    ("queues", queues.app),
 )
 
 
 def register(app: typer.Typer) -> None:
     """Hang every command and group under the root."""
     app.command("lock")(run_locked.lock)
+    app.command("worker")(worker.worker)
     app.command("doctor")(doctor.doctor)
     app.command("migrate")(migrate.migrate)
     for name, group in GROUPS:

@@ -32,6 +32,11 @@ class TestOurRedis(GateSuite, HubSuite, LimitSuite, IdempotencySuite):
 processes killed and stopped. A driver takes `hub=` as a `Holdfast` does, and those in one process a client or pool for
 a URL. Every claim plays in a namespace of its own, so nothing of yours is touched; on Redis, records of ended claims
 expire by themselves after a day.
+
+`JobSuite` holds the job store itself to its contract, on a clock that the claims set. It needs a fixture `store`: a
+`LocalStoreDriver(URL)`, or a `RemoteStoreDriver(URL)` in three processes. Its jobs stay where they were: give it a
+server of its own. `WakingSuite` counts what workers ask when jobs come; it needs a fixture `fleet`: a
+`Fleet(URL, hub=…)`. `LostHubSuite` kills the hub's server meanwhile: `Fleet(URL, hub_server=RedisServer().start())`.
 """
 
 from holdfast.testing.conformance.driver import Driver, Stage, claim
@@ -39,6 +44,14 @@ from holdfast.testing.conformance.gate import CrashSuite, GateSuite
 from holdfast.testing.conformance.hub import HubSuite
 from holdfast.testing.conformance.idempotency import IdempotencyCrashSuite, IdempotencySuite
 from holdfast.testing.conformance.inprocess import AsyncDriver, BlockingDriver
+from holdfast.testing.conformance.job import (
+    Fleet,
+    JobSuite,
+    LocalStoreDriver,
+    LostHubSuite,
+    RemoteStoreDriver,
+    WakingSuite,
+)
 from holdfast.testing.conformance.limit import LimitSuite
 from holdfast.testing.conformance.processes import ProcessDriver
 
@@ -47,12 +60,18 @@ __all__ = [
     "BlockingDriver",
     "CrashSuite",
     "Driver",
+    "Fleet",
     "GateSuite",
     "HubSuite",
     "IdempotencyCrashSuite",
     "IdempotencySuite",
+    "JobSuite",
     "LimitSuite",
+    "LocalStoreDriver",
+    "LostHubSuite",
     "ProcessDriver",
+    "RemoteStoreDriver",
     "Stage",
+    "WakingSuite",
     "claim",
 ]

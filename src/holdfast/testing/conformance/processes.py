@@ -44,9 +44,11 @@ RESULTS: dict[str, Any] = {
 class Process:
     """One worker process and the questions it has not answered yet."""
 
-    def __init__(self, url: str, api: str, hub: str | None = None) -> None:
+    def __init__(
+        self, url: str, api: str, hub: str | None = None, program: str = "holdfast.testing.conformance.worker"
+    ) -> None:
         self.api = api
-        command = [sys.executable, "-m", "holdfast.testing.conformance.worker"]
+        command = [sys.executable, "-m", program]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}

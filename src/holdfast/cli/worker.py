@@ -1,0 +1,190 @@
+"""`holdfast worker module:app`: run the jobs of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from holdfast import Holdfast
+from holdfast.cli.burst_bar import burst_bar
+from holdfast.cli.durations import duration
+from holdfast.cli.find_app import find_app
+from holdfast.cli.health import Health
+from holdfast.cli.supervisor import Supervisor, hear_the_end
+from holdfast.errors import ConfigError
+from holdfast.job.blocking import new_loop
+from holdfast.job.worker import CONCURRENCY
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def worker(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:APP", help="The program's Holdfast, as in shop.jobs:hf.", show_default=False),
+    ],
+    *,
+    queues: Annotated[
+        str,
+        typer.Option(
+            "--queues",
+            "-q",
+            metavar="NAMES",
+            help="Queues to take jobs from, as in a,b; or with weights, as in mail=3,default=1.",
+        ),
+    ] = "default",
+    labels: Annotated[
+        str, typer.Option("--labels", "-l", metavar="NAMES", help="What this machine has, as in gpu,linux.")
+    ] = "",
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Jobs at once, in each process.")
+    ] = CONCURRENCY,
+    processes: Annotated[
+        int, typer.Option("--processes", "-p", metavar="N", min=1, help="Worker processes; restarted when they crash.")
+    ] = 1,
+    burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left to do.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a .py file below here changes.")] = False,
+    lease: Annotated[
+        float,
+        typer.Option(
+            "--lease",
+            parser=duration,
+            metavar="DURATION",
+            help="How long a dead worker keeps its jobs from the others.",
+            show_default="30s",
+        ),
+    ] = 30,
+    drain: Annotated[
+        float,
+        typer.Option(
+            "--drain",
+            parser=duration,
+            metavar="DURATION",
+            help="How long a stop waits for jobs that run.",
+            show_default="30s",
+        ),
+    ] = 30,
+    grace: Annotated[
+        float,
+        typer.Option(
+            "--grace",
+            parser=duration,
+            metavar="DURATION",
+            help="How long a handler may take to end once it is told to.",
+            show_default="5s",
+        ),
+    ] = 5,
+    health_file: Annotated[
+        str, typer.Option("--health-file", metavar="PATH", help="Written every 2 s while all is well.")
+    ] = "",
+    health_port: Annotated[
+        int,
+        typer.Option(
+            "--health-port", metavar="PORT", min=0, max=65535, help="Answers HTTP on 127.0.0.1: 200 well, 503 not."
+        ),
+    ] = 0,
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="What it is called; made up unless given.")] = "",
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
+    ] = "info",
+) -> None:
+    """Run the jobs that a program defines.
+
+    MODULE:APP is imported from here; its Holdfast knows the engine and every
+    job defined with @hf.job. Async handlers share one event loop, plain
+    functions get threads, pool="process" gets processes. Any number of
+    workers may run at once, on any number of machines.
+
+    The first SIGTERM or Ctrl-C [bold]drains[/bold]: nothing new is taken, running jobs
+    may end, what has not ended after [bold]--drain[/bold] is given back without using
+    up an attempt. The second stops at once. A worker that is killed loses
+    nothing: its jobs start elsewhere when their lease has run out.
+
+    [bold]Examples[/bold]
+
+      holdfast worker shop.jobs:hf
+
+      holdfast worker shop.jobs:hf --queues mail,default --concurrency 100
+
+      holdfast worker shop.jobs:hf --queues mail=3,default=1 --processes 4
+
+      holdfast worker shop.jobs:hf --labels gpu --concurrency 1
+
+      holdfast worker shop.jobs:hf --burst
+
+      holdfast worker shop.jobs:hf --reload
+    """
+    if log_level not in LEVELS:
+        raise typer.BadParameter(f"{log_level!r} is none of {', '.join(LEVELS)}", param_hint="--log-level")
+    options: dict[str, Any] = {
+        "queues": parse_queues(queues),
+        "labels": _names(labels),
+        "concurrency": concurrency,
+        "lease": lease,
+        "drain": drain,
+        "grace": grace,
+        "name": name,
+    }
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    if processes > 1 or reload:
+
+        def command(place: int) -> list[str]:
+            own = [sys.executable, "-m", "holdfast", "worker", target, "--queues", queues, "--labels", labels]
+            own += ["--concurrency", str(concurrency), "--lease", str(lease), "--drain", str(drain)]
+            own += ["--grace", str(grace), "--log-level", log_level]
+            own += ["--burst"] if burst else []
+            own += ["--name", f"{name}-{place}" if processes > 1 else name] if name else []
+            own += ["--health-file", f"{health_file}.{place}" if processes > 1 else health_file] if health_file else []
+            return own + (["--health-port", str(health_port + place)] if health_port else [])
+
+        supervisor = _supervise(command, processes, burst=burst, reload=reload)
+        raise typer.Exit(supervisor)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_work(find_app(target), options, burst=burst, health_file=health_file, health_port=health_port))
+
+
+def _supervise(command: Any, processes: int, *, burst: bool, reload: bool) -> int:
+    async def supervise() -> int:
+        return await Supervisor(command, processes, burst=burst, reload=reload).run()
+
+    return asyncio.run(supervise())
+
+
+async def _work(hf: Holdfast, options: dict[str, Any], *, burst: bool, health_file: str, health_port: int) -> None:
+    log = logging.getLogger("holdfast")
+    made = hf.worker(**options)
+    health = Health(made, hf.telemetry, file=health_file, port=health_port)
+    forget = hear_the_end(made.stop)
+    try:
+        await health.open()
+        async with burst_bar(hf, made, wanted=burst):
+            log.info("worker %s: queues %s, %d at once", made.id, ", ".join(made.queues), options["concurrency"])
+            await made.run(burst=burst)
+    finally:
+        forget()
+        await health.close()
+        await hf.close()
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(made.counts.items()))
+    log.info("worker %s: %s", made.id, counts or "nothing was done")
+
+
+def parse_queues(text: str) -> list[str] | dict[str, int]:
+    """`a,b` as names, `a=3,b=1` as weights; both at once means weight 1 for those without."""
+    names = _names(text)
+    if not any("=" in name for name in names):
+        return names
+    weights: dict[str, int] = {}
+    for part in names:
+        name, equals, weight = part.rpartition("=") if "=" in part else (part, "=", "1")
+        if not equals or not weight.isdecimal() or not name:
+            raise ConfigError(f"{part!r} is not a queue and its weight; write --queues mail=3,default=1")
+        weights[name] = int(weight)
+    return weights
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]

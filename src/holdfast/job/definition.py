@@ -1,0 +1,258 @@
+"""`@hf.job(...)`: a function whose calls can be enqueued, with the types of its own signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_args, overload
+
+from holdfast import inputs
+from holdfast.core import Core
+from holdfast.errors import ConfigError
+from holdfast.flow import run
+from holdfast.job import flows, meta
+from holdfast.job.codec import PAYLOAD_LIMIT, RESULT_LIMIT, Call, JobCodec
+from holdfast.job.cron import cron
+from holdfast.job.handle import BlockingJobHandle, JobHandle
+from holdfast.job.home import home_of
+from holdfast.job.meta import Meta, trace_context
+from holdfast.job.middleware import check_trace
+from holdfast.job.model import Concurrency, Enqueued, NewJob, Unique
+from holdfast.job.options import CallOptions, CatchUp, Definition, Options, Plan, Pool, plan
+from holdfast.job.registry import ids_of, middleware_of, register, store_of
+from holdfast.job.retry import AnyBackoff
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPTIONS = frozenset(Options.__annotations__)
+_CALL = frozenset(CallOptions.__annotations__) | _OPTIONS
+_DEFINITION = frozenset(Definition.__annotations__) | _OPTIONS
+
+#: A call's arguments in bulk: positional ones, or ones by name.
+Arguments = Sequence[Any] | Mapping[str, Any]
+
+
+class BaseJobType(Generic[P, R]):
+    """What both APIs share. Calling it calls the function, here and now."""
+
+    def __init__(self, core: Core, function: Callable[P, Any], given: Definition) -> None:
+        self.core = core
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        if not inspect.isroutine(cast("object", function)):
+            raise ConfigError("@hf.job goes above a function")
+        own = cast("dict[str, Any]", given)
+        self.name: str = inputs.name(own.get("name") or str(getattr(function, "__name__", "")), "name")
+        self.pool: Pool = own.get("pool", "thread")
+        if self.pool not in get_args(Pool) or (self.is_async and "pool" in own):
+            raise ConfigError(f"pool of {self.name!r} is 'thread' or 'process', for functions that are not async")
+        self.codec = JobCodec(
+            self.name,
+            function,
+            inputs.count(own.get("payload_limit", PAYLOAD_LIMIT), "payload_limit"),
+            inputs.count(own.get("result_limit", RESULT_LIMIT), "result_limit"),
+        )
+        extras = _DEFINITION - _OPTIONS
+        if unknown := sorted(set(own) - _DEFINITION):
+            raise ConfigError(
+                f"{', '.join(unknown)}: no such option of a job; there are {', '.join(sorted(_DEFINITION))}"
+            )
+        options = {option: value for option, value in own.items() if option not in extras}
+        self.plan = plan(Plan(), options, self.name, function, call=False, allowed=_OPTIONS)
+        self.cron: str | None = own.get("cron")
+        self.timezone: str = own.get("timezone", "UTC")
+        self.catch_up: CatchUp = own.get("catch_up", "one")
+        self._check_cron()
+        functools.update_wrapper(cast("Callable[..., Any]", self), function)
+        self._register()
+
+    def _check_cron(self) -> None:
+        if self.catch_up not in get_args(CatchUp):
+            raise ConfigError(f"catch_up is one of {', '.join(get_args(CatchUp))}; got {self.catch_up!r}")
+        if self.cron is None:
+            return
+        cron(self.cron, self.timezone)
+        if needed := self.codec.required:
+            raise ConfigError(
+                f"job {self.name!r} starts by itself, so nobody passes {', '.join(needed)}; give each a default"
+            )
+
+    def _register(self) -> None:
+        register(self.core, self)
+
+    def _encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.codec.encode_args(args, kwargs)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def queue(self) -> str:
+        return self.plan.queue
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.plan.labels
+
+    @property
+    def priority(self) -> int:
+        return self.plan.priority
+
+    @property
+    def retries(self) -> int:
+        return self.plan.retries
+
+    @property
+    def backoff(self) -> AnyBackoff:
+        return self.plan.backoff
+
+    @property
+    def timeout(self) -> float:
+        """Seconds an attempt may take; 0: any time."""
+        return self.plan.timeout
+
+    def decode_args(self, raw: bytes) -> Call:
+        """What to call the function with. Raises BadArgument."""
+        return self.codec.decode_args(raw)
+
+    def encode_result(self, value: R) -> bytes:
+        """Raises BadResult, PayloadTooLarge."""
+        return self.codec.encode_result(value)
+
+    def decode_result(self, raw: bytes) -> R:
+        return cast("R", self.codec.decode_result(raw))
+
+    def options(self, **changes: Unpack[CallOptions]) -> Self:
+        """The same job with other options, for the calls that follow: `resize.options(delay=10).enqueue("a.png")`.
+
+        What there is: queue, retries, backoff, timeout, priority, labels, concurrency_key, concurrency, rate, burst,
+        unique, unique_scope, unique_window, keep, keep_failed; for calls alone delay or at, after, when, connection.
+        """
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        given = cast("dict[str, Any]", changes)
+        twin.plan = plan(self.plan, given, self.name, self.function, call=True, allowed=_CALL)
+        return twin
+
+    def new_job(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, chain: str = "", due: int = 0, cron: str = ""
+    ) -> NewJob:
+        """A call as it is stored. `chain`: the one that it carries on."""
+        own, core = self.plan, self.core
+        raw = self._encoded(args, kwargs)
+        unique = concurrency = None
+        if own.unique is not None:
+            key = inputs.name(own.unique.template.key(args, kwargs), "unique")
+            unique = Unique(key, own.unique.scope, own.unique.window)
+        if own.concurrency is not None:
+            key = inputs.name(own.concurrency.template.key(args, kwargs), "concurrency_key")
+            concurrency = Concurrency(key, own.concurrency.limit)
+        shards = store_of(core).shards
+        if shards == 1:
+            id_ = ids_of(core).new(0)
+        else:
+            place = home_of(shards, chain=chain, concurrency=concurrency, unique=unique, after=own.after)
+            id_ = ids_of(core).anywhere(shards) if place is None else ids_of(core).new(place)
+        return NewJob(
+            id=id_,
+            type=self.name,
+            queue=own.queue,
+            args=raw,
+            meta=self._meta(cron),
+            labels=own.labels,
+            priority=own.priority,
+            delay=own.delay,
+            due=due or own.due,
+            retries=own.retries,
+            unique=unique,
+            concurrency=concurrency,
+            rate=own.rate,
+            after=own.after,
+            when=own.when,
+            chain=chain,
+            keep=own.keep,
+            keep_failed=own.keep_failed,
+        )
+
+    def _meta(self, cron: str) -> bytes:
+        trace = trace_context()
+        for layer in middleware_of(self.core):
+            layer.enqueueing(self.name, trace)
+            check_trace(trace, layer)
+        own = self.plan
+        if not (trace or cron or own.own_timeout or own.own_backoff):
+            return b""
+        return meta.pack(Meta(own.own_timeout, own.own_backoff, trace, cron))
+
+    def new_jobs(self, calls: Iterable[Arguments]) -> list[NewJob]:
+        jobs: list[NewJob] = []
+        for call in calls:
+            if isinstance(call, Mapping):
+                jobs.append(self.new_job((), dict(call)))
+            elif isinstance(call, (tuple, list)):
+                jobs.append(self.new_job(tuple(call), {}))
+            else:
+                raise ConfigError(
+                    f"enqueue_many takes tuples of arguments, or dicts by name, as in [('a.png',), ('b.png',)];"
+                    f" got {type(call).__name__}"
+                )
+        return jobs
+
+
+class JobType(BaseJobType[P, R]):
+    """A job of an async Holdfast."""
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Have it done by a worker. Raises BadArgument when an argument cannot be carried there."""
+        return self._handle(await flows.enqueue(self.core, self.new_job(args, kwargs), self.plan.connection))
+
+    async def enqueue_many(self, calls: Iterable[Arguments]) -> list[JobHandle[R]]:
+        """Many calls at once: tuples of arguments, or dicts by name. Up to 1,000 are stored in one step."""
+        return [
+            self._handle(done)
+            for done in await flows.enqueue_many(self.core, self.new_jobs(calls), self.plan.connection)
+        ]
+
+    def _handle(self, done: Enqueued) -> JobHandle[R]:
+        return JobHandle(self.core, cast("Any", self), done)
+
+
+class BlockingJobType(BaseJobType[P, R]):
+    """A job of a blocking Holdfast."""
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingJobHandle[R]:
+        """Have it done by a worker. Raises BadArgument when an argument cannot be carried there."""
+        return self._handle(run(flows.enqueue(self.core, self.new_job(args, kwargs), self.plan.connection)))
+
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[BlockingJobHandle[R]]:
+        """Many calls at once: tuples of arguments, or dicts by name. Up to 1,000 are stored in one step."""
+        return [
+            self._handle(done)
+            for done in run(flows.enqueue_many(self.core, self.new_jobs(calls), self.plan.connection))
+        ]
+
+    def _handle(self, done: Enqueued) -> BlockingJobHandle[R]:
+        return BlockingJobHandle(self.core, cast("Any", self), done)
+
+
+class Decorator(Protocol):
+    """What `hf.job(...)` answers: a job has its function's arguments and what it returns or, if async, answers."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobType[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobType[P, R]: ...
+
+
+class BlockingDecorator(Protocol):
+    """The same for a blocking Holdfast."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> BlockingJobType[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> BlockingJobType[P, R]: ...

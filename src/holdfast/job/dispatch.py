@@ -1,0 +1,332 @@
+"""Who goes when: finished attempts leave and new jobs come in, with as few trips as the load allows.
+
+At the end of a loop turn in which something happened, every lane that is free takes along what has ended in its shard
+and asks for as many jobs as there are free slots. So a completion leaves at once when the worker is idle, and in
+company when it is busy. Nothing is asked of a shard that had nothing, until a hint, its own `next_in` or the poll
+says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.engine.base import steady
+from holdfast.errors import Closed
+from holdfast.job.lanes import LANES, Identity, Lane
+from holdfast.job.model import Claim, Failure, Finish, StepReply
+from holdfast.job.shard import MANY, Shard
+
+if TYPE_CHECKING:
+    from holdfast.core import Core
+    from holdfast.job.attempt import Attempt
+    from holdfast.job.slots import Order, Slots
+    from holdfast.job.store import Store
+
+log = logging.getLogger("holdfast")
+
+#: An idle worker looks this often, whatever it was told: a little less than once a second, with its heartbeat.
+POLL = 1.2
+#: One without free slots still reaps for the others.
+FULL_POLL = 5.0
+#: What becomes due is looked for this much later, at random, so that a fleet does not come as one.
+JITTER = 0.01
+#: A look that is worth little waits this long for others.
+SOON = 0.1
+
+
+class Dispatch:
+    """The worker's traffic with its shards. Everything here runs on the loop."""
+
+    def __init__(
+        self,
+        core: Core,
+        store: Store,
+        identity: Identity,
+        slots: Slots,
+        order: Order,
+        *,
+        labels: tuple[str, ...],
+        lease: float,
+        start: Callable[[StepReply, int, float], None],
+        settled: Callable[[list[Attempt], StepReply, int], None],
+    ) -> None:
+        self._core = core
+        self._slots = slots
+        self._order = order
+        self._labels = labels
+        self._lease = int(lease * 1_000_000)
+        self._start = start
+        self._settled = settled
+        self._loop = asyncio.get_running_loop()
+        self.shards = [
+            Shard(n, [Lane(core, store, identity, n, lane) for lane in range(LANES)]) for n in range(store.shards)
+        ]
+        #: What a look asks for: one lane's share.
+        self._glance = max(1, -(-slots.size // (LANES * store.shards)))
+        #: Every shard in turn, one command a poll in all; but often enough to see each lease end.
+        self._poll = POLL * max(1.0, min(float(store.shards), lease / 3 / POLL))
+        self._stirred = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = MANY
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle: asyncio.Future[None] | None = None
+        self._first = 0
+        self.claiming = True
+        #: Called when nothing runs and nothing is left to be had; and whenever something has changed.
+        self.on_dry: Callable[[], None] | None = None
+        self.on_still: Callable[[], None] | None = None
+        #: Called when the Holdfast was closed meanwhile.
+        self.on_closed: Callable[[], None] | None = None
+        self._closed = False
+        self.steps = 0
+
+    # ── what happens ──
+
+    def begin(self) -> None:
+        """Look at every shard."""
+        self.stir()
+
+    def finish(self, attempt: Attempt) -> None:
+        """An attempt has ended; `attempt.finish` says how."""
+        self.shards[attempt.shard].out.append(attempt)
+        if not self._stirred:
+            self._stirred = True
+            self._loop.call_soon(self._go)
+
+    def stir(self) -> None:
+        """Something changed: look after it at the end of this turn."""
+        if not self._stirred:
+            self._stirred = True
+            self._loop.call_soon(self._go)
+
+    def hint(self, count: int) -> None:
+        """About so many jobs became pending, in some shard."""
+        for shard in self.shards:
+            shard.heard = True
+            shard.hinted = shard.hinted or not shard.expect
+            shard.expect += count
+        self.stir()
+
+    def room(self) -> int:
+        """How many more jobs it is worth hearing of."""
+        return int(max(0, self._slots.free - max(shard.expect for shard in self.shards)))
+
+    def note(self) -> None:
+        """Jobs became pending, and enough are expected already: those who look now look once more."""
+        for shard in self.shards:
+            shard.heard = True
+
+    def glance_soon(self) -> None:
+        """Perhaps there is something: no hurry, but before the next poll."""
+        at = steady() + SOON
+        for shard in self.shards:
+            shard.look_at = min(shard.look_at, at)
+        self._arm(at)
+
+    def look(self) -> None:
+        """There may be work anywhere."""
+        for shard in self.shards:
+            shard.heard = True
+            self._expect(shard)
+        self.stir()
+
+    def _expect(self, shard: Shard) -> None:
+        """There may be something: ask once."""
+        shard.expect = max(shard.expect, self._glance)
+        shard.hinted = False
+
+    @property
+    def is_dry(self) -> bool:
+        """Nothing to tell, nothing on its way, and every shard had nothing more when it was last asked."""
+        return not self._stirred and all(shard.is_quiet and not shard.expect for shard in self.shards)
+
+    @property
+    def troubled(self) -> float:
+        """Since when (steady) the engine has not answered; 0: it does."""
+        return min((lane.troubled for shard in self.shards for lane in shard.lanes if lane.troubled), default=0.0)
+
+    async def quiet(self) -> None:
+        """Until nothing is to be told and nothing is on its way."""
+        while self._stirred or not all(shard.is_quiet for shard in self.shards):
+            self._idle = self._loop.create_future()
+            await self._idle
+
+    async def close(self) -> None:
+        """End what is on its way. Safe twice."""
+        self.claiming = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ── what is done about it ──
+
+    def _go(self) -> None:
+        self._stirred = False
+        slots, shards = self._slots, self.shards
+        if self._closed:
+            for shard in shards:
+                shard.out.clear()
+                shard.suspects.clear()
+        hungry = sum(1 for shard in shards if shard.expect) or 1
+        # Half for each lane: while one is on its way, the other's jobs run.
+        share = -(-slots.size // (LANES * hungry))
+        start = self._first
+        self._first = (start + 1) % len(shards)
+        for place in range(len(shards)):
+            shard = shards[(start + place) % len(shards)]
+            for lane in shard.lanes:
+                if lane.busy:
+                    continue
+                if shard.suspects:
+                    self._send(shard, lane, [shard.suspects.pop()], 0)
+                    continue
+                want = self._want(shard, share)
+                if not shard.out and not want:
+                    break
+                self._send(shard, lane, shard.batch(), want)
+        if self._idle is not None and not self._idle.done() and all(shard.is_quiet for shard in shards):
+            self._idle.set_result(None)
+        if self.on_still is not None:
+            self.on_still()
+        if self.on_dry is not None and not self._slots.busy and self.is_dry:
+            self.on_dry()
+
+    def _want(self, shard: Shard, share: int) -> int:
+        if not self.claiming:
+            return 0
+        free = min(self._slots.free, share)
+        if free <= 0:
+            return 0
+        if shard.expect:
+            return int(min(free, shard.expect))
+        return free if shard.out else 0  # a finish goes anyway, so it asks along
+
+    def _send(self, shard: Shard, lane: Lane, batch: list[Attempt], want: int) -> None:
+        lane.busy = True
+        lane.want = want
+        lane.looks = not shard.hinted or want < shard.expect
+        if shard.expect != MANY:
+            shard.expect = max(0, shard.expect - want)
+        shard.heard = False
+        self._slots.asked += want
+        self.steps += 1
+        task = self._loop.create_task(self._step(shard, lane, batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._stepped)
+
+    async def _step(self, shard: Shard, lane: Lane, batch: list[Attempt]) -> None:
+        want = lane.want
+        claim = Claim(want=want, queues=self._order.draw(), labels=self._labels, lease=self._lease)
+        try:
+            finishes = [attempt.finish for attempt in batch if attempt.finish is not None]
+            reply, sent = await lane.step(finishes, claim)
+        except asyncio.CancelledError:
+            raise
+        except Closed:
+            self._end()
+            return
+        except Exception as error:  # noqa: BLE001 - one end that the store refuses must not stop the worker
+            self._refused(shard, batch, error)
+            return
+        finally:
+            lane.busy = False
+            self._slots.asked -= want
+        jobs = len(reply.jobs)
+        if jobs >= want > 0:
+            if lane.looks:
+                shard.expect = MANY
+        elif want:
+            shard.expect = self._glance if shard.heard else 0
+            shard.hinted = False
+        self._plan(shard, reply.next_in, want, jobs)
+        try:
+            self._settled(batch, reply, shard.number)
+        finally:
+            if reply.jobs:
+                self._start(reply, shard.number, sent)
+            self.stir()
+
+    def _end(self) -> None:
+        """The Holdfast was closed under the worker: there is nobody left to tell."""
+        self.claiming = False
+        self._closed = True
+        if self.on_closed is not None:
+            self.on_closed()
+        self.stir()
+
+    def _stepped(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a worker's step went wrong", exc_info=error)
+            self.stir()
+
+    def _refused(self, shard: Shard, batch: list[Attempt], error: Exception) -> None:
+        """The store will not take this step. With several ends in it, each goes alone; one alone becomes a failure."""
+        log.error("a step was refused: %s: %s", type(error).__name__, error)
+        shard.expect = 0
+        shard.look_at = steady() + POLL
+        self._arm(shard.look_at)
+        if len(batch) > 1:
+            shard.suspects += batch
+            self.stir()
+            return
+        for attempt in batch:
+            finish = attempt.finish
+            if finish is None or (finish.kind == "fail" and finish.next is None):
+                self._slots.held.pop(attempt.job.id, None)  # nothing more to try: its lease runs out
+                continue
+            said = Failure(type(error).__name__, f"its end could not be stored: {error}", "", attempt.job.attempt)
+            attempt.finish = Finish(job=finish.job, fence=finish.fence, kind="fail", error=said)
+            shard.out.append(attempt)
+        self.stir()
+
+    # ── when to look again ──
+
+    def _plan(self, shard: Shard, next_in: int | None, want: int, jobs: int) -> None:
+        now = steady()
+        pause = self._poll if want or self._slots.free > 0 else FULL_POLL
+        if next_in is not None and next_in < pause * 1_000_000:
+            soon = next_in / 1_000_000
+            shard.vain = 0 if jobs or soon > JITTER else min(shard.vain + 1, 8)
+            pause = min(pause, soon + random.uniform(0.001, JITTER) * 2 ** max(0, shard.vain - 2))
+        shard.look_at = now + pause
+        self._arm(shard.look_at)
+
+    def _arm(self, at: float) -> None:
+        if at >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(0.0, at - steady()), self._due)
+
+    def _due(self) -> None:
+        """Look wherever it is time to."""
+        now = steady()
+        self._timer = None
+        self._timer_at = MANY
+        soonest = MANY
+        for shard in self.shards:
+            if shard.look_at <= now:
+                if self.claiming:
+                    self._look_at(shard)
+                shard.look_at = now + self._poll
+            soonest = min(soonest, shard.look_at)
+        self._arm(soonest)
+
+    def _look_at(self, shard: Shard) -> None:
+        if self._slots.free > 0:
+            if not shard.expect:
+                self._expect(shard)
+            self.stir()
+        elif not any(lane.busy for lane in shard.lanes):  # all slots are taken: reap and make due, no more
+            self._send(shard, shard.lanes[0], [], 0)

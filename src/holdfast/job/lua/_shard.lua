@@ -1,0 +1,10 @@
+-- Purpose: the shard that a script works in and the time there, in µs of the server's clock. Every key of a shard begins
+-- with its hash tag, which KEYS[1] (the shard's own record) brings. ARGV[1] is a test clock; in service it is empty.
+local SHARD = string.sub(KEYS[1], 1, -5)
+local now
+if ARGV[1] ~= '' then
+  now = tonumber(ARGV[1])
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end

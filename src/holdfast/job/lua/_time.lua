@@ -1,0 +1,52 @@
+-- Purpose: what the passing of time does to jobs: leases end, and what is scheduled becomes due. Expects SHARD, now,
+-- _record.lua and _moves.lua.
+
+-- Leases that have ended: back to where it came from, or to the dead letters.
+local function reap(limit)
+  local ids = redis.call('ZRANGEBYSCORE', SHARD .. 'lease', '-inf', now, 'LIMIT', 0, limit)
+  if #ids == 0 then return end
+  fetch(ids)
+  for _, id in ipairs(ids) do
+    local job = jobs[id]
+    if not job or job.state ~= 'r' then
+      from_lease[#from_lease + 1] = id -- a record that is gone holds nothing
+    else
+      local failure = cmsgpack.pack({ kind = 'LeaseExpired', attempt = job.attempt, at = now,
+        message = 'the worker ' .. job.worker .. ' was not heard of any more' })
+      say('owls', id)
+      if has(job.flags, CANCEL) then
+        final(job, 'x', failure)
+      elseif job.attempt > job.retries then
+        final(job, 'f', failure)
+      else
+        leave(job)
+        job.tail, job.fence, job.worker = failure, 0, ''
+        enter(job)
+      end
+    end
+  end
+end
+
+-- What is due becomes pending.
+local function make_due(limit)
+  local ids = redis.call('ZRANGEBYSCORE', SHARD .. 'due', '-inf', now, 'LIMIT', 0, limit)
+  if #ids == 0 then return end
+  fetch(ids)
+  for _, id in ipairs(ids) do
+    from_due[#from_due + 1] = id
+    if jobs[id] and jobs[id].state == 's' then enter(jobs[id]) end
+  end
+end
+
+-- µs until something becomes due or a lease ends; nil: never.
+local function next_in()
+  local soonest
+  for _, index in ipairs({ 'due', 'lease' }) do
+    local first = redis.call('ZRANGE', SHARD .. index, 0, 0, 'WITHSCORES')
+    if first[2] then
+      local at = tonumber(first[2])
+      if not soonest or at < soonest then soonest = at end
+    end
+  end
+  return soonest and math.max(0, soonest - now)
+end

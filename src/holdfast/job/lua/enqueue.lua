@@ -1,0 +1,103 @@
+-- Purpose: make jobs: all of them, or none. One that is there already is left as it is.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if none of them has an ext; then for each job: id,
+--       record, doc, what it waits for
+-- Returns: {a letter for each: its state; a capital: that of the job which has its unique key; the ids of those}
+--          | {'', a chain that nobody knows} | error SHARDS n
+
+-- include: _shard.lua
+-- include: _agree.lua
+
+-- Most jobs are plain. Same meaning as below, without making a table of each.
+if ARGV[4] == '1' then
+  local states, seen, tally = {}, {}, {}
+  local total = (#ARGV - 4) / 4
+  -- As many at once as a call takes arguments.
+  for first = 1, total, 3000 do
+    local last = math.min(first + 2999, total)
+    local ids = {}
+    for i = first, last do ids[i - first + 1] = ARGV[i * 4 + 1] end
+    local there
+    if last == first then
+      there = { redis.call('HGET', SHARD .. 'job', ids[1]) }
+    else
+      there = redis.call('HMGET', SHARD .. 'job', unpack(ids))
+    end
+    local records, docs, all, due, lanes = {}, {}, {}, {}, {}
+    local last_score, score_text
+    for k, id in ipairs(ids) do
+      local i = first + k - 1
+      if there[k] or seen[id] then
+        states[i] = seen[id] or string.sub(there[k], 1, 1)
+      else
+        local raw = ARGV[i * 4 + 2]
+        local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
+        local kind, size = struct.unpack('>I2I2', raw, 40)
+        if at == 0 then at = now + delay end
+        local lane = string.sub(raw, 87 + kind, 86 + kind + size)
+        local state = 'p'
+        local index, score = lanes[lane], at - priority * 600000000
+        if at > now then
+          state, index, score = 's', due, at
+        elseif not index then
+          index = {}
+          lanes[lane] = index
+        end
+        if score ~= last_score then last_score, score_text = score, string.format('%.0f', score) end
+        local n = #index
+        index[n + 1] = score_text
+        index[n + 2] = id
+        n = #records
+        records[n + 1] = id
+        records[n + 2] = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, at) .. string.sub(raw, 87)
+        docs[n + 1] = id
+        docs[n + 2] = ARGV[i * 4 + 3]
+        all[n + 1] = '0'
+        all[n + 2] = id
+        local field = state .. string.sub(lane, 1, string.find(lane, '\0', 1, true) - 1)
+        tally[field] = (tally[field] or 0) + 1
+        states[i], seen[id] = state, state
+      end
+    end
+    if #records > 0 then
+      redis.call('HSET', SHARD .. 'job', unpack(records))
+      redis.call('HSET', SHARD .. 'doc', unpack(docs))
+      redis.call('ZADD', SHARD .. 'all', unpack(all))
+      if #due > 0 then redis.call('ZADD', SHARD .. 'due', unpack(due)) end
+      for lane, index in pairs(lanes) do
+        redis.call('ZADD', SHARD .. 'lane:' .. lane, unpack(index))
+        redis.call('SADD', SHARD .. 'lanes:' .. string.sub(lane, 1, string.find(lane, '\0', 1, true) - 1), lane)
+      end
+    end
+  end
+  for field, n in pairs(tally) do redis.call('HINCRBY', SHARD .. 'count', field, n) end
+  return { table.concat(states) }
+end
+
+-- include: _record.lua
+-- include: _moves.lua
+-- include: _create.lua
+
+-- Nothing is written before all blockers are known. One may be a job of this very call.
+local made = {}
+for i = 5, #ARGV, 4 do
+  for _, blocker in ipairs(blockers(ARGV[i + 3])) do
+    if blocker[2] == 'l' and not made[blocker[1]] and not last_of(blocker[1]) and not job_of(ARGV[i]) then
+      return { '', blocker[1] }
+    end
+  end
+  made[ARGV[i]] = true
+end
+
+local answer = { '' }
+local states = {}
+for i = 5, #ARGV, 4 do
+  local state, other = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], 0)
+  states[#states + 1] = other and string.upper(state) or state
+  if other then answer[#answer + 1] = other end
+end
+settle()
+store_new()
+flush(ARGV[3])
+answer[1] = table.concat(states)
+return answer

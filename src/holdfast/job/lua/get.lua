@@ -1,0 +1,10 @@
+-- Purpose: one job as it is.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = job
+-- Returns: {record or false, doc, until when its lease lives or false, the chains it waits for}
+
+local SHARD = string.sub(KEYS[1], 1, -5)
+local id = ARGV[2]
+
+return { redis.call('HGET', SHARD .. 'job', id), redis.call('HGET', SHARD .. 'doc', id),
+  redis.call('ZSCORE', SHARD .. 'lease', id), redis.call('SMEMBERS', SHARD .. 'waits:' .. id) }

@@ -1,0 +1,8 @@
+-- Purpose: the values that a job left behind.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = job
+-- Returns: key, value, …
+
+local SHARD = string.sub(KEYS[1], 1, -5)
+
+return redis.call('HGETALL', SHARD .. 'outputs:' .. ARGV[2])

@@ -1,0 +1,10 @@
+-- Purpose: how many jobs of a queue may start in a time.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = queue; 3 = '<interval> <burst> <bucket>', or '' for no limit
+-- Returns: how many settings changed
+
+local SHARD = string.sub(KEYS[1], 1, -5)
+local field, rate = 'r' .. ARGV[2], ARGV[3]
+
+if rate ~= '' then return redis.call('HSET', SHARD .. 'queues', field, rate) end
+return redis.call('HDEL', SHARD .. 'queues', field)

@@ -1,0 +1,12 @@
+-- Purpose: how long until something becomes due or a lease ends.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock
+-- Returns: µs, or false
+
+-- include: _shard.lua
+-- include: _record.lua
+-- include: _moves.lua
+-- include: _time.lua
+
+local soonest = next_in()
+return soonest and digits(soonest)

@@ -1,0 +1,21 @@
+-- Purpose: what has become of chains that a job elsewhere is to wait for. Only looks.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; then chains
+-- Returns: for each: '' (nobody knows it), 'w' (it has not ended), '+<result>', or '-' (it ended without one)
+
+-- include: _shard.lua
+-- include: _record.lua
+
+local answer = {}
+for i = 2, #ARGV do
+  local last = last_of(ARGV[i])
+  local state = last and last.state
+  if not state then
+    answer[#answer + 1] = ''
+  elseif state == 'c' then
+    answer[#answer + 1] = '+' .. last.tail
+  else
+    answer[#answer + 1] = (state == 'f' or state == 'x' or state == 'k') and '-' or 'w'
+  end
+end
+return answer

@@ -1,0 +1,23 @@
+-- Purpose: delete final jobs of a state, oldest first.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = state; 3 = queue ('': any); 4 = how many at most; 5 = how many to pass over
+-- Returns: {how many, how many were passed over, whether there may be more}
+
+-- include: _shard.lua
+local state, queue, limit, skip = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+-- include: _record.lua
+-- include: _moves.lua
+-- include: _remove.lua
+
+local ids = redis.call('ZRANGE', SHARD .. 'end:' .. state, skip, skip + limit - 1)
+local mine = ids
+if queue ~= '' then
+  mine = {}
+  fetch(ids)
+  for _, id in ipairs(ids) do
+    if jobs[id] and queue_of(jobs[id].lane) == queue then mine[#mine + 1] = id end
+  end
+end
+remove(mine)
+flush('')
+return { #mine, #ids - #mine, #ids == limit and 1 or 0 }

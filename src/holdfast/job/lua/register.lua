@@ -1,0 +1,32 @@
+-- Purpose: a job elsewhere waits for a chain here. May be sent twice.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; then: job, chain, …
+-- Returns: for each: 'w' (its end will be told), '+<result>' (it has ended), or '-' (without a result, or nobody knows it)
+
+-- include: _shard.lua
+-- include: _record.lua
+
+local answer, records = {}, {}
+for i = 2, #ARGV, 2 do
+  local last = last_of(ARGV[i + 1])
+  local state = last and last.state
+  -- Those who wait are remembered after the end, too: it may be tried again.
+  if last then
+    redis.call('SADD', SHARD .. 'awaiting:' .. ARGV[i + 1], ARGV[i])
+    if not has(last.flags, AWAITED) then
+      last.flags = last.flags + AWAITED
+      touch(last)
+    end
+  end
+  if state == 'c' then
+    answer[#answer + 1] = '+' .. last.tail
+  else
+    answer[#answer + 1] = (not state or state == 'f' or state == 'x' or state == 'k') and '-' or 'w'
+  end
+end
+for id, job in pairs(changed) do
+  records[#records + 1] = id
+  records[#records + 1] = packed(job)
+end
+each('HSET', 'job', records)
+return answer

@@ -1,0 +1,13 @@
+-- Purpose: blockers elsewhere know of these jobs by now.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; then '<job> <chain>', …
+-- Returns: how many were not known to be
+
+-- include: _shard.lua
+-- include: _record.lua
+
+local before = redis.call('HLEN', SHARD .. 'unregistered')
+local pairs_ = {}
+for i = 2, #ARGV do pairs_[#pairs_ + 1] = ARGV[i] end
+each('HDEL', 'unregistered', pairs_)
+return before - redis.call('HLEN', SHARD .. 'unregistered')

@@ -1,0 +1,30 @@
+-- Purpose: a cron entry's turn: its job is made unless a tick as late was before. A job of another shard is noted here, made
+-- there, then struck off.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = name; 5 = at; 6 = the job's parts, if it lives elsewhere;
+--       7 = id; 8 = record; 9 = doc; 10 = what it waits for
+-- Returns: {1 or 0; its state, if it is made here} | error SHARDS n
+
+-- include: _shard.lua
+-- include: _agree.lua
+local name, at, parts, id = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+-- include: _record.lua
+-- include: _moves.lua
+-- include: _create.lua
+
+local last = redis.call('HGET', SHARD .. 'cron', name)
+if last and tonumber(last) >= at then
+  -- The same caller again, whose first reply was lost.
+  local mine = tonumber(last) == at and job_of(id)
+  return { mine and 1 or 0, mine and mine.state or '' }
+end
+redis.call('HSET', SHARD .. 'cron', name, digits(at))
+if parts ~= '' then
+  redis.call('HSET', SHARD .. 'ticking', name, parts)
+  return { 1, '' }
+end
+local state = create(id, ARGV[8], ARGV[9], ARGV[10], 0)
+settle()
+store_new()
+flush(ARGV[3])
+return { 1, state }

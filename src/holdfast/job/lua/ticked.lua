@@ -1,0 +1,9 @@
+-- Purpose: a tick's job has been made in its own shard.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = name; 3 = the job's parts
+-- Returns: how many were struck off
+
+local SHARD = string.sub(KEYS[1], 1, -5)
+
+if redis.call('HGET', SHARD .. 'ticking', ARGV[2]) ~= ARGV[3] then return 0 end
+return redis.call('HDEL', SHARD .. 'ticking', ARGV[2])

@@ -1,0 +1,27 @@
+-- Purpose: again, now: a scheduled, failed, cancelled or skipped job starts over with all its attempts; those that were
+-- skipped because of it wait for it again.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = prefix of channels; 3 = job
+-- Returns: {its state then, or ''; ready: type, number, …; who waits for it elsewhere: job, chain, …}
+
+-- include: _shard.lua
+local id = ARGV[3]
+-- include: _record.lua
+-- include: _moves.lua
+-- include: _again.lua
+
+local job = job_of(id)
+if not job then return { '', {}, {} } end
+local elsewhere = {}
+if job.state == 's' then
+  from_due[1] = id
+  start_over(job)
+elseif job.state == 'f' or job.state == 'x' or job.state == 'k' then
+  push(from_end, job.state, id)
+  -- By hand: what failed before it is forgiven.
+  if ext_of(job, AFTER) == true then redis.call('HDEL', SHARD .. 'upstream:' .. id, '') end
+  start_over(job)
+  elsewhere = wait_again(job)
+end
+flush(ARGV[2])
+return { job.state, made_ready(), elsewhere }

@@ -1,0 +1,229 @@
+"""How jobs get into the PostgreSQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.engine.base import Micros, Wake, steady
+from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.job.model import AGEING, Enqueued, NewJob, State
+from holdfast.job.postgres.ending import Ends
+from holdfast.job.postgres.rows import AWAITED, SEPARATOR, Part, ask, flags_of, inside, lane_of_job, whole
+from holdfast.job.postgres.texts import Bytes, Numbers, Texts
+
+#: Seconds for which a process believes that a lane is known. Nobody forgets one that was used within a day.
+LANES_KNOWN = 1800.0
+#: A chain that goes on while one looks is looked for again, so often.
+LOOKS = 20
+
+Named = tuple[str, dict[str, Any]]
+
+
+class Enqueueing:
+    """Makes the statements, and remembers which lanes are known."""
+
+    def __init__(self, space: str, prefix: str) -> None:
+        self.space = space
+        self._prefix = prefix
+        self._lanes: dict[int, float] = {}
+
+    def enqueue(self, jobs: Sequence[NewJob], now: Micros | None, wakes: list[Wake], *, lasts: bool = False) -> Part:
+        """The whole verb. `lasts`: the transaction goes on afterwards."""
+        if any(job.after for job in jobs):
+            ends = Ends(self.space, self._prefix, now, wakes)
+            answers = yield from self.store(jobs, now, ends, lasts=lasts)
+            yield whole()
+            ends.tell()
+            return answers
+        states: dict[str, State] = {}
+        known: dict[str, tuple[str, State]] = {}
+        left = list(jobs)
+        for _ in range(LOOKS):
+            *_, made, undone = yield whole(*self.statements(left, now))
+            self.known(left)
+            states |= _states(made, undone)
+            left = [job for job in left if job.id not in states]
+            if not left:
+                break
+            (rows,) = yield whole(("enqueue_known", _known(self.space, left)))
+            known |= {asked: (id_, state) for asked, id_, state in rows if id_ is not None}
+            left = [job for job in left if job.id not in known]  # whoever had its key has just ended
+            if not left:
+                break
+        return [_enqueued(job, states, known) for job in jobs]
+
+    def store(
+        self,
+        jobs: Sequence[NewJob],
+        now: Micros | None,
+        ends: Ends,
+        *,
+        flags: int = 0,
+        chain: str = "",
+        lasts: bool = False,
+    ) -> Part:
+        """The same inside a transaction: also jobs that wait for others, and the next of a chain (`chain`).
+
+        Whoever ends a job must not be refused because of the next: its unique key gives way if another has it, and an
+        unknown blocker counts as one that failed.
+        """
+        *_, made, undone = yield inside(*self.statements(jobs, now, flags=flags, chain=chain))
+        states = _states(made, undone)
+        new = {id_ for id_, _, _ in made} - {id_ for id_, _ in undone}
+        ends.ready.update((id_, type_) for id_, state, type_ in made if state == "pending" and id_ in new)
+        waiting = [(job.id, blocker) for job in jobs if job.id in new for blocker in job.after]
+        if waiting:
+            yield from self._wait(waiting, ends, follows=bool(chain), lasts=lasts)
+            rows = yield from ask("enqueue_known", _known(self.space, [job for job in jobs if job.after]))
+            states.update((asked, state) for asked, _, state in rows)
+        others = [job for job in jobs if job.id not in states]
+        known = {}
+        if others:
+            rows = yield from ask("enqueue_known", _known(self.space, others))
+            known = {asked: (id_, state) for asked, id_, state in rows if id_ is not None}
+        return [_enqueued(job, states, known) for job in jobs]
+
+    def _wait(self, waiting: list[tuple[str, str]], ends: Ends, *, follows: bool, lasts: bool) -> Part:
+        jobs, chains = zip(*waiting, strict=True)
+        yield inside(("after_store", {"space": self.space, "jobs": Texts(jobs), "chains": Texts(chains)}))
+        unsettled = sorted(set(chains))
+        over: dict[str, tuple[bool, bytes]] = {}
+        for _ in range(LOOKS):
+            values = {"space": self.space, "chains": Texts(unsettled)}
+            if lasts:
+                rows, ended = yield inside(("after_share", values), ("after_ended", values))
+                live = {chain for chain, _ in rows}
+                own = Texts(sorted(chain for chain, flags in rows if not flags & AWAITED))
+                if own.items:
+                    yield inside(("after_mark", {**values, "chains": own, "flag": AWAITED}))
+            else:
+                rows, ended = yield inside(("after_mark", {**values, "flag": AWAITED}), ("after_ended", values))
+                live = {chain for (chain,) in rows}
+            known = {chain for chain, *_ in ended}
+            for chain, state, result, followed_by in ended:
+                if chain not in live and not followed_by:
+                    over[chain] = (state == "completed", result or b"")
+            unknown = [chain for chain in unsettled if chain not in live and chain not in known]
+            if follows:
+                over.update((chain, (False, b"")) for chain in unknown)
+            elif unknown:
+                raise ConfigError(
+                    f"after= names {unknown[0]!r}, and there is no such job (any more): enqueue what is waited for"
+                    " first, and let it be kept for long enough"
+                )
+            unsettled = [chain for chain in unsettled if chain not in live and chain not in over]
+            if not unsettled:
+                break
+        else:
+            raise EngineUnavailable(f"the chain {unsettled[0]!r} went on faster than one could look; try again")
+        if over:
+            values = {
+                "space": self.space,
+                "chains": Texts(list(over)),
+                "completed": Numbers([int(completed) for completed, _ in over.values()]),
+                "results": Bytes([result for _, result in over.values()]),
+            }
+            yield inside(("after_end", values))
+        skipped = yield from ends.start(set(jobs))
+        yield from ends.end(skipped)
+
+    def statements(self, jobs: Sequence[NewJob], now: Micros | None, *, flags: int = 0, chain: str = "") -> list[Named]:
+        """What stores jobs, in order; the last two answer what is new, and what of it had ended before."""
+        made: list[Named] = []
+        lanes = self._lanes_of(jobs)
+        if lanes:
+            made.append(("enqueue_lanes", {"space": self.space, "now": now, **lanes}))
+        unique = [(job.id, job.unique) for job in jobs if job.unique is not None]
+        if unique:
+            values = {
+                "keys": Texts([wanted.key for _, wanted in unique]),
+                "ids": Texts([id_ for id_, _ in unique]),
+                "windows": Numbers([wanted.window if wanted.scope == "window" else 0 for _, wanted in unique]),
+            }
+            made.append(("enqueue_unique", {"space": self.space, "now": now, **values}))
+        made.append(("enqueue", self._columns(jobs, now, flags, chain)))
+        made.append(("enqueue_undo", {"space": self.space, "ids": Texts([job.id for job in jobs])}))
+        return made
+
+    def known(self, jobs: Sequence[NewJob]) -> None:
+        """Their lanes were stored."""
+        until = steady() + LANES_KNOWN
+        for job in jobs:
+            self._lanes.setdefault(lane_of_job(self.space, job), until)
+        if len(self._lanes) > LOOKS * 1000:
+            self._lanes.clear()
+
+    def _lanes_of(self, jobs: Sequence[NewJob]) -> dict[str, Any] | None:
+        time = steady()
+        lanes: dict[int, NewJob] = {}
+        for job in jobs:
+            lane = lane_of_job(self.space, job)
+            if self._lanes.get(lane, 0.0) < time:
+                self._lanes.pop(lane, None)
+                lanes[lane] = job
+        if not lanes:
+            return None
+        new = lanes.values()
+        return {
+            "lanes": Numbers(list(lanes)),
+            "queues": Texts([job.queue for job in new]),
+            "labels": Texts([SEPARATOR.join(job.labels) for job in new]),
+            "buckets": Texts([job.rate.bucket if job.rate is not None else "" for job in new]),
+            "specials": Numbers([int(job.rate is not None or job.concurrency is not None) for job in new]),
+        }
+
+    def _columns(self, jobs: Sequence[NewJob], now: Micros | None, flags: int, chain: str) -> dict[str, Any]:
+        for job in jobs:
+            if any(SEPARATOR in label for label in job.labels):
+                raise ConfigError(f"a label has no control characters; job {job.id!r} has one")
+        space = self.space
+        return {
+            "space": space,
+            "now": now,
+            "ageing": AGEING,
+            "follows": bool(chain),
+            "ids": Texts([j.id for j in jobs]),
+            "types": Texts([j.type for j in jobs]),
+            "queues": Texts([j.queue for j in jobs]),
+            "labels": Texts([SEPARATOR.join(j.labels) for j in jobs]),
+            "lanes": Numbers([lane_of_job(space, j) for j in jobs]),
+            "args": Bytes([j.args for j in jobs]),
+            "metas": Bytes([j.meta for j in jobs]),
+            "priorities": Numbers([j.priority for j in jobs]),
+            "dues": Numbers([j.due for j in jobs]),
+            "delays": Numbers([j.delay for j in jobs]),
+            "retries": Numbers([j.retries for j in jobs]),
+            "chains": Texts([chain or j.chain or j.id for j in jobs]),
+            "runs": Texts([j.run for j in jobs]),
+            "keeps": Numbers([j.keep for j in jobs]),
+            "keeps_failed": Numbers([j.keep_failed for j in jobs]),
+            "flags": Numbers([flags | flags_of(j) for j in jobs]),
+            "unique_keys": Texts([j.unique.key if j.unique is not None else "" for j in jobs]),
+            "unique_scopes": Texts([j.unique.scope if j.unique is not None else "" for j in jobs]),
+            "unique_windows": Numbers([j.unique.window if j.unique is not None else 0 for j in jobs]),
+            "keys": Texts([j.concurrency.key if j.concurrency is not None else "" for j in jobs]),
+            "key_limits": Numbers([j.concurrency.limit if j.concurrency is not None else 0 for j in jobs]),
+            "buckets": Texts([j.rate.bucket if j.rate is not None else "" for j in jobs]),
+            "rate_intervals": Numbers([j.rate.interval if j.rate is not None else 0 for j in jobs]),
+            "rate_bursts": Numbers([j.rate.burst if j.rate is not None else 0 for j in jobs]),
+            "conditions": Texts([j.when for j in jobs]),
+        }
+
+
+def _states(made: list[Any], undone: list[Any]) -> dict[str, State]:
+    states: dict[str, State] = {id_: state for id_, state, _ in made}
+    states.update(undone)
+    return states
+
+
+def _known(space: str, jobs: Sequence[NewJob]) -> dict[str, Any]:
+    keys = [job.unique.key if job.unique is not None else "" for job in jobs]
+    return {"space": space, "ids": Texts([job.id for job in jobs]), "keys": Texts(keys)}
+
+
+def _enqueued(job: NewJob, states: dict[str, State], known: dict[str, tuple[str, State]]) -> Enqueued:
+    if job.id in states:
+        return Enqueued(job.id, states[job.id])
+    id_, state = known.get(job.id, (job.id, "completed"))
+    return Enqueued(id_, state, deduplicated=id_ != job.id)

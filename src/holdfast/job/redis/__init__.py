@@ -1,0 +1,292 @@
+"""Jobs in Redis: shards of keys that share a slot, one script for each verb.
+
+A verb is one script in one shard, atomic there. Those that say so on other shards, too (`elsewhere.py`), are a
+conversation of several, each safe to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.engine.base import Micros, Op, Within
+from holdfast.engine.redis.gathering import Gathered
+from holdfast.engine.redis.talks import Talk
+from holdfast.job.model import (
+    Claimed,
+    Delivery,
+    Enqueued,
+    Failure,
+    Finish,
+    FinishKind,
+    NewJob,
+    Renewal,
+    RenewalVerdict,
+    State,
+    StepCommand,
+    StepReply,
+    Verdict,
+)
+from holdfast.job.redis import record
+from holdfast.job.redis.calls import ready
+from holdfast.job.redis.elsewhere import delivery, outcome, unknown, wire
+from holdfast.job.redis.looking import Looking
+
+_FINISH = Struct(">cQQB")
+_RENEWAL = Struct(">Qd")
+_KINDS: Final[dict[FinishKind, bytes]] = {
+    "complete": b"c",
+    "fail": b"f",
+    "retry": b"t",
+    "snooze": b"z",
+    "release": b"l",
+    "cancel": b"x",
+}
+_RENEWALS: Final[dict[int, RenewalVerdict]] = {ord("o"): "ok", ord("c"): "cancelled", ord("l"): "lost"}
+_VERDICTS: Final[dict[str, Verdict]] = {"o": "ok", "s": "stale"}
+#: A worker's name is kept in the record of each job that it runs.
+LONGEST_WORKER = 255
+
+_encode = msgspec.msgpack.Encoder().encode
+_pack_finish, _pack_renewal = _FINISH.pack, _RENEWAL.pack
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What `step.lua` answers before jobs and the rest."""
+
+    now: Micros
+    verdicts: str
+    next_in: Micros = -1
+    until: Micros = 0
+    ready: tuple[str | int, ...] = ()
+    jobs: int = 0
+    upstreams: tuple[int, ...] = ()
+    outbox: int = 0
+    unregistered: int = 0
+
+
+_heads = msgspec.msgpack.Decoder(_Head)
+
+
+class RedisStore(Looking):
+    """A namespace's jobs, in `shards` shards. Holds nothing but what it was told: processes share nothing here."""
+
+    # ── work ──
+
+    def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
+        if len(jobs) == 1:
+            parts, plain = self._new(shard, jobs, {}) if not jobs[0].after else ([], False)
+            if plain:
+                return self._enqueue_plain(shard, parts)
+
+        def talk(clock: bytes) -> Talk:
+            if not jobs:
+                return []
+            outcomes = yield from self._outcomes(clock, shard, jobs, strict=True)
+            parts, plain = self._new(shard, jobs, outcomes)
+            options = (self._count, self._prefix, b"1" if plain else b"0")
+            states, *others = yield from self._call("enqueue", shard, clock, *options, *parts)
+            if not states:
+                raise unknown(others[0].decode())
+            yield from self._register(clock, shard, _waiting(jobs, outcomes))
+            return _enqueued(jobs, states, others)
+
+        return self._within(shard, talk)
+
+    def _enqueue_plain(self, shard: int, parts: list[bytes]) -> Op[list[Enqueued]]:
+        """One job that depends on nothing: such may go together, for nothing can be wrong with one of them alone."""
+
+        def together(items: list[list[bytes]]) -> Within[list[list[Enqueued]]]:
+            def talk(clock: bytes) -> Talk:
+                words = list(chain.from_iterable(items))
+                (states,) = yield from self._call("enqueue", shard, clock, self._count, self._prefix, b"1", *words)
+                return [
+                    [Enqueued(item[0].decode(), _BY_LETTER[state])] for item, state in zip(items, states, strict=True)
+                ]
+
+            return self._within(shard, talk)
+
+        def alone(clock: bytes) -> Talk:
+            talk: Talk = together([parts]).work(clock)
+            return (yield from talk)[0]
+
+        return Gathered(alone, key=self._keys[self._checked(shard)], item=parts, together=together)
+
+    def step(self, command: StepCommand) -> Op[StepReply]:
+        shard, claim = command.shard, command.claim
+
+        def talk(clock: bytes) -> Talk:
+            following = [finish.next for finish in command.finishes if finish.next is not None]
+            outcomes: dict[str, bytes] = {}
+            if following:
+                outcomes = yield from self._outcomes(clock, shard, following, strict=False)
+            lane = f"{command.worker}\0{command.incarnation}\0{command.lane}"
+            options = _encode(
+                [
+                    command.not_after,
+                    lane,
+                    command.seq,
+                    claim.lease,
+                    _short(command.worker),
+                    claim.want,
+                    claim.queues,
+                    claim.labels,
+                ]
+            )
+            parts = self._finishes(shard, command.finishes, outcomes)
+            reply = yield from self._call("step", shard, clock, self._count, self._prefix, options, *parts)
+            head = _heads.decode(reply[0])
+            if head.verdicts in ("stale", "expired"):
+                return StepReply(now=head.now, stale=head.verdicts == "stale", expired=head.verdicts == "expired")
+            if following:
+                yield from self._register(clock, shard, _waiting(following, outcomes))
+            if head.unregistered:
+                yield from self._register(clock, shard, reply[-head.unregistered :])
+            return _step_reply(head, reply)
+
+        return self._within(shard, talk)
+
+    def _finishes(self, shard: int, finishes: Sequence[Finish], outcomes: dict[str, bytes]) -> list[bytes]:
+        parts: list[bytes] = []
+        for finish in finishes:
+            error, following = finish.error, finish.next
+            payload = finish.result if finish.kind == "complete" else b"" if error is None else _encode(error)
+            head = _pack_finish(_KINDS[finish.kind], finish.fence, finish.delay, following is not None)
+            parts += (finish.job.encode(), head, payload)
+            if following is not None:
+                parts += self._new(shard, [following], outcomes)[0]
+        return parts
+
+    def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
+        def talk(clock: bytes) -> Talk:
+            if not leases:
+                return []
+            parts: list[bytes] = []
+            for each in leases:
+                parts += (each.job.encode(), _pack_renewal(each.fence, each.progress))
+            verdicts = yield from self._call("renew", shard, clock, _short(worker).encode(), b"%d" % lease, *parts)
+            return [_RENEWALS[verdict] for verdict in verdicts]
+
+        return self._within(shard, talk)
+
+    def reap(self, shard: int, limit: int = 1000) -> Op[dict[str, int]]:
+        def talk(clock: bytes) -> Talk:
+            made, unregistered, outbox = yield from self._call("reap", shard, clock, self._prefix, str(limit).encode())
+            yield from self._tell(clock, shard, outbox)
+            yield from self._register(clock, shard, unregistered)
+            return ready(made)
+
+        return self._within(shard, talk)
+
+    def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
+        def talk(clock: bytes) -> Talk:
+            found = yield from self._call("undelivered", shard, clock, str(limit).encode())
+            return [delivery(found[i], found[i + 1]) for i in range(0, len(found), 2)]
+
+        return self._within(shard, talk, reads=True)
+
+    def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
+        def talk(clock: bytes) -> Talk:
+            if not deliveries:
+                return {}
+            words = [part for each in deliveries for part in wire(each)]
+            made, outbox = yield from self._call("deliver", shard, clock, self._prefix, *words)
+            yield from self._tell(clock, shard, outbox)
+            return ready(made)
+
+        return self._within(shard, talk)
+
+    def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
+        def talk(clock: bytes) -> Talk:
+            if deliveries:
+                pairs = [f"{each.job} {each.chain}".encode() for each in deliveries]
+                yield from self._call("delivered", shard, clock, *pairs)
+
+        return self._within(shard, talk)
+
+    # ── by hand ──
+
+    def cancel(self, job: str, reason: str) -> Op[State | None]:
+        shard = self._shard_of(job)
+
+        def talk(clock: bytes) -> Talk:
+            if shard < 0:
+                return None
+            failure = _encode(Failure("Cancelled", reason))
+            state, _, outbox = yield from self._call("cancel", shard, clock, self._prefix, job.encode(), failure)
+            yield from self._tell(clock, shard, outbox)
+            return record.STATES.get(state)
+
+        return self._within(max(shard, 0), talk)
+
+    def trigger(self, job: str) -> Op[State | None]:
+        shard = self._shard_of(job)
+
+        def talk(clock: bytes) -> Talk:
+            if shard < 0:
+                return None
+            state, _, elsewhere = yield from self._call("trigger", shard, clock, self._prefix, job.encode())
+            yield from self._wait_again(clock, elsewhere)
+            return record.STATES.get(state)
+
+        return self._within(max(shard, 0), talk)
+
+
+def _short(worker: str) -> str:
+    return worker.encode()[:LONGEST_WORKER].decode(errors="ignore")
+
+
+def _waiting(jobs: Sequence[NewJob], outcomes: dict[str, bytes]) -> list[bytes]:
+    """Who is to be registered with whom, elsewhere."""
+    if not outcomes:
+        return []
+    # One that ended badly may be tried again: it, too, is to know who waits.
+    return [f"{job.id} {chain}".encode() for job in jobs for chain in job.after if outcomes.get(chain) in (b"w", b"-")]
+
+
+def _enqueued(jobs: Sequence[NewJob], states: bytes, others: list[bytes]) -> list[Enqueued]:
+    """Small letters are states; a capital is that of another job, whose id comes with it."""
+    if not others:
+        return [Enqueued(job.id, _BY_LETTER[state]) for job, state in zip(jobs, states, strict=True)]
+    answer: list[Enqueued] = []
+    rest = iter(others)
+    for job, state in zip(jobs, states, strict=True):
+        if state in _BY_LETTER:
+            answer.append(Enqueued(job.id, _BY_LETTER[state]))
+        else:
+            answer.append(Enqueued(next(rest).decode(), _BY_LETTER[state | 0x20], deduplicated=True))
+    return answer
+
+
+_BY_LETTER: Final[dict[int, State]] = {letter[0]: state for letter, state in record.STATES.items()}
+
+
+def _step_reply(head: _Head, reply: list[Any]) -> StepReply:
+    at = 1 + 3 * head.jobs
+    upstreams: dict[int, dict[str, bytes | None]] = {}
+    for index, count in zip(head.upstreams[::2], head.upstreams[1::2], strict=True):
+        part = reply[at : at + 2 * count]
+        at += 2 * count
+        # The nameless one counts those that failed.
+        upstreams[index] = {k.decode(): outcome(v) for k, v in zip(part[::2], part[1::2], strict=True) if k}
+    until, make = head.until, record.claimed
+    jobs: list[Claimed] = [
+        make(reply[i], reply[i + 1], reply[i + 2], until, upstreams.get(n, {}))
+        for n, i in enumerate(range(1, 1 + 3 * head.jobs, 3))
+    ]
+    outbox = [
+        Delivery(reply[i].decode(), reply[i + 1].decode(), outcome(reply[i + 2]))
+        for i in range(at, at + 3 * head.outbox, 3)
+    ]
+    return StepReply(
+        now=head.now,
+        verdicts=tuple([_VERDICTS[letter] for letter in head.verdicts]),
+        jobs=tuple(jobs),
+        next_in=head.next_in if head.next_in >= 0 else None,
+        ready=ready(head.ready),
+        outbox=tuple(outbox),
+    )

@@ -1,0 +1,54 @@
+"""What a worker believes of one shard: what is to be told there, how many jobs may be there, when to look again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.job.attempt import Attempt
+    from holdfast.job.lanes import Lane
+
+#: Everything there is.
+MANY = float("inf")
+#: One step finishes at most this many, and carries about so many bytes of results.
+LARGEST, LARGEST_BYTES = 1000, 4 * 1024 * 1024
+
+
+class Shard:
+    """What the worker believes of one shard."""
+
+    __slots__ = ("expect", "heard", "hinted", "lanes", "look_at", "number", "out", "suspects", "vain")
+
+    def __init__(self, number: int, lanes: list[Lane]) -> None:
+        self.number = number
+        self.lanes = lanes
+        #: Attempts that have ended and are to be told.
+        self.out: list[Attempt] = []
+        #: Those of a step that the store refused: each goes alone, to find out whose fault it is.
+        self.suspects: list[Attempt] = []
+        #: How many jobs may be there, and whether only hints say so.
+        self.expect: float = MANY
+        self.hinted = False
+        #: A hint came while somebody was looking: look once more.
+        self.heard = False
+        self.look_at = 0.0
+        #: How often in a row it was looked at in vain although something was said to be due.
+        self.vain = 0
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self.out and not self.suspects and not any(lane.busy for lane in self.lanes)
+
+    def batch(self) -> list[Attempt]:
+        """What goes with one step: taken from the front of `out`."""
+        out = self.out
+        end, size = 0, 0
+        for attempt in out[:LARGEST]:
+            if attempt.finish is not None:
+                size += len(attempt.finish.result)
+            if size > LARGEST_BYTES and end:
+                break
+            end += 1
+        batch = out[:end]
+        del out[:end]
+        return batch

@@ -1,0 +1,72 @@
+"""A worker's places: how many jobs it runs at once, and from which queues it fills them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from holdfast import inputs
+from holdfast.errors import ConfigError
+from holdfast.job.attempt import Attempt
+
+LARGEST_WEIGHT = 1_000_000
+
+
+class Slots:
+    """`busy` places are taken by handlers, `asked` by claims that are under way. Only what is free is asked for: a job
+    never waits in a worker while another one could run it.
+    """
+
+    __slots__ = ("asked", "busy", "held", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = inputs.count(size, "concurrency")
+        self.busy = 0
+        self.asked = 0
+        #: Every attempt whose lease is ours, by job id: also those that have ended and wait for the store's word.
+        self.held: dict[str, Attempt] = {}
+
+    @property
+    def free(self) -> int:
+        return self.size - self.busy - self.asked
+
+    def running(self) -> list[Attempt]:
+        """Those whose handlers run."""
+        return [attempt for attempt in list(self.held.values()) if not attempt.is_over]
+
+
+Queues = str | Iterable[str] | Mapping[str, int]
+
+
+class Order:
+    """In which order queues are looked at. Without weights: all at once, the smallest rank first. With weights: one
+    after another in random order, drawn anew for every claim, so that a queue of weight 3 comes before one of weight 1
+    three times out of four, and none starves.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._weights: dict[str, int] = {}
+        if isinstance(queues, Mapping):
+            weights = cast("Mapping[str, int]", queues)
+            for name, weight in weights.items():
+                inputs.count(weight, f"the weight of queue {name!r}")
+                if weight > LARGEST_WEIGHT:
+                    raise ConfigError(f"the weight of queue {name!r} is at most {LARGEST_WEIGHT}; got {weight}")
+                self._weights[inputs.name(name, "queue")] = weight
+            names = list(self._weights)
+        else:
+            given = [queues] if isinstance(queues, str) else list(queues)
+            names = list(dict.fromkeys(inputs.name(name, "queue") for name in given))
+        if not names:
+            raise ConfigError("a worker needs at least one queue, as in queues=['default']")
+        self.names = tuple(names)
+        self._together = (self.names,)
+
+    def draw(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of queues, for one claim."""
+        if len(self._weights) <= 1:
+            return self._together
+        # Each draws a moment, the sooner the heavier; the order of the moments is the order of the queues.
+        drawn = sorted((random.expovariate(weight), name) for name, weight in self._weights.items())
+        return tuple((name,) for _, name in drawn)

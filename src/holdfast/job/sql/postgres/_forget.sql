@@ -1,0 +1,20 @@
+gone AS (
+    DELETE FROM holdfast_job_done USING chosen WHERE holdfast_job_done.ctid = chosen.tid
+    RETURNING holdfast_job_done.space, holdfast_job_done.id
+), logs AS (
+    DELETE FROM holdfast_job_log USING (
+        SELECT found.tid FROM gone CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM holdfast_job_log WHERE space = %(space)s AND job = gone.id OFFSET 0) found) n
+    WHERE holdfast_job_log.ctid = n.tid
+), outputs AS (
+    DELETE FROM holdfast_job_output USING (
+        SELECT found.tid FROM gone CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM holdfast_job_output WHERE space = %(space)s AND job = gone.id OFFSET 0) found) n
+    WHERE holdfast_job_output.ctid = n.tid
+), waits AS (
+    DELETE FROM holdfast_job_after USING (
+        SELECT found.tid FROM gone CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM holdfast_job_after WHERE space = %(space)s AND job = gone.id OFFSET 0) found) n
+    WHERE holdfast_job_after.ctid = n.tid
+)
+SELECT count(*) FROM gone

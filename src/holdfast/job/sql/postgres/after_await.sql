@@ -1,0 +1,15 @@
+-- Purpose: mark the jobs at the ends of these chains: somebody may wait for them. In one order for all who do.
+-- Parameters: space, flag; array chains.
+WITH live AS MATERIALIZED (
+    SELECT j.id FROM unnest(%(chains)b) AS n (chain)
+    CROSS JOIN LATERAL (
+        SELECT id, flags FROM holdfast_job WHERE space = %(space)s AND id = n.chain
+        UNION ALL
+        SELECT id, flags FROM holdfast_job WHERE space = %(space)s AND chain = n.chain AND chain <> id) j
+    WHERE j.flags & %(flag)s = 0
+    ORDER BY j.id
+), held AS MATERIALIZED (
+    SELECT job.tid FROM live CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM holdfast_job WHERE space = %(space)s AND id = live.id FOR NO KEY UPDATE) job
+)
+UPDATE holdfast_job SET flags = flags | %(flag)s FROM held WHERE holdfast_job.ctid = held.tid

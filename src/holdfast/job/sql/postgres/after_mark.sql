@@ -1,0 +1,16 @@
+-- Purpose: hold the jobs at the ends of these chains and mark that somebody waits for them. In one order for all who do.
+-- Parameters: space, flag; array chains.
+-- Returns: the chains that have not ended.
+WITH live AS MATERIALIZED (
+    SELECT j.id FROM unnest(%(chains)b) AS n (chain)
+    CROSS JOIN LATERAL (
+        SELECT id FROM holdfast_job WHERE space = %(space)s AND id = n.chain
+        UNION ALL SELECT id FROM holdfast_job WHERE space = %(space)s AND chain = n.chain AND chain <> id) j
+    ORDER BY j.id
+), held AS MATERIALIZED (
+    SELECT job.tid FROM live CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM holdfast_job WHERE space = %(space)s AND id = live.id FOR NO KEY UPDATE) job
+), marked AS (
+    UPDATE holdfast_job SET flags = flags | %(flag)s FROM held WHERE holdfast_job.ctid = held.tid RETURNING chain
+)
+SELECT chain FROM marked

@@ -1,0 +1,79 @@
+-- Purpose: hand out pending jobs, the smallest rank first over all lanes of a group of queues. Does nothing while there
+-- are jobs with a rate or a concurrency key in reach: see claim_lanes.sql and what follows it. Nor while finishes of
+-- this step (`expected`: how many; below 0: whatever), or leases that ran out (if `reaped`), are left to be seen to with
+-- care: what they make pending comes first, too.
+-- Parameters: space, worker, incarnation, lane, now, turn, lease (µs), want, spare, look, expected,
+-- reaped; arrays queues, groups, labels.
+-- Returns: at least one row: the time; whether there are such jobs; µs until something is due or a lease ends, if
+-- `look`, or fewer than wanted were found; then the job (id NULL: none), its flags and rank;
+-- whether others were taking so many of the first that a larger `spare` would find more.
+WITH
+-- include: _clock.sql
+, near AS MATERIALIZED (
+    SELECT l.lane, g.place, l.special OR coalesce(q.rate_burst, 0) > 0 AS special
+    FROM unnest(%(queues)b, %(groups)b) AS g (queue, place)
+    CROSS JOIN LATERAL (SELECT * FROM holdfast_job_lane WHERE space = %(space)s AND queue = g.queue OFFSET 0) l
+    LEFT JOIN LATERAL (
+        SELECT * FROM holdfast_job_queue WHERE space = %(space)s AND name = g.queue OFFSET 0) q ON true
+    WHERE l.labels <@ %(labels)b AND NOT coalesce(q.paused, false) AND
+-- include: _my_turn.sql
+        AND (%(expected)s < 0 OR %(expected)s = (
+            SELECT cardinality(finished) FROM holdfast_job_turn
+            WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s))
+        AND NOT (%(reaped)s AND EXISTS (
+            SELECT FROM holdfast_job
+            WHERE space = %(space)s AND state = 'running' AND until <= (SELECT now FROM clock)))
+), state AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE NOT special) AS lanes, min(lane) FILTER (WHERE NOT special) AS single, EXISTS (
+        SELECT FROM near n CROSS JOIN LATERAL (
+            SELECT FROM holdfast_job WHERE lane = n.lane AND state = 'pending' LIMIT 1) j WHERE n.special) AS special
+    FROM near
+), one AS MATERIALIZED (
+    SELECT ctid AS place FROM holdfast_job
+    WHERE lane = (SELECT single FROM state WHERE lanes = 1 AND NOT special) AND state = 'pending'
+    ORDER BY rank, id LIMIT %(want)s FOR NO KEY UPDATE SKIP LOCKED
+), first AS MATERIALIZED (
+    SELECT head.place, near.place AS grp, head.rank, head.id
+    FROM near CROSS JOIN LATERAL (
+        SELECT ctid AS place, rank, id FROM holdfast_job j WHERE j.lane = near.lane AND j.state = 'pending'
+        ORDER BY rank, id LIMIT %(want)s + %(spare)s) head
+    WHERE (SELECT lanes > 1 AND NOT special FROM state) AND NOT near.special
+    ORDER BY grp, head.rank, head.id LIMIT %(want)s + %(spare)s
+), many AS MATERIALIZED (
+    SELECT j.ctid AS place FROM first JOIN holdfast_job j ON j.ctid = first.place AND j.state = 'pending'
+    ORDER BY first.grp, first.rank, first.id LIMIT %(want)s FOR NO KEY UPDATE OF j SKIP LOCKED
+), claimed AS (
+    UPDATE holdfast_job SET state = 'running', fence = greatest(base + nth, last_fence + 1),
+        last_fence = greatest(base + nth, last_fence + 1), until = now + %(lease)s, started = now, attempt = attempt + 1,
+        worker = %(worker)s, turn = %(turn)s, progress = 0
+    FROM (SELECT place, row_number() OVER () AS nth FROM (SELECT place FROM one UNION ALL SELECT place FROM many) c) chosen,
+        clock,
+        (
+            SELECT greatest((SELECT now FROM clock), max(turn.fence) + 1) - 1 AS base
+            FROM holdfast_job_turn turn WHERE turn.space = %(space)s) last
+    WHERE holdfast_job.ctid = chosen.place
+    RETURNING id, fence, type, queue, args, meta, attempt, retries, snoozes, priority, chain, run, labels, enqueued,
+        due, until, flags, rank, unique_key
+), started AS (
+    DELETE FROM holdfast_job_unique USING (
+        SELECT u.tid FROM claimed CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM holdfast_job_unique
+            WHERE space = %(space)s AND key = claimed.unique_key AND job = claimed.id OFFSET 0) u
+        WHERE claimed.flags & 16 <> 0) n
+    WHERE holdfast_job_unique.ctid = n.tid
+), memo AS (
+    UPDATE holdfast_job_turn SET fence = (SELECT max(fence) FROM claimed)
+    WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s
+        AND EXISTS (SELECT FROM claimed)
+), seen AS MATERIALIZED (
+    SELECT clock.now, state.special, CASE WHEN %(look)s OR (SELECT count(*) FROM claimed) < %(want)s THEN least(
+        (SELECT due FROM holdfast_job WHERE space = %(space)s AND state = 'scheduled' ORDER BY due LIMIT 1),
+        (SELECT until FROM holdfast_job WHERE space = %(space)s AND state = 'running' ORDER BY until LIMIT 1)
+        ) - clock.now END AS next_in,
+        (SELECT count(*) FROM claimed) < %(want)s AND (SELECT count(*) FROM first) >= %(want)s + %(spare)s AS crowded
+    FROM clock, state
+)
+SELECT seen.now, seen.special, seen.next_in, c.id, c.fence, c.type, c.queue, c.args, c.meta, c.attempt, c.retries,
+    c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank,
+    seen.crowded
+FROM seen LEFT JOIN claimed c ON true

@@ -1,0 +1,71 @@
+-- Purpose: hand out pending jobs.
+
+-- name: lanes
+-- Params: space, queues as JSON.
+-- Returns: lane, queue, labels, bucket, period, burst of lanes with something in them.
+SELECT lane, queue, labels, bucket, period, burst FROM holdfast_job_kind
+WHERE space = ? AND queue IN (SELECT value FROM json_each(?)) AND pending > 0 GROUP BY queue, lane;
+
+-- name: queues
+-- Params: space.
+-- Returns: name, paused, period, burst, tat of queues that are paused or limited.
+SELECT name, paused, period, burst, tat FROM holdfast_job_queue WHERE space = ?;
+
+-- name: tat
+-- Params: space, bucket.
+-- Returns: tat.
+SELECT tat FROM holdfast_job_rate WHERE space = ? AND bucket = ?;
+
+-- name: first
+-- Params: lane, limit.
+-- Returns: the first jobs of a lane, with all that a worker needs.
+SELECT rank, num, id, kind, attempt, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, ckey,
+    climit, uniq
+FROM holdfast_job INDEXED BY holdfast_job_pending WHERE state = 2 AND lane = ? ORDER BY rank, id LIMIT ?;
+
+-- name: more
+-- Params: lane, rank, id, limit.
+-- Returns: the same, of those behind a place.
+SELECT rank, num, id, kind, attempt, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, ckey,
+    climit, uniq
+FROM holdfast_job INDEXED BY holdfast_job_pending
+WHERE state = 2 AND lane = ? AND (rank, id) > (?, ?) ORDER BY rank, id LIMIT ?;
+
+-- name: keyed
+-- Params: space, concurrency key, limit.
+-- Returns: how many of that key run, counted up to the limit.
+SELECT count(*) FROM
+    (SELECT 1 FROM holdfast_job WHERE ckey IS NOT NULL AND space = ? AND ckey = ? AND state = 3 LIMIT ?);
+
+-- name: park
+-- Params: num.
+UPDATE holdfast_job SET state = 8 WHERE num = ?;
+
+-- name: take
+-- Params: the first fence, until, worker, now, numbers as JSON: each gets the next fence.
+UPDATE holdfast_job SET state = 3, fence = ?1 + f.key, alarm = ?2, worker = ?3, started = ?4, attempt = attempt + 1,
+    progress = 0
+FROM json_each(?5) f WHERE num = f.value;
+
+-- name: kinds
+-- Params: kinds as JSON.
+-- Returns: num, type, queue, labels.
+SELECT num, type, queue, labels FROM holdfast_job_kind WHERE num IN (SELECT value FROM json_each(?));
+
+-- name: body
+-- Params: num.
+-- Returns: args, meta that were too large for the job's own row.
+SELECT args, meta FROM holdfast_job_body WHERE num = ?;
+
+-- name: upstream
+-- Params: num.
+-- Returns: chain, ended, result of what it waited for.
+SELECT chain, ended, result FROM holdfast_job_wait WHERE num = ? ORDER BY place;
+
+-- name: charge_queue
+-- Params: tat, space, name.
+UPDATE holdfast_job_queue SET tat = ? WHERE space = ? AND name = ?;
+
+-- name: charge_rate
+-- Params: space, bucket, tat.
+INSERT OR REPLACE INTO holdfast_job_rate (space, bucket, tat) VALUES (?, ?, ?);

@@ -1,0 +1,30 @@
+-- Purpose: delete what is past its time.
+
+-- name: jobs
+-- Params: space, state, now, limit.
+-- Returns: num, id, kind, state, chain, flags of jobs in a final state past their time.
+SELECT num, id, kind, state, chain, flags FROM holdfast_job
+WHERE alarm > 0 AND space = ? AND state = ? AND alarm <= ? ORDER BY alarm LIMIT ?;
+
+-- name: completed
+-- Params: space.
+-- Returns: how many completed jobs there are.
+SELECT coalesce(sum(completed), 0) FROM holdfast_job_kind WHERE space = ?;
+
+-- name: windows
+-- Params: space, now, limit: unique keys whose window has ended.
+DELETE FROM holdfast_job_unique WHERE (space, key) IN
+    (SELECT space, key FROM holdfast_job_unique WHERE until > 0 AND space = ? AND until <= ? LIMIT ?);
+
+-- name: rates
+-- Params: space, now, limit: a bucket that is full again says nothing.
+DELETE FROM holdfast_job_rate WHERE (space, bucket) IN
+    (SELECT space, bucket FROM holdfast_job_rate WHERE space = ? AND tat <= ? LIMIT ?);
+
+-- name: turns
+-- Params: space, now.
+DELETE FROM holdfast_job_turn WHERE space = ? AND keep_until <= ?;
+
+-- name: workers
+-- Params: space, the oldest beat that counts.
+DELETE FROM holdfast_job_worker WHERE space = ? AND beat < ?;

@@ -1,0 +1,36 @@
+-- Purpose: delete final jobs.
+
+-- name: rows
+-- Params: ids as JSON, space.
+-- Returns: num, id, kind, state, chain, flags.
+SELECT num, id, kind, state, chain, flags FROM holdfast_job
+WHERE space = ?2 AND id IN (SELECT value FROM json_each(?1));
+
+-- name: job
+-- Params: num.
+DELETE FROM holdfast_job WHERE num = ?;
+
+-- name: body
+-- Params: num.
+DELETE FROM holdfast_job_body WHERE num = ?;
+
+-- name: waits
+-- Params: num.
+DELETE FROM holdfast_job_wait WHERE num = ?;
+
+-- name: log
+-- Params: num.
+DELETE FROM holdfast_job_log WHERE num = ?;
+
+-- name: outputs
+-- Params: num.
+DELETE FROM holdfast_job_output WHERE num = ?;
+
+-- name: chain
+-- Params: space, chain, its last job.
+DELETE FROM holdfast_job_chain WHERE space = ? AND id = ? AND last = ?;
+
+-- name: kinds
+-- Params: kinds as JSON: those that no job is of any more go.
+DELETE FROM holdfast_job_kind WHERE num IN (SELECT value FROM json_each(?))
+    AND scheduled + blocked + pending + running + completed + failed + cancelled + skipped + parked = 0;

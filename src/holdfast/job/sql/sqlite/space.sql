@@ -1,0 +1,14 @@
+-- Purpose: namespaces, which are numbers in all other tables.
+
+-- name: find
+-- Params: name.
+-- Returns: num, the last fence given out.
+SELECT num, fence FROM holdfast_job_space WHERE name = ?;
+
+-- name: add
+-- Params: name.
+INSERT INTO holdfast_job_space (name, fence) VALUES (?, 0);
+
+-- name: fence
+-- Params: the last fence given out, num.
+UPDATE holdfast_job_space SET fence = ? WHERE num = ?;

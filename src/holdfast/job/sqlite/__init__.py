@@ -1,0 +1,191 @@
+"""Jobs in SQLite: every verb is one piece of a transaction, on the engine's writer or on the caller's own connection.
+
+Nothing is remembered outside the tables, so that any connection to the file will do. What takes time and needs no
+table (encoding, checking) is done when the operation is made, before the transaction begins.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from holdfast.engine.base import Micros, Op, Wake, Within
+from holdfast.errors import ConfigError
+from holdfast.job.model import (
+    FINAL,
+    Delivery,
+    Enqueued,
+    Job,
+    LogLine,
+    NewJob,
+    Queue,
+    Rate,
+    Renewal,
+    RenewalVerdict,
+    State,
+    StepCommand,
+    StepReply,
+    Tick,
+    Worker,
+)
+from holdfast.job.sqlite import cron, hand, listing, look, queues, tidy, traces, workers
+from holdfast.job.sqlite.changes import Changes
+from holdfast.job.sqlite.ending import deliver
+from holdfast.job.sqlite.enqueue import Enqueuing
+from holdfast.job.sqlite.finish import ids_of, prepare_finish
+from holdfast.job.sqlite.prepared import prepare
+from holdfast.job.sqlite.reap import make_due, reap
+from holdfast.job.sqlite.renew import renew
+from holdfast.job.sqlite.shape import NUMBERS, encode, text_of
+from holdfast.job.sqlite.step import next_due, step
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """`holdfast.job.store.Store` on SQLite. `prefix` is where ends and losses are announced."""
+
+    shards = 1
+
+    def __init__(self, namespace: str, prefix: str) -> None:
+        self._space = namespace
+        self._prefix = prefix
+
+    def _op(self, verb: Callable[[Changes], T], *, reads: bool = False) -> Op[T]:
+        def work(db: sqlite3.Connection, now: Micros, wakes: list[Wake]) -> T:
+            return verb(Changes(db, self._space, self._prefix, now, wakes, reads=reads))
+
+        return Within(work, key=self._space, reads=reads)
+
+    # ── work ──
+
+    def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
+        encoded = [prepare(job) for job in jobs]
+
+        def verb(changes: Changes) -> list[Enqueued]:
+            enqueuing = Enqueuing(changes, encoded)
+            enqueuing.look()
+            answers = enqueuing.write()
+            changes.write()
+            return answers
+
+        return self._op(verb)
+
+    def step(self, command: StepCommand) -> Op[StepReply]:
+        endings = [prepare_finish(finish) for finish in command.finishes]
+        ids = ids_of(command.finishes)
+        return self._op(lambda changes: step(changes, command, endings, ids))
+
+    def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
+        ids = text_of([renewal.job for renewal in leases])
+        return self._op(lambda changes: renew(changes, worker, lease, leases, ids))
+
+    def reap(self, shard: int, limit: int = 1000) -> Op[dict[str, int]]:
+        def verb(changes: Changes) -> dict[str, int]:
+            reap(changes, max(0, limit))
+            make_due(changes, max(0, limit))
+            return changes.close()
+
+        return self._op(verb)
+
+    def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
+        """There is one shard: nobody elsewhere waits for it."""
+        return self._op(lambda _: [], reads=True)
+
+    def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
+        def verb(changes: Changes) -> dict[str, int]:
+            for delivery in deliveries:
+                entry = hand.find(changes, delivery.job)
+                if entry is not None:
+                    deliver(changes, entry, delivery.chain, delivery.result)
+            return changes.close()
+
+        return self._op(verb)
+
+    def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
+        return self._op(lambda _: None, reads=True)
+
+    # ── by hand ──
+
+    def cancel(self, job: str, reason: str) -> Op[State | None]:
+        return self._op(lambda changes: hand.cancel(changes, job, reason))
+
+    def trigger(self, job: str) -> Op[State | None]:
+        return self._op(lambda changes: hand.trigger(changes, job))
+
+    def purge(self, state: State, *, queue: str = "", limit: int = 1000) -> Op[int]:
+        if state not in FINAL:
+            raise ConfigError(f"only jobs that have ended are purged, not {state} ones: one of {', '.join(FINAL)}")
+        (number,) = NUMBERS[state]
+        return self._op(lambda changes: tidy.purge(changes, number, queue, max(0, limit)))
+
+    def pause(self, queue: str, *, paused: bool) -> Op[None]:
+        return self._op(lambda changes: queues.pause(changes, queue, paused=paused))
+
+    def limit_queue(self, queue: str, rate: Rate | None) -> Op[None]:
+        return self._op(lambda changes: queues.limit(changes, queue, rate))
+
+    # ── looking ──
+
+    def get(self, job: str) -> Op[Job | None]:
+        return self._op(lambda changes: look.get(changes, job), reads=True)
+
+    def watch(self, job: str, *, chain: bool = False) -> Op[Job | None]:
+        return self._op(lambda changes: look.watch(changes, job, chain=chain))
+
+    def list_jobs(
+        self,
+        *,
+        state: State | None = None,
+        queue: str = "",
+        type: str = "",  # noqa: A002 - what it is called everywhere
+        run: str = "",
+        before: str = "",
+        limit: int = 50,
+    ) -> Op[list[Job]]:
+        return self._op(
+            lambda changes: listing.list_jobs(changes, state, queue, type, run, before, max(0, limit)), reads=True
+        )
+
+    def queues(self) -> Op[list[Queue]]:
+        return self._op(queues.queues, reads=True)
+
+    def next_due(self, shard: int) -> Op[Micros | None]:
+        return self._op(next_due, reads=True)
+
+    # ── what jobs leave behind ──
+
+    def append_log(self, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> Op[bool]:
+        return self._op(lambda changes: traces.append_log(changes, job, fence, lines, first))
+
+    def read_log(self, job: str, after: int = 0, limit: int = 1000) -> Op[list[LogLine]]:
+        return self._op(lambda changes: traces.read_log(changes, job, after, max(0, limit)), reads=True)
+
+    def put_outputs(self, job: str, fence: int, outputs: dict[str, str]) -> Op[bool]:
+        return self._op(lambda changes: traces.put_outputs(changes, job, fence, outputs))
+
+    def get_outputs(self, job: str) -> Op[dict[str, str]]:
+        return self._op(lambda changes: traces.get_outputs(changes, job), reads=True)
+
+    # ── workers, cron, tidiness ──
+
+    def beat(self, worker: Worker) -> Op[None]:
+        doc = encode(worker)
+        return self._op(lambda changes: workers.beat(changes, worker.id, doc))
+
+    def leave(self, worker: str) -> Op[None]:
+        return self._op(lambda changes: workers.leave(changes, worker))
+
+    def workers(self) -> Op[list[Worker]]:
+        return self._op(workers.workers, reads=True)
+
+    def ticks(self, names: Sequence[str]) -> Op[dict[str, Micros]]:
+        return self._op(lambda changes: cron.ticks(changes, names))
+
+    def tick(self, tick: Tick) -> Op[bool]:
+        encoded = prepare(tick.job)
+        return self._op(lambda changes: cron.tick(changes, tick.name, tick.at, encoded))
+
+    def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
+        return self._op(lambda changes: tidy.prune(changes, max(0, keep), max(0, limit)))

@@ -1,0 +1,94 @@
+"""Step: a worker's turn. Reap, make due, finish, claim, and remember what was answered, so that a turn that is sent
+again is answered again and done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.engine.base import Micros
+from holdfast.job.model import StepCommand, StepReply, Verdict
+from holdfast.job.sqlite.changes import Changes
+from holdfast.job.sqlite.claim import Claiming, hand_out
+from holdfast.job.sqlite.finish import Ending, Finishing
+from holdfast.job.sqlite.lanes import ATTEMPT
+from holdfast.job.sqlite.reap import make_due, reap
+from holdfast.job.sqlite.renew import RENEW
+from holdfast.job.sqlite.shape import encode, text_of
+from holdfast.job.sqlite.texts import load
+
+STEP = load("step")
+#: One step takes back and makes due at most this much, so that nobody waits long for it.
+REAPED = 100
+DUE = 1000
+
+#: What a lane remembers of its claims: number and fence of each.
+_decode_claims = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+_decode_verdicts = msgspec.msgpack.Decoder(tuple[Verdict, ...]).decode
+
+
+def step(changes: Changes, command: StepCommand, endings: Sequence[Ending], ids: str) -> StepReply:
+    lane = (changes.space, command.worker, command.incarnation, command.lane)
+    now = changes.now
+    turn = changes.db.execute(STEP["turn"], lane).fetchone()
+    if turn is not None and turn[1] > now:
+        if command.seq < turn[0]:
+            return StepReply(now=now, stale=True)
+        if command.seq == turn[0]:
+            return _again(changes, command, _decode_verdicts(turn[2]), _decode_claims(turn[3]))
+    if now > command.not_after:
+        return StepReply(now=now, expired=True)
+    reap(changes, REAPED)
+    make_due(changes, DUE)
+    verdicts = tuple(Finishing(changes).run(endings, ids)) if endings else ()
+    if changes.ready:
+        changes.count()
+    claiming = Claiming(changes, command.claim, command.worker)
+    jobs, numbers = claiming.run()
+    changes.db.execute(
+        STEP["remember"],
+        (*lane, command.seq, now + 2 * command.claim.lease, encode(verdicts), encode(numbers)),
+    )
+    ready = changes.close()
+    return StepReply(
+        now=now,
+        verdicts=verdicts,
+        jobs=tuple(jobs),
+        next_in=_sooner(next_due(changes), claiming.next_in),
+        ready=ready,
+    )
+
+
+def next_due(changes: Changes) -> Micros | None:
+    """µs until something becomes due or a lease ends."""
+    due, until = changes.db.execute(STEP["next_due"], (changes.space,)).fetchone()
+    first = _sooner(due, until)
+    return None if first is None else max(0, first - changes.now)
+
+
+def _sooner(one: Micros | None, other: Micros | None) -> Micros | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _again(
+    changes: Changes, command: StepCommand, verdicts: tuple[Verdict, ...], claims: list[tuple[int, int]]
+) -> StepReply:
+    """The reply was lost: the same verdicts, and what is still under those leases, renewed."""
+    until = changes.now + command.claim.lease
+    fences = dict(claims)
+    rows = [
+        row
+        for row in changes.db.execute(STEP["again"], (text_of(list(fences)),)).fetchall()
+        if row[0] == fences[row[1]]
+    ]
+    changes.db.executemany(RENEW["renew"], [(until, -1.0, row[1]) for row in rows])
+    return StepReply(
+        now=changes.now,
+        verdicts=verdicts,
+        jobs=tuple(hand_out(changes, rows, [(row[0], row[ATTEMPT]) for row in rows], until)),
+        next_in=next_due(changes),
+    )

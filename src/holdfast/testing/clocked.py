@@ -1,0 +1,25 @@
+"""Engines whose clock is given: for suites and tests that pass time by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.engine.base import Engine, Micros
+
+
+def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engine:
+    """The engine that a URL names, on a clock of the caller's."""
+    if url.startswith(("memory:", "sqlite:")):
+        from holdfast.engine.sqlite import SqliteEngine
+        from holdfast.engine.sqlite.address import parse as parse_sqlite
+
+        path, synchronous, timeout = parse_sqlite(url)
+        return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout, clock=clock)
+    if url.startswith("postgres"):
+        from holdfast.engine.postgres import PostgresEngine
+        from holdfast.engine.postgres.address import parse as parse_postgres
+
+        return PostgresEngine(parse_postgres(url), namespace=namespace, clock=clock)
+    from holdfast.engine.redis.topology import open_redis
+
+    return open_redis(url, namespace, clock)
