@@ -10,6 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import sync
+from holdfast.job.definition import BlockingJobType, JobType
+from holdfast.job.handle import BlockingJobHandle
 
 OPTIONAL = ["typer", "rich", "fastapi", "psycopg", "uvloop", "ruamel", "django", "opentelemetry", "redis"]
 
@@ -48,6 +50,11 @@ def test_every_public_name_says_what_it_is():
         (type(holdfast.Holdfast("memory://").limit("x", "1/s")), sync.Limit),
         (type(holdfast.Holdfast("memory://").limits), sync.Limits),
         (type(holdfast.Holdfast("memory://").idempotency), sync.Idempotency),
+        (type(holdfast.Holdfast("memory://").jobs), type(sync.Holdfast("memory://").jobs)),
+        (type(holdfast.Holdfast("memory://").jobs.dead), type(sync.Holdfast("memory://").jobs.dead)),
+        (type(holdfast.Holdfast("memory://").queues), type(sync.Holdfast("memory://").queues)),
+        (holdfast.JobHandle, BlockingJobHandle),
+        (JobType, BlockingJobType),
     ],
     ids=lambda pair: pair[1].__name__,
 )

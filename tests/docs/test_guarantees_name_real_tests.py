@@ -43,10 +43,23 @@ def test_named_claims_belong_to_a_suite_that_is_run():
         HubSuite,
         IdempotencyCrashSuite,
         IdempotencySuite,
+        JobSuite,
         LimitSuite,
+        LostHubSuite,
+        WakingSuite,
     )
 
     claims = {test for path, test in TESTS if path.startswith("src/holdfast/testing/conformance/")}
     assert claims
-    suites = (GateSuite, CrashSuite, HubSuite, LimitSuite, IdempotencySuite, IdempotencyCrashSuite)
+    suites = (
+        GateSuite,
+        CrashSuite,
+        HubSuite,
+        LimitSuite,
+        IdempotencySuite,
+        IdempotencyCrashSuite,
+        JobSuite,
+        WakingSuite,
+        LostHubSuite,
+    )
     assert {test for test in claims if not any(hasattr(suite, test) for suite in suites)} == set()

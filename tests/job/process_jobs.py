@@ -1,0 +1,54 @@
+"""Jobs for child processes: they must be found in a module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import holdfast
+from holdfast import Holdfast, Snooze
+
+hf = Holdfast(os.environ.get("JOBS_URL", "memory://"), namespace=os.environ.get("JOBS_NAMESPACE", "process-jobs"))
+
+
+@hf.job(pool="process")
+def where(n: int) -> tuple[int, int]:
+    return os.getpid(), n
+
+
+@hf.job(pool="process", retries=0)
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@hf.job(pool="process", retries=0)
+def leave() -> None:
+    sys.exit(4)
+
+
+@hf.job(pool="process", retries=0, timeout=0.5)
+def deaf() -> None:
+    while True:
+        time.sleep(0.1)
+
+
+@hf.job(pool="process", retries=0)
+def patient() -> None:
+    ctx = holdfast.current_job()
+    ctx.log("waiting")
+    ctx.progress(0.25)
+    while True:
+        ctx.check()
+        time.sleep(0.01)
+
+
+@hf.job(pool="process")
+def wavering() -> str | Snooze:
+    ctx = holdfast.current_job()
+    ctx.outputs["who"] = ctx.id
+    if not ctx.snoozes:
+        return Snooze(0.01)
+    ctx.continue_with(where, 5)
+    return "done"

@@ -1,0 +1,77 @@
+"""A store on a Redis of the test's own, and the usual verbs in a few words."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from holdfast.engine.base import Within
+from holdfast.engine.redis.topology import open_redis
+from holdfast.job.ids import Ids
+from holdfast.job.model import Claim, Finish, NewJob, StepCommand
+from holdfast.job.redis import RedisStore
+from holdfast.job.redis.calls import script
+
+MINUTE = 60_000_000
+LEASE = 30_000_000
+
+
+class RedisDesk:
+    """A blocking caller. `now` set: a clock of the test's; else the server's."""
+
+    def __init__(self, url: str, namespace: str, *, shards: int = 1, name: str = "worker", now: int = 0) -> None:
+        self.now = now
+        self.engine = open_redis(url, namespace, (lambda: self.now) if now else None)
+        self.store = RedisStore(namespace, namespace, shards)
+        self.shards = shards
+        self.name = name
+        self.ids = Ids()
+        self.seqs = itertools.count(1)
+
+    def close(self) -> None:
+        self.engine.close_blocking()
+
+    def ask(self, verb: str, *args: Any, **named: Any) -> Any:
+        return self.engine.apply(getattr(self.store, verb)(*args, **named))
+
+    def job(self, shard: int = 0, **fields: Any) -> NewJob:
+        return NewJob(**{"id": self.ids.new(shard), "type": "work", **fields})
+
+    def add(self, shard: int = 0, **fields: Any) -> str:
+        (made,) = self.ask("enqueue", shard, [self.job(shard, **fields)])
+        return str(made.id)
+
+    def command(self, finishes: Any = (), *, shard: int = 0, seq: int = 0, want: int = 0, **claim: Any) -> StepCommand:
+        return StepCommand(
+            shard=shard,
+            worker=self.name,
+            incarnation="one",
+            lane=0,
+            seq=seq or next(self.seqs),
+            finishes=tuple(finishes),
+            claim=Claim(want=want, **claim),
+            not_after=(self.now or time.time_ns() // 1000) + MINUTE,
+        )
+
+    def step(self, finishes: Any = (), **options: Any) -> Any:
+        return self.ask("step", self.command(finishes, **options))
+
+    def take(self, want: int = 1, **options: Any) -> Any:
+        return self.step(want=want, **options).jobs
+
+    def end(self, job: Any, kind: Any = "complete", **fields: Any) -> Any:
+        finish = Finish(job=job.id, fence=job.fence, kind=kind, **fields)
+        return self.step([finish], shard=int(job.id.partition("-")[0], 16))
+
+
+def dying(op: Any, before: str) -> Within[None]:
+    """The same operation by a process that dies before it sends this verb's script."""
+
+    def work(clock: bytes) -> Any:
+        talk = op.work(clock)
+        request = next(talk)
+        while script(before).sha.encode() not in request.request:
+            request = talk.send((yield request))
+
+    return Within(work, key=op.key)

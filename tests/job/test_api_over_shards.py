@@ -1,0 +1,87 @@
+"""The API over several shards: whoever enqueues, waits and looks need not know of them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import working
+
+import holdfast
+from holdfast import ConfigError, current_job
+from holdfast.job.ids import home, shard_of
+from holdfast.job.scheduler import tick
+from holdfast.testing.jobs import enqueued
+
+pytestmark = pytest.mark.redis
+SHARDS = 4
+
+
+def new(server):
+    return holdfast.Holdfast(server.url, namespace=f"sh{uuid.uuid4().hex[:10]}", shards=SHARDS)
+
+
+def define(hf):
+    @hf.job()
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @hf.job()
+    async def total() -> int:
+        return sum(current_job().results.values())
+
+    return double, total
+
+
+@on_a_loop
+async def test_bulk_spreads_and_every_result_finds_its_handle(holdfast_redis):
+    async with new(holdfast_redis) as hf:
+        double, _ = define(hf)
+        handles = await double.enqueue_many([(n,) for n in range(60)])
+        assert {shard_of(handle.id) for handle in handles} == set(range(SHARDS))
+        async with working(hf):
+            assert await asyncio.gather(*(handle.result(20) for handle in handles)) == [2 * n for n in range(60)]
+        assert len(await hf.jobs.list(limit=100)) == 60
+        assert (await hf.queues.get("default")).completed == 60
+
+
+@on_a_loop
+async def test_a_job_waits_for_jobs_of_other_shards(holdfast_redis):
+    async with new(holdfast_redis) as hf:
+        double, total = define(hf)
+        parts = await double.enqueue_many([(n,) for n in range(12)])
+        handle = await total.options(after=parts).enqueue()
+        assert shard_of(handle.id) == shard_of(parts[0].id)
+        assert await handle.status() == "blocked"
+        async with working(hf):
+            assert await handle.result(20) == sum(2 * n for n in range(12))
+
+
+@on_a_loop
+async def test_a_unique_key_has_one_shard(holdfast_redis):
+    async with new(holdfast_redis) as hf:
+        double, _ = define(hf)
+        once = double.options(unique="n:{n}")
+        handles = await asyncio.gather(*(once.enqueue(7) for _ in range(50)))
+        assert len({handle.id for handle in handles}) == 1
+        assert sum(not handle.deduplicated for handle in handles) == 1
+        assert shard_of(handles[0].id) == home("n:7", SHARDS)
+        with pytest.raises(ConfigError, match="one job has one shard"):
+            await asyncio.gather(*(double.options(unique="n:{n}", concurrency_key="k").enqueue(n) for n in range(50)))
+
+
+@on_a_loop
+async def test_a_tick_makes_one_job_wherever_it_lives(holdfast_redis):
+    async with new(holdfast_redis) as hf:
+
+        @hf.job(cron="* * * * *")
+        async def each_minute() -> None: ...
+
+        core = hf._core
+        await tick(core)
+        real = core.engine.now
+        core.engine.now = lambda: real() + 60_000_000
+        await asyncio.gather(*(tick(core) for _ in range(10)))
+        assert len(await enqueued(each_minute)) == 1

@@ -1,0 +1,298 @@
+"""`@hf.job(...)`: what is said of a job, and what cannot be."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import holdfast
+import holdfast.sync
+from holdfast import ConfigError, Middleware, exponential, fixed
+from holdfast.job import ids
+from holdfast.job.meta import Meta, unpack
+from holdfast.job.model import Concurrency, Rate, Unique
+from holdfast.job.retry import LONGEST_DELAY, OwnBackoff
+
+
+@pytest.fixture
+def hf():
+    with holdfast.sync.Holdfast("memory://") as hf:
+        yield hf
+
+
+@pytest.fixture
+def resize(hf):
+    @hf.job()
+    def resize(path: str, size: int = 100) -> str:
+        return f"{path}@{size}"
+
+    return resize
+
+
+def new(job, *args, **kwargs):
+    return job.new_job(args, kwargs)
+
+
+def test_a_job_is_called_like_its_function(hf, resize):
+    assert resize.name == "resize"
+    assert hf._core.jobs == {"resize": resize}
+
+
+def test_without_parentheses_everything_is_as_usual(hf):
+    @hf.job
+    def plain(n: int) -> int:
+        return n
+
+    assert plain.name == "plain"
+    assert plain(3) == 3
+    assert new(plain, 3).queue == "default"
+
+
+def test_calling_it_calls_the_function_here(resize):
+    assert resize("a.png", size=3) == "a.png@3"
+    assert resize.__name__ == "resize"
+
+
+def test_two_jobs_of_one_name_are_refused(hf, resize):
+    with pytest.raises(ConfigError, match=r"two jobs are called 'resize'.*name="):
+
+        @hf.job(name="resize")
+        def other() -> None: ...
+
+
+def test_the_definition_says_how(hf):
+    @hf.job(
+        queue="pics",
+        retries=5,
+        backoff=exponential(1, max=300, jitter=False),
+        timeout=60,
+        priority=7,
+        labels=["gpu", "big", "gpu"],
+        concurrency_key="size:{size}",
+        concurrency=2,
+        rate="100/minute",
+        unique="resize:{path}",
+        keep=10,
+        keep_failed=timedelta(days=1),
+    )
+    def resize(path: str, size: int = 100) -> None: ...
+
+    job = new(resize, "a.png")
+    assert (job.queue, job.retries, job.priority, job.labels) == ("pics", 5, 7, ("big", "gpu"))
+    assert job.concurrency == Concurrency("size:100", 2)
+    assert job.rate == Rate("resize", 600_000, 100)
+    assert job.unique == Unique("resize:a.png", "until_done", 0)
+    assert (job.keep, job.keep_failed) == (10_000_000, 86_400_000_000)
+    assert resize.timeout == 60
+    assert job.meta == b""
+
+
+def test_a_call_says_otherwise(resize):
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    job = new(
+        resize.options(delay=10, priority=5, timeout=3, backoff=fixed(2), labels=["gpu"], unique="x:{path}"), "b.png"
+    )
+    assert (job.delay, job.priority, job.labels, job.unique.key) == (10_000_000, 5, ("gpu",), "x:b.png")
+    assert unpack(job.meta) == Meta(timeout=3.0, backoff=fixed(2))
+    assert new(resize.options(at=due), "c").due == int(due.timestamp() * 1_000_000)
+    assert new(resize, "b.png").delay == 0  # the job itself stays as it was
+
+
+def test_options_add_up(resize):
+    job = new(resize.options(queue="a", delay=5).options(priority=2, at=datetime(2030, 1, 1, tzinfo=UTC)), "x")
+    assert (job.queue, job.priority, job.delay) == ("a", 2, 0)
+    assert job.due > 0
+
+
+@pytest.mark.parametrize(
+    ("scope", "given"),
+    [
+        (Unique("k", "until_done", 0), {"unique": "k"}),
+        (Unique("k", "until_start", 0), {"unique": "k", "unique_scope": "until_start"}),
+        (Unique("k", "window", 60_000_000), {"unique": "k", "unique_window": 60}),
+    ],
+)
+def test_unique_has_three_scopes(resize, scope, given):
+    assert new(resize.options(**given), "x").unique == scope
+
+
+def test_concurrency_without_a_key_is_the_types_own(resize):
+    assert new(resize.options(concurrency=3), "x").concurrency == Concurrency("type:resize", 3)
+    assert new(resize.options(concurrency_key="k"), "x").concurrency == Concurrency("k", 1)
+
+
+def test_none_takes_an_option_back(resize):
+    busy = resize.options(unique="k", concurrency=3, rate="1/s")
+    job = new(busy.options(unique=None, concurrency=None, concurrency_key=None, rate=None), "x")
+    assert (job.unique, job.concurrency, job.rate) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"delay": -1}, "delay"),
+        ({"delay": "soon"}, "delay"),
+        ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 - that is the mistake
+        ({"delay": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)}, "not both"),
+        ({"priority": 101}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"retries": -1}, "retries"),
+        ({"timeout": 0}, "timeout"),
+        ({"labels": "gpu"}, r"labels=\['gpu'\]"),
+        ({"queue": ""}, "queue"),
+        ({"unique": "{nobody}"}, "nobody"),
+        ({"unique_scope": "until_start"}, "unique="),
+        ({"unique": "k", "unique_scope": "window"}, "unique_window"),
+        ({"unique": "k", "unique_scope": "for ever"}, "until_start"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"rate": "often"}, "100/minute"),
+        ({"burst": 3}, "rate="),
+        ({"after": [3]}, "handles or ids"),
+        ({"when": "sometimes"}, "all_success"),
+        ({"backoff": lambda attempt: attempt}, "definition"),
+        ({"colour": "red"}, "no such option"),
+        ({"cron": "* * * * *"}, "no such option"),
+    ],
+    ids=lambda given: "+".join(given) if isinstance(given, dict) else None,
+)
+def test_what_cannot_work_is_said_at_once(resize, option, message):
+    with pytest.raises(ConfigError, match=message):
+        resize.options(**option)
+
+
+def test_an_unknown_option_of_a_definition_is_said(hf):
+    with pytest.raises(ConfigError, match=r"delay: no such option of a job"):
+
+        @hf.job(delay=3)
+        def wrong() -> None: ...
+
+
+def test_a_class_is_no_job(hf):
+    with pytest.raises(ConfigError, match="function"):
+        hf.job()(dict)
+
+
+def test_shards_are_for_redis():
+    with (
+        holdfast.sync.Holdfast("memory://", shards=4) as hf,
+        pytest.raises(ConfigError, match="Redis"),
+    ):
+        hf.jobs.list()
+
+
+# ── home shards ──
+
+
+class Sharded:
+    """Eight shards to put jobs into; nothing is stored."""
+
+    shards = 8
+
+
+@pytest.fixture
+def sharded(hf):
+    hf._core._store = Sharded()
+
+    @hf.job()
+    def work(n: int = 0) -> None: ...
+
+    return work
+
+
+def shard(job):
+    return ids.shard_of(new(job).id)
+
+
+def test_keys_decide_where_a_job_lives(sharded):
+    for key in map(str, range(20)):
+        home = ids.home(key, 8)
+        assert shard(sharded.options(concurrency_key=key)) == home
+        assert shard(sharded.options(unique=key)) == home
+        assert shard(sharded.options(concurrency_key=key, unique=key)) == home
+
+
+def test_the_first_blocker_decides_where_nothing_else_does(sharded):
+    assert shard(sharded.options(after=["5-1", "3-1"])) == 5
+
+
+def test_a_chain_stays_in_its_shard(sharded):
+    assert ids.shard_of(sharded.new_job((), {}, chain="6-1").id) == 6
+
+
+def test_jobs_without_keys_spread(sharded):
+    assert {shard(sharded) for _ in range(400)} == set(range(8))
+
+
+def test_keys_that_live_elsewhere_are_refused(sharded):
+    other = next(key for key in map(str, range(99)) if ids.home(key, 8) != ids.home("k", 8))
+    with pytest.raises(ConfigError, match=r"one job has one shard.*shards=1"):
+        new(sharded.options(concurrency_key="k", unique=other))
+    with pytest.raises(ConfigError, match="its chain"):
+        sharded.options(unique="k").new_job((), {}, chain=f"{(ids.home('k', 8) + 1) % 8:x}-1")
+
+
+# ── retry ──
+
+
+def test_exponential_grows_to_its_maximum():
+    backoff = exponential(1, max=10, jitter=False)
+    assert [backoff.delay(n) for n in range(1, 6)] == [1, 2, 4, 8, 10]
+    assert backoff.delay(10_000) == 10
+
+
+def test_jitter_takes_off_up_to_a_half():
+    backoff = exponential(8, max=8)
+    delays = [backoff.delay(1) for _ in range(200)]
+    assert 4 <= min(delays) < 5
+    assert 7 < max(delays) <= 8
+
+
+def test_a_function_is_a_backoff(hf):
+    @hf.job(backoff=lambda attempt: attempt * 10)
+    def own() -> None: ...
+
+    assert isinstance(own.backoff, OwnBackoff)
+    assert own.backoff.delay(3) == 30
+
+
+def test_a_number_is_a_fixed_backoff(hf):
+    @hf.job(backoff=5)
+    def own() -> None: ...
+
+    assert own.backoff == fixed(5)
+    assert own.backoff.delay(9) == 5
+    assert own.backoff.most == LONGEST_DELAY
+
+
+@pytest.mark.parametrize("wrong", [{"base": 0}, {"base": 5, "max": 1}, {"factor": 0.5}, {"factor": True}])
+def test_a_backoff_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ConfigError):
+        exponential(**{"base": 1, **wrong})
+
+
+# ── what travels ──
+
+
+class Note(Middleware):
+    def enqueueing(self, type, trace):  # noqa: A002 - what it is called everywhere
+        trace["tenant"] = f"acme/{type}"
+
+
+def test_middleware_puts_its_own_into_what_travels(hf, resize):
+    hf.use(Note())
+    assert unpack(new(resize, "x").meta).trace == {"tenant": "acme/resize"}
+
+
+def test_only_middleware_is_used(hf):
+    with pytest.raises(ConfigError, match="Middleware"):
+        hf.use(print)
+
+
+def test_the_trace_of_opentelemetry_travels(resize):
+    trace = pytest.importorskip("opentelemetry.trace")
+    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        carried = unpack(new(resize, "x").meta).trace
+    assert carried["traceparent"] == f"00-{0xABC:032x}-{0xDEF:016x}-01"
+    assert unpack(new(resize, "x").meta).trace == {}

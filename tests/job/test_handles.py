@@ -1,0 +1,245 @@
+"""A handle: the result is pushed, and every other end is told as what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import KINDS, url_of, working
+
+import holdfast
+import holdfast.sync
+from holdfast import Cancel, Closed, JobCancelled, JobFailed, JobNotFound, JobSkipped, ResultTimeout, current_job
+from holdfast.job.waiters import STRANGERS, waiters_of
+from holdfast.testing.waiting import soon
+
+
+class Boom(Exception):
+    pass
+
+
+def define(hf):
+    @hf.job()
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @hf.job(retries=0)
+    async def fail(why: str) -> None:
+        raise Boom(why)
+
+    @hf.job()
+    async def double(n: int) -> int:
+        if n < 40:
+            current_job().continue_with(double, n * 2)
+        return n
+
+    @hf.job(name="stop")
+    async def stop() -> None:
+        raise Cancel("nothing to do")
+
+    return add, fail, double, stop
+
+
+@pytest.fixture(params=KINDS)
+def url(request):
+    return url_of(request.param, request)
+
+
+def new(url):
+    return holdfast.Holdfast(url, namespace=f"h{uuid.uuid4().hex[:10]}")
+
+
+@on_a_loop
+async def test_a_result_comes_as_soon_as_there_is_one(url):
+    async with new(url) as hf:
+        add, *_ = define(hf)
+        async with working(hf):
+            handles = await add.enqueue_many([(i, i) for i in range(20)])
+            assert await asyncio.gather(*(handle.result(10) for handle in handles)) == [2 * i for i in range(20)]
+            assert {await handle.status() for handle in handles} == {"completed"}
+
+
+@on_a_loop
+async def test_a_result_is_pushed_and_not_polled_for(url, monkeypatch):
+    monkeypatch.setattr("holdfast.job.flows.HEARD", (60.0, 60.0))
+    async with new(url) as hf:
+        add, *_ = define(hf)
+        handle = await add.enqueue(1, 2)
+        waiting = asyncio.create_task(handle.result(30))
+
+        async def listens():
+            return waiters_of(hf._core).hears
+
+        assert await soon(listens)
+        async with working(hf):
+            assert await asyncio.wait_for(waiting, 20) == 3
+
+
+@on_a_loop
+async def test_a_failure_is_raised_with_what_the_job_raised(url):
+    async with new(url) as hf:
+        _, fail, *_ = define(hf)
+        async with working(hf):
+            handle = await fail.enqueue("no paper")
+            with pytest.raises(JobFailed, match="no paper") as caught:
+                await handle.result(10)
+        assert caught.value.kind.endswith("Boom")
+        assert caught.value.attempt == 1
+        assert "raise Boom" in caught.value.trace
+        assert caught.value.job_id == handle.id
+
+
+@on_a_loop
+async def test_a_cancelled_job_has_no_result(url):
+    async with new(url) as hf:
+        add, _, _, stop = define(hf)
+        handle = await add.enqueue(1, 2)
+        assert await handle.cancel("changed my mind") == "cancelled"
+        with pytest.raises(JobCancelled, match="changed my mind"):
+            await handle.result(5)
+        async with working(hf):
+            with pytest.raises(JobCancelled, match="nothing to do"):
+                await (await stop.enqueue()).result(10)
+
+
+@on_a_loop
+async def test_a_job_whose_blocker_failed_was_skipped(url):
+    async with new(url) as hf:
+        add, fail, *_ = define(hf)
+        async with working(hf):
+            first = await fail.enqueue("x")
+            with pytest.raises(JobSkipped):
+                await (await add.options(after=first).enqueue(1, 2)).result(10)
+            assert await (await add.options(after=[first, first], when="all_done").enqueue(1, 2)).result(10) == 3
+
+
+@on_a_loop
+async def test_a_chains_result_is_that_of_its_last_job(url):
+    async with new(url) as hf:
+        _, _, double, _ = define(hf)
+        async with working(hf):
+            handle = await double.enqueue(10)
+            assert handle.chain.id == handle.id
+            assert await handle.chain.result(10) == 40
+            assert await handle.result(10) == 10
+
+
+@on_a_loop
+async def test_an_impatient_caller_is_told_how_the_job_is(url):
+    async with new(url) as hf:
+        add, *_ = define(hf)
+        handle = await add.options(delay=60).enqueue(1, 2)
+        began = time.monotonic()
+        with pytest.raises(ResultTimeout, match="scheduled") as caught:
+            await handle.result(0.2)
+        assert time.monotonic() - began < 5
+        assert isinstance(caught.value, TimeoutError)
+        assert await handle.status() == "scheduled"
+
+
+@on_a_loop
+async def test_a_job_that_never_was_is_not_found(url):
+    async with new(url) as hf:
+        add, *_ = define(hf)
+        handle = await add.enqueue(1, 2)
+        handle.id = handle.id[:-4] + "0000"
+        with pytest.raises(JobNotFound):
+            await handle.result(5)
+        with pytest.raises(JobNotFound):
+            await hf.jobs.get("no id at all")
+        with pytest.raises(LookupError):
+            await hf.jobs.cancel("ff-1")
+
+
+@on_a_loop
+async def test_the_same_unique_job_gives_a_handle_of_the_first(url):
+    async with new(url) as hf:
+        add, *_ = define(hf)
+        once = add.options(unique="{a}+{b}")
+        first, second = await once.enqueue(1, 2), await once.enqueue(1, 2)
+        assert not first.deduplicated
+        assert second.deduplicated
+        assert second.id == first.id
+
+
+@on_a_loop
+async def test_closing_wakes_those_who_wait_for_a_result(url):
+    hf = await new(url).open()
+    add, *_ = define(hf)
+    handle = await add.enqueue(1, 2)
+    waiting = asyncio.create_task(handle.result())
+
+    async def listens():
+        return waiters_of(hf._core).hears
+
+    assert await soon(listens)
+    await hf.close()
+    with pytest.raises(Closed):
+        await asyncio.wait_for(waiting, 5)
+
+
+@on_a_loop
+async def test_a_process_in_which_nobody_waits_stops_listening():
+    async with new("memory://") as hf:
+        add, *_ = define(hf)
+        async with working(hf):
+            assert await (await add.enqueue(1, 2)).result(10) == 3
+        waiters = waiters_of(hf._core)
+        handle = await add.options(delay=60).enqueue(1, 2)
+        with pytest.raises(ResultTimeout):
+            await handle.result(0.1)
+        assert waiters.hears
+        for _ in range(STRANGERS + 1):
+            waiters._heard("somebody-elses")
+        assert not waiters.hears
+
+
+def test_threads_wait_for_results_too(request):
+    for kind in ("memory://", url_of("sqlite", request)):
+        with holdfast.sync.Holdfast(kind, namespace=uuid.uuid4().hex[:10]) as hf:
+
+            @hf.job()
+            def add(a: int, b: int) -> int:
+                return a + b
+
+            worker = hf.worker(signals=False)
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            try:
+                handles = add.enqueue_many([(i, 1) for i in range(10)])
+                assert [handle.result(10) for handle in handles] == list(range(1, 11))
+                assert handles[0].chain.result(10) == 1
+                assert handles[0].info().args == {"a": 0, "b": 1}
+                assert handles[0].progress() in (0.0, 1.0)
+                assert handles[0].logs() == []
+                assert handles[0].outputs() == {}
+            finally:
+                worker.stop()
+                thread.join(20)
+            assert not thread.is_alive()
+
+
+@on_a_loop
+async def test_logs_outputs_and_progress_are_read_from_the_handle(url):
+    async with new(url) as hf:
+
+        @hf.job()
+        async def report() -> None:
+            ctx = current_job()
+            ctx.log("half way")
+            ctx.progress(0.5)
+
+        async with working(hf):
+            handle = await report.enqueue()
+            await handle.result(10)
+
+        async def logged():
+            return [line.data for line in await handle.logs()] == ["half way"]
+
+        assert await soon(logged)
+        assert await handle.logs(after=1) == []
+        assert await handle.outputs() == {}

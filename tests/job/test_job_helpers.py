@@ -1,0 +1,133 @@
+"""The testing helpers, tested: they find what is there and complain about what is not."""
+
+from __future__ import annotations
+
+import pytest
+from on_a_loop import on_a_loop
+
+import holdfast
+import holdfast.sync
+from holdfast import Snooze
+from holdfast.testing.jobs import Clock, assert_enqueued, assert_not_enqueued, drain, eager, enqueued
+
+
+def shop(hf):
+    @hf.job(queue="mail", labels=["smtp"])
+    async def mail(to: str, subject: str = "hello") -> str:
+        return to
+
+    @hf.job()
+    async def order(n: int) -> None:
+        await mail.enqueue(f"customer{n}")
+
+    return mail, order
+
+
+@on_a_loop
+async def test_what_was_enqueued_is_found():
+    async with holdfast.Holdfast("memory://") as hf:
+        mail, order = shop(hf)
+        await order.enqueue(1)
+        await assert_enqueued(order, 1)
+        await assert_enqueued(order, n=1)
+        await assert_not_enqueued(mail)
+        with pytest.raises(AssertionError, match=r"order\(n=2\) was not enqueued; order\(n=1\) was"):
+            await assert_enqueued(order, 2)
+        with pytest.raises(AssertionError, match="no call of it was"):
+            await assert_enqueued(mail, "x")
+        with pytest.raises(AssertionError, match=r"order\(n=1\)"):
+            await assert_not_enqueued(order)
+
+
+@on_a_loop
+async def test_draining_runs_everything_and_what_that_enqueues():
+    async with holdfast.Holdfast("memory://") as hf:
+        mail, order = shop(hf)
+        await order.enqueue_many([(1,), (2,)])
+        assert await drain(hf) == {"completed": 4}
+        await assert_enqueued(mail, "customer2", subject="hello")
+        assert [info.result for info in await enqueued(mail)] == ["customer1", "customer2"]
+        assert await drain(hf) == {}
+
+
+@on_a_loop
+async def test_eager_jobs_have_run_when_enqueue_answers():
+    async with holdfast.Holdfast("memory://") as hf:
+        mail, order = shop(hf)
+        with eager(hf):
+            handle = await order.enqueue(1)
+            assert await handle.status() == "completed"
+            assert [info.state for info in await enqueued(mail)] == ["completed"]
+            assert await (await order.options(delay=10).enqueue(2)).status() == "scheduled"
+        assert await (await order.enqueue(3)).status() == "pending"
+
+
+@on_a_loop
+async def test_time_passes_when_the_test_says():
+    clock = Clock()
+    engine = clock.engine()
+    async with holdfast.Holdfast(engine=engine) as hf:
+        calls = []
+
+        @hf.job(backoff=60, retries=1)
+        async def stubborn() -> None:
+            calls.append(clock.now)
+            if len(calls) == 1:
+                raise Snooze(30)
+            raise RuntimeError
+
+        handle = await stubborn.options(delay=3600).enqueue()
+        assert await drain(hf) == {}
+        clock.advance(3600)
+        assert await drain(hf) == {"snoozed": 1}
+        clock.advance(29)
+        assert await drain(hf) == {}
+        clock.advance(1)
+        assert await drain(hf) == {"retried": 1}
+        clock.advance(60)
+        assert await drain(hf) == {"failed": 1}
+        assert await handle.status() == "failed"
+    await engine.close()
+
+
+def test_blocking_code_is_not_awaited():
+    with holdfast.sync.Holdfast("memory://") as hf:
+
+        @hf.job()
+        def add(a: int, b: int = 1) -> int:
+            return a + b
+
+        assert_not_enqueued(add)
+        with eager(hf):
+            assert add.enqueue(1).result(5) == 2
+        assert_enqueued(add, 1, b=1)
+        add.enqueue(5)
+        assert drain(hf) == {"completed": 1}
+        assert [info.result for info in enqueued(add)] == [2, 6]
+
+
+def test_a_drain_on_a_test_clock_runs_what_starts_by_itself():
+    clock = Clock()
+    ran = []
+
+    def define(hf):
+        @hf.job(cron="0 2 * * *")
+        def nightly() -> None:
+            ran.append(clock.now.isoformat())
+
+    @on_a_loop
+    async def a_night():
+        async with holdfast.Holdfast(engine=clock.engine()) as hf:
+            define(hf)
+            assert await drain(hf) == {}
+            clock.advance(86400)
+            assert await drain(hf) == {"completed": 1}
+            assert await drain(hf) == {}
+
+    a_night()
+    with holdfast.sync.Holdfast(engine=clock.engine()) as hf:
+        define(hf)
+        assert drain(hf) == {}
+        clock.advance(86400)
+        assert drain(hf) == {"completed": 1}
+    assert ran == ["2026-01-02T00:00:00+00:00", "2026-01-03T00:00:00+00:00"]

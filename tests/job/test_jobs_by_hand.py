@@ -1,0 +1,241 @@
+"""`hf.jobs` and `hf.queues`: look, set right, pause, limit, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import KINDS, reaches, url_of, working
+
+import holdfast
+import holdfast.sync
+from holdfast import BadArgument, ConfigError, ResultTimeout
+
+
+@pytest.fixture(params=KINDS)
+def url(request):
+    return url_of(request.param, request)
+
+
+def new(url):
+    return holdfast.Holdfast(url, namespace=f"a{uuid.uuid4().hex[:10]}")
+
+
+class Broken:
+    """A job that fails until somebody mends it."""
+
+    def __init__(self, hf):
+        self.mended = False
+
+        @hf.job(retries=0)
+        async def brittle(n: int) -> int:
+            if not self.mended:
+                raise RuntimeError("broken")
+            return n
+
+        self.job = brittle
+
+
+@on_a_loop
+async def test_the_dead_letter_is_listed_retried_and_purged(url):
+    async with new(url) as hf:
+        broken = Broken(hf)
+        async with working(hf):
+            handles = await broken.job.enqueue_many([(i,) for i in range(5)])
+            for handle in handles:
+                await reaches(hf, handle, "failed")
+            dead = await hf.jobs.dead.list()
+            assert [job.args for job in dead] == [{"n": n} for n in (4, 3, 2, 1, 0)]
+            assert dead[0].error.message == "broken"
+            assert [job.id for job in await hf.jobs.dead.list(before=dead[2].id)] == [job.id for job in dead[3:]]
+            broken.mended = True
+            assert await hf.jobs.dead.retry(handles[0].id) in ("pending", "running", "completed")
+            assert await handles[0].result(10) == 0
+            assert await hf.jobs.dead.retry_all(type="another") == 0
+            assert await hf.jobs.dead.retry_all() == 4
+            assert [await handle.result(10) for handle in handles] == list(range(5))
+        assert await hf.jobs.dead.list() == []
+        assert await hf.jobs.purge() == 5
+        assert await hf.jobs.list() == []
+
+
+@on_a_loop
+async def test_only_what_has_ended_is_purged(url):
+    async with new(url) as hf:
+        broken = Broken(hf)
+        await broken.job.enqueue(1)
+        with pytest.raises(ConfigError, match="cancel others first"):
+            await hf.jobs.purge("pending")
+        assert await hf.jobs.dead.purge() == 0
+        assert len(await hf.jobs.list()) == 1
+
+
+@on_a_loop
+async def test_a_completed_job_is_not_tried_again(url):
+    async with new(url) as hf:
+        broken = Broken(hf)
+        broken.mended = True
+        async with working(hf):
+            handle = await broken.job.enqueue(1)
+            await handle.result(10)
+        with pytest.raises(ConfigError, match="enqueue it anew"):
+            await hf.jobs.retry(handle.id)
+
+
+@on_a_loop
+async def test_a_scheduled_job_can_be_had_now(url):
+    async with new(url) as hf:
+        broken = Broken(hf)
+        broken.mended = True
+        async with working(hf):
+            handle = await broken.job.options(delay=600).enqueue(7)
+            assert await hf.jobs.retry(handle.id) in ("pending", "running")
+            assert await handle.result(10) == 7
+
+
+@on_a_loop
+async def test_lists_are_filtered_and_paged(url):
+    async with new(url) as hf:
+
+        @hf.job(queue="mail")
+        async def mail(n: int) -> None: ...
+
+        @hf.job()
+        async def other() -> None: ...
+
+        await mail.enqueue_many([(n,) for n in range(5)])
+        await other.enqueue()
+        await other.options(delay=60).enqueue()
+        assert [job.args["n"] for job in await hf.jobs.list(queue="mail", limit=2)] == [4, 3]
+        last = (await hf.jobs.list(type="mail", limit=2))[-1].id
+        assert [job.args["n"] for job in await hf.jobs.list(type="mail", before=last)] == [2, 1, 0]
+        assert [job.type for job in await hf.jobs.list(state="scheduled")] == ["other"]
+        with pytest.raises(ConfigError, match="state is one of"):
+            await hf.jobs.list(state="lost")
+        with pytest.raises(ConfigError, match="before="):
+            await hf.jobs.list(limit=5000)
+
+
+@on_a_loop
+async def test_a_job_of_another_program_is_enqueued_by_name(url):
+    namespace = f"n{uuid.uuid4().hex[:10]}"
+    async with (
+        holdfast.Holdfast(url, namespace=namespace) as here,
+        holdfast.Holdfast(url, namespace=namespace, engine=here.engine if url == "memory://" else None) as there,
+    ):
+
+        @there.job()
+        async def resize(path: str, size: int = 3) -> str:
+            return path * size
+
+        async with working(there):
+            handle = await here.jobs.enqueue("resize", {"path": "ab"}, priority=2)
+            assert await handle.result(10) == "ababab"
+            assert (await here.jobs.get(handle.id)).priority == 2
+            assert await (await there.jobs.enqueue("resize", ["x"])).result(10) == "xxx"
+            found = await here.jobs.handle(handle.id)
+            assert await found.result(10) == "ababab"
+        with pytest.raises(ConfigError, match="by name"):
+            await here.jobs.enqueue("resize", ["x"])
+        with pytest.raises(BadArgument, match="'path'"):
+            await here.jobs.enqueue("resize", {"path": object()})
+        assert "resize" not in here._core.jobs
+
+
+@on_a_loop
+async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(url):
+    async with new(url) as hf:
+        broken = Broken(hf)
+        broken.mended = True
+        await hf.queues.pause("default")
+        async with working(hf):
+            handle = await broken.job.enqueue(1)
+            with pytest.raises(ResultTimeout):
+                await handle.result(0.5)
+            queue = await hf.queues.get("default")
+            assert (queue.paused, queue.pending) == (True, 1)
+            await hf.queues.resume("default")
+            assert await handle.result(10) == 1
+
+
+@on_a_loop
+async def test_draining_waits_for_what_runs(url):
+    async with new(url) as hf:
+        go = asyncio.Event()
+
+        @hf.job()
+        async def slow() -> None:
+            await go.wait()
+
+        async with working(hf):
+            handle = await slow.enqueue()
+            await reaches(hf, handle, "running")
+            with pytest.raises(ResultTimeout, match="1 jobs of it still run"):
+                await hf.queues.drain("default", timeout=0.2)
+            draining = asyncio.create_task(hf.queues.drain("default"))
+            go.set()
+            queue = await asyncio.wait_for(draining, 10)
+            assert queue.drained
+            assert queue.completed == 1
+
+
+@on_a_loop
+async def test_a_queues_rate_holds_for_all_of_its_jobs(url):
+    async with new(url) as hf:
+        broken = Broken(hf)
+        broken.mended = True
+        await hf.queues.rate("default", "2/hour")
+        assert (await hf.queues.get("default")).rate == "2/hour"
+        handles = await broken.job.enqueue_many([(i,) for i in range(4)])
+        await hf.worker(signals=False).run(burst=True)
+        assert [await handle.status() for handle in handles] == ["completed", "completed", "pending", "pending"]
+        await hf.queues.rate("default", None)
+        await hf.worker(signals=False).run(burst=True)
+        assert {await handle.status() for handle in handles} == {"completed"}
+        with pytest.raises(ConfigError, match="100/minute"):
+            await hf.queues.rate("default", "often")
+        with pytest.raises(ConfigError, match="burst="):
+            await hf.queues.rate("default", None, burst=3)
+
+
+@on_a_loop
+async def test_workers_are_listed(url):
+    async with new(url) as hf:
+        Broken(hf)
+        async with working(hf, name="w1", queues=["a", "b"], labels=["gpu"]):
+            for _ in range(200):
+                workers = await hf.jobs.workers()
+                if workers:
+                    break
+                await asyncio.sleep(0.02)
+            (worker,) = workers
+            assert (worker.id, worker.queues, worker.labels) == ("w1", ("a", "b"), ("gpu",))
+
+
+def test_blocking_code_has_the_same(request):
+    with holdfast.sync.Holdfast(url_of("sqlite", request)) as hf:
+
+        @hf.job(retries=0)
+        def fail(n: int) -> None:
+            raise RuntimeError
+
+        handles = fail.enqueue_many([(1,), (2,)])
+        hf.worker(signals=False).run(burst=True)
+        assert len(hf.jobs.dead.list()) == 2
+        assert hf.jobs.dead.retry(handles[0].id) == "pending"
+        assert hf.jobs.dead.retry_all() == 1
+        assert hf.jobs.cancel(handles[0].id) == "cancelled"
+        assert hf.jobs.get(handles[0].id).state == "cancelled"
+        hf.queues.pause("default")
+        assert hf.queues.drain("default", timeout=5).drained
+        hf.queues.resume("default")
+        hf.queues.rate("default", "5/s")
+        assert [queue.name for queue in hf.queues.list()] == ["default"]
+        assert hf.jobs.purge("cancelled") == 1
+        assert hf.jobs.logs(handles[1].id) == []
+        assert hf.jobs.outputs(handles[1].id) == {}
+        assert hf.jobs.workers() == []
+        assert hf.jobs.handle(handles[1].id).status() == "pending"
+        assert hf.jobs.enqueue("fail", {"n": 1}).status() == "pending"

@@ -1,0 +1,426 @@
+"""What is special to jobs on PostgreSQL: plans, round trips, lost commits, ends that meet, the caller's connection."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from holdfast import EngineError, OutcomeUnknown
+from holdfast.engine.base import Apply, Ping
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.pool import open_pool
+from holdfast.engine.postgres.within import WithinLane
+from holdfast.gate.machine import GATE, Acquire, Granted, Who
+from holdfast.job.ids import Ids
+from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand
+from holdfast.job.postgres import PostgresStore
+from holdfast.testing.proxy import FaultProxy
+from holdfast.testing.waiting import eventually
+
+pytestmark = pytest.mark.postgres
+
+SECOND = 1_000_000
+IDS = Ids()
+
+
+def job(type_="work", **fields):
+    return NewJob(id=IDS.new(0), type=type_, **fields)
+
+
+class Worker:
+    """One lane of a worker."""
+
+    def __init__(self, engine, store, name="w", lane=0):
+        self.engine, self.store, self.name, self.lane, self.seq = engine, store, name, lane, 0
+
+    def command(self, finishes=(), want=1, lease=30 * SECOND, **claim):
+        self.seq += 1
+        return StepCommand(
+            shard=0,
+            worker=self.name,
+            incarnation="i",
+            lane=self.lane,
+            seq=self.seq,
+            finishes=tuple(finishes),
+            claim=Claim(want=want, lease=lease, **claim),
+            not_after=self.engine.now() + 30 * SECOND,
+        )
+
+    def step(self, finishes=(), want=1, **claim):
+        return self.engine.apply(self.store.step(self.command(finishes, want, **claim)))
+
+    def until_told(self, command):
+        """Sent again until there is an answer."""
+        while True:
+            try:
+                return self.engine.apply(self.store.step(command))
+            except EngineError:
+                continue
+
+
+def complete(claimed, **fields):
+    return Finish(job=claimed.id, fence=claimed.fence, kind="complete", **fields)
+
+
+@pytest.fixture
+def store(namespace):
+    return PostgresStore(namespace, namespace)
+
+
+@pytest.fixture
+def engine(holdfast_postgres, namespace):
+    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+    engine.apply(Ping())
+    yield engine
+    engine.close_blocking()
+
+
+@pytest.fixture
+def admin(holdfast_postgres):
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as admin:
+        yield admin
+
+
+# ── the engine's part ──
+
+
+def test_a_plain_step_is_one_round_trip(engine, store, monkeypatch):
+    rounds = []
+    carry_out = WithinLane._round
+
+    def counted(self, session, talks, **options):
+        rounds.append([one.round.commit for one in talks])
+        carry_out(self, session, talks, **options)
+
+    worker = Worker(engine, store)
+    engine.apply(store.enqueue(0, [job() for _ in range(20)]))
+    jobs = worker.step(want=5).jobs
+    monkeypatch.setattr(WithinLane, "_round", counted)
+    reply = worker.step(map(complete, jobs), want=5)
+    assert (len(reply.jobs), reply.verdicts) == (5, ("ok",) * 5)
+    assert rounds == [[True]]
+
+
+def test_jobs_do_not_wait_for_gates_nor_gates_for_jobs(engine, store, admin, namespace):
+    engine.apply(store.enqueue(0, [job()]))
+    worker = Worker(engine, store)
+    worker.step(want=0)
+    with admin.transaction():
+        admin.execute("LOCK TABLE holdfast_job IN ACCESS EXCLUSIVE MODE")
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(worker.step)
+            acquire = Acquire(engine.now() + 60 * SECOND, "t", "t", True, 1, 60 * SECOND, "i", 9, Who())
+            assert isinstance(engine.apply(Apply(GATE, "x", acquire)), Granted)
+            assert not waiting.done()
+            admin.execute("ROLLBACK")
+            assert len(waiting.result(10).jobs) == 1
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("action", ["drop", "cut-after", "cut-before"])
+def test_a_lost_commit_is_unknown_and_the_same_step_tells_what_happened(
+    holdfast_postgres, namespace, store, engine, action
+):
+    with FaultProxy(holdfast_postgres.port) as proxy:
+        url = proxy.instead_of(holdfast_postgres.url)
+        far = PostgresEngine(parse(url + "?timeout=1"), namespace=namespace)
+        far.apply(Ping())
+        worker = Worker(far, store)
+        engine.apply(store.enqueue(0, [job() for _ in range(6)]))
+        first = worker.step(want=2)
+        command = worker.command(map(complete, first.jobs), want=2)
+        proxy.once(action, b"COMMIT")
+        with pytest.raises(OutcomeUnknown):
+            far.apply(store.step(command))
+        reply = worker.until_told(command)
+        assert reply.verdicts == ("ok", "ok")
+        assert len(reply.jobs) == 2
+        last = worker.step(map(complete, reply.jobs), want=10)
+        assert last.verdicts == ("ok", "ok")
+        assert len(last.jobs) == 2, "nothing is under a lease that nobody knows of"
+        proxy.heal()
+        far.close_blocking()
+
+
+@pytest.mark.chaos
+def test_backends_that_are_ended_cost_no_job_and_run_none_twice(engine, store, admin, namespace):
+    total = 400
+    made = [job(retries=5) for _ in range(total)]
+    ids = {each.id for each in made}
+    engine.apply(store.enqueue(0, made))
+    done, stop = [], threading.Event()
+
+    def work(lane):
+        worker = Worker(engine, store, lane=lane)
+        held = ()
+        while not stop.is_set():
+            reply = worker.until_told(worker.command(map(complete, held), want=7))
+            assert set(reply.verdicts) <= {"ok"}
+            done.extend(claimed.id for claimed in held)
+            held = reply.jobs
+            if not held:
+                return
+
+    def ours():
+        name = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE '%holdfast_job%'"
+        return [pid for (pid,) in admin.execute(name)]
+
+    with ThreadPoolExecutor() as pool:
+        lanes = [pool.submit(work, lane) for lane in (0, 1)]
+        try:
+            while not all(lane.done() for lane in lanes):
+                before = len(done)
+                eventually(lambda before=before: len(done) > before + 30 or all(lane.done() for lane in lanes))
+                if pids := ours():
+                    admin.execute("SELECT pg_terminate_backend(%s)", (random.choice(pids),))
+        finally:
+            stop.set()
+        for lane in lanes:
+            lane.result(30)
+    assert sorted(done) == sorted(ids)
+
+
+def test_a_pool_of_the_users_carries_jobs(holdfast_postgres, namespace):
+    with ConnectionPool(holdfast_postgres.url, min_size=1, max_size=4, open=True) as pool:
+        engine, store = open_pool(pool, namespace, blocking=True), PostgresStore(namespace, namespace)
+        try:
+            engine.apply(Ping())
+            ids = [e.id for e in engine.apply(store.enqueue(0, [job() for _ in range(10)]))]
+            worker = Worker(engine, store)
+            reply = worker.step(want=10)
+            assert [claimed.id for claimed in reply.jobs] == ids
+            assert set(worker.step(map(complete, reply.jobs)).verdicts) == {"ok"}
+            assert {engine.apply(store.get(id_)).state for id_ in ids} == {"completed"}
+        finally:
+            engine.close_blocking()
+        with pool.connection() as theirs:
+            (mode,) = theirs.execute("SHOW plan_cache_mode").fetchone()
+            assert mode == "auto", "nothing of ours is left on a connection of theirs"
+
+
+# ── ends that meet ──
+
+
+@pytest.mark.slow
+def test_two_blockers_that_end_at_the_same_moment_start_the_dependent_once(holdfast_postgres, namespace, store):
+    """Two connections, both at once, again and again: the second must see what the first has left."""
+    rounds = int(os.environ.get("HOLDFAST_BLOCKER_ROUNDS", "300"))
+    engines = [PostgresEngine(parse(holdfast_postgres.url), namespace=namespace) for _ in range(2)]
+    for each in engines:
+        each.apply(Ping())
+    workers = [Worker(each, PostgresStore(namespace, namespace), f"w{n}") for n, each in enumerate(engines)]
+    barrier = threading.Barrier(2)
+
+    def end(worker, claimed):
+        barrier.wait()
+        return worker.step([complete(claimed, result=claimed.id.encode())], want=0)
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            for nth in range(rounds):
+                one, other = job(), job()
+                dependent = job("dependent", after=(one.id, other.id))
+                engines[0].apply(store.enqueue(0, [one, other, dependent]))
+                mine, theirs = workers[0].step(want=2).jobs
+                replies = list(pool.map(end, workers, (mine, theirs)))
+                assert [reply.verdicts for reply in replies] == [("ok",), ("ok",)]
+                assert sum(reply.ready.get("dependent", 0) for reply in replies) == 1, nth
+                started = workers[nth % 2].step(want=5).jobs
+                assert [claimed.id for claimed in started] == [dependent.id]
+                assert started[0].upstream == {one.id: one.id.encode(), other.id: other.id.encode()}
+                assert workers[nth % 2].step(map(complete, started), want=0).verdicts == ("ok",)
+    finally:
+        for each in engines:
+            each.close_blocking()
+
+
+@pytest.mark.slow
+def test_who_begins_to_wait_while_a_blocker_ends_starts_all_the_same(holdfast_postgres, namespace, store):
+    engines = [PostgresEngine(parse(holdfast_postgres.url), namespace=namespace) for _ in range(2)]
+    for each in engines:
+        each.apply(Ping())
+    worker = Worker(engines[0], store)
+    barrier = threading.Barrier(2)
+
+    def end(claimed):
+        barrier.wait()
+        return worker.step([complete(claimed)], want=0)
+
+    def wait(new):
+        barrier.wait()
+        return engines[1].apply(PostgresStore(namespace, namespace).enqueue(0, [new]))
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(150):
+                first = job()
+                dependent = job("dependent", after=(first.id,))
+                engines[0].apply(store.enqueue(0, [first]))
+                (claimed,) = worker.step().jobs
+                ended, stored = pool.submit(end, claimed), pool.submit(wait, dependent)
+                assert ended.result(20).verdicts == ("ok",)
+                assert stored.result(20)[0].state in ("pending", "blocked")
+                (started,) = worker.step().jobs
+                assert started.id == dependent.id
+                worker.step([complete(started)], want=0)
+    finally:
+        for each in engines:
+            each.close_blocking()
+
+
+# ── plans ──
+
+
+def _backlog(admin, namespace, store, engine, rows):
+    """Many pending jobs in one lane, some that ended: written by the server, as fast as it goes."""
+    (enqueued,) = engine.apply(store.enqueue(0, [job()]))
+    columns = [
+        c
+        for (c,) in admin.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_name = 'holdfast_job'"
+            " AND column_name <> 'id' ORDER BY ordinal_position"
+        )
+    ]
+    names = ", ".join(columns)
+    ended = ", ".join("'completed'" if c == "state" else c for c in columns)
+    admin.execute(
+        f"INSERT INTO holdfast_job (id, {names}) SELECT id || '-' || lpad(n::text, 8, '0'), {names}"  # noqa: S608
+        " FROM holdfast_job, generate_series(1, %s) n WHERE space = %s AND id = %s",
+        (rows, namespace, enqueued.id),
+    )
+    admin.execute(
+        f"INSERT INTO holdfast_job_done (id, {names}, finished, keep_until)"  # noqa: S608
+        f" SELECT id || '.' || lpad(n::text, 8, '0'), {ended}, 1, 9000000000000000"
+        " FROM holdfast_job, generate_series(1, %s) n WHERE space = %s AND id = %s",
+        (rows, namespace, enqueued.id),
+    )
+
+
+@pytest.fixture
+def untouched(holdfast_postgres, admin, namespace):
+    """A database of its own, of whose tables the planner knows nothing."""
+    name = namespace.replace("-", "_")
+    admin.execute(f'CREATE DATABASE "{name}"')
+    url = holdfast_postgres.url.rpartition("/")[0] + f"/{name}"
+    engine = PostgresEngine(parse(url), namespace=namespace)
+    engine.apply(Ping())
+    with psycopg.connect(url, autocommit=True) as inside:
+        yield engine, inside
+    engine.close_blocking()
+    admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [True, False], ids=["analysed", "filled after planning"])
+def test_no_statement_reads_a_whole_table(untouched, store, namespace, known):
+    engine, admin = untouched
+    worker = Worker(engine, store)
+
+    def everything():
+        plain = [job(labels=("l",) * (n % 2)) for n in range(4)]
+        engine.apply(store.enqueue(0, plain))
+        engine.apply(store.enqueue(0, [job(delay=SECOND * 3600)]))
+        jobs = worker.step(want=10, labels=("l",)).jobs
+        engine.apply(store.renew(0, "w", 30 * SECOND, [Renewal(c.id, c.fence) for c in jobs]))
+        finishes = [complete(c) for c in jobs[1:]] + [Finish(job=c.id, fence=c.fence, kind="retry") for c in jobs[:1]]
+        worker.step(finishes, want=1, labels=("l",))
+        engine.apply(store.get(plain[0].id))
+        engine.apply(store.reap(0))
+        blocker, waiting = job(), job(delay=SECOND * 3600)
+        waiting = msgspec.structs.replace(waiting, after=(blocker.id,))
+        engine.apply(store.enqueue(0, [blocker, waiting]))
+        engine.apply(store.cancel(blocker.id, "why not"))
+        engine.apply(store.trigger(blocker.id))
+        engine.apply(store.append_log(blocker.id, 0, [(1, "out", "x")], 1))
+        engine.apply(store.cancel(blocker.id, "why not"))
+        engine.apply(store.purge("cancelled", limit=1))
+        engine.apply(store.prune(0, keep=10, limit=5))
+
+    everything()
+    lanes = [group._commit.__self__ for group in engine._verbs[:2]]
+    if known:
+        _backlog(admin, namespace, store, engine, 20_000)
+        admin.execute("ANALYZE")
+        for lane in lanes:  # planned anew
+            lane._session.until = float("inf")
+            lane._session.execute("DISCARD PLANS")
+    everything()
+    if not known:
+        _backlog(admin, namespace, store, engine, 20_000)
+    plans = []
+    for lane in lanes:
+        session = lane._session
+        session.until = float("inf")
+        session.execute("LOAD 'auto_explain'")
+        session.execute("SET auto_explain.log_min_duration = 0")
+        session.execute("SET auto_explain.log_analyze = on")
+        session.execute("SET client_min_messages = log")
+        session.add_notice_handler(lambda note: plans.append(note.message_primary))
+    everything()
+    seen = "\n".join(plans)
+    assert "holdfast_job_ready" in seen
+    for plan in plans:
+        assert "Seq Scan" not in plan, plan
+        for line in plan.splitlines():
+            read = [int(part.split("rows=")[1].split()[0]) for part in line.split("(actual ")[1:] if "rows=" in part]
+            assert all(rows < 5000 for rows in read), plan
+    finish = next(plan for plan in plans if "gone AS ( DELETE FROM holdfast_job" in plan)
+    assert "holdfast_job_lease" not in finish
+    assert "Rows Removed by Filter: 20" not in seen
+
+
+# ── limits ──
+
+
+def test_full_keys_at_the_head_are_passed_once_and_for_all(engine, store, admin, namespace):
+    key = Concurrency("k", 1)
+    engine.apply(store.enqueue(0, [job("keyed", concurrency=key) for _ in range(2000)]))
+    engine.apply(store.enqueue(0, [job("free")]))
+    worker = Worker(engine, store)
+    assert [c.type for c in worker.step(want=2).jobs] == ["keyed", "free"]
+    (parked,) = admin.execute(
+        "SELECT count(*) FROM holdfast_job WHERE space = %s AND state = 'parked'", (namespace,)
+    ).fetchone()
+    assert parked == 1999
+
+
+def test_two_claims_at_once_never_pass_a_key_or_a_rate(engine, store):
+    engine.apply(store.enqueue(0, [job(concurrency=Concurrency("k", 3)) for _ in range(60)]))
+    engine.apply(store.enqueue(0, [job(queue="rated", rate=Rate("r", 3600 * SECOND, 5)) for _ in range(60)]))
+    workers = [Worker(engine, store, f"w{n}", lane=n) for n in range(2)]
+    queues = (("default", "rated"),)
+    with ThreadPoolExecutor(2) as pool:
+        replies = list(pool.map(lambda worker: [worker.step(want=5, queues=queues) for _ in range(10)], workers))
+    claimed = [c for mine in replies for reply in mine for c in reply.jobs]
+    assert sum(c.queue == "default" for c in claimed) == 3
+    assert sum(c.queue == "rated" for c in claimed) == 5
+
+
+@pytest.mark.chaos
+def test_a_killed_server_loses_no_finished_step(namespace):
+    from holdfast.testing.postgres import PostgresServer
+
+    with PostgresServer() as server:
+        store = PostgresStore(namespace, namespace)
+        engine = PostgresEngine(parse(server.url + "?timeout=2"), namespace=namespace)
+        engine.apply(Ping())
+        engine.apply(store.enqueue(0, [job() for _ in range(30)]))
+        worker = Worker(engine, store)
+        held = worker.step(want=5).jobs
+        command = worker.command(map(complete, held), want=5)
+        os.kill(server.pid, signal.SIGKILL)
+        server.restart()
+        reply = worker.until_told(command)
+        assert reply.verdicts == ("ok",) * 5
+        rest = worker.step(map(complete, reply.jobs), want=100)
+        assert len(rest.jobs) == 20
+        engine.close_blocking()

@@ -1,0 +1,247 @@
+"""Cron ticks: exactly once however many schedulers run, and what becomes of those that were missed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import working
+
+import holdfast
+import holdfast.sync
+from holdfast import ConfigError
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse as parse_postgres
+from holdfast.engine.redis import RedisEngine
+from holdfast.engine.redis.address import parse as parse_redis
+from holdfast.engine.sqlite import SqliteEngine, host_clock
+from holdfast.job import scheduler
+from holdfast.job.cron import Cron
+from holdfast.job.meta import unpack
+from holdfast.job.scheduler import due, prune, tick
+from holdfast.testing.jobs import Clock, drain, enqueued
+from holdfast.testing.waiting import soon
+
+KINDS = [
+    "sqlite",
+    pytest.param("redis", marks=pytest.mark.redis),
+    pytest.param("postgres", marks=pytest.mark.postgres),
+]
+
+
+@pytest.fixture
+def clock():
+    return Clock(datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC))
+
+
+@pytest.fixture(params=KINDS)
+def clocked(request, clock, tmp_path):
+    """Makes engines of one place, all of which go by the test's clock."""
+    namespace = f"s{uuid.uuid4().hex[:10]}"
+    kind = request.param
+
+    def make():
+        if kind == "redis":
+            url = request.getfixturevalue("holdfast_redis").url
+            return RedisEngine(parse_redis(url), namespace=namespace, clock=clock)
+        if kind == "postgres":
+            url = request.getfixturevalue("holdfast_postgres").url
+            return PostgresEngine(parse_postgres(url), namespace=namespace, clock=clock)
+        return SqliteEngine(str(tmp_path / "cron.db"), namespace=namespace, clock=clock, synchronous="off")
+
+    return make
+
+
+def defined(hf, **options):
+    @hf.job(cron="* * * * *", **options)
+    async def each_minute() -> None: ...
+
+    return each_minute
+
+
+@on_a_loop
+async def test_five_schedulers_and_fifty_ticks_make_fifty_jobs(clocked, clock):
+    engines = [clocked() for _ in range(5)]
+    crowd = [holdfast.Holdfast(engine=engine) for engine in engines]
+    jobs = [defined(hf) for hf in crowd]
+    for hf in crowd:
+        await hf.open()
+        hf._core.engine.now = clock  # the estimate would go on by itself; this clock stands still
+        await tick(hf._core)
+    for _ in range(50):
+        clock.advance(60)
+        await asyncio.gather(*(tick(hf._core) for hf in crowd))
+    found = await enqueued(jobs[0])
+    assert len(found) == 50
+    assert len({job.due for job in found}) == 50
+    for hf, engine in zip(crowd, engines, strict=True):
+        await hf.close()
+        await engine.close()
+
+
+@on_a_loop
+async def test_a_tick_is_due_at_its_moment_and_says_whose_it_is(clock):
+    engine = clock.engine()
+    async with holdfast.Holdfast(engine=engine) as hf:
+        job = defined(hf)
+        hf._core.engine.now = clock
+        assert 29 < await tick(hf._core) <= 30
+        clock.advance(45)
+        await tick(hf._core)
+        (found,) = await enqueued(job)
+        assert found.due == datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+        stored = await hf._core.port.apply(hf._core.store.get(found.id))
+        assert unpack(stored.meta).cron == "each_minute"
+        assert await drain(hf) == {"completed": 1}
+    await engine.close()
+
+
+SCHEDULE = Cron("*/10 * * * *")
+LAST = datetime(2026, 1, 1, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("policy", "minutes", "served"),
+    [
+        ("one", 9, []),
+        ("one", 10, [10]),
+        ("one", 35, [30]),
+        ("skip", 10, [10]),
+        ("skip", 10.9, [10]),
+        ("skip", 35, []),
+        ("all", 35, [10, 20, 30]),
+        ("all", 9, []),
+    ],
+)
+def test_missed_moments_are_caught_up_as_the_policy_says(policy, minutes, served):
+    now = LAST + timedelta(minutes=minutes)
+    assert due(SCHEDULE, policy, LAST, now) == [LAST + timedelta(minutes=minute) for minute in served]
+
+
+def test_catching_up_is_bounded():
+    assert len(due(Cron("* * * * *"), "all", LAST, LAST + timedelta(days=30))) == scheduler.MOST_CAUGHT_UP
+
+
+@on_a_loop
+async def test_all_missed_moments_are_made_up_for_once(clock):
+    engine = clock.engine()
+    async with holdfast.Holdfast(engine=engine) as hf:
+        job = defined(hf, catch_up="all")
+        hf._core.engine.now = clock
+        await tick(hf._core)
+        clock.advance(600)
+        await tick(hf._core)
+        await tick(hf._core)
+        assert [info.due.minute for info in await enqueued(job)] == list(range(1, 11))
+    await engine.close()
+
+
+@on_a_loop
+async def test_a_new_entry_begins_with_its_next_moment(clock):
+    engine = clock.engine()
+    async with holdfast.Holdfast(engine=engine) as hf:
+        job = defined(hf, catch_up="all")
+        hf._core.engine.now = clock
+        await tick(hf._core)
+        assert await enqueued(job) == []
+    await engine.close()
+
+
+@on_a_loop
+async def test_a_worker_ticks_by_itself():
+    ahead = 0
+    engine = SqliteEngine(":memory:", clock=lambda: host_clock() + ahead)
+    async with holdfast.Holdfast(engine=engine) as hf:
+        ran = []
+
+        @hf.job(cron="* * * * *")
+        async def each_minute() -> None:
+            ran.append(1)
+
+        await tick(hf._core)  # known as of now
+        ahead = 60_000_000
+        async with working(hf):
+
+            async def has_run():
+                return ran
+
+            assert await soon(has_run)
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cron": "whenever"}, r"\*/5 \* \* \* \*"),
+        ({"cron": "* * * * *", "timezone": "Nowhere"}, "Europe/Berlin"),
+        ({"cron": "* * * * *", "catch_up": "perhaps"}, "skip, one, all"),
+    ],
+)
+def test_a_bad_entry_is_said_where_it_is_written(options, message):
+    with (
+        holdfast.sync.Holdfast("memory://") as hf,
+        pytest.raises(ConfigError, match=message),
+    ):
+        hf.job(**options)(lambda: None)
+
+
+def test_a_job_that_needs_arguments_cannot_start_by_itself():
+    with (
+        holdfast.sync.Holdfast("memory://") as hf,
+        pytest.raises(ConfigError, match=r"nobody passes path"),
+    ):
+
+        @hf.job(cron="* * * * *")
+        def resize(path: str, size: int = 3) -> None: ...
+
+
+@on_a_loop
+async def test_ended_jobs_are_pruned_by_age_and_by_number(clock):
+    engine = clock.engine()
+    async with holdfast.Holdfast(engine=engine) as hf:
+
+        @hf.job(keep=60)
+        async def short() -> None: ...
+
+        @hf.job(keep=600)
+        async def long() -> None: ...
+
+        await short.enqueue_many([()] * 3)
+        await long.enqueue_many([()] * 3)
+        await drain(hf)
+        assert await prune(hf._core) == 0
+        clock.advance(61)
+        assert await prune(hf._core) == 3
+        assert await prune(hf._core, keep=1) == 2
+        assert [job.type for job in await hf.jobs.list()] == ["long"]
+    await engine.close()
+
+
+@on_a_loop
+async def test_a_scheduler_runs_without_a_worker_and_stops():
+    async with holdfast.Holdfast("memory://") as hf:
+        defined(hf)
+        alone = hf.scheduler()
+        running = asyncio.create_task(alone.run())
+
+        async def has_begun():
+            return await hf._core.port.apply(hf._core.store.ticks([])) == {} and alone._stopped is not None
+
+        assert await soon(has_begun)
+        alone.stop()
+        await asyncio.wait_for(running, 10)
+
+
+def test_a_blocking_scheduler_runs_on_a_thread_and_stops():
+    with holdfast.sync.Holdfast("memory://") as hf:
+        defined(hf)
+        alone = hf.scheduler(keep=10)
+        thread = threading.Thread(target=alone.run)
+        thread.start()
+        alone.stop()
+        thread.join(10)
+        assert not thread.is_alive()

@@ -1,0 +1,475 @@
+"""What is special to jobs on SQLite: plans, counts, connections, processes. JobSuite has what every store promises."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+from importlib.resources import files
+
+import msgspec
+import pytest
+
+from holdfast.engine.base import Ping
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.errors import ConfigError
+from holdfast.job.ids import Ids
+from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, StepCommand, Unique
+from holdfast.job.sqlite import SqliteStore
+from holdfast.job.sqlite.shape import COLUMNS
+from holdfast.job.sqlite.texts import load
+
+FAR = 2**60
+NOW = 1_700_000_000_000_000
+SPACE = "shop"
+VERBS = sorted(file.name[:-4] for file in files("holdfast.job").joinpath("sql", "sqlite").iterdir())
+
+
+class Shop:
+    """A file with jobs, a clock that stands still, and a worker."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.now = NOW
+        self.engine = SqliteEngine(self.path, namespace=SPACE, synchronous="off", clock=lambda: self.now)
+        self.store = SqliteStore(SPACE, SPACE)
+        self.ids = Ids()
+        self._seq = 0
+
+    def job(self, **options):
+        return NewJob(id=self.ids.new(0), **{"type": "t", **options})
+
+    def ask(self, verb, *args, **options):
+        return self.engine.apply(getattr(self.store, verb)(*args, **options))
+
+    def add(self, **options):
+        job = self.job(**options)
+        self.ask("enqueue", 0, [job])
+        return job.id
+
+    def command(self, finishes=(), want=100, **claim):
+        self._seq += 1
+        return StepCommand(
+            shard=0,
+            worker="w",
+            incarnation="i",
+            lane=0,
+            seq=self._seq,
+            finishes=tuple(finishes),
+            claim=Claim(want=want, **claim),
+            not_after=FAR,
+        )
+
+    def step(self, finishes=(), want=100, **claim):
+        return self.ask("step", self.command(finishes, want, **claim))
+
+    def rows(self, sql, *params):
+        with sqlite3.connect(self.path) as db:
+            found = db.execute(sql, params).fetchall()
+        db.close()
+        return found
+
+
+@pytest.fixture
+def shop(tmp_path):
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.engine.close_blocking()
+
+
+def end(job, kind="complete", **options):
+    return Finish(job=job.id, fence=job.fence, kind=kind, **options)
+
+
+# ── plans ──
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_statement_walks_through_jobs(shop, verb):
+    """Every statement finds its rows by an index. Kinds, queues and workers are few: those may be walked through."""
+    shop.engine.apply(Ping())
+    few = {"holdfast_job_kind", "holdfast_job_queue", "holdfast_job_worker", "holdfast_job_turn", "k", "n", "f"}
+    with sqlite3.connect(shop.path) as db:
+        for name, sql in load(verb).items():
+            numbered = [int(n) for n in re.findall(r"\?(\d+)", sql)]
+            params = [None] * (max(numbered) if numbered else sql.count("?"))
+            for *_, line in db.execute(f"EXPLAIN QUERY PLAN {sql}", params):
+                walked = re.match(r"SCAN (?!CONSTANT ROW)(\w+)", line)
+                fine = walked is None or walked[1] in few or "json_each" in line or "VIRTUAL TABLE" in line
+                # Its largest number is the table's last row: a walk that ends where it begins.
+                assert fine or "max(num)" in sql, f"{verb}.{name}: {line}"
+    db.close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "index"),
+    [
+        ("claim", "first", "holdfast_job_pending (lane=?)"),
+        ("claim", "more", "holdfast_job_pending (lane=? AND (rank,id)>(?,?))"),
+        ("claim", "keyed", "holdfast_job_keyed (space=? AND ckey=? AND state=?)"),
+        ("reap", "ended", "holdfast_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
+        ("reap", "due", "holdfast_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
+        ("prune", "jobs", "holdfast_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
+        ("finish", "plain", "holdfast_job_id (space=? AND id=?)"),
+        ("list_jobs", "newest", "holdfast_job_listed (space=? AND state=? AND id<?)"),
+        ("list_jobs", "newest_of", "COVERING INDEX holdfast_job_listed (space=? AND state=? AND id<?)"),
+        ("list_jobs", "oldest_of", "COVERING INDEX holdfast_job_listed (space=? AND state=?)"),
+    ],
+)
+def test_what_every_step_asks_goes_straight_to_its_rows_and_sorts_nothing(shop, verb, name, index):
+    shop.engine.apply(Ping())
+    sql = load(verb)[name]
+    with sqlite3.connect(shop.path) as db:
+        plan = [line for *_, line in db.execute(f"EXPLAIN QUERY PLAN {sql}", [None] * sql.count("?"))]
+    db.close()
+    assert any(line.endswith(index) for line in plan), plan
+    assert not [line for line in plan if "TEMP B-TREE" in line], plan
+
+
+def work_of(shop, op):
+    """How many steps of SQLite's machine an operation takes, in tens."""
+    steps = 0
+
+    def counted(db, now, wakes):
+        nonlocal steps
+
+        def tick():
+            nonlocal steps
+            steps += 1
+            return 0
+
+        db.set_progress_handler(tick, 10)
+        try:
+            return op.work(db, now, wakes)
+        finally:
+            db.set_progress_handler(None, 10)
+
+    answer = shop.engine.apply(msgspec.structs.replace(op, work=counted))
+    return steps, answer
+
+
+def test_a_claim_costs_the_same_whatever_lies_behind(shop):
+    """10 types, 20 label sets; a few jobs, then many more of them."""
+
+    def fill(count):
+        shop.ask(
+            "enqueue",
+            0,
+            [shop.job(type=f"t{n % 10}", labels=tuple(f"l{k:02}" for k in range(n // 10 % 20))) for n in range(count)],
+        )
+
+    labels = tuple(f"l{k:02}" for k in range(20))
+    fill(1000)
+    few, reply = work_of(shop, shop.store.step(shop.command(want=50, labels=labels)))
+    assert len(reply.jobs) == 50
+    fill(20_000)
+    shop.now += 1
+    many, reply = work_of(shop, shop.store.step(shop.command(want=50, labels=labels)))
+    assert len(reply.jobs) == 50
+    assert many <= 1.5 * few
+
+
+def test_jobs_nobody_here_can_take_cost_a_claim_nothing(shop):
+    shop.add()
+    alone, reply = work_of(shop, shop.store.step(shop.command(want=1)))
+    shop.step([end(reply.jobs[0])], want=0)
+    shop.ask("enqueue", 0, [shop.job(labels=("gpu",)) for _ in range(1000)])
+    shop.add()
+    behind, reply = work_of(shop, shop.store.step(shop.command(want=1)))
+    assert len(reply.jobs) == 1
+    assert behind <= 2 * alone
+
+
+def test_a_crowd_with_a_full_key_is_parked_in_parts(shop):
+    """A step stays short; what it left is looked at by the next, which is to come at once."""
+    shop.ask("enqueue", 0, [shop.job(concurrency=Concurrency("k", 1)) for _ in range(2500)])
+    free = shop.add()
+    first = shop.step(want=2)
+    assert first.next_in == 0
+    second = shop.step(want=2)
+    assert [job.id for job in second.jobs] == [free]
+    assert shop.rows("SELECT pending, parked, running FROM holdfast_job_kind") == [(0, 2499, 2)]
+
+
+def test_jobs_with_a_full_key_are_met_once(shop):
+    """Parked when they are met, they cost later claims nothing."""
+    shop.ask("enqueue", 0, [shop.job(concurrency=Concurrency("k", 1)) for _ in range(500)])
+    (running,) = shop.step(want=10).jobs
+    shop.add()
+    claim, reply = work_of(shop, shop.store.step(shop.command(want=10)))
+    assert [job.type for job in reply.jobs] == ["t"]
+    shop.step([end(reply.jobs[0])], want=0)
+    shop.step([end(running)], want=0)
+    assert claim < 200
+
+
+# ── counts and lanes ──
+
+
+def test_counts_agree_with_the_jobs(shop):
+    """Whatever happened to them: the counts are kept beside, and never counted."""
+    for n in range(10):
+        shop.add(
+            type=f"t{n % 3}",
+            retries=n % 2,
+            delay=1_000_000 if n == 3 else 0,
+            concurrency=Concurrency("k", 1) if n % 2 else None,
+            unique=Unique(f"u{n}", "until_done"),
+            rate=Rate("b", 1_000_000, 5) if n == 4 else None,
+        )
+    first = shop.add()
+    shop.add(after=(first,))
+    jobs = shop.step(want=6).jobs
+    shop.ask("cancel", jobs[0].id, "no")
+    shop.step(
+        [end(jobs[0], "retry"), end(jobs[1], "fail"), end(jobs[2], "snooze", delay=5), end(jobs[3], "release")], want=2
+    )
+    assert shop.ask("cancel", first, "no") == "cancelled"
+    shop.now += 60_000_000
+    shop.ask("reap", 0)
+    shop.step(want=3)
+    assert shop.ask("trigger", first) == "pending"
+    shop.ask("purge", "failed")
+    counted = shop.rows("SELECT kind, state, count(*) FROM holdfast_job GROUP BY kind, state")
+    kept = shop.rows(f"SELECT num, {', '.join(COLUMNS)} FROM holdfast_job_kind")  # noqa: S608 - names of columns
+    assert sorted(counted) == sorted((num, state, n) for num, *ns in kept for state, n in enumerate(ns) if n)
+    assert len({state for _, state, _ in counted}) > 3
+
+
+def test_lanes_and_kinds_go_with_their_last_job(shop):
+    for n in range(20):
+        shop.add(labels=(f"only-{n}",), keep=0)
+    assert len(shop.rows("SELECT 1 FROM holdfast_job_kind")) == 20
+    jobs = shop.step(labels=tuple(f"only-{n}" for n in range(20))).jobs
+    shop.step([end(job) for job in jobs])
+    assert shop.ask("prune", 0, 0) == 20
+    assert shop.rows("SELECT 1 FROM holdfast_job_kind") == []
+
+
+def test_types_of_one_queue_share_a_lane(shop):
+    for n in range(5):
+        shop.add(type=f"t{n}")
+    assert len(shop.rows("SELECT DISTINCT lane FROM holdfast_job_kind")) == 1
+    assert [job.type for job in shop.step().jobs] == [f"t{n}" for n in range(5)]
+
+
+def test_a_lane_outlives_the_kind_that_named_it(shop):
+    shop.add(type="first", keep=0)
+    shop.add(type="second")
+    first, second = shop.step().jobs
+    shop.step([end(first)], want=0)
+    shop.ask("prune", 0, 1000)
+    shop.step([end(second, "release")], want=0)
+    shop.add(type="third", labels=("gpu",))
+    assert [job.type for job in shop.step().jobs] == ["second"]
+
+
+def test_a_free_key_serves_whichever_lane_has_a_worker(shop):
+    """The parked job of a lane that nobody serves is no plug for the others."""
+    shop.add(concurrency=Concurrency("k", 1))
+    (running,) = shop.step().jobs
+    shop.add(concurrency=Concurrency("k", 1), labels=("gpu",))
+    plain = shop.add(concurrency=Concurrency("k", 1))
+    assert shop.step(labels=("gpu",)).jobs == ()
+    assert [job.id for job in shop.step([end(running)]).jobs] == [plain]
+
+
+# ── what lies apart ──
+
+
+@pytest.mark.parametrize("size", [0, 10, 999, 1001, 300_000])
+def test_arguments_of_any_size_come_back_and_go_with_the_job(shop, size):
+    args, meta = b"a" * size, b"m"
+    id_ = shop.add(args=args, meta=meta, keep=0)
+    assert (shop.ask("get", id_).args, shop.ask("get", id_).meta) == (args, meta)
+    (job,) = shop.step().jobs
+    assert (job.args, job.meta) == (args, meta)
+    shop.step([end(job, result=b"r" * size)], want=0)
+    assert shop.ask("get", id_).result == b"r" * size
+    assert shop.ask("prune", 0, 1000) == 1
+    assert shop.rows("SELECT num FROM holdfast_job_body") == []
+
+
+def test_namespaces_of_one_file_do_not_meet(shop, tmp_path):
+    other = SqliteEngine(shop.path, namespace="other", synchronous="off", clock=lambda: shop.now)
+    store = SqliteStore("other", "other")
+    try:
+        id_ = shop.add(unique=Unique("u", "until_done"))
+        assert other.apply(store.get(id_)) is None
+        (made,) = other.apply(store.enqueue(0, [NewJob(id=id_, type="t", unique=Unique("u", "until_done"))]))
+        assert not made.deduplicated
+        assert len(other.apply(store.step(shop.command())).jobs) == 1
+        assert len(shop.step().jobs) == 1
+    finally:
+        other.close_blocking()
+
+
+# ── transactions ──
+
+
+def test_a_verb_runs_on_the_callers_own_connection(shop):
+    """Inside its transaction: gone with a rollback, there with a commit."""
+    shop.engine.apply(Ping())
+    job = shop.job()
+    with sqlite3.connect(shop.path, isolation_level=None) as db:
+        for last in ("ROLLBACK", "COMMIT"):
+            db.execute("BEGIN IMMEDIATE")
+            (made,) = shop.store.enqueue(0, [job]).work(db, shop.now, [])
+            assert made.state == "pending"
+            db.execute(last)
+            assert (shop.ask("get", job.id) is None) == (last == "ROLLBACK")
+    db.close()
+    assert [claimed.id for claimed in shop.step().jobs] == [job.id]
+
+
+def test_a_verb_that_raises_after_it_has_written_leaves_nothing_and_harms_nobody(shop):
+    def spoil(db, now, wakes):
+        shop.store.enqueue(0, [shop.job(type="spoiled")]).work(db, now, wakes)
+        raise KeyError("oops")
+
+    good, better = shop.job(), shop.job()
+    ops = [shop.store.enqueue(0, [good]), shop.store.enqueue(0, [shop.job()]), shop.store.enqueue(0, [better])]
+    ops[1] = msgspec.structs.replace(ops[1], work=spoil)
+    first, second, third = shop.engine.apply_many(ops)
+    assert isinstance(second, KeyError)
+    assert (first[0].id, third[0].id) == (good.id, better.id)
+    with pytest.raises(KeyError):
+        shop.engine.apply(ops[1])
+    assert sorted(job.id for job in shop.step().jobs) == sorted([good.id, better.id])
+    assert shop.ask("list_jobs", type="spoiled") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": 2**63},
+        {"retries": 2**70},
+        {"priority": 101},
+        {"type": "lone \ud800 surrogate"},
+        {"queue": "a NUL \0 inside"},
+        {"after": ("0-nobody",)},
+        {"rate": Rate("b", 2**64, 1)},
+        {"unique": Unique("u", "window", 2**63)},
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_anything_is(shop, options):
+    good = shop.job()
+    with pytest.raises(ConfigError):
+        shop.ask("enqueue", 0, [good, shop.job(**options)])
+    assert shop.ask("get", good.id) is None
+
+
+def test_looking_takes_no_write_lock(shop):
+    """Somebody else's transaction keeps nobody from looking."""
+    id_ = shop.add()
+    with sqlite3.connect(shop.path, isolation_level=None) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE holdfast_job SET progress = 0.5")
+        assert shop.ask("get", id_).progress == 0
+        assert [queue.pending for queue in shop.ask("queues")] == [1]
+        assert len(shop.ask("list_jobs", state="pending")) == 1
+        assert shop.ask("next_due", 0) is None
+        assert shop.ask("workers") == []
+        assert shop.ask("read_log", id_) == []
+        assert shop.ask("get_outputs", id_) == {}
+        db.execute("ROLLBACK")
+    db.close()
+
+
+def test_looking_at_a_file_without_jobs_writes_nothing(shop):
+    shop.engine.apply(Ping())
+    before = shop.rows("PRAGMA data_version"), shop.rows("SELECT count(*) FROM holdfast_job_space")
+    assert shop.ask("get", "0-nobody") is None
+    assert shop.ask("queues") == []
+    assert (shop.rows("PRAGMA data_version"), shop.rows("SELECT count(*) FROM holdfast_job_space")) == before
+
+
+def test_events_of_a_run_are_numbered_in_order(shop):
+    """Written with what they tell of; jobs without a run leave none."""
+    shop.add()
+    id_ = shop.add(run="r1", retries=1)
+    shop.step(lease=1000)
+    shop.now += 1000
+    job = next(job for job in shop.step().jobs if job.id == id_)
+    shop.step([end(job)], want=0)
+    kinds = shop.rows("SELECT seq, kind FROM holdfast_job_event WHERE run = 'r1' ORDER BY seq")
+    assert kinds == list(
+        enumerate(["ready", "started", "lease_expired", "ready", "started", "completed"], 1),
+    )
+    assert shop.rows("SELECT count(*) FROM holdfast_job_event WHERE run <> 'r1'") == [(0,)]
+
+
+def test_a_follower_takes_no_unique_key_from_another_job(shop):
+    """The chain goes on all the same: its step must not be refused."""
+    holder = shop.add(unique=Unique("u", "until_done"), labels=("elsewhere",))
+    shop.add()
+    (job,) = shop.step().jobs
+    follower = shop.job(unique=Unique("u", "until_done"), chain=job.chain)
+    (job,) = shop.step([end(job, next=follower)]).jobs
+    assert job.id == follower.id
+    shop.step([end(job)], want=0)
+    (again,) = shop.ask("enqueue", 0, [shop.job(unique=Unique("u", "until_done"))])
+    assert (again.id, again.deduplicated) == (holder, True)
+
+
+def test_a_job_that_is_skipped_at_once_leaves_its_unique_key_to_others(shop):
+    """Except for a window, which is counted from the asking on."""
+    failed = shop.add()
+    (job,) = shop.step().jobs
+    shop.step([end(job, "fail")], want=0)
+    for scope, free in (("until_done", True), ("until_start", True), ("window", False)):
+        unique = Unique(scope, scope, 1_000_000)
+        skipped, next_ = shop.job(unique=unique, after=(failed,)), shop.job(unique=unique)
+        first, second = shop.ask("enqueue", 0, [skipped, next_])
+        assert (first.state, second.deduplicated) == ("skipped", not free)
+
+
+# ── several processes ──
+
+WORKER = """
+import sys
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.job.model import Claim, Finish, StepCommand
+from holdfast.job.sqlite import SqliteStore
+
+path, name = sys.argv[1:]
+engine, store = SqliteEngine(path, namespace="shop", synchronous="off"), SqliteStore("shop", "shop")
+ends, seq = (), 0
+sys.stdin.readline()
+while True:
+    seq += 1
+    reply = engine.apply(store.step(StepCommand(
+        shard=0, worker=name, incarnation="i", lane=0, seq=seq, finishes=ends, claim=Claim(want=7), not_after=2**60)))
+    assert set(reply.verdicts) <= {"ok"}, reply.verdicts
+    for job in reply.jobs:
+        print(job.id, job.fence)
+    ends = tuple(Finish(job=job.id, fence=job.fence, kind="complete", result=name.encode()) for job in reply.jobs)
+    if not ends:
+        break
+engine.close_blocking()
+"""
+
+
+def test_processes_on_one_file_share_the_jobs_and_do_each_once(shop):
+    shop.now = 0  # the workers' clock is the host's
+    jobs = [shop.job(labels=(), after=()) for _ in range(400)]
+    shop.ask("enqueue", 0, jobs)
+    last = shop.add(after=tuple(job.id for job in jobs[:50]))
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, shop.path, f"w{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for n in range(3)
+    ]
+    try:
+        outputs = [worker.communicate("go\n", timeout=60)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert [worker.returncode for worker in workers] == [0, 0, 0]
+    done = [line.split() for output in outputs for line in output.splitlines()]
+    assert sorted(id_ for id_, _ in done) == sorted([*(job.id for job in jobs), last])
+    assert len({fence for _, fence in done}) == len(done)
+    assert shop.ask("get", last).state == "completed"

@@ -1,0 +1,111 @@
+"""Handlers in child processes: theirs are the crashes, not the worker's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import look, reaches, working
+
+from holdfast.testing.waiting import soon
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """The module, anew for each test: a Holdfast belongs to one loop."""
+    monkeypatch.syspath_prepend(str(HERE))
+    sys.modules.pop("process_jobs", None)
+    import process_jobs
+
+    yield process_jobs
+    sys.modules.pop("process_jobs", None)
+
+
+@on_a_loop
+async def test_it_runs_in_another_process_which_is_kept(jobs):
+    async with jobs.hf as hf, working(hf, concurrency=1):
+        first = await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
+        second = await reaches(hf, await jobs.where.enqueue(2), "completed", within=30)
+    (pid, one), (same, two) = (jobs.where.decode_result(job.result) for job in (first, second))
+    assert (one, two) == (1, 2)
+    assert pid == same != os.getpid()
+
+
+@on_a_loop
+async def test_a_handler_that_kills_its_process_fails_with_a_clear_cause_and_the_next_one_runs(jobs):
+    async with jobs.hf as hf, working(hf, concurrency=1):
+        dead = await reaches(hf, await jobs.die.enqueue(), "failed", within=30)
+        left = await reaches(hf, await jobs.leave.enqueue(), "failed", within=30)
+        await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
+    assert dead.error.kind == "ProcessDied"
+    assert "SIGKILL" in dead.error.message
+    assert left.error.kind == "SystemExit"
+
+
+@on_a_loop
+async def test_one_that_does_not_end_in_time_is_killed(jobs):
+    async with jobs.hf as hf, working(hf, concurrency=1, grace=0.2):
+        late = await reaches(hf, await jobs.deaf.enqueue(), "failed", within=30)
+        await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
+    assert late.error.kind == "JobTimeout"
+    assert "killed" in late.error.message
+
+
+@on_a_loop
+async def test_what_it_says_reaches_the_store_and_a_cancellation_reaches_it(jobs):
+    async with jobs.hf as hf:
+        core = hf._core
+        handle = await jobs.patient.enqueue()
+
+        async def is_under_way():
+            return (await look(hf, handle)).progress == 0.25
+
+        async with working(hf, concurrency=1):
+            assert await soon(is_under_way, within=30)
+            await core.port.apply(core.store.cancel(handle.id, "enough"))
+            await reaches(hf, handle, "cancelled")
+        assert [line.data for line in await core.port.apply(core.store.read_log(handle.id))] == ["waiting"]
+
+
+@on_a_loop
+async def test_outcomes_outputs_and_chains_come_back(jobs):
+    async with jobs.hf as hf:
+        core = hf._core
+        async with working(hf, concurrency=1):
+            handle = await jobs.wavering.enqueue()
+            job = await reaches(hf, handle, "completed", within=30)
+            await reaches(hf, job.followed_by, "completed")
+        assert job.snoozes == 1
+        assert await core.port.apply(core.store.get_outputs(handle.id)) == {"who": handle.id}
+
+
+def test_the_jobs_of_a_main_script_are_found(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import asyncio, os
+from holdfast import Holdfast
+hf = Holdfast("memory://")
+
+@hf.job(pool="process")
+def pid() -> int:
+    return os.getpid()
+
+async def main():
+    async with hf:
+        handle = await pid.enqueue()
+        await hf.worker().run(burst=True)
+        print(await handle.result(timeout=1) != os.getpid())
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr

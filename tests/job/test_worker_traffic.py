@@ -1,0 +1,271 @@
+"""How often a worker asks, and for how much: an idle one is quiet, a hint wakes about one slot, nobody hoards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import threading
+import time
+from collections import Counter
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import KINDS, REDIS, reaches, shop, url_of, working
+
+from holdfast import sync
+from holdfast.job.slots import Order
+from holdfast.testing.redis_server import say
+from holdfast.testing.waiting import eventually, soon
+
+SHARED = [kind for kind in KINDS if kind != "memory"]
+
+
+@pytest.fixture(params=KINDS)
+def url(request):
+    return url_of(request.param, request)
+
+
+@pytest.fixture(params=SHARED)
+def shared(request):
+    return url_of(request.param, request)
+
+
+def scripts_run(server):
+    """How many scripts clients have asked for."""
+    stats = say(server, "INFO", "commandstats").decode()
+    return sum(
+        int(line.partition("calls=")[2].partition(",")[0])
+        for line in stats.splitlines()
+        if line.startswith(("cmdstat_evalsha:", "cmdstat_eval:"))
+    )
+
+
+@pytest.mark.redis
+@pytest.mark.slow
+@on_a_loop
+async def test_an_idle_worker_sends_at_most_a_command_a_second_and_hardly_computes(holdfast_redis, namespace):
+    hf = shop(holdfast_redis.url, namespace)
+
+    @hf.job()
+    async def never() -> None: ...
+
+    async with hf, working(hf, concurrency=100):
+        await asyncio.sleep(1.0)  # it has settled
+        before, computed, began = scripts_run(holdfast_redis), time.process_time(), time.monotonic()
+        await asyncio.sleep(5.0)
+        seconds = time.monotonic() - began
+        assert scripts_run(holdfast_redis) - before <= seconds
+        assert time.process_time() - computed <= 0.02 * seconds  # this process is a test, too
+
+
+@on_a_loop
+async def test_jobs_that_come_one_by_one_cause_about_one_claim_each(shared, namespace):
+    shops = [shop(shared, namespace) for _ in range(3)]
+    ran = Counter()
+
+    def define(hf):
+        @hf.job()
+        async def count(n: int) -> None:
+            ran[n] += 1
+
+        return count
+
+    jobs = [define(hf) for hf in shops]
+    async with contextlib.AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(working(await stack.enter_async_context(hf))) for hf in shops]
+        await asyncio.sleep(0.3)
+        before, began = sum(worker._dispatch.steps for worker in workers), time.monotonic()
+        for n in range(40):
+            handle = await jobs[0].enqueue(n)
+            await reaches(shops[0], handle, "completed")
+        steps = sum(worker._dispatch.steps for worker in workers) - before
+        polls = 3 * (time.monotonic() - began + 1)
+    assert ran == dict.fromkeys(range(40), 1)
+    assert steps <= 2 * 40 + polls + 10  # a claim and a finish for each
+
+
+@on_a_loop
+async def test_a_worker_takes_no_more_than_it_can_run(shared, namespace):
+    hoarder, other = shop(shared, namespace), shop(shared, namespace)
+    release = asyncio.Event()
+    running = Counter()
+
+    def define(hf, name):
+        @hf.job(name="hold")
+        async def hold(n: int) -> None:
+            running[name] += 1
+            await release.wait()
+
+        return hold
+
+    job = define(hoarder, "first")
+    define(other, "second")
+    async with hoarder, other:
+        handles = await job.enqueue_many([(n,) for n in range(6)])
+        async with working(hoarder, concurrency=2):
+
+            async def two():
+                return running["first"] == 2
+
+            assert await soon(two)
+            async with working(other, concurrency=10):
+
+                async def four():
+                    return running["second"] == 4
+
+                assert await soon(four)
+                assert running["first"] == 2
+                release.set()
+                for handle in handles:
+                    await reaches(hoarder, handle, "completed")
+
+
+@on_a_loop
+async def test_delayed_jobs_start_when_they_are_due(url, namespace):
+    hf = shop(url, namespace)
+    started = []
+
+    @hf.job()
+    async def later() -> None:
+        started.append(time.monotonic())
+
+    async with hf, working(hf):
+        await asyncio.sleep(0.2)
+        asked = time.monotonic()
+        handle = await later.options(delay=0.5).enqueue()
+        await reaches(hf, handle, "completed")
+    assert 0.45 <= started[0] - asked < 3  # at the next poll at the latest
+
+
+@pytest.mark.parametrize("kind", [REDIS])
+@on_a_loop
+async def test_an_idle_worker_picks_up_at_once(kind, request, namespace):
+    hf = shop(url_of(kind, request), namespace)
+    started = {}
+
+    @hf.job()
+    async def when(n: int) -> None:
+        started[n] = time.perf_counter()
+
+    async with hf, working(hf):
+        await asyncio.sleep(0.3)
+        waits = []
+        for n in range(50):
+            asked = time.perf_counter()
+            handle = await when.enqueue(n)
+            await reaches(hf, handle, "completed")
+            waits.append(started[n] - asked)
+    print(f"median {statistics.median(waits) * 1000:.2f} ms")
+    assert statistics.median(waits) < 0.1  # a poll would take 0.6 s
+
+
+@on_a_loop
+async def test_a_call_for_another_queue_than_its_definition_says_is_picked_up_before_the_poll(url, namespace):
+    hf = shop(url, namespace)
+
+    @hf.job(queue="default")
+    async def moved() -> None: ...
+
+    async with hf, working(hf, queues=["low"]):
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        for _ in range(6):
+            await reaches(hf, await moved.options(queue="low").enqueue(), "completed")
+        assert time.monotonic() - began < 4  # each end puts the next poll off: by polls alone it would be seven
+
+
+@on_a_loop
+async def test_heavier_queues_go_first_more_often_and_none_starves(namespace):
+    hf = shop("memory://", namespace)
+    order = []
+
+    @hf.job()
+    async def take(queue: str) -> None:
+        order.append(queue)
+
+    async with hf:
+        for queue in ("heavy", "light"):
+            await take.options(queue=queue).enqueue_many([(queue,)] * 200)
+        async with working(hf, concurrency=1, queues={"heavy": 9, "light": 1}):
+
+            async def half():
+                return len(order) >= 200
+
+            assert await soon(half, within=30)
+    first = Counter(order[:150])
+    assert first["heavy"] > 100
+    assert first["light"] > 0
+
+
+def test_the_draw_follows_the_weights():
+    order = Order({"a": 3, "b": 1})
+    first = Counter(order.draw()[0][0] for _ in range(4000))
+    assert 0.70 < first["a"] / 4000 < 0.80
+    assert Order(["a", "b", "a"]).draw() == (("a", "b"),)
+    assert Order("a").draw() == (("a",),)
+    assert Order({"a": 5}).draw() == (("a",),)
+
+
+@on_a_loop
+async def test_a_burst_ends_when_nothing_is_left(url, namespace):
+    hf = shop(url, namespace)
+    ran = []
+
+    @hf.job()
+    async def more(n: int) -> None:
+        ran.append(n)
+        if n:
+            await more.enqueue(n - 1)
+
+    async with hf:
+        await more.enqueue_many([(3,)] * 20)
+        await hf.worker(signals=False, concurrency=4).run(burst=True)
+    assert len(ran) == 80
+
+
+def test_a_blocking_holdfast_has_a_worker_with_a_loop_of_its_own(url, namespace):
+    hf = sync.Holdfast(url, namespace=namespace)
+    threads = set()
+
+    @hf.job()
+    def plain(n: int) -> int:
+        threads.add(threading.current_thread().name)
+        return n
+
+    @hf.job()
+    async def fancy(n: int) -> int:
+        await asyncio.sleep(0)
+        return -n
+
+    with hf:
+        handles = [plain.enqueue(1), fancy.enqueue(2)]
+        hf.worker(signals=False).run(burst=True)
+        assert [handle.result(timeout=5) for handle in handles] == [1, -2]
+        worker = hf.worker(signals=False)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert plain.enqueue(3).result(timeout=10) == 3
+        worker.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+    assert eventually(lambda: threads == {"holdfast-handler"})
+
+
+@on_a_loop
+async def test_a_worker_is_listed_while_it_runs(url, namespace):
+    hf = shop(url, namespace)
+
+    @hf.job()
+    async def never() -> None: ...
+
+    async with hf:
+        async with working(hf, concurrency=7, labels=["gpu"], queues=["a", "b"]) as worker:
+
+            async def listed():
+                return [w for w in await hf.jobs.workers() if w.id == worker.id]
+
+            assert await soon(listed)
+            (found,) = await listed()
+            assert (found.concurrency, found.labels, set(found.queues)) == (7, ("gpu",), {"a", "b"})
+        assert not [w for w in await hf.jobs.workers() if w.id == worker.id]

@@ -1,0 +1,60 @@
+"""A Holdfast with jobs and a worker in this process, and ways to look at what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from importlib.util import find_spec
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing.waiting import soon
+
+REDIS = pytest.param("redis", marks=pytest.mark.redis)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+#: Stores that there are.
+KINDS = ["memory", "sqlite"]
+KINDS += [REDIS] if find_spec("holdfast.job.redis") else []
+KINDS += [POSTGRES] if find_spec("holdfast.job.postgres") else []
+
+
+def url_of(kind, request):
+    if kind == "memory":
+        return "memory://"
+    if kind == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'jobs.db'}?synchronous=normal"
+    return request.getfixturevalue(f"holdfast_{kind}").url
+
+
+async def look(hf, handle):
+    """The job as it is stored."""
+    core = hf._core
+    return await core.port.apply(core.store.get(getattr(handle, "id", handle)))
+
+
+async def reaches(hf, handle, state, within=10.0):
+    """Wait until the job is in a state; answers the job."""
+
+    async def there():
+        return (await look(hf, handle)).state == state
+
+    assert await soon(there, within), await look(hf, handle)
+    return await look(hf, handle)
+
+
+@contextlib.asynccontextmanager
+async def working(hf, **options):
+    """A worker that runs meanwhile, and is stopped at the end."""
+    options = {"signals": False, "concurrency": 10, "drain": 5, "grace": 1} | options
+    worker = hf.worker(**options)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 30)
+
+
+def shop(url, namespace):
+    return Holdfast(url, namespace=namespace)
