@@ -9,11 +9,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.backlog import backlog
 from bench.channels import channels
 from bench.fairness import fairness
 from bench.handover import handover
 from bench.harness import Bench, Row, facts
 from bench.idempotency import idempotency
+from bench.jobs import jobs, jobs_sql
 from bench.limits import limits
 from bench.pairs import tasks, threads
 from bench.postgres import postgres
@@ -37,6 +39,9 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "channels": channels,
     "limits": limits,
     "idempotency": idempotency,
+    "jobs": jobs,
+    "jobs-sql": jobs_sql,
+    "backlog": backlog,
     "import": startup,
 }
 

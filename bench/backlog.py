@@ -1,0 +1,104 @@
+"""What a claim costs when a thousand jobs wait, and when a million do: over ten types and twenty label sets."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from bench.harness import Bench, Row
+
+from holdfast.job.ids import Ids
+from holdfast.job.model import Claim, Finish, NewJob, StepCommand, StepReply
+from holdfast.sync import Holdfast
+from holdfast.testing.postgres import PostgresServer
+
+TYPES, SETS = 10, 20
+#: Rounds of this many jobs are claimed and finished, each round in one step.
+ROUNDS, TAKEN = 60, 10
+BULK = 5000
+MOST = 1.5
+
+
+class Backlog:
+    """A namespace with so many jobs in it, and a worker that has half of the labels."""
+
+    def __init__(self, hf: Holdfast, jobs: int) -> None:
+        self._hf = hf
+        self._store = hf._core.store  # noqa: SLF001 - the cost of a verb is measured below the API
+        self._seq = 0
+        self._ended: tuple[Finish, ...] = ()
+        self._labels = tuple(sorted(f"l{i}" for i in range(SETS // 2)))
+        ids = Ids()
+        for first in range(0, jobs, BULK):
+            batch = [
+                NewJob(id=ids.new(0), type=f"t{n % TYPES}", args=b"\x90", labels=(f"l{n % SETS}",), priority=n % 3)
+                for n in range(first, min(first + BULK, jobs))
+            ]
+            hf.engine.apply(self._store.enqueue(0, batch))
+
+    def turn(self) -> float:
+        """One step: finish what the last one brought, claim more. Answers its milliseconds."""
+        self._seq += 1
+        command = StepCommand(
+            shard=0,
+            worker="bench",
+            incarnation="bench",
+            lane=0,
+            seq=self._seq,
+            finishes=self._ended,
+            claim=Claim(want=TAKEN, labels=self._labels),
+            not_after=self._hf.engine.now() + 10_000_000,
+        )
+        began = perf_counter()
+        reply: StepReply = self._hf.engine.apply(self._store.step(command))
+        took = perf_counter() - began
+        assert len(reply.jobs) == TAKEN
+        self._ended = tuple(Finish(job=job.id, fence=job.fence, kind="complete") for job in reply.jobs)
+        return took * 1000
+
+
+@contextmanager
+def engines(bench: Bench) -> Iterator[dict[str, Callable[[str], Any]]]:
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-backlog-")))
+        server = stack.enter_context(PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}))
+        urls = {"Redis": bench.url, "SQLite": f"sqlite:///{home}/backlog.db", "PostgreSQL": server.url}
+        yield {
+            name: lambda space, url=url: stack.enter_context(Holdfast(url, namespace=space))
+            for name, url in urls.items()
+        }
+
+
+def backlog(bench: Bench) -> list[Row]:
+    rows: list[Row] = []
+    many = bench.pick(1_000_000, 100_000)
+    with bench.client() as client:
+        client.flushall()
+    with engines(bench) as openers:
+        for name, opener in openers.items():
+            bench.say(f"backlog, {name}: {many:,} jobs are enqueued")
+            few, full = Backlog(opener("bench-few"), 1000), Backlog(opener("bench-full"), many)
+            took: dict[str, list[float]] = {"few": [], "full": []}
+            for turn in range(ROUNDS // 2):
+                for which, waiting in (("few", few), ("full", full)) if turn % 2 else (("full", full), ("few", few)):
+                    took[which].append(waiting.turn())
+            small, large = (statistics.median(took[which][5:]) for which in ("few", "full"))
+            rows.append(
+                Row(
+                    f"claim and finish {TAKEN} of {many:,} jobs, {name}",
+                    f"{large:.2f} ms",
+                    f"of 1,000: {small:.2f} ms",
+                    large / small,
+                    f"≤ {MOST:g}×",
+                    large / small <= MOST,
+                    {"few": small, "full": large},
+                )
+            )
+    with bench.client() as client:
+        client.flushall()
+    return rows

@@ -1,0 +1,221 @@
+"""Jobs beside the queues that people use today: draining, enqueueing, the time an idle worker takes to begin.
+
+Every contender runs once; then the best of the peers and Holdfast take turns, and their rounds are compared.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+import redis
+from bench.harness import Bench, Row, Sample, compare, percentile
+from bench.queues.contenders import (
+    HOLDFAST,
+    ON_POSTGRES,
+    ON_REDIS,
+    ON_SQLITE,
+    Contender,
+    Drain,
+    Stage,
+    cpu_of,
+    prepare,
+)
+
+from holdfast.testing.postgres import PostgresServer
+
+T = TypeVar("T")
+#: A contender and a way to set up its worker.
+Entry = tuple[Stage, str]
+#: Runs one entry, on an engine that was emptied first.
+Empty = Callable[[Stage], None]
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="bench-jobs-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def entries(contenders: Sequence[Contender], url: str, home: Path) -> list[Entry]:
+    return [(Stage(contender, url, home), how) for contender in contenders for how in contender.ways]
+
+
+def label(entry: Entry) -> str:
+    return f"{entry[0].contender.name} ({entry[1]})" if len(entry[0].contender.ways) > 1 else entry[0].contender.name
+
+
+def sized(bench: Bench, rate: float) -> int:
+    """Jobs for a few seconds at this rate."""
+    return max(300, min(60_000, int(rate * bench.pick(4.0, 1.0))))
+
+
+class Contest:
+    """Peers once each, then the best of them and Holdfast in turns."""
+
+    def __init__(self, bench: Bench, url: str, peers: Sequence[Contender], home: Path, empty: Empty) -> None:
+        self.bench = bench
+        self.mine: Entry = (Stage(HOLDFAST, url, home), HOLDFAST.ways[0])
+        self.peers = entries(peers, url, home)
+        self._empty = empty
+
+    def once(self, what: str, entry: Entry, measure: Callable[[Entry], T]) -> T:
+        self.bench.say(f"{what}: {label(entry)}")
+        self._empty(entry[0])
+        return measure(entry)
+
+    def drained(self, what: str, entry: Entry, n: int) -> Drain:
+        found = self.once(what, entry, lambda e: e[0].drain(e[1], n))
+        if found.missing:
+            raise RuntimeError(f"{label(entry)} left {found.missing} of {n} jobs undone")
+        return found
+
+    def drains(self, what: str, peers: Sequence[Entry] | None = None, least: float = 0) -> tuple[Row, float]:
+        """Jobs a second, and the memory of our worker at the end."""
+        scouted = {
+            entry: self.drained(what, entry, sized(self.bench, self.drained(what, entry, 300).sample.rate)).sample.rate
+            for entry in (self.peers if peers is None else peers)
+        }
+        best = max(scouted, key=lambda entry: scouted[entry])
+        mine = sized(self.bench, self.drained(what, self.mine, 3000).sample.rate)
+        theirs = sized(self.bench, scouted[best])
+        rounds: list[tuple[Drain, Drain]] = [
+            (self.drained(what, self.mine, mine), self.drained(what, best, theirs))
+            for _ in range(self.bench.pick(3, 1))
+        ]
+        row = compare(what, [a.sample for a, _ in rounds], label(best), [b.sample for _, b in rounds], least)
+        row.detail["peers"] = {label(entry): round(rate) for entry, rate in scouted.items()}
+        return row, max(a.rss_mib for a, _ in rounds)
+
+    def enqueues(self, what: str, way: str, least: float) -> Row:
+        peers = list({entry[0].contender: entry for entry in self.peers}.values())
+
+        def measure(entry: Entry, n: int) -> Sample:
+            return self.once(what, entry, lambda e: e[0].enqueue(way, n))
+
+        scouted: dict[Entry, float] = {}
+        for entry in peers:
+            scouted[entry] = measure(entry, sized(self.bench, measure(entry, 300).rate)).rate
+        best = max(scouted, key=lambda entry: scouted[entry])
+        mine, theirs = sized(self.bench, measure(self.mine, 3000).rate), sized(self.bench, scouted[best])
+        rounds = [(measure(self.mine, mine), measure(best, theirs)) for _ in range(self.bench.pick(3, 1))]
+        row = compare(what, [a for a, _ in rounds], label(best), [b for _, b in rounds], least)
+        row.detail["peers"] = {label(entry): round(rate) for entry, rate in scouted.items()}
+        return row
+
+    def latencies(self, what: str, peers: Sequence[Entry], most_ms: float | None) -> list[Row]:
+        probes = self.bench.pick(200, 40)
+        scouted = {entry: percentile(self.once(what, entry, lambda e: e[0].latency(e[1], 40)), 50) for entry in peers}
+        best = min(scouted, key=lambda entry: scouted[entry])
+        mine: list[float] = []
+        theirs: list[float] = []
+        for _ in range(self.bench.pick(3, 1)):
+            mine += self.once(what, self.mine, lambda e: e[0].latency(e[1], probes))
+            theirs += self.once(what, best, lambda e: e[0].latency(e[1], probes))
+        rows: list[Row] = []
+        for percent in (50, 99):
+            ours, other = percentile(mine, percent), percentile(theirs, percent)
+            limited = most_ms is not None
+            met = ours <= other if not limited else (ours < most_ms if percent == 50 else None)
+            target = "≤ 1×" if not limited else (f"< {most_ms:g} ms" if percent == 50 else "–")
+            rows.append(
+                Row(
+                    f"{what} p{percent}",
+                    f"{ours:.2f} ms",
+                    f"{label(best)} {other:.2f} ms",
+                    ours / other,
+                    target,
+                    met,
+                    {"peers": {label(entry): round(ms, 2) for entry, ms in scouted.items()}},
+                )
+            )
+        return rows
+
+
+def jobs(bench: Bench) -> list[Row]:
+    """On Redis."""
+    prepare(*ON_REDIS)
+
+    def empty(_: Stage) -> None:
+        with bench.client() as client:
+            client.flushall()
+
+    with folder() as home:
+        contest = Contest(bench, bench.url, ON_REDIS, home, empty)
+        drain, rss = contest.drains("jobs on Redis, drained", least=7)
+        rows = [drain, contest.enqueues("jobs on Redis, enqueued one by one", "one", 1.1)]
+        rows.append(contest.enqueues("jobs on Redis, enqueued by 100 tasks", "tasks", 5))
+        rows.append(contest.enqueues("jobs on Redis, enqueued in bulk", "many", 5))
+        rows += contest.latencies("jobs on Redis, picked up", contest.peers, None)
+        rows.append(idle(bench, contest))
+        rows.append(memory(bench, contest, rss))
+    return rows
+
+
+def idle(bench: Bench, contest: Contest) -> Row:
+    """What a worker without work costs: commands and CPU a second."""
+    stage, how = contest.mine
+    seconds = bench.pick(15.0, 5.0)
+    contest.once("idle worker", contest.mine, lambda _: None)
+    with stage.worker(how) as process, bench.client() as client:
+        time.sleep(5.0)
+        before, cpu = _commands(client), cpu_of(process.pid)
+        time.sleep(seconds)
+        commands = (_commands(client) - before - 1) / seconds  # but for this look itself
+        busy = (cpu_of(process.pid) - cpu) / seconds
+    met = commands <= 1 and busy <= 0.01
+    return Row("idle worker", f"{commands:.2f} commands/s, {busy:.1%} of a core", target="≤ 1/s, ≤ 1 %", met=met)
+
+
+def _commands(client: redis.Redis) -> int:
+    stats: dict[str, int] = client.info("stats")  # type: ignore[assignment] # redis-py says Awaitable | Any
+    return int(stats["total_commands_processed"])
+
+
+def memory(bench: Bench, contest: Contest, least: float) -> Row:
+    found = contest.drained("memory", contest.mine, bench.pick(100_000, 10_000))
+    rss = max(least, found.rss_mib)
+    return Row("memory of a worker after 100,000 jobs", f"{rss:.1f} MiB", target="≤ 60 MiB", met=rss <= 60)
+
+
+def jobs_sql(bench: Bench) -> list[Row]:
+    """On SQLite with `synchronous=FULL`, and on PostgreSQL with fsync."""
+    prepare(*ON_SQLITE, *ON_POSTGRES)
+    rows: list[Row] = []
+    with folder() as home:
+        path = home / "jobs.db"
+
+        def empty(_: Stage) -> None:
+            for found in home.glob("jobs.db*"):
+                found.unlink()
+
+        contest = Contest(bench, f"sqlite:///{path}", ON_SQLITE, home, empty)
+        row, _ = contest.drains("jobs on SQLite, drained", least=7)
+        rate = statistics.median(row.detail["holdfast"]["rates"])
+        rows += [row, Row("the same", f"{rate:,.0f}/s", target="≥ 15,000/s", met=rate >= 15_000)]
+    with folder() as home, PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}) as server:
+
+        def recreate(stage: Stage) -> None:
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                connection.execute("DROP SCHEMA IF EXISTS public CASCADE")
+                connection.execute("CREATE SCHEMA public")
+                connection.execute("CHECKPOINT")
+            if stage.contender is not HOLDFAST:
+                stage.run("reset")
+
+        contest = Contest(bench, server.url, ON_POSTGRES, home, recreate)
+        for name, least in (("PgQueuer", 1.5), ("Procrastinate", 10)):
+            peers = [entry for entry in contest.peers if entry[0].contender.name == name]
+            rows.append(contest.drains(f"jobs on PostgreSQL, drained, beside {name}", peers, least)[0])
+        rows += contest.latencies("jobs on PostgreSQL, picked up", contest.peers, 5.0)
+    return rows

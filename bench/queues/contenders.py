@@ -1,0 +1,199 @@
+"""Who takes part, and in which interpreter: peers need versions of their clients that do not go together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from bench.harness import Sample
+from bench.queues.stage import RECORD
+
+ROOT = Path(__file__).parents[2]
+#: Interpreters of the peers, made when they are first needed.
+PEERS = Path(os.environ.get("HOLDFAST_PEERS", ROOT / ".peers"))
+TICKS = os.sysconf("SC_CLK_TCK")
+#: A worker that has done nothing for this long will do nothing more.
+STANDSTILL = 20.0
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A queue, the module that drives it, its requirements file ("": ours), and how its worker may be set up."""
+
+    name: str
+    module: str
+    peers: str
+    ways: tuple[str, ...]
+
+    @property
+    def python(self) -> Path:
+        return PEERS / self.peers / "bin" / "python" if self.peers else Path(sys.executable)
+
+
+HOLDFAST = Contender("Holdfast", "holdfast_", "", ("concurrency 100",))
+ON_REDIS = (
+    Contender("dramatiq", "dramatiq_", "redis", ("8 threads", "4 threads, prefetch 500")),
+    Contender("taskiq", "taskiq_", "redis", ("100 tasks",)),
+    Contender("Huey", "huey_", "redis", ("1 thread",)),
+    Contender("SAQ", "saq_", "older", ("concurrency 100",)),
+    Contender("BullMQ", "bullmq_", "redis", ("concurrency 100",)),
+    Contender("arq", "arq_", "older", ("100 jobs, poll 5 ms",)),
+    Contender("Celery", "celery_", "redis", ("solo, prefetch 100", "10 threads, prefetch 100")),
+    Contender("streaQ", "streaq_", "redis", ("concurrency 100",)),
+    Contender("RQ", "rq_", "redis", ("no fork",)),
+)
+ON_SQLITE = (Contender("Huey", "huey_", "redis", ("4 threads, looking every 10 ms", "1 thread")),)
+ON_POSTGRES = (
+    Contender("PgQueuer", "pgqueuer_", "postgres", ("batches of 100, a pool",)),
+    Contender("Procrastinate", "procrastinate_", "postgres", ("concurrency 100, a pool of 20",)),
+)
+
+
+def prepare(*contenders: Contender) -> None:
+    """Make the interpreters that are missing or older than their pins."""
+    for group in sorted({contender.peers for contender in contenders if contender.peers}):
+        home, pins = PEERS / group, ROOT / "requirements" / f"peers-{group}.txt"
+        ready = home / ".ready"
+        if ready.exists() and ready.stat().st_mtime >= pins.stat().st_mtime:
+            continue
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--require-hashes", "-r", pins], check=True)
+        ready.touch()
+
+
+class Drain(NamedTuple):
+    """How a worker emptied a queue: jobs a second between the first and the last, CPU of all its processes, memory."""
+
+    sample: Sample
+    missing: int
+    rss_mib: float
+
+
+class Stage:
+    """One contender on one engine, with a folder for what it leaves."""
+
+    def __init__(self, contender: Contender, url: str, folder: Path) -> None:
+        self.contender = contender
+        self.url = url
+        self.records = folder / f"{contender.module}.records"
+        self.log = folder / f"{contender.module}.log"
+        paths = [str(ROOT)] + ([str(ROOT / "src")] if not contender.peers else [])
+        self.environment = {**os.environ, "BENCH_RECORD": str(self.records), "PYTHONPATH": os.pathsep.join(paths)}
+
+    def _command(self, role: str, *args: object) -> list[str]:
+        head = [str(self.contender.python), "-m", "bench.queues.stage", self.contender.module, role, self.url]
+        return [*head, *map(str, args)]
+
+    def run(self, role: str, *args: object) -> str:
+        done = subprocess.run(
+            self._command(role, *args), env=self.environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{self.contender.name} {role}: {done.stderr[-1500:]}")
+        return done.stdout
+
+    def enqueue(self, way: str, n: int) -> Sample:
+        found: dict[str, Any] = json.loads(self.run("enqueue", way, n).splitlines()[-1])
+        return Sample(found["count"], found["seconds"], found["cpu"])
+
+    @contextmanager
+    def worker(self, how: str) -> Iterator[subprocess.Popen[bytes]]:
+        self.records.write_bytes(b"")
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                self._command("work", how), env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                yield process
+            finally:
+                family = list(_family(process.pid))
+                process.terminate()
+                try:
+                    process.wait(3)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                for child in family[1:]:
+                    try:
+                        os.kill(child, signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+
+    def count(self) -> int:
+        return self.records.stat().st_size // RECORD.size
+
+    def read(self) -> list[tuple[float, float]]:
+        return list(RECORD.iter_unpack(self.records.read_bytes()))  # type: ignore[arg-type] # two doubles each
+
+    def drain(self, how: str, n: int) -> Drain:
+        """`n` jobs are there; a worker starts and does them."""
+        self.enqueue("many", n)
+        with self.worker(how) as process:
+            moved = perf_counter()
+            while not self.count():
+                if process.poll() is not None or perf_counter() - moved > 60:
+                    raise RuntimeError(f"{self.contender.name}'s worker did not start: {self.log.read_text()[-1500:]}")
+                time.sleep(0.002)
+            cpu, seen = _cpu(process.pid), 0
+            while (have := self.count()) < n and perf_counter() - moved < STANDSTILL:
+                if have != seen:
+                    seen, moved = have, perf_counter()
+                time.sleep(0.01)
+            cpu = _cpu(process.pid) - cpu
+            time.sleep(0.2)
+            rss = sum(_rss(pid) for pid in _family(process.pid))
+        began = sorted(start for _, start in self.read())
+        return Drain(Sample(len(began) - 1, max(1e-9, began[-1] - began[0]), cpu), n - len(began), rss)
+
+    def latency(self, how: str, probes: int) -> list[float]:
+        """Milliseconds from enqueueing to the start of the job, for an idle worker."""
+        with self.worker(how):
+            time.sleep(2.0)  # until it is idle, whoever it is
+            self.run("latency", probes)
+        return [(start - asked) * 1000 for asked, start in self.read()][5:]
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [child for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return
+    for child in children:
+        yield from _family(int(child))
+
+
+def _cpu(pid: int) -> float:
+    total = 0.0
+    for member in _family(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += (int(fields[11]) + int(fields[12])) / TICKS
+    return total
+
+
+def _rss(pid: int) -> float:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0.0)
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process and its children."""
+    return _cpu(pid)
