@@ -1,0 +1,48 @@
+"""Jobs: typed calls that a worker carries out, with a retry, a chain and a job that waits for others."""
+
+import asyncio
+import logging
+
+from holdfast import Holdfast, current_job
+
+logging.getLogger("holdfast").setLevel("ERROR")  # a retry is worth a warning; here it is shown below
+
+hf = Holdfast("memory://")
+trouble = iter([True, False])
+
+
+@hf.job(retries=3, backoff=0.05)
+async def download(url: str) -> str:
+    if next(trouble, False):
+        raise ConnectionError("the line is dead")
+    path = url.rpartition("/")[2]
+    current_job().continue_with(unpack, path)
+    return path
+
+
+@hf.job()
+async def unpack(path: str) -> int:
+    return len(path)
+
+
+@hf.job()
+def report() -> str:  # not async: it runs in a thread
+    return f"sizes: {sorted(current_job().results.values())}"
+
+
+async def main() -> None:
+    worker = hf.worker(signals=False)
+    working = asyncio.create_task(worker.run())
+
+    downloads = [await download.enqueue(f"https://example.org/{name}") for name in ("a.zip", "more.zip")]
+    summary = await report.options(after=downloads).enqueue()
+    print("the report is", await summary.status())
+    print("the report says", await summary.result(timeout=10))
+    print("attempts of the first download:", (await downloads[0].info()).attempt)
+
+    worker.stop()
+    await working
+    await hf.close()
+
+
+asyncio.run(main())
