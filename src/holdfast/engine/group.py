@@ -15,10 +15,6 @@ log = logging.getLogger("holdfast.engine")
 
 #: One transaction takes at most this many operations, so that nobody waits behind a flood.
 LARGEST = 1000
-#: From so many operations on, a group whose whole crowd stood waiting for the one before is cut in two.
-CROWD = 32
-#: How fast the largest group is forgotten, from one to the next.
-FADE = 0.98
 #: How often an idle thread looks after its rows.
 IDLE = 60.0
 #: How soon an operation that could not be carried out is tried again, if nobody else asks before.
@@ -49,10 +45,6 @@ class Item:
 class Group:
     """Takes batches from any thread. `commit` carries out what has gathered; `tick` follows every commit and every idle
     minute; `end` is the thread's last act. Whatever the first two raise, the thread goes on: everybody waits for it.
-
-    `halves`: for a `commit` that mostly waits. Callers who are answered together ask again together, and then they and
-    this thread take turns, one of them always idle. Cut in two once, the halves follow one another: while one is
-    carried out, the other's callers go on.
     """
 
     def __init__(
@@ -62,13 +54,8 @@ class Group:
         commit: Callable[[list[Item]], list[Any]],
         tick: Callable[[], None] = lambda: None,
         end: Callable[[], None] = lambda: None,
-        halves: bool = False,
     ) -> None:
         self._name = name
-        self._halves = halves
-        #: The second half of a crowd, and how large crowds are at present.
-        self._rest: list[Item] = []
-        self._crowd = 0.0
         self._commit = commit
         self._tick = tick
         self._end = end
@@ -128,29 +115,12 @@ class Group:
 
     def _gather(self, items: list[Item]) -> list[Item] | None:
         """What was put off and everything that waits, up to `LARGEST`. None: the end."""
-        if self._rest:  # and nobody else: the first half's callers may be back already
-            items += self._rest
-            self._rest = []
-            return items
-        waited = False
         if items or not self._stopped:
-            waited = self._inbox.wait(AGAIN if items else IDLE)
+            self._inbox.wait(AGAIN if items else IDLE)
         stopped = self._stopped  # before the inbox is looked at: nothing is put in after that
         while len(items) < LARGEST and (more := self._inbox.take()) is not None:
             items += more
-        if stopped:
-            return items or None
-        return self._first_half(items) if waited and self._halves else items
-
-    def _first_half(self, items: list[Item]) -> list[Item]:
-        size = len(items)
-        # Half as many as lately: that is one half, and the other's callers are at work.
-        whole = size >= CROWD and size > 0.75 * self._crowd
-        self._crowd = max(size, self._crowd * FADE)
-        if whole:
-            self._rest = items[size // 2 :]
-            del items[size // 2 :]
-        return items
+        return None if stopped and not items else items
 
 
 def settle(items: list[Item], results: list[Any]) -> list[Item]:

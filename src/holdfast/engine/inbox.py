@@ -38,11 +38,7 @@ class Inbox(Generic[T]):
         if self._bell.locked():
             self._bell.release()
 
-    def wait(self, timeout: float) -> bool:
-        """Until it is rung, or the time is over. Returns early where it was rung for something that is taken. False:
-        something was there already.
-        """
-        if self._things:
-            return False
-        self._bell.acquire(timeout=timeout)
-        return True
+    def wait(self, timeout: float) -> None:
+        """Until it is rung, or the time is over. Returns early where it was rung for something that is taken."""
+        if not self._things:
+            self._bell.acquire(timeout=timeout)

@@ -71,7 +71,7 @@ class PostgresEngine(GroupedEngine):
             results.update(zip(map(id, rest), first.commit(rest) if rest else [], strict=True))
             return [results[id(item)] for item in items]
 
-        return Group(name, commit=commit, tick=first.tick, end=first.end, halves=True)
+        return Group(name, commit=commit, tick=first.tick, end=first.end)
 
     def _put(self, ops: Sequence[Op[Any]], answer: Answer, way: Group) -> None:
         by_group: dict[Group, list[Item]] = {}
