@@ -269,21 +269,20 @@ def step(state: Gate | None, command: Command, now: Micros) -> Step[Gate]:
 
 def _expire(gate: Gate, now: Micros) -> Gate:
     """Let time pass: what has ended is no longer there."""
-    if not (gate.holders or gate.queue or gate.gone):
-        return replace(gate, seen=now)
-    return replace(
-        gate,
-        seen=now,
-        holders=tuple([h for h in gate.holders if h.until > now]),
-        queue=tuple(
+    holders, queue, gone = gate.holders, gate.queue, gate.gone
+    if holders:
+        holders = tuple([h for h in holders if h.until > now])
+    if queue:
+        queue = tuple(
             [
                 w if w.offer <= 0 or w.offer > now else replace(w, offer=LAPSED)
-                for w in gate.queue
+                for w in queue
                 if max(w.alive, w.offer) > now
             ]
-        ),
-        gone=tuple([g for g in gate.gone if g.until > now]),
-    )
+        )
+    if gone:
+        gone = tuple([g for g in gone if g.until > now])
+    return replace(gate, seen=now, holders=holders, queue=queue, gone=gone)
 
 
 def _refresh(gate: Gate, ticket: str, now: Micros) -> Gate:
@@ -331,11 +330,11 @@ def _fits(capacity: int, taken: list[bool], wants_exclusive: bool) -> bool:
 
 
 def _acquire(gate: Gate, cmd: Acquire, now: Micros) -> tuple[Gate, Reply]:
-    if any(g.ticket == cmd.ticket for g in gate.gone):
+    if gate.gone and any(g.ticket == cmd.ticket for g in gate.gone):
         return gate, Expired(now)
     if not gate.holders and not gate.queue:
-        gate = replace(gate, capacity=cmd.capacity)
-    elif gate.capacity != cmd.capacity:
+        return _grant(replace(gate, capacity=cmd.capacity), cmd, cmd.exclusive, now)
+    if gate.capacity != cmd.capacity:
         return gate, Disagree(gate.capacity)
 
     for i, h in enumerate(gate.holders):

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from holdfast.engine.base import Carrier, Wake, steady
 from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.notify import decode, notify, wire_channel
+from holdfast.engine.postgres.notify import decode, note, wire_channel
 from holdfast.engine.postgres.session import Session
 from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
 from holdfast.hub.base import Hub, unobserved
@@ -190,7 +190,7 @@ class PostgresHub(Hub):
             while self._todo and isinstance(self._todo[0], Wake):
                 hints.append(cast("Wake", self._todo.popleft()))
             if hints:
-                notify(session, hints)
+                session.execute(*note(hints))
             elif self._todo:
                 channel, wanted = cast("tuple[str, bool]", self._todo.popleft())
                 self._change(session, channel, wanted)

@@ -27,13 +27,15 @@ def _sized(raw: bytes) -> bytes:
 class Array:
     """One column of rows on its way to `unnest`."""
 
-    __slots__ = ("items",)
+    __slots__ = ("dumped", "items")
 
     element: ClassVar[int]
     oid: ClassVar[int]
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
+        #: How it travels, once that is known: names go out twice, to be locked and to be written.
+        self.dumped: bytes | None = None
 
     def packed(self) -> list[bytes]:
         """Each element with its length before it."""
@@ -70,8 +72,10 @@ class Floats(Array):
 
 def dump(column: Array) -> bytes:
     """How a column travels: one dimension, no NULLs, counted from 1."""
-    head = _HEAD.pack(1, 0, column.element, len(column.items), 1)
-    return head + b"".join(column.packed())
+    if column.dumped is None:
+        head = _HEAD.pack(1, 0, column.element, len(column.items), 1)
+        column.dumped = head + b"".join(column.packed())
+    return column.dumped
 
 
 class ArrayDumper(Dumper):

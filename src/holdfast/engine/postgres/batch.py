@@ -30,8 +30,8 @@ from holdfast.engine.base import (
 )
 from holdfast.engine.group import LATER
 from holdfast.engine.postgres.arrays import Array, Bytes, Numbers, Texts
-from holdfast.engine.postgres.notify import encode, notify
-from holdfast.engine.postgres.session import Session
+from holdfast.engine.postgres.notify import encode, note
+from holdfast.engine.postgres.wire import COMMIT, Rows, Statement, Wire
 
 HOUR = 3_600_000_000
 #: How many names a connection remembers to have a row.
@@ -51,8 +51,8 @@ ON CONFLICT DO NOTHING
 """
 LOOK = b"""
 SELECT state.room, state.name, state.doc, state.body
-FROM unnest(%b, %b) AS wanted (room, name)
-JOIN holdfast_state state ON state.space = %s AND state.room = wanted.room AND state.name = wanted.name
+FROM unnest(%(rooms)b, %(names)b) AS wanted (room, name)
+JOIN holdfast_state state ON state.space = %(space)s AND state.room = wanted.room AND state.name = wanted.name
 """
 LOCK = LOOK + b"ORDER BY state.room, state.name FOR UPDATE OF state"
 SKIP = LOCK + b" SKIP LOCKED"
@@ -60,33 +60,41 @@ SKIP = LOCK + b" SKIP LOCKED"
 CLOCK = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 WRITE = b"""
 UPDATE holdfast_state state SET doc = new.doc, keep_until = new.keep_until
-FROM unnest(%b, %b, %b, %b) AS new (room, name, doc, keep_until)
-WHERE state.space = %s AND state.room = new.room AND state.name = new.name
+FROM unnest(%(rooms)b, %(names)b, %(docs)b, %(until)b) AS new (room, name, doc, keep_until)
+WHERE state.space = %(space)s AND state.room = new.room AND state.name = new.name
 """
 #: Apart from the record: most records have nothing beside them, and large values are then not sent again.
 BODY = b"""
-UPDATE holdfast_state state SET body = new.body FROM unnest(%b, %b, %b) AS new (room, name, body)
-WHERE state.space = %s AND state.room = new.room AND state.name = new.name
+UPDATE holdfast_state state SET body = new.body FROM unnest(%(rooms)b, %(names)b, %(bodies)b) AS new (room, name, body)
+WHERE state.space = %(space)s AND state.room = new.room AND state.name = new.name
 """
 DELETE = b"""
-DELETE FROM holdfast_state state USING unnest(%b, %b) AS gone (room, name)
-WHERE state.space = %s AND state.room = gone.room AND state.name = gone.name
+DELETE FROM holdfast_state state USING unnest(%(rooms)b, %(names)b) AS gone (room, name)
+WHERE state.space = %(space)s AND state.room = gone.room AND state.name = gone.name
 """
 TAG = b"""
 INSERT INTO holdfast_tag AS known (space, room, tag, name, keep_until)
-SELECT %s, t.room, t.tag, t.name, max(t.keep_until)
-FROM unnest(%b, %b, %b, %b) AS t (room, tag, name, keep_until)
+SELECT %(space)s, t.room, t.tag, t.name, max(t.keep_until)
+FROM unnest(%(rooms)b, %(tags)b, %(names)b, %(until)b) AS t (room, tag, name, keep_until)
 GROUP BY t.room, t.tag, t.name ORDER BY t.room, t.tag, t.name
 ON CONFLICT (space, room, tag, name) DO UPDATE SET keep_until = greatest(known.keep_until, excluded.keep_until)
 """
-TAGGED = b"SELECT name FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND keep_until > %s ORDER BY name"
-UNTAG = b"DELETE FROM holdfast_tag WHERE space = %s AND room = %s AND tag = %b AND name = ANY(%b)"
-SCAN_FROM = b"SELECT name FROM holdfast_state WHERE space = %s AND room = %s AND keep_until >= %s AND name >= %b"
-SCAN = SCAN_FROM + b" AND name < %b"
+TAGGED = b"""
+SELECT name FROM holdfast_tag
+WHERE space = %(space)s AND room = %(room)s AND tag = %(tag)b AND keep_until > %(now)s ORDER BY name
+"""
+UNTAG = b"""
+DELETE FROM holdfast_tag WHERE space = %(space)s AND room = %(room)s AND tag = %(tag)b AND name = ANY(%(names)b)
+"""
+SCAN_FROM = b"""
+SELECT name FROM holdfast_state
+WHERE space = %(space)s AND room = %(room)s AND keep_until >= %(now)s AND name >= %(first)b
+"""
+SCAN = SCAN_FROM + b" AND name < %(end)b"
 ORDER = b" ORDER BY name"
 
 HINT = b"""
-INSERT INTO holdfast_hint_counter (hint, remaining, keep_until) VALUES (%s, %s, %s)
+INSERT INTO holdfast_hint_counter (hint, remaining, keep_until) VALUES (%(hint)s, %(count)s, %(until)s)
 ON CONFLICT (hint) DO UPDATE SET remaining = excluded.remaining, keep_until = excluded.keep_until
 """
 #: `before` waits for whoever takes at the same time, and then sees what is left.
@@ -106,7 +114,7 @@ class Batch:
 
     def __init__(
         self,
-        session: Session,
+        wire: Wire,
         space: str,
         ops: Sequence[Op[Any]],
         *,
@@ -114,12 +122,15 @@ class Batch:
         now: Micros | None,
     ) -> None:
         """`known`: names that have a row, as far as this connection has seen; None: wait for names, and know none."""
-        self._session = session
+        self._wire = wire
         self._space = space
         self._ops = ops
         #: The names of commands, by the operation's identity; whether something counts.
         self._keys: dict[int, Key] = {}
         self._counts = False
+        #: The same, each once and in order, and how they travel.
+        self._wanted: list[Key] = []
+        self._ours: dict[str, Any] = {}
         self._known = known
         self._test_now = now
         #: The records of the names that are ours now, and of those only looked at.
@@ -133,45 +144,31 @@ class Batch:
         self._new_bodies: dict[Key, bytes] = {}
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
+        #: Counters that are set, by the hint.
+        self._hints: list[Statement] = []
         self._published: list[Wake] = []
         #: For whoever waits: told after the commit, by a hub.
         self.wakes: list[Wake] = []
         #: The server's clock, read while the names were ours.
         self.now: Micros = 0
-        self._committed: psycopg.Cursor[Any] | None = None
         #: True from the moment at which the COMMIT is on its way.
         self.committing = False
 
     def run(self) -> list[Any]:
         """Results or exceptions, in order; LATER for what somebody else holds. Raises psycopg's errors."""
         results: dict[int, Any] = {}
-        failed: psycopg.Error | None = None
-        try:
-            # One pipeline to the end. Leaving it inside the transaction would send a flush after the sync, and that
-            # stops the clock by which the server ends a session that stands still.
-            with self._session.pipeline() as self._pipeline:
-                try:
-                    now = self._begin()
-                    for place, op in self._in_order():
-                        results[place] = self._carry_out(op, now)
-                    self._commit()
-                except psycopg.Error as error:  # here, or psycopg logs what leaving makes of it
-                    failed = error
-        except psycopg.Error as error:
-            failed = failed or error
-        committed = self._committed is not None and self._committed.statusmessage == "COMMIT"
-        if failed is not None:
-            if not committed:
-                raise failed
-            self._untold(results, failed)
-        elif not committed:
-            self.committing = False  # a failed transaction ends so without an error
-            raise psycopg.OperationalError("the server rolled the transaction back")
+        now = self._begin()
+        for place, op in self._in_order():
+            results[place] = self._carry_out(op, now)
+        untold = self._commit()
+        if untold is not None:
+            for place, op in enumerate(self._ops):
+                if isinstance(op, (Publish, PublishHint)):
+                    results[place] = untold
         self._remember()
         return [results[place] for place in range(len(self._ops))]
 
     def _begin(self) -> Micros:
-        session, space = self._session, self._space
         known = self._known
         keys, looks = self._keys, set[Key]()
         for op in self._ops:
@@ -182,45 +179,51 @@ class Batch:
                 looks.add(_key(cast("Read", op)))
             elif kind in COUNTERS:
                 self._counts = True
-        wanted = sorted(set(keys.values()))
-        names = _columns(wanted)
-        missing = names if not known else _columns([key for key in wanted if key not in known])
-        reads = _columns(sorted(looks))
-        locked = looked = None
-        session.begin()
-        if names:
-            if missing:
-                session.execute(INSERT, {"space": space, "rooms": missing[0], "names": missing[1]})
-            locked = session.execute(LOCK if known is None else SKIP, (*names, space), binary=True)
-        if reads:
-            looked = session.execute(LOOK, (*reads, space), binary=True)
-        clock = session.execute(CLOCK, binary=True)
-        self._pipeline.sync()
-        if locked is not None:
-            for room, name, doc, body in locked.fetchall():
+        self._wanted = wanted = sorted(set(keys.values()))
+        missing = wanted if not known else [key for key in wanted if key not in known]
+        statements = self._wire.session.beginning()
+        if missing:
+            statements.append((INSERT, self._named(missing)))
+        if wanted:
+            self._ours = self._named(wanted)
+            statements.append((LOCK if known is None else SKIP, self._ours))
+        if looks:
+            statements.append((LOOK, self._named(sorted(looks))))
+        rows = self._ask([*statements, (CLOCK, {})])
+        if wanted:
+            for room, name, doc, body in rows[-3 if looks else -2]:
                 self._locked[room, name] = doc
                 self._bodies[room, name] = body
             if known is not None and len(self._locked) < len(wanted):  # in use, or removed by a neighbour
                 known.difference_update(key for key in wanted if key not in self._locked)
-        if looked is not None:
-            self._seen = {(room, name): doc for room, name, doc, _ in looked.fetchall()}
-        ((now,),) = clock.fetchall()
+        if looks:
+            self._seen = {(room, name): doc for room, name, doc, _ in rows[-2]}
+        ((now,),) = rows[-1]
         self.now = int(now) if self._test_now is None else self._test_now
         return self.now
+
+    def _ask(self, statements: list[Statement]) -> list[Rows]:
+        """Their rows. Raises what went wrong."""
+        answers, failed = self._wire.send(statements)
+        if failed is not None:
+            raise failed
+        return [answer.rows for answer in answers]
+
+    def _named(self, keys: Sequence[Key]) -> dict[str, Any]:
+        return self._columns(("rooms", "names"), keys)
+
+    def _columns(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+        """Rows as one array per column, for unnest."""
+        columns = zip(*rows, strict=True)
+        arrays: dict[str, Any] = {name: KINDS[type(c[0])](c) for name, c in zip(names, columns, strict=True)}
+        arrays["space"] = self._space
+        return arrays
 
     def _in_order(self) -> Iterable[tuple[int, Op[Any]]]:
         """As they came; but counters are waited for while others are held: in one order, or two wait in a circle."""
         if self._counts:
             return sorted(enumerate(self._ops), key=_order)
         return enumerate(self._ops)
-
-    def _untold(self, results: dict[int, Any], error: psycopg.Error) -> None:
-        """Everything is committed; only the messages behind it did not leave. That is their senders' trouble alone."""
-        if not self._published:  # nothing was under way any more: the connection broke on the way back
-            return
-        for place, op in enumerate(self._ops):
-            if isinstance(op, (Publish, PublishHint)):
-                results[place] = error
 
     def _remember(self) -> None:
         known = self._known
@@ -266,21 +269,19 @@ class Batch:
     def _scan(self, op: Scan, now: Micros) -> list[str]:
         prefix = op.prefix.encode()
         end = _after(prefix)
-        values = (self._space, op.room.name, now, prefix, *([] if end is None else [end]))
         statement = (SCAN_FROM if end is None else SCAN) + ORDER
-        return self._names(statement, values)
+        values = {"room": op.room.name, "now": now, "first": prefix}
+        return self._names(statement, values if end is None else {**values, "end": end})
 
     def _tag(self, op: Tag, now: Micros) -> None:
         self._tags.append((op.room.name, op.tag.encode(), op.name.encode(), now + op.ttl))
 
     def _tagged(self, op: Tagged, now: Micros) -> list[str]:
-        values = (self._space, op.room.name, op.tag.encode(), now)
-        return self._names(TAGGED, values)
+        return self._names(TAGGED, {"room": op.room.name, "tag": op.tag.encode(), "now": now})
 
-    def _names(self, statement: bytes, values: tuple[Any, ...]) -> list[str]:
-        found = self._session.execute(statement, values, binary=True)
-        self._pipeline.sync()
-        return [name.decode() for (name,) in found.fetchall()]
+    def _names(self, statement: bytes, values: dict[str, Any]) -> list[str]:
+        (rows,) = self._ask([(statement, {"space": self._space, **values})])
+        return [name.decode() for (name,) in rows]
 
     def _untag(self, op: Untag, now: Micros) -> None:
         self._untags.append(op)
@@ -292,13 +293,12 @@ class Batch:
 
     def _publish_hint(self, op: PublishHint, now: Micros) -> None:
         self._publish(op, now)
-        self._session.execute(HINT, (op.hint, op.count, now + op.life))
+        self._hints.append((HINT, {"hint": op.hint, "count": op.count, "until": now + op.life}))
 
     def _take_hint(self, op: TakeHint, now: Micros) -> int:
-        taken = self._session.execute(TAKE, {"hint": op.hint, "n": op.n, "now": now})
-        self._pipeline.sync()
-        row = taken.fetchone()
-        return op.n if row is None else int(row[0])
+        hints, self._hints = self._hints, []  # set before in this group, and taken now
+        rows = self._ask([*hints, (TAKE, {"hint": op.hint, "n": op.n, "now": now})])[-1]
+        return int(rows[0][0]) if rows else op.n
 
     def _ping(self, op: Ping, now: Micros) -> Micros:
         return now
@@ -316,27 +316,40 @@ class Batch:
         Ping: _ping,
     }
 
-    def _commit(self) -> None:
-        session, space = self._session, self._space
-        kept = [(*key, doc, until) for key, until in self._written.items() if (doc := self._locked[key]) is not None]
+    def _commit(self) -> psycopg.Error | None:
+        """Write all and commit, in one write. An error: all is committed, but the messages behind it did not leave."""
+        kept = [key for key in self._wanted if key in self._written and self._locked[key] is not None]
         gone = [key for key in self._written if self._locked[key] is None]
-        session.check()  # what was not sent cannot have an unknown outcome
+        bodies = [(*key, body) for key, body in self._new_bodies.items()]
+        statements = self._hints
+        if kept:
+            names = self._ours if len(kept) == len(self._wanted) else self._named(kept)
+            docs = Bytes([self._locked[key] for key in kept])
+            until = Numbers([self._written[key] for key in kept])
+            statements.append((WRITE, {**names, "docs": docs, "until": until}))
+        if bodies:
+            statements.append((BODY, self._columns(("rooms", "names", "bodies"), bodies)))
+        if gone:
+            statements.append((DELETE, self._named(gone)))
+        if self._tags:
+            statements.append((TAG, self._columns(("rooms", "tags", "names", "until"), self._tags)))
+        for op in self._untags:
+            gone_names = Bytes([name.encode() for name in op.names])
+            given = {"space": self._space, "room": op.room.name, "tag": op.tag.encode(), "names": gone_names}
+            statements.append((UNTAG, given))
+        statements.append(COMMIT)
+        commit = len(statements)
+        if self._published:
+            statements.append(note(self._published))
+        self._wire.session.check()  # what was not sent cannot have an unknown outcome
         self.committing = True
-        with session.together(self._pipeline):
-            if kept:
-                session.execute(WRITE, (*_columns(kept), space))
-            if self._new_bodies:
-                session.execute(BODY, (*_columns([(*key, body) for key, body in self._new_bodies.items()]), space))
-            if gone:
-                session.execute(DELETE, (*_columns(gone), space))
-            if self._tags:
-                session.execute(TAG, (space, *_columns(self._tags)))
-            for op in self._untags:
-                names = Bytes([name.encode() for name in op.names])
-                session.execute(UNTAG, (space, op.room.name, op.tag.encode(), names))
-            self._committed = session.execute(b"COMMIT")
-            if self._published:
-                notify(session, self._published)
+        answers, failed = self._wire.send(statements)
+        if len(answers) >= commit and answers[commit - 1].done == COMMIT[0]:
+            return failed
+        if failed is not None:
+            raise failed
+        self.committing = False  # a failed transaction ends so without an error
+        raise psycopg.OperationalError("the server rolled the transaction back")
 
 
 def _order(placed: tuple[int, Op[Any]]) -> str:
@@ -349,11 +362,6 @@ def _key(op: Apply | Read) -> Key:
 
 def _state(room: Room[Any], name: str, doc: bytes | None) -> Any:
     return None if doc is None else room.decode_state(name, doc)
-
-
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[Array]:
-    """Rows as one array per column, for unnest."""
-    return [KINDS[type(column[0])](column) for column in zip(*rows, strict=True)]
 
 
 def _after(prefix: bytes) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 #: What a group relies on. Set for its transaction, so that no reset is needed, nor forgotten.
 LOCAL = ("idle_in_transaction_session_timeout", "lock_timeout", "enable_seqscan")
 _SET = ", ".join(f"set_config('{name}', '{SETTINGS[name]}', true)" for name in LOCAL)
-SET_LOCAL = f"SELECT {_SET}, set_config('search_path', %s, true)".encode()
+SET_LOCAL = f"SELECT {_SET}, set_config('search_path', %(path)s, true)".encode()
 #: Where the tables are, whatever was SET on this session since: two sessions that look in two places lock nothing.
 SEARCH_PATH = b"SELECT reset_val FROM pg_settings WHERE name = 'search_path'"
 
@@ -28,6 +29,7 @@ class Borrowed(Session):
     statements would meet.
     """
 
+    prepares = False
     #: For psycopg: not ours to close, so no warning when this goes.
     _pool: BasePool | None = None
 
@@ -43,13 +45,8 @@ class Borrowed(Session):
         self.prepare_threshold = None
         teach(self)
 
-    def begin(self) -> None:
-        self.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
-        self.execute(SET_LOCAL, (self.search_path,))
-
-    def beginning(self) -> list[tuple[bytes, dict[str, Any]]]:
-        named = SET_LOCAL.replace(b"%s", b"%(path)s")
-        return [(b"BEGIN ISOLATION LEVEL READ COMMITTED", {}), (named, {"path": self.search_path})]
+    def beginning(self) -> list[tuple[bytes, Mapping[str, Any]]]:
+        return [(b"BEGIN ISOLATION LEVEL READ COMMITTED", {}), (SET_LOCAL, {"path": self.search_path})]
 
     def lives(self) -> bool:
         """Whether the server has not said goodbye; found out without asking it."""

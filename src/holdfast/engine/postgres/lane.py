@@ -11,7 +11,8 @@ from psycopg import errors as pg
 from holdfast.engine.base import Apply, steady
 from holdfast.engine.group import LATER, Item
 from holdfast.engine.postgres.batch import Batch, Key
-from holdfast.engine.postgres.session import FINAL, Session, translate
+from holdfast.engine.postgres.session import FINAL, translate
+from holdfast.engine.postgres.wire import Wire
 from holdfast.errors import EngineError, EngineUnavailable
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Lane:
         self._served = False
         #: Names that have a row, so that it need not be made. None where names are waited for.
         self._known: set[Key] | None = None if wait else set()
-        self._session: Session | None = None
+        self._wire: Wire | None = None
         self._sweep_at = steady() + random.uniform(*SWEEP)
 
     def commit(self, items: list[Item]) -> list[Any]:
@@ -98,20 +99,19 @@ class Lane:
         ops = [item.op for item in items]
         until = steady() + engine.address.timeout
         for left in range(engine.tries - 1, -1, -1):
-            used = self._session is not None or not engine.keeps_sessions
+            used = self._wire is not None or not engine.keeps_sessions
             batch: Batch | None = None
             try:
-                if self._session is None or self._session.closed:
-                    session = self._session = engine.session(spare=self._spare)
+                if self._wire is None or self._wire.session.closed:
+                    self._wire = Wire(engine.session(spare=self._spare))
                 else:  # a new one counts from the moment at which it was there
-                    session = self._session
-                    session.until = until
-                batch = Batch(session, engine.namespace, ops, known=self._known, now=engine.test_now())
+                    self._wire.session.until = until
+                batch = Batch(self._wire, engine.namespace, ops, known=self._known, now=engine.test_now())
                 results = batch.run()
             except psycopg.Error as error:
                 sent = batch is not None and batch.committing
                 self._recover()
-                stale = used and not sent and self._session is None
+                stale = used and not sent and self._wire is None
                 if left and steady() < until and (stale or isinstance(error, UNDONE)):
                     continue
                 if isinstance(error, pg.LockNotAvailable):
@@ -148,9 +148,9 @@ class Lane:
 
     def _recover(self) -> None:
         """After an error: out of the transaction, or out of the connection."""
-        if self._session is not None:
+        if self._wire is not None:
             try:
-                self._session.execute(b"ROLLBACK")
+                self._wire.session.execute(b"ROLLBACK")
             except Exception:  # noqa: BLE001 - whatever it is, this connection does not get out of it
                 self._break()
 
@@ -165,9 +165,9 @@ class Lane:
         if self._known is not None:
             self._known.clear()
         try:
-            if self._session is None or self._session.closed:
-                self._session = self._engine.session(AT_ONCE)
-            session = self._session
+            if self._wire is None or self._wire.session.closed:
+                self._wire = Wire(self._engine.session(AT_ONCE))
+            session = self._wire.session
             session.until = steady() + self._engine.address.timeout
             for statement in SWEEPS:
                 session.begin()
@@ -187,12 +187,12 @@ class Lane:
 
     def _break(self) -> None:
         """The connection is of no more use to anybody."""
-        if self._session is not None:
-            self._session.close()
+        if self._wire is not None:
+            self._wire.session.close()
         self.end()
 
     def end(self) -> None:
         """Let go of the connection. Safe twice."""
-        session, self._session = self._session, None
-        if session is not None:
-            self._engine.let_go(session)
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            self._engine.let_go(wire.session)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.engine.base import Wake
-from holdfast.engine.postgres.session import Session
+from holdfast.engine.postgres.arrays import Texts
+from holdfast.engine.postgres.wire import Statement
 from holdfast.errors import ConfigError
 
 #: PostgreSQL takes payloads of fewer bytes than this.
 LONGEST = 8000
-NOTIFY = b"SELECT pg_notify(note.channel, note.payload) FROM unnest(%s::text[], %s::text[]) AS note (channel, payload)"
+NOTIFY = b"""
+SELECT pg_notify(note.channel, note.payload) FROM unnest(%(channels)b, %(payloads)b) AS note (channel, payload)
+"""
 
 
 def wire_channel(channel: str) -> str:
@@ -39,7 +42,7 @@ def decode(text: str) -> Wake | None:
         return None
 
 
-def notify(session: Session, wakes: Iterable[Wake]) -> None:
-    """Tell all who listen, in one statement. Outside a transaction: inside, it serialises all commits."""
-    notes = [(wire_channel(wake.inbox), encode(wake)) for wake in wakes]
-    session.execute(NOTIFY, ([channel for channel, _ in notes], [payload for _, payload in notes]))
+def note(wakes: Sequence[Wake]) -> Statement:
+    """Tells all who listen, in one statement. Outside a transaction: inside, it serialises all commits."""
+    channels = Texts([wire_channel(wake.inbox) for wake in wakes])
+    return NOTIFY, {"channels": channels, "payloads": Texts([encode(wake) for wake in wakes])}

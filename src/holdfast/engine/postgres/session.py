@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -66,35 +65,18 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
     #: When (on the steady clock) what is under way must have ended.
     until = float("inf")
-    _gathering = False
-
-    @contextmanager
-    def together(self, pipeline: psycopg.Pipeline) -> Generator[None, None, None]:
-        """What is executed inside leaves later, in one write. A server that has half of a pipeline waits for the rest
-        without an end, rows locked, and a process may be stopped between any two writes.
-        """
-        self._gathering = True
-        try:
-            yield
-        finally:
-            self._gathering = False
-        queue = pipeline.command_queue
-        commands = list(queue)
-        queue.clear()
-        queue.append(lambda: _all(commands))
+    #: Whether its prepared statements are ours to name.
+    prepares = True
 
     def begin(self) -> None:
-        self.execute(b"BEGIN")
+        for statement, given in self.beginning():
+            self.execute(statement, given)
 
-    def beginning(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """The same as statements with named parameters, for who sends them in another way."""
+    def beginning(self) -> list[tuple[bytes, Mapping[str, Any]]]:
+        """What begins a transaction, as statements with named parameters."""
         return [(b"BEGIN", {})]
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        if self._gathering:
-            next(gen)  # as far as the command is queued; the next step would send it
-            gen.close()
-            return cast("T", None)
         left = self.check_time()
         if left != float("inf"):
             timeout = left if timeout is None else min(timeout, left)
@@ -117,11 +99,6 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             self.pgconn.finish()
             raise pg.OperationalError("no answer in time")
         return left
-
-
-def _all(commands: list[Callable[[], None]]) -> None:
-    for command in commands:
-        command()
 
 
 def connect(address: Address, name: str) -> Session:

@@ -35,32 +35,35 @@ _BIGINT = struct.Struct("!q")
 Key = tuple[bytes, tuple[int, ...]]
 
 
+Rows = list[tuple[Any, ...]]
+
+
 class Answer(NamedTuple):
     """What a statement came to: its rows, and what the server says that it did."""
 
-    rows: list[tuple[Any, ...]]
+    rows: Rows
     done: bytes
 
 
 class Wire:
-    """The way to the server through one session. `prepares`: whether its prepared statements are ours to name."""
+    """The way to the server through one session."""
 
-    def __init__(self, session: Session, *, prepares: bool) -> None:
-        self._session = session
-        self._prepares = prepares
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self._names: dict[Key, bytes] = {}
         self._made = 0
         self._loading = Transformer(session)
 
     def send(self, statements: Sequence[Statement]) -> tuple[list[Answer], psycopg.Error | None]:
-        """What was answered up to the first error, and that. Raises where no answer came."""
-        pgconn = self._session.pgconn
+        """What was answered up to the first error, and that."""
+        pgconn = self.session.pgconn
         pgconn.enter_pipeline_mode()
         try:
             # For each answer that will come: what it makes known, if it is about preparing.
             expected = [about for statement in statements for about in self._queue(statement)]
             pgconn.pipeline_sync()
-            answers, failed = self._read(self._session.wait(_exchange(pgconn, len(expected) + 1)), expected)
+            results, broken = self.session.wait(_exchange(pgconn, len(expected) + 1))
+            answers, failed = self._read(results, expected, broken)
             if pgconn.status == ConnStatus.OK:
                 pgconn.exit_pipeline_mode()
         except BaseException:
@@ -73,8 +76,8 @@ class Wire:
         given = statement[1]
         values, oids = _parameters([given[name] for name in names])
         formats = [Format.BINARY] * len(values)
-        pgconn = self._session.pgconn
-        if not self._prepares or text == COMMIT[0]:
+        pgconn = self.session.pgconn
+        if not self.session.prepares or text == COMMIT[0]:
             pgconn.send_query_params(text, values, oids, formats, Format.BINARY)
             return [None]
         key = text, oids
@@ -90,10 +93,11 @@ class Wire:
         return [key, None]
 
     def _read(
-        self, results: list[list[PGresult]], expected: list[Key | None]
+        self, results: list[list[PGresult]], expected: list[Key | None], broken: psycopg.Error | None
     ) -> tuple[list[Answer], psycopg.Error | None]:
         answers: list[Answer] = []
         failed: psycopg.Error | None = None
+        silent = broken or pg.OperationalError("no answer")
         for place, about in enumerate(expected):
             result = results[place][0] if place < len(results) and results[place] else None
             if failed is None and result is not None and result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
@@ -103,27 +107,26 @@ class Wire:
             if about is not None:
                 self._names.pop(about, None)  # not prepared
             if failed is None:
-                failed = pg.error_from_result(result) if result is not None else pg.OperationalError("no answer")
-        return answers, failed
+                failed = pg.error_from_result(result) if result is not None else silent
+        return answers, failed or broken
 
-    def _load(self, result: PGresult) -> list[tuple[Any, ...]]:
+    def _load(self, result: PGresult) -> Rows:
         if result.status != ExecStatus.TUPLES_OK or not result.ntuples:
             return []
         self._loading.set_pgresult(result, format=Format.BINARY)
         return self._loading.load_rows(0, result.ntuples, tuple)
 
 
-def _exchange(pgconn: PGconn, answers: int) -> PQGen[list[list[PGresult]]]:
-    yield from generators.send(pgconn)
+def _exchange(pgconn: PGconn, answers: int) -> PQGen[tuple[list[list[PGresult]], psycopg.Error | None]]:
+    """What came, and why no more: what was said before a connection broke counts."""
     results: list[list[PGresult]] = []
-    while len(results) < answers:
-        try:
+    try:
+        yield from generators.send(pgconn)
+        while len(results) < answers:
             results.append((yield from generators.fetch_many(pgconn)))
-        except psycopg.Error:
-            if any(result.status == ExecStatus.FATAL_ERROR for some in results for result in some):
-                return results  # it said why before it left
-            raise
-    return results
+    except psycopg.Error as error:
+        return results, error
+    return results, None
 
 
 @cache

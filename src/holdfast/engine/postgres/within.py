@@ -19,7 +19,7 @@ from holdfast.engine.base import Micros, Wake, Within, steady
 from holdfast.engine.group import Item
 from holdfast.engine.postgres.borrowed import Borrowed
 from holdfast.engine.postgres.session import Session, translate
-from holdfast.engine.postgres.wire import COMMIT, Statement, Wire
+from holdfast.engine.postgres.wire import COMMIT, Rows, Statement, Wire
 from holdfast.errors import EngineError
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ PLANS = {
     "enable_mergejoin": "off",
 }
 SET = ("SELECT " + ", ".join(f"set_config('{name}', '{value}', %(local)s)" for name, value in PLANS.items())).encode()
-
-Rows = list[tuple[Any, ...]]
 
 
 class Round(NamedTuple):
@@ -136,9 +134,8 @@ class WithinLane:
         session = self._session
         if session is None or session.closed:
             session = self._session = self._engine.session()
-            ours = not isinstance(session, Borrowed)
-            self._wire = Wire(session, prepares=ours)
-            if ours:
+            self._wire = Wire(session)
+            if session.prepares:
                 session.execute(SET, {"local": False})
         else:  # a new one counts from the moment at which it was there
             session.until = until

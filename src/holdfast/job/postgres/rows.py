@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.engine.postgres.within import Round, Rows
+from holdfast.engine.postgres.wire import Rows
+from holdfast.engine.postgres.within import Round
 from holdfast.job.model import Claimed, Concurrency, Failure, Job, NewJob, Unique
 from holdfast.job.postgres.texts import statement
 
