@@ -109,7 +109,8 @@ class Lockstep:
 
     def _new(self, dice: Dice, **fixed: Any) -> NewJob:
         key, concurrency = dice.pick(KEYS), dice.pick(CONCURRENCY)
-        chains = [new.id for new in self._known if not new.chain and self._is_whole(new.id)]
+        own = fixed.get("chain")  # which waits for itself for ever
+        chains = [new.id for new in self._known if not new.chain and new.id != own and self._is_whole(new.id)]
         fields: dict[str, Any] = {
             "queue": dice.pick(("q1", "q1", "q2")),
             "labels": dice.pick(((), (), (), ("gpu",), ("eu", "gpu"))),
@@ -162,7 +163,7 @@ class Lockstep:
         if kind == "complete":
             fields["result"] = dice.pick((b"r", b"", b"\x00\xff"))
             if fence == row.fence and dice.pick((0, 0, 0, 1)):
-                fields["next"] = self._new(dice, chain=row.chain, unique=None, after=())
+                fields["next"] = self._new(dice, chain=row.chain)
         return Finish(job=row.new.id, fence=fence, kind=kind, **fields)
 
     def _send(self, worker: str, finishes: tuple[Finish, ...], claim: Claim, not_after: int = LEASE) -> None:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from holdfast import EngineError, OutcomeUnknown
+from holdfast import ConfigError, EngineError, OutcomeUnknown
 from holdfast.engine.base import Apply, Ping
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
@@ -21,7 +21,7 @@ from holdfast.engine.postgres.pool import open_pool
 from holdfast.engine.postgres.within import WithinLane
 from holdfast.gate.machine import GATE, Acquire, Granted, Who
 from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand
+from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
 from holdfast.job.postgres import PostgresStore
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.waiting import eventually
@@ -275,6 +275,68 @@ def test_who_begins_to_wait_while_a_blocker_ends_starts_all_the_same(holdfast_po
     finally:
         for each in engines:
             each.close_blocking()
+
+
+# ── chains that go on ──
+
+
+def test_a_follower_takes_no_unique_key_from_another_job(engine, store):
+    """The chain goes on all the same."""
+    unique = Unique("u", "until_done")
+    holder, first = job(unique=unique, labels=("elsewhere",)), job()
+    engine.apply(store.enqueue(0, [holder, first]))
+    worker = Worker(engine, store)
+    (claimed,) = worker.step().jobs
+    (follower,) = worker.step([complete(claimed, next=job(unique=unique))]).jobs
+    assert follower.chain == first.id
+    assert engine.apply(store.get(follower.id)).unique is None
+    worker.step([complete(follower, result=b"R")], want=0)
+    assert engine.apply(store.watch(first.id, chain=True)).result == b"R"
+    (again,) = engine.apply(store.enqueue(0, [job(unique=unique)]))
+    assert (again.id, again.deduplicated) == (holder.id, True)
+
+
+def test_nobody_waits_for_a_follower_as_if_it_were_a_chain(engine, store):
+    """Its end is its chain's, so whoever waited for it alone would wait for ever."""
+    first = job()
+    engine.apply(store.enqueue(0, [first]))
+    worker = Worker(engine, store)
+    (claimed,) = worker.step().jobs
+    (follower,) = worker.step([complete(claimed, next=job())]).jobs
+    waiting = job(after=(follower.id,))
+    with pytest.raises(ConfigError, match=follower.id):
+        engine.apply(store.enqueue(0, [waiting]))
+    worker.step([complete(follower)], want=0)
+    with pytest.raises(ConfigError, match=follower.id):
+        engine.apply(store.enqueue(0, [waiting]))
+    (stored,) = engine.apply(store.enqueue(0, [job(after=(first.id,))]))
+    assert stored.state == "pending"
+
+
+def test_two_chains_that_go_on_in_one_step_may_wait_for_one_another(engine, store):
+    one, other = job(), job()
+    engine.apply(store.enqueue(0, [one, other]))
+    worker = Worker(engine, store)
+    mine, theirs = worker.step(want=2).jobs
+    waits, goes = job(after=(other.id,)), job()
+    (next_,) = worker.step([complete(mine, next=waits), complete(theirs, next=goes)], want=5).jobs
+    assert next_.id == goes.id
+    (next_,) = worker.step([complete(next_, result=b"R")], want=5).jobs
+    assert (next_.id, next_.upstream) == (waits.id, {other.id: b"R"})
+
+
+@pytest.mark.parametrize("ends", ["cancel", "fail", "lapse"])
+def test_the_reason_of_a_cancellation_is_kept_however_its_job_ends(engine, store, ends):
+    engine.apply(store.enqueue(0, [job()]))
+    worker = Worker(engine, store)
+    (claimed,) = worker.step(lease=1 if ends == "lapse" else 30 * SECOND).jobs
+    engine.apply(store.cancel(claimed.id, "wrong customer"))
+    if ends == "lapse":
+        engine.apply(store.reap(0))
+    else:
+        worker.step([Finish(job=claimed.id, fence=claimed.fence, kind=ends)], want=0)
+    ended = engine.apply(store.get(claimed.id))
+    assert (ended.state, ended.error.message) == ("cancelled", "wrong customer")
 
 
 # ── plans ──

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from on_a_loop import on_a_loop
-from workshop import KINDS, REDIS, look, reaches, shop, url_of, working
+from workshop import KINDS, look, reaches, shop, url_of, working
 
 import holdfast
 from holdfast.job.lanes import Lane
@@ -52,7 +52,7 @@ async def test_a_running_job_that_is_cancelled_is_interrupted_at_once(url, names
         assert worker.counts == {"cancelled": 1}
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", REDIS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_reason_of_a_cancellation_is_kept(kind, namespace, request):
     """Also where the job runs, and its worker knows only that it is to end."""
     hf = shop(url_of(kind, request), namespace)

@@ -71,6 +71,9 @@ class Enqueueing:
         *_, made, undone = yield inside(*self.statements(jobs, now, flags=flags, chain=chain))
         states = _states(made, undone)
         new = {id_ for id_, _, _ in made} - {id_ for id_, _ in undone}
+        keyed = [job.id for job in jobs if chain and job.unique is not None and job.id in new]
+        if keyed:
+            yield inside(("enqueue_keyless", {"space": self.space, "ids": Texts(keyed)}))
         ends.ready.update((id_, type_) for id_, state, type_ in made if state == "pending" and id_ in new)
         waiting = [(job.id, blocker) for job in jobs if job.id in new for blocker in job.after]
         if waiting:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from holdfast.engine.base import Micros
-from holdfast.job.model import AGEING, Finish
+from holdfast.job.model import AGEING, Failure, Finish
 from holdfast.job.postgres.ending import Ending, Ends
 from holdfast.job.postgres.enqueue import Enqueueing
 from holdfast.job.postgres.rows import AWAITED, CHAIN_WATCHED, Part, ask, encode_failure
@@ -36,15 +36,13 @@ class Finishing:
         again: list[tuple[str, int, int, int, bytes]] = []
         nexts: list[tuple[Finish, int, str]] = []
         counted: list[int] = []
-        for nth, id_, attempt, retries, snoozes, _, flags, chain, cancel in sorted(rows):
+        for nth, id_, attempt, retries, snoozes, flags, chain, cancel, now in sorted(rows, key=_by_place):
             place, finish = ordered[int(nth) - 1]
             counted.append(place)
             error = encode_failure(finish.error) if finish.error is not None else b""
-            if cancel and finish.kind not in (
-                "complete",
-                "cancel",
-            ):  # what was to be cancelled neither fails nor comes back
-                endings.append(Ending(id_, "cancelled", error=error))
+            if cancel is not None and finish.kind != "complete":  # it neither fails nor comes back
+                asked = encode_failure(Failure("Cancelled", cancel, attempt=attempt, at=self._now or now))
+                endings.append(Ending(id_, "cancelled", error=error or asked))
             elif finish.kind in STATES:
                 ends_as = cast("Any", STATES[finish.kind])
                 follow = finish.next if finish.kind == "complete" else None
@@ -66,10 +64,11 @@ class Finishing:
 
     def _go_on(self, nexts: list[tuple[Finish, int, str]]) -> Part:
         """The next jobs of chains: whoever waits for a chain, or watches it, goes on with it."""
+        awaited = {chain for finish, _, _ in nexts if finish.next is not None for chain in finish.next.after}
         for finish, flags, chain in nexts:
             if finish.next is None:
                 continue
-            kept = flags & (CHAIN_WATCHED | AWAITED)
+            kept = flags & (CHAIN_WATCHED | AWAITED) | (AWAITED if chain in awaited else 0)
             yield from self._enqueueing.store([finish.next], self._now, self._ends, flags=kept, chain=chain)
 
     def _again(self, again: list[tuple[str, int, int, int, bytes]]) -> Part:
@@ -90,6 +89,10 @@ class Finishing:
         self._ends.ready.update((id_, type_) for id_, type_, _, _, state in rows if state == "pending")
         keys = {key: limit for _, _, key, limit, _ in rows if key}
         yield from self._ends.free(keys)
+
+
+def _by_place(row: tuple[Any, ...]) -> int:
+    return row[0]
 
 
 def _by_job(placed: tuple[int, Finish]) -> str:

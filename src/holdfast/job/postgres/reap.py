@@ -36,8 +36,9 @@ def reap_late(ends: Ends, limit: int) -> Part:
     for id_, attempt, retries, snoozes, cancel, now in rows:
         error = encode_failure(Failure(KIND, MESSAGE, attempt=attempt, at=now))
         ends.lost(id_)
-        if cancel:
-            endings.append(Ending(id_, "cancelled", error=error))
+        if cancel is not None:
+            asked = encode_failure(Failure("Cancelled", cancel, attempt=attempt, at=now))
+            endings.append(Ending(id_, "cancelled", error=asked))
         elif attempt > retries:
             endings.append(Ending(id_, "failed", error=error))
         else:

@@ -4,7 +4,8 @@
 SELECT n.chain, done.state, done.result, done.followed_by
 FROM unnest(%(chains)b) AS n (chain)
 CROSS JOIN LATERAL (
-    SELECT state, result, followed_by, id FROM holdfast_job_done WHERE space = %(space)s AND id = n.chain
+    SELECT state, result, followed_by, id FROM holdfast_job_done
+    WHERE space = %(space)s AND id = n.chain AND chain = id
     UNION ALL
     SELECT state, result, followed_by, id FROM holdfast_job_done
     WHERE space = %(space)s AND chain = n.chain AND chain <> id

@@ -1,5 +1,5 @@
 -- Purpose: store jobs, but for those that are there already or whose unique key belongs to another.
--- Parameters: space, now, ageing, follows (the next of a chain: stored without its key, then); one array for each
+-- Parameters: space, now, ageing, follows (the next of a chain: see enqueue_keyless.sql); one array for each
 -- column.
 -- Returns: id, state, type of each that is new.
 WITH

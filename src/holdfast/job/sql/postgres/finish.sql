@@ -1,4 +1,5 @@
--- Purpose: end attempts for good, where nothing else hangs on them (`care`: flags of those that it leaves alone).
+-- Purpose: end attempts for good, where nothing else hangs on them (`care`: flags of those that it leaves alone; also
+-- those whose cancellation was wanted and that say no reason of their own).
 -- Parameters: space, worker, incarnation, lane, now, care; arrays ids, fences, states, results, errors.
 -- Returns: place (from 1), id, chain, flags of each that ended. The others are stale, late, or need care.
 WITH
@@ -15,6 +16,7 @@ WITH
 ), gone AS (
     DELETE FROM holdfast_job USING found
     WHERE holdfast_job.ctid = tid AND fence = e_fence AND flags & %(care)s = 0 AND until > (SELECT now FROM clock)
+        AND (cancel IS NULL OR e_state = 'completed' OR e_error <> '')
     RETURNING
 -- include: _carried.sql
         , fence, e_result, e_error, place,
