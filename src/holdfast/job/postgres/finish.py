@@ -92,7 +92,7 @@ class Finishing:
 
 
 def _by_place(row: tuple[Any, ...]) -> int:
-    return row[0]
+    return int(row[0])
 
 
 def _by_job(placed: tuple[int, Finish]) -> str:
