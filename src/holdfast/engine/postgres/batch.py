@@ -30,6 +30,7 @@ from holdfast.engine.base import (
 )
 from holdfast.engine.group import LATER
 from holdfast.engine.postgres.arrays import Array, Bytes, Numbers, Texts
+from holdfast.engine.postgres.counters import HINT, TAKE, order
 from holdfast.engine.postgres.notify import encode, note
 from holdfast.engine.postgres.wire import COMMIT, Rows, Statement, Wire
 
@@ -92,19 +93,6 @@ WHERE space = %(space)s AND room = %(room)s AND keep_until >= %(now)s AND name >
 """
 SCAN = SCAN_FROM + b" AND name < %(end)b"
 ORDER = b" ORDER BY name"
-
-HINT = b"""
-INSERT INTO holdfast_hint_counter (hint, remaining, keep_until) VALUES (%(hint)s, %(count)s, %(until)s)
-ON CONFLICT (hint) DO UPDATE SET remaining = excluded.remaining, keep_until = excluded.keep_until
-"""
-#: `before` waits for whoever takes at the same time, and then sees what is left.
-TAKE = b"""
-WITH before AS (
-    SELECT remaining FROM holdfast_hint_counter WHERE hint = %(hint)s AND keep_until > %(now)s FOR UPDATE
-)
-UPDATE holdfast_hint_counter SET remaining = holdfast_hint_counter.remaining - least(before.remaining, %(n)s)
-FROM before WHERE hint = %(hint)s RETURNING least(before.remaining, %(n)s)
-"""
 
 Key = tuple[str, bytes]
 
@@ -222,7 +210,7 @@ class Batch:
     def _in_order(self) -> Iterable[tuple[int, Op[Any]]]:
         """As they came; but counters are waited for while others are held: in one order, or two wait in a circle."""
         if self._counts:
-            return sorted(enumerate(self._ops), key=_order)
+            return sorted(enumerate(self._ops), key=order)
         return enumerate(self._ops)
 
     def _remember(self) -> None:
@@ -293,7 +281,7 @@ class Batch:
 
     def _publish_hint(self, op: PublishHint, now: Micros) -> None:
         self._publish(op, now)
-        self._hints.append((HINT, {"hint": op.hint, "count": op.count, "until": now + op.life}))
+        self._hints.append((HINT, {"hint": op.hint, "count": op.count, "life": op.life, "now": now}))
 
     def _take_hint(self, op: TakeHint, now: Micros) -> int:
         hints, self._hints = self._hints, []  # set before in this group, and taken now
@@ -350,10 +338,6 @@ class Batch:
             raise failed
         self.committing = False  # a failed transaction ends so without an error
         raise psycopg.OperationalError("the server rolled the transaction back")
-
-
-def _order(placed: tuple[int, Op[Any]]) -> str:
-    return placed[1].hint if isinstance(placed[1], (TakeHint, PublishHint)) else ""
 
 
 def _key(op: Apply | Read) -> Key:

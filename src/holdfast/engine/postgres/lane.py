@@ -11,6 +11,7 @@ from psycopg import errors as pg
 from holdfast.engine.base import Apply, steady
 from holdfast.engine.group import LATER, Item
 from holdfast.engine.postgres.batch import Batch, Key
+from holdfast.engine.postgres.counters import HINTS, HintBatch
 from holdfast.engine.postgres.session import FINAL, translate
 from holdfast.engine.postgres.wire import Wire
 from holdfast.errors import EngineError, EngineUnavailable
@@ -100,13 +101,16 @@ class Lane:
         until = steady() + engine.address.timeout
         for left in range(engine.tries - 1, -1, -1):
             used = self._wire is not None or not engine.keeps_sessions
-            batch: Batch | None = None
+            batch: Batch | HintBatch | None = None
             try:
                 if self._wire is None or self._wire.session.closed:
                     self._wire = Wire(engine.session(spare=self._spare))
                 else:  # a new one counts from the moment at which it was there
                     self._wire.session.until = until
-                batch = Batch(self._wire, engine.namespace, ops, known=self._known, now=engine.test_now())
+                if all(isinstance(op, HINTS) for op in ops):
+                    batch = HintBatch(self._wire, ops, now=engine.test_now())
+                else:
+                    batch = Batch(self._wire, engine.namespace, ops, known=self._known, now=engine.test_now())
                 results = batch.run()
             except psycopg.Error as error:
                 sent = batch is not None and batch.committing
