@@ -161,8 +161,8 @@ def test_a_deadlock_over_tags_is_tried_again(engine, sitter):
     lock = "SELECT FROM holdfast_tag WHERE space = %s AND tag = %s FOR UPDATE"
     sitter.execute(lock, (engine.namespace, b"b"))
     (lane, _) = engine._lanes
-    lane._session.execute("SET lock_timeout = 0")
-    lane._session.execute("SET deadlock_timeout = '50ms'")
+    lane._wire.session.execute("SET lock_timeout = 0")
+    lane._wire.session.execute("SET deadlock_timeout = '50ms'")
     answers = []
     thread = threading.Thread(
         target=lambda: answers.extend(engine.apply_many([Tag(GATE, t, "n", MINUTE) for t in "ab"]))

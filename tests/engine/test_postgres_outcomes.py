@@ -13,7 +13,8 @@ from holdfast import EngineError, EngineRefused, EngineUnavailable, OutcomeUnkno
 from holdfast.engine.base import Apply, Ping, Publish, Read, TakeHint, steady
 from holdfast.engine.postgres import PostgresEngine, batch
 from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.session import Session, translate
+from holdfast.engine.postgres.session import translate
+from holdfast.engine.postgres.wire import COMMIT, Wire
 from holdfast.gate.machine import GATE, Acquire, Granted, Who
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.waiting import eventually
@@ -134,10 +135,9 @@ def test_a_commit_that_the_server_turns_into_a_rollback_did_not_happen(engine, m
     commit = batch.Batch._commit
 
     def fail_first(self):
-        self._session.execute("SELECT 1/0")
-        with pytest.raises(pg.DivisionByZero):
-            self._pipeline.sync()
-        commit(self)
+        _, failed = self._wire.send([(b"SELECT 1/0", {})])
+        assert isinstance(failed, pg.DivisionByZero)
+        return commit(self)
 
     monkeypatch.setattr(batch.Batch, "_commit", fail_first)
     (answer,) = engine.apply_many([Ping()])  # writes nothing, so nothing but the COMMIT follows
@@ -149,8 +149,8 @@ def test_time_that_runs_out_before_the_commit_is_sent_is_unavailable(engine, tru
     commit = batch.Batch._commit
 
     def late(self):
-        self._session.until = steady() - 1
-        commit(self)
+        self._wire.session.until = steady() - 1
+        return commit(self)
 
     monkeypatch.setattr(batch.Batch, "_commit", late)
     (answer,) = engine.apply_many([acquire(engine)])
@@ -165,13 +165,13 @@ def test_a_transaction_that_stood_still_too_long_is_ended_and_did_nothing(engine
     slow = threading.Event()
 
     def late(self):
-        self._session.until = steady() + 5
+        self._wire.session.until = steady() + 5
         if not slow.is_set():
             slow.set()
-            pid = self._session.info.backend_pid
+            pid = self._wire.session.info.backend_pid
             gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
             assert eventually(lambda: admin.execute(gone, (pid,)).fetchone()[0])
-        commit(self)
+        return commit(self)
 
     monkeypatch.setattr(batch.Batch, "_commit", late)
     (answer,) = engine.apply_many([acquire(engine)])
@@ -184,20 +184,20 @@ def test_a_process_that_stops_between_its_writes_and_its_commit_is_ended_by_the_
     engine, admin, truth, monkeypatch
 ):
     """Half of a pipeline would keep the server waiting for ever, with the name locked."""
-    execute = Session.execute
+    queue = Wire._queue
 
-    def stop(self, statement, *args, **options):
-        if statement == b"COMMIT":
-            monkeypatch.setattr(Session, "execute", execute)
-            self.until = steady() + 10
+    def stop(self, statement):
+        if statement == COMMIT:
+            monkeypatch.setattr(Wire, "_queue", queue)
+            self.session.until = steady() + 10
             gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
-            assert eventually(lambda: admin.execute(gone, (self.info.backend_pid,)).fetchone()[0], within=5)
-        return execute(self, statement, *args, **options)
+            assert eventually(lambda: admin.execute(gone, (self.session.info.backend_pid,)).fetchone()[0], within=5)
+        return queue(self, statement)
 
-    monkeypatch.setattr(Session, "execute", stop)
+    monkeypatch.setattr(Wire, "_queue", stop)
     (answer,) = engine.apply_many([acquire(engine)])
     assert isinstance(answer, EngineError)
-    assert Session.execute is execute, "it did stop there"
+    assert Wire._queue is queue, "it did stop there"
     assert not held(truth)
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
@@ -238,7 +238,7 @@ def test_only_what_the_server_surely_undid_is_not_unknown_at_the_commit(error, b
 
 def test_a_statement_that_fails_leaves_the_connection_in_use(engine, truth):
     lane = engine._lanes[0]
-    pid = lane._session.info.backend_pid
+    pid = lane._wire.session.info.backend_pid
     broken = batch.WRITE
     try:
         batch.WRITE = (
@@ -251,7 +251,7 @@ def test_a_statement_that_fails_leaves_the_connection_in_use(engine, truth):
         batch.WRITE = broken
     assert not held(truth)
     assert isinstance(engine.apply(acquire(engine)), Granted)
-    assert lane._session.info.backend_pid == pid
+    assert lane._wire.session.info.backend_pid == pid
 
 
 def ours(admin):
@@ -294,7 +294,7 @@ def test_backends_ended_in_the_middle_of_load_cost_nobody_a_lock_or_its_exclusio
 
 def test_one_failing_server_word_does_not_leak_connections(engine, admin):
     for _ in range(5):
-        admin.execute("SELECT pg_terminate_backend(%s)", (engine._lanes[0]._session.info.backend_pid,))
+        admin.execute("SELECT pg_terminate_backend(%s)", (engine._lanes[0]._wire.session.info.backend_pid,))
         engine.apply(Ping())
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
@@ -329,12 +329,12 @@ def mute(database):
     engine = PostgresEngine(parse(database.url))
     engine.apply(Ping())
     lane = engine._lanes[0]
-    lane._session.execute("CREATE SCHEMA mute")
-    lane._session.execute(
+    lane._wire.session.execute("CREATE SCHEMA mute")
+    lane._wire.session.execute(
         "CREATE FUNCTION mute.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE insufficient_privilege; END $$"
     )
-    lane._session.execute("SET search_path = mute, pg_catalog, public")
+    lane._wire.session.execute("SET search_path = mute, pg_catalog, public")
     yield engine
     engine.close_blocking()
 
@@ -347,7 +347,7 @@ def test_what_is_committed_stands_although_the_message_behind_it_is_refused(mute
 
 
 def test_a_table_that_is_refused_is_the_trouble_of_those_who_need_it(mute):
-    mute._lanes[0]._session.execute("DROP TABLE holdfast_hint_counter")
+    mute._lanes[0]._wire.session.execute("DROP TABLE holdfast_hint_counter")
     taken, granted = mute.apply_many([TakeHint("hint", 1, MINUTE), acquire(mute, "y")])
     assert isinstance(taken, EngineRefused)
     assert isinstance(granted, Granted)

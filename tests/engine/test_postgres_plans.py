@@ -60,18 +60,18 @@ def test_no_statement_reads_a_whole_table(engine, database, mode, known):
             db.execute("ANALYZE")
     lane = engine._lanes[0]
     plans = []
-    lane._session.until = float("inf")
-    lane._session.execute(f"SET plan_cache_mode = {mode}")
+    lane._wire.session.until = float("inf")
+    lane._wire.session.execute(f"SET plan_cache_mode = {mode}")
     rounds = 12  # more than psycopg and the server take to settle on a plan
     for nth in range(rounds):
         if nth == rounds - 1:
             if not known:
                 fill(database)
-            lane._session.until = float("inf")
-            lane._session.execute("LOAD 'auto_explain'")
-            lane._session.execute("SET auto_explain.log_min_duration = 0")
-            lane._session.execute("SET client_min_messages = log")
-            lane._session.add_notice_handler(lambda note: plans.append(note.message_primary))
+            lane._wire.session.until = float("inf")
+            lane._wire.session.execute("LOAD 'auto_explain'")
+            lane._wire.session.execute("SET auto_explain.log_min_duration = 0")
+            lane._wire.session.execute("SET client_min_messages = log")
+            lane._wire.session.add_notice_handler(lambda note: plans.append(note.message_primary))
         for ops in everything(engine, nth):
             assert not [answer for answer in engine.apply_many(ops) if isinstance(answer, BaseException)]
         lane.sweep()
@@ -92,7 +92,7 @@ def test_no_statement_reads_a_whole_table(engine, database, mode, known):
 def test_a_scan_stops_at_the_end_of_its_prefix(engine, database):
     fill(database)
     plans = []
-    session = engine._lanes[0]._session
+    session = engine._lanes[0]._wire.session
     session.until = float("inf")
     session.execute("LOAD 'auto_explain'")
     session.execute("SET auto_explain.log_min_duration = 0")
@@ -113,7 +113,7 @@ def test_updates_are_hot(engine, database):
         )
         engine.apply_many([Apply(GATE, name, Renew(far, f"t{n}", 0, MINUTE)) for name in names])
         engine.apply_many([Apply(GATE, name, Release(far, f"t{n}", "l", 0, 0)) for name in names])
-    session = engine._lanes[0]._session
+    session = engine._lanes[0]._wire.session
     session.until = float("inf")
     session.execute("SELECT pg_stat_force_next_flush()")
     updates, hot = session.execute(

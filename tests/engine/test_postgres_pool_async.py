@@ -133,7 +133,7 @@ def test_leases_are_renewed_while_the_loop_is_blocked(open_pool, namespace):
 def test_leases_are_renewed_while_the_pool_is_dry(open_pool, namespace):
     async def main():
         async with open_pool(timeout=0.2) as pool, Holdfast(pool, namespace=namespace) as hf:
-            lease = await hf.lock("x", ttl=1.5).acquire(wait=0)
+            lease = await hf.lock("x", ttl=3).acquire(wait=0)
             began = lease.expires_at
 
             async def outlived():

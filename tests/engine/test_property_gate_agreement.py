@@ -119,7 +119,7 @@ class OnPostgres:
 
     def run(self, history: list[Moment]) -> list[Moment]:
         lane, _ = self.engine._lanes
-        lane._session.execute("DELETE FROM holdfast_state WHERE space = 'property'")
+        lane._wire.session.execute("DELETE FROM holdfast_state WHERE space = 'property'")
         lane._known.clear()
         told = []
         for moment in history:

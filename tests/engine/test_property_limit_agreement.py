@@ -104,7 +104,7 @@ class OnPostgres:
 
     def run(self, history: list[Moment]) -> list[Moment]:
         lane, _ = self.engine._lanes
-        lane._session.execute("DELETE FROM holdfast_state WHERE space = 'property-limit'")
+        lane._wire.session.execute("DELETE FROM holdfast_state WHERE space = 'property-limit'")
         lane._known.clear()
         told = []
         for moment in history:

@@ -26,8 +26,9 @@ from holdfast.engine.postgres.session import Session
 #: A text with `%(name)s` in it, and what they stand for; a `b` instead of the `s` means the same.
 Statement = tuple[bytes, Mapping[str, Any]]
 
-#: Travels as text every time: whoever looks at the traffic can tell where a transaction ends.
 COMMIT: Statement = (b"COMMIT", {})
+#: Travel as text every time: whoever looks at the traffic can tell where a transaction begins and ends.
+PLAIN = frozenset({b"BEGIN", COMMIT[0]})
 
 _PLACE = re.compile(rb"%\((\w+)\)[sb]")
 _BIGINT = struct.Struct("!q")
@@ -77,7 +78,7 @@ class Wire:
         values, oids = _parameters([given[name] for name in names])
         formats = [Format.BINARY] * len(values)
         pgconn = self.session.pgconn
-        if not self.session.prepares or text == COMMIT[0]:
+        if not self.session.prepares or text in PLAIN:
             pgconn.send_query_params(text, values, oids, formats, Format.BINARY)
             return [None]
         key = text, oids
