@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast import inputs
 from holdfast.core import Core
-from holdfast.engine.base import Op, steady
+from holdfast.engine.base import Op, PublishHint, steady
 from holdfast.errors import Closed, ConfigError, EngineError, EngineUnavailable
 from holdfast.flow import Latch, count_once
 from holdfast.hub import wire
@@ -228,11 +228,16 @@ async def publish_scheduled(core: Core, job_type: str, count: int) -> str:
     inputs.name(job_type, "type")
     inputs.count(count, "count")
     hint_id = str(uuid.uuid4())
-    hint = wire.hint_key(core.hub_prefix, hint_id)
+    await _send(core, wire.SCHEDULED, hint_of(core, job_type, count, hint_id))
+    return hint_id
+
+
+def hint_of(core: Core, job_type: str, count: int, hint_id: str = "") -> PublishHint:
+    """The operation that announces work, with a counter of its own."""
+    hint_id = hint_id or str(uuid.uuid4())
     channel = wire.channel(core.hub_prefix, wire.SCHEDULED)
     payload = wire.write_scheduled(hint_id, job_type)
-    await _send(core, wire.SCHEDULED, core.hub.publish_hint(hint, count, channel, payload))
-    return hint_id
+    return core.hub.publish_hint(wire.hint_key(core.hub_prefix, hint_id), count, channel, payload)
 
 
 async def publish_id(core: Core, channel: str, value: str, what: str) -> None:

@@ -14,10 +14,12 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from holdfast import ConfigError, EngineError, OutcomeUnknown
-from holdfast.engine.base import Apply, Ping
+from holdfast.engine.base import Apply, Ping, PublishHint, TakeHint, Wake
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.notify import decode, wire_channel
 from holdfast.engine.postgres.pool import open_pool
+from holdfast.engine.postgres.wire import Wire
 from holdfast.engine.postgres.within import WithinLane
 from holdfast.gate.machine import GATE, Acquire, Granted, Who
 from holdfast.job.ids import Ids
@@ -486,3 +488,65 @@ def test_a_killed_server_loses_no_finished_step(namespace):
         rest = worker.step(map(complete, reply.jobs), want=100)
         assert len(rest.jobs) == 20
         engine.close_blocking()
+
+
+def test_an_announcement_leaves_with_its_jobs_in_one_trip(engine, store, holdfast_postgres, namespace, monkeypatch):
+    hints = [PublishHint(f"{namespace}:hint:1", 2, 60 * SECOND, f"{namespace}:sched", "1:work")]
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as ear:
+        ear.execute(f"LISTEN {wire_channel(f'{namespace}:sched')}".encode())
+        engine.apply(store.enqueue(0, [job()]))  # lanes are known, statements prepared
+        sent = []
+        send = Wire.send
+        monkeypatch.setattr(Wire, "send", lambda self, statements: sent.append(statements) or send(self, statements))
+        engine.apply(store.enqueue_telling([job(), job()], hints))
+        assert len(sent) == 1
+        (heard,) = ear.notifies(timeout=5, stop_after=1)
+    assert decode(heard.payload) == Wake(f"{namespace}:sched", "1:work")
+    assert engine.apply_many([TakeHint(f"{namespace}:hint:1", n, 60 * SECOND) for n in (1, 5)]) == [1, 1]
+
+
+def test_an_announcement_that_fails_harms_no_job(engine, store, holdfast_postgres, namespace):
+    """A trigger of somebody else's, or a missing right."""
+    hints = [PublishHint(f"{namespace}:hint:1", 2, 60 * SECOND, f"{namespace}:sched", "1:work")]
+    engine.apply(store.enqueue(0, []))
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as db:
+        trigger = f"refuse_{namespace.replace('-', '_')}"
+        db.execute(
+            f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$BEGIN IF NEW.hint LIKE '{namespace}:%' THEN RAISE 'no'; END IF; RETURN NEW; END$$".encode()
+        )
+        db.execute(
+            f"CREATE TRIGGER {trigger} BEFORE INSERT ON holdfast_hint_counter FOR EACH ROW"
+            f" EXECUTE FUNCTION {trigger}()".encode()
+        )
+        try:
+            made = [engine.apply(store.enqueue_telling([job()], hints))[0] for _ in range(2)]
+        finally:
+            db.execute(f"DROP FUNCTION {trigger} CASCADE".encode())
+    assert [one.state for one in made] == ["pending", "pending"]
+    assert {claimed.id for claimed in Worker(engine, store).step(want=5).jobs} == {one.id for one in made}
+
+
+def test_a_lane_that_comes_into_reach_is_seen_by_a_worker_that_knew_of_one(engine, store):
+    worker = Worker(engine, store)
+    engine.apply(store.enqueue(0, [job() for _ in range(6)]))
+    for _ in range(3):  # served in full, from the only lane there is
+        assert len(worker.step(labels=("gpu",)).jobs) == 1
+    urgent = job(labels=("gpu",), priority=5)
+    engine.apply(store.enqueue(0, [urgent]))
+    assert [claimed.id for claimed in worker.step(labels=("gpu",)).jobs] == [urgent.id]
+    keyed = job(priority=9, concurrency=Concurrency("k", 1))
+    engine.apply(store.enqueue(0, [keyed]))
+    assert [claimed.id for claimed in worker.step(labels=("gpu",)).jobs] == [keyed.id]
+    engine.apply(store.pause("default", paused=True))
+    assert worker.step(labels=("gpu",)).jobs == ()
+
+
+def test_a_paused_queue_hands_out_nothing_to_a_worker_that_knew_of_one_lane(engine, store):
+    worker = Worker(engine, store)
+    engine.apply(store.enqueue(0, [job() for _ in range(6)]))
+    for _ in range(2):
+        assert len(worker.step().jobs) == 1
+    engine.apply(store.pause("default", paused=True))
+    assert worker.step().jobs == ()
+    assert worker.step().jobs == ()

@@ -10,14 +10,17 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
 from holdfast import channel
 from holdfast.core import Core
+from holdfast.engine.base import Op, steady
 from holdfast.errors import HoldfastError
 from holdfast.flow import run
+from holdfast.hub.wire import SCHEDULED
+from holdfast.job.model import Enqueued, NewJob
 from holdfast.port import AsyncPort
 
 #: How long closing waits for the last announcement.
@@ -35,6 +38,27 @@ class Announcer:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._counts: Counter[str] = Counter()
+        #: When (steady) announcements last went along with their jobs.
+        self._along = 0.0
+
+    def along(self, jobs: Sequence[NewJob]) -> Op[list[Enqueued]] | None:
+        """An operation that enqueues these jobs and announces them in the same breath, where the engine can, nothing
+        was announced just now, and every one of them becomes pending. None: enqueue them, then `announce`.
+        """
+        core = self._core
+        telling = getattr(core.store, "enqueue_telling", None)
+        now = steady()
+        if telling is None or core.post is not core.port or self._counts or now < self._along + GAP:
+            return None
+        if any(job.after or job.unique or job.delay or job.due for job in jobs):
+            return None
+        self._along = now
+        counts = Counter(job.type for job in jobs)
+        return cast("Op[list[Enqueued]]", telling(jobs, [channel.hint_of(core, *each) for each in counts.items()]))
+
+    def went_along(self) -> None:
+        """What `along` made is done."""
+        self._core.telemetry.emit("hub.published", channel=SCHEDULED)
 
     def announce(self, ready: Mapping[str, int]) -> None:
         """Jobs by type that became pending. From the event loop, or from any thread of a blocking Holdfast."""

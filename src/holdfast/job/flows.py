@@ -57,10 +57,14 @@ async def enqueue(core: Core, job: NewJob, connection: Any = None) -> Enqueued:
     core.check_open()
     if connection is not None:
         return (await Callers(core, connection).enqueue([job]))[0]
-    (done,) = await send(core, store_of(core).enqueue(shard_of(job.id), (job,)))
+    announcer = announcer_of(core)
+    along = announcer.along((job,))
+    (done,) = await send(core, along or store_of(core).enqueue(shard_of(job.id), (job,)))
     core.telemetry.emit("job.enqueued", type=job.type, id=done.id, deduplicated=done.deduplicated)
-    if done.state == "pending" and not done.deduplicated:
-        announcer_of(core).announce({job.type: 1})
+    if along is not None:
+        announcer.went_along()
+    elif done.state == "pending" and not done.deduplicated:
+        announcer.announce({job.type: 1})
     if EAGER in core.notes:
         await core.notes[EAGER]()
     return done
@@ -73,17 +77,21 @@ async def enqueue_many(core: Core, jobs: Sequence[NewJob], connection: Any = Non
     core.check_open()
     if connection is not None and jobs:
         return await Callers(core, connection).enqueue(jobs)
-    store = store_of(core)
+    store, announcer = store_of(core), announcer_of(core)
     done: dict[str, Enqueued] = {}
     for batch in batches(jobs):
-        answers = await send(core, store.enqueue(shard_of(batch[0].id), batch))
+        along = announcer.along(batch)
+        answers = await send(core, along or store.enqueue(shard_of(batch[0].id), batch))
         ready: dict[str, int] = {}
         for job, answer in zip(batch, answers, strict=True):
             done[job.id] = answer
             if answer.state == "pending" and not answer.deduplicated:
                 ready[job.type] = ready.get(job.type, 0) + 1
         core.telemetry.counts["job.enqueued"] += len(batch)
-        announcer_of(core).announce(ready)
+        if along is not None:
+            announcer.went_along()
+        else:
+            announcer.announce(ready)
     if EAGER in core.notes:
         await core.notes[EAGER]()
     return [done[job.id] for job in jobs]

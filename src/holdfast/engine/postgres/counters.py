@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 
 from holdfast.engine.base import Micros, Op, Publish, PublishHint, TakeHint, Wake
-from holdfast.engine.postgres.notify import encode, note
+from holdfast.engine.postgres.arrays import Numbers, Texts
+from holdfast.engine.postgres.notify import encode, note, wire_channel
 from holdfast.engine.postgres.wire import COMMIT, Answer, Statement, Wire
 
 NOW = b"coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
@@ -30,6 +31,16 @@ TAKE = (
     + b" FOR UPDATE) UPDATE holdfast_hint_counter"
     b" SET remaining = holdfast_hint_counter.remaining - least(before.remaining, %(n)s)"
     b" FROM before WHERE hint = %(hint)s RETURNING least(before.remaining, %(n)s)"
+)
+
+#: A counter and the message that tells of it, as one statement. Alone behind a COMMIT: it is a transaction by itself,
+#: which nobody waits for on disk, and whose failure undoes nothing else.
+ANNOUNCE = (
+    b"WITH lazy AS (SELECT set_config('synchronous_commit', 'off', true)), made AS ("
+    b"INSERT INTO holdfast_hint_counter (hint, remaining, keep_until) SELECT n.hint, n.count, %(life)s + "
+    + NOW
+    + b" FROM unnest(%(hints)b, %(counts)b) AS n (hint, count), lazy)"
+    b" SELECT pg_notify(%(channel)s, payload) FROM unnest(%(payloads)b) AS n (payload)"
 )
 
 #: What may be lost.
@@ -98,9 +109,9 @@ class HintBatch:
 
     def _answer(self, results: list[Any], answers: list[Answer], untold: psycopg.Error | None) -> None:
         places = {id(op): place for place, op in enumerate(self._ops)}
-        for at, op in self._takes:
+        for at, take in self._takes:
             rows = answers[at].rows
-            results[places[id(op)]] = int(rows[0][0]) if rows else op.n
+            results[places[id(take)]] = int(rows[0][0]) if rows else take.n
         if untold is not None:
             for place, op in enumerate(self._ops):
                 if isinstance(op, (Publish, PublishHint)):
@@ -110,3 +121,15 @@ class HintBatch:
 def order(placed: tuple[int, Op[Any]]) -> str:
     """By counter: everybody takes them in this order."""
     return placed[1].hint if isinstance(placed[1], (TakeHint, PublishHint)) else ""
+
+
+def announce(hints: Sequence[PublishHint], now: Micros | None) -> Statement:
+    """Several hints on one channel, for a place right behind a COMMIT."""
+    return ANNOUNCE, {
+        "hints": Texts([hint.hint for hint in hints]),
+        "counts": Numbers([hint.count for hint in hints]),
+        "payloads": Texts([encode(Wake(hint.channel, hint.payload)) for hint in hints]),
+        "channel": wire_channel(hints[0].channel),
+        "life": hints[0].life,
+        "now": now,
+    }

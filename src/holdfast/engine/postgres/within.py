@@ -48,6 +48,8 @@ class Round(NamedTuple):
 
     statements: Sequence[Statement]
     commit: bool = True
+    #: Hints that leave right behind the COMMIT, in the same write. Their trouble is nobody's.
+    behind: Sequence[Statement] = ()
 
 
 #: What `Within.work(now, wakes)` makes here: `now` is the time of a test's clock, else None and the server's counts;
@@ -174,8 +176,9 @@ class WithinLane:
         ends = commit and not alone
         session.check()  # what was not sent cannot have an unknown outcome
         self._committing = ends and not reads
-        answers, failed = self._wire.send([*statements, COMMIT] if ends else statements)
-        done = ends and len(answers) > len(statements) and answers[-1].done == b"COMMIT"
+        behind = [each for wanted in rounds for each in wanted.behind] if ends else []
+        answers, failed = self._wire.send([*statements, COMMIT, *behind] if ends else statements)
+        done = ends and len(answers) > len(statements) and answers[len(statements)].done == b"COMMIT"
         if failed is not None and not done:
             raise failed
         self._committing = False

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.engine.base import Micros, Wake, steady
+from holdfast.engine.base import Micros, PublishHint, Wake, steady
+from holdfast.engine.postgres.counters import announce
 from holdfast.errors import ConfigError, EngineUnavailable
 from holdfast.job.model import AGEING, Enqueued, NewJob, State
 from holdfast.job.postgres.ending import Ends
@@ -28,8 +29,18 @@ class Enqueueing:
         self._prefix = prefix
         self._lanes: dict[int, float] = {}
 
-    def enqueue(self, jobs: Sequence[NewJob], now: Micros | None, wakes: list[Wake], *, lasts: bool = False) -> Part:
-        """The whole verb. `lasts`: the transaction goes on afterwards."""
+    def enqueue(
+        self,
+        jobs: Sequence[NewJob],
+        now: Micros | None,
+        wakes: list[Wake],
+        *,
+        lasts: bool = False,
+        hints: Sequence[PublishHint] = (),
+    ) -> Part:
+        """The whole verb. `lasts`: the transaction goes on afterwards. `hints` tell of plain jobs, all of which become
+        pending: they leave right behind the commit.
+        """
         if any(job.after for job in jobs):
             ends = Ends(self.space, self._prefix, now, wakes)
             answers = yield from self.store(jobs, now, ends, lasts=lasts)
@@ -40,7 +51,9 @@ class Enqueueing:
         known: dict[str, tuple[str, State]] = {}
         left = list(jobs)
         for _ in range(LOOKS):
-            *_, made, undone = yield whole(*self.statements(left, now))
+            stored = whole(*self.statements(left, now))
+            *_, made, undone = yield stored._replace(behind=[announce(hints, now)]) if hints else stored
+            hints = ()
             self.known(left)
             states |= _states(made, undone)
             left = [job for job in left if job.id not in states]
