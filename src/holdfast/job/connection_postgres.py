@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from holdfast.core import Core
 from holdfast.engine.base import Wake
 from holdfast.engine.postgres.arrays import teach
-from holdfast.engine.postgres.notify import NOTIFY, encode, wire_channel
+from holdfast.engine.postgres.notify import note
 from holdfast.errors import ConfigError
 from holdfast.hub import wire
 from holdfast.hub.base import LIFE_MICROS
@@ -93,11 +93,12 @@ async def announce(
     """The hint inside the transaction: PostgreSQL sends it with the commit, and never after a rollback."""
     channel = wire.channel(core.hub_prefix, wire.SCHEDULED)
     cursor = _cursor(driver)
+    teach(cursor)
     try:
         for type_, count in Counter(types).items():
             hint_id = str(uuid.uuid4())
             wake = Wake(channel, wire.write_scheduled(hint_id, type_))
             await settled(cursor.execute(HINT, (wire.hint_key(core.hub_prefix, hint_id), count, LIFE_MICROS)))
-            await settled(cursor.execute(NOTIFY, ([wire_channel(channel)], [encode(wake)])))
+            await settled(cursor.execute(*note([wake])))
     finally:
         await settled(cursor.close())
