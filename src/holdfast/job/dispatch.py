@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast")
 
-#: An idle worker looks this often, whatever it was told: a little less than once a second, with its heartbeat.
-POLL = 1.2
+#: An idle worker looks this often, whatever it was told: with its heartbeat, a little less than once a second.
+POLL = 1.5
 #: One without free slots still reaps for the others.
 FULL_POLL = 5.0
 #: What becomes due is looked for this much later, at random, so that a fleet does not come as one.
@@ -155,6 +155,7 @@ class Dispatch:
         """There may be something: ask once."""
         shard.expect = max(shard.expect, self._glance)
         shard.hinted = False
+        shard.hints.clear()
 
     @property
     def is_dry(self) -> bool:
@@ -268,8 +269,10 @@ class Dispatch:
                 shard.expect, shard.hinted = self._glance, True
         elif want:
             shard.expect = self._glance if shard.heard else 0
-            shard.hinted = False
-        if jobs or not lane.hints:  # else it was told nothing: the plan stands
+            shard.hinted = bool(shard.hints)
+        if reply.denied:  # nobody looked, so the plan stands
+            self.steps -= 1
+        else:
             self._plan(shard, reply.next_in, want, jobs)
         try:
             self._settled(batch, reply, shard.number)

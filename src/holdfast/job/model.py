@@ -216,6 +216,8 @@ class StepReply(msgspec.Struct, frozen=True, kw_only=True):
     stale: bool = False
     #: `not_after` was over. Nothing happened.
     expired: bool = False
+    #: The hints it came for are used up, and it came for nothing else. Nothing happened.
+    denied: bool = False
 
 
 class Renewal(msgspec.Struct, frozen=True, array_like=True):

@@ -6,7 +6,7 @@
 -- Returns: {head, then for each claimed job: id, record, doc, then upstreams: chain, value, then the outbox: job, chain,
 --          value, then who is not registered with a blocker elsewhere: '<job> <chain>'}; the head is
 --          {now, verdicts, next_in (-1: never), until, ready, claimed, upstreams by job, outbox, unregistered} with
---          verdicts as letters (o | s), or {now, 'stale' | 'expired'} | error SHARDS n
+--          verdicts as letters (o | s), or {now, 'stale' | 'expired' | 'denied'} | error SHARDS n
 
 -- include: _shard.lua
 -- include: _agree.lua
@@ -57,7 +57,7 @@ if #hints > 0 and not again then
     if allowed < want then allowed = allowed + take_hint({ hint }, { want - allowed, HINT_LIFE }) end
   end
   want = allowed
-  if want == 0 and not ARGV[5] then return { cmsgpack.pack({ now, '' }) } end
+  if want == 0 and not ARGV[5] then return { cmsgpack.pack({ now, 'denied' }) } end
 end
 
 -- Back to where it came from, or scheduled, with all that an attempt leaves behind.

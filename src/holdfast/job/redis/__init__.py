@@ -160,8 +160,11 @@ class RedisStore(Looking):
             parts = self._finishes(shard, command.finishes, outcomes)
             reply = yield from self._call("step", shard, clock, self._count, self._prefix, options, *parts)
             head = _heads.decode(reply[0])
-            if head.verdicts in ("stale", "expired"):
-                return StepReply(now=head.now, stale=head.verdicts == "stale", expired=head.verdicts == "expired")
+            said = head.verdicts
+            if said in ("stale", "expired", "denied"):
+                return StepReply(
+                    now=head.now, stale=said == "stale", expired=said == "expired", denied=said == "denied"
+                )
             if following:
                 yield from self._register(clock, shard, _waiting(following, outcomes))
             if head.unregistered:
