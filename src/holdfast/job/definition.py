@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_args, overload
 
+from msgspec.structs import replace
+
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.errors import ConfigError
@@ -137,6 +139,7 @@ class BaseJobType(Generic[P, R]):
         twin.__dict__.update(self.__dict__)
         given = cast("dict[str, Any]", changes)
         twin.plan = plan(self.plan, given, self.name, self.function, call=True, allowed=_CALL)
+        twin.__dict__.pop("_blank", None)
         return twin
 
     def new_job(
@@ -158,23 +161,27 @@ class BaseJobType(Generic[P, R]):
         else:
             place = home_of(shards, chain=chain, concurrency=concurrency, unique=unique, after=own.after)
             id_ = ids_of(core).anywhere(shards) if place is None else ids_of(core).new(place)
+        job = replace(self._blank, id=id_, args=raw, meta=self._meta(cron))
+        if unique is None and concurrency is None and not chain and not due:
+            return job
+        return replace(job, unique=unique, concurrency=concurrency, chain=chain, due=due or own.due)
+
+    @functools.cached_property
+    def _blank(self) -> NewJob:
+        """A call as it is stored, but for what is its own: most calls differ in nothing else."""
+        own = self.plan
         return NewJob(
-            id=id_,
+            id="",
             type=self.name,
             queue=own.queue,
-            args=raw,
-            meta=self._meta(cron),
             labels=own.labels,
             priority=own.priority,
             delay=own.delay,
-            due=due or own.due,
+            due=own.due,
             retries=own.retries,
-            unique=unique,
-            concurrency=concurrency,
             rate=own.rate,
             after=own.after,
             when=own.when,
-            chain=chain,
             keep=own.keep,
             keep_failed=own.keep_failed,
         )
