@@ -197,18 +197,26 @@ class BaseJobType(Generic[P, R]):
         return meta.pack(Meta(own.own_timeout, own.own_backoff, trace, cron))
 
     def new_jobs(self, calls: Iterable[Arguments]) -> list[NewJob]:
-        jobs: list[NewJob] = []
-        for call in calls:
-            if isinstance(call, Mapping):
-                jobs.append(self.new_job((), dict(call)))
-            elif isinstance(call, (tuple, list)):
-                jobs.append(self.new_job(tuple(call), {}))
-            else:
-                raise ConfigError(
-                    f"enqueue_many takes tuples of arguments, or dicts by name, as in [('a.png',), ('b.png',)];"
-                    f" got {type(call).__name__}"
-                )
-        return jobs
+        """Many calls, all of them or none."""
+        given = [_call(call) for call in calls]
+        own, core = self.plan, self.core
+        if own.unique or own.concurrency or middleware_of(core) or store_of(core).shards > 1:
+            return [self.new_job(args, kwargs) for args, kwargs in given]
+        blank, make = replace(self._blank, meta=self._meta("")), ids_of(core).new
+        return [replace(blank, id=make(0), args=self._encoded(args, kwargs)) for args, kwargs in given]
+
+
+def _call(call: Arguments) -> Call:
+    if isinstance(call, tuple):
+        return call, {}
+    if isinstance(call, list):
+        return tuple(call), {}
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    raise ConfigError(
+        "enqueue_many takes tuples of arguments, or dicts by name, as in [('a.png',), ('b.png',)];"
+        f" got {type(call).__name__}"
+    )
 
 
 class JobType(BaseJobType[P, R]):
