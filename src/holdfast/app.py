@@ -131,9 +131,12 @@ def open_store(engine: Engine, prefix: str, shards: int) -> Store:
 
         return PostgresStore(engine.namespace, prefix)
     if engine.default_hub == "redis":
+        from holdfast.engine.redis.cluster import ClusterEngine
         from holdfast.job.redis import RedisStore
 
-        return RedisStore(engine.namespace, prefix, shards)
+        # On a Cluster a hint's counter may be another node's than the job's; and a hint names no shard.
+        one_place = shards == 1 and not isinstance(engine, ClusterEngine)
+        return RedisStore(engine.namespace, prefix, shards, announces=one_place)
     raise ConfigError(f"no job store is known for {type(engine).__name__}")
 
 

@@ -61,6 +61,10 @@ class Port(Protocol):
         """Several at once, in one trip where the engine can. The first failure is raised."""
         ...
 
+    async def each(self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], abreast: int) -> None:
+        """`do` for each, in order; where there is an event loop, so many at a time."""
+        ...
+
     async def park(self, latch: Latch, timeout: float | None) -> bool:
         """Wait until the latch is set (True) or the time is over (False)."""
         ...

@@ -98,6 +98,23 @@ class AsyncPort:
         self.loop()
         return list(await asyncio.gather(*[self._engine.submit(op) for op in ops]))
 
+    async def each(self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], abreast: int) -> None:
+        """`do` for each, in order, so many at a time. The first error ends it, once those under way have ended."""
+        if len(things) == 1:
+            await do(things[0])
+            return
+        rest = iter(things)
+
+        async def some() -> None:
+            for thing in rest:
+                await do(thing)
+
+        self.loop()
+        done = await asyncio.gather(*[some() for _ in range(min(abreast, len(things)))], return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
+
     async def park(self, latch: Latch, timeout: float | None) -> bool:
         assert isinstance(latch, AsyncLatch)  # noqa: S101 - made by this port
         return await latch.wait(timeout)
@@ -163,6 +180,11 @@ class BlockingPort:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
+
+    async def each(self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], abreast: int) -> None:
+        """`do` for each, one after another."""
+        for thing in things:
+            await do(thing)
 
     async def park(self, latch: Latch, timeout: float | None) -> bool:
         return cast("BlockingLatch | Ear", latch).wait(timeout)

@@ -20,10 +20,19 @@ LEASE = 30_000_000
 class RedisDesk:
     """A blocking caller. `now` set: a clock of the test's; else the server's."""
 
-    def __init__(self, url: str, namespace: str, *, shards: int = 1, name: str = "worker", now: int = 0) -> None:
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        *,
+        shards: int = 1,
+        name: str = "worker",
+        now: int = 0,
+        announces: bool = False,
+    ) -> None:
         self.now = now
         self.engine = open_redis(url, namespace, (lambda: self.now) if now else None)
-        self.store = RedisStore(namespace, namespace, shards)
+        self.store = RedisStore(namespace, namespace, shards, announces=announces)
         self.shards = shards
         self.name = name
         self.ids = Ids()

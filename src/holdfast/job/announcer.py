@@ -47,10 +47,10 @@ class Announcer:
         """
         core = self._core
         telling = getattr(core.store, "enqueue_telling", None)
-        now = steady()
-        if telling is None or core.post is not core.port or self._counts or now < self._along + GAP:
+        if telling is None or core.post is not core.port:
             return None
-        if any(job.after or job.unique or job.delay or job.due for job in jobs):
+        now = steady()
+        if self._counts or now < self._along + GAP or not all(job.starts_at_once for job in jobs):
             return None
         self._along = now
         counts = Counter(job.type for job in jobs)

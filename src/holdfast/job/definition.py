@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_args, overload
 
+from msgspec.structs import replace
+
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.errors import ConfigError
@@ -137,6 +139,7 @@ class BaseJobType(Generic[P, R]):
         twin.__dict__.update(self.__dict__)
         given = cast("dict[str, Any]", changes)
         twin.plan = plan(self.plan, given, self.name, self.function, call=True, allowed=_CALL)
+        twin.__dict__.pop("_blank", None)
         return twin
 
     def new_job(
@@ -158,23 +161,27 @@ class BaseJobType(Generic[P, R]):
         else:
             place = home_of(shards, chain=chain, concurrency=concurrency, unique=unique, after=own.after)
             id_ = ids_of(core).anywhere(shards) if place is None else ids_of(core).new(place)
+        job = replace(self._blank, id=id_, args=raw, meta=self._meta(cron))
+        if unique is None and concurrency is None and not chain and not due:
+            return job
+        return replace(job, unique=unique, concurrency=concurrency, chain=chain, due=due or own.due)
+
+    @functools.cached_property
+    def _blank(self) -> NewJob:
+        """A call as it is stored, but for what is its own: most calls differ in nothing else."""
+        own = self.plan
         return NewJob(
-            id=id_,
+            id="",
             type=self.name,
             queue=own.queue,
-            args=raw,
-            meta=self._meta(cron),
             labels=own.labels,
             priority=own.priority,
             delay=own.delay,
-            due=due or own.due,
+            due=own.due,
             retries=own.retries,
-            unique=unique,
-            concurrency=concurrency,
             rate=own.rate,
             after=own.after,
             when=own.when,
-            chain=chain,
             keep=own.keep,
             keep_failed=own.keep_failed,
         )
@@ -190,18 +197,26 @@ class BaseJobType(Generic[P, R]):
         return meta.pack(Meta(own.own_timeout, own.own_backoff, trace, cron))
 
     def new_jobs(self, calls: Iterable[Arguments]) -> list[NewJob]:
-        jobs: list[NewJob] = []
-        for call in calls:
-            if isinstance(call, Mapping):
-                jobs.append(self.new_job((), dict(call)))
-            elif isinstance(call, (tuple, list)):
-                jobs.append(self.new_job(tuple(call), {}))
-            else:
-                raise ConfigError(
-                    f"enqueue_many takes tuples of arguments, or dicts by name, as in [('a.png',), ('b.png',)];"
-                    f" got {type(call).__name__}"
-                )
-        return jobs
+        """Many calls, all of them or none."""
+        given = [_call(call) for call in calls]
+        own, core = self.plan, self.core
+        if own.unique or own.concurrency or middleware_of(core) or store_of(core).shards > 1:
+            return [self.new_job(args, kwargs) for args, kwargs in given]
+        blank, make = replace(self._blank, meta=self._meta("")), ids_of(core).new
+        return [replace(blank, id=make(0), args=self._encoded(args, kwargs)) for args, kwargs in given]
+
+
+def _call(call: Arguments) -> Call:
+    if isinstance(call, tuple):
+        return call, {}
+    if isinstance(call, list):
+        return tuple(call), {}
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    raise ConfigError(
+        "enqueue_many takes tuples of arguments, or dicts by name, as in [('a.png',), ('b.png',)];"
+        f" got {type(call).__name__}"
+    )
 
 
 class JobType(BaseJobType[P, R]):

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast")
 
-#: An idle worker looks this often, whatever it was told: a little less than once a second, with its heartbeat.
-POLL = 1.2
+#: An idle worker looks this often, whatever it was told: with its heartbeat, a little less than once a second.
+POLL = 1.5
 #: One without free slots still reaps for the others.
 FULL_POLL = 5.0
 #: What becomes due is looked for this much later, at random, so that a fleet does not come as one.
 JITTER = 0.01
+#: Announcements that one claim takes from at most.
+MOST = 20
 #: A look that is worth little waits this long for others.
 SOON = 0.1
 
@@ -111,6 +113,21 @@ class Dispatch:
             shard.expect += count
         self.stir()
 
+    def called(self, hint: str) -> None:
+        """Jobs became pending; the claim itself takes from their announcement's counter. Who is idle goes at once."""
+        if self.room() <= 0:
+            self.note()
+            return
+        for shard in self.shards:
+            shard.heard = True
+            shard.hinted = shard.hinted or not shard.expect
+            shard.expect = max(shard.expect, self._glance)
+            if shard.hinted and len(shard.hints) < MOST:
+                shard.hints.append(hint)
+        if self._stirred:
+            return
+        self._go()
+
     def room(self) -> int:
         """How many more jobs it is worth hearing of."""
         return int(max(0, self._slots.free - max(shard.expect for shard in self.shards)))
@@ -138,6 +155,7 @@ class Dispatch:
         """There may be something: ask once."""
         shard.expect = max(shard.expect, self._glance)
         shard.hinted = False
+        shard.hints.clear()
 
     @property
     def is_dry(self) -> bool:
@@ -214,6 +232,8 @@ class Dispatch:
         lane.busy = True
         lane.want = want
         lane.looks = not shard.hinted or want < shard.expect
+        lane.hints = tuple(shard.hints) if shard.hinted and not batch else ()
+        shard.hints.clear()
         if shard.expect != MANY:
             shard.expect = max(0, shard.expect - want)
         shard.heard = False
@@ -225,7 +245,7 @@ class Dispatch:
 
     async def _step(self, shard: Shard, lane: Lane, batch: list[Attempt]) -> None:
         want = lane.want
-        claim = Claim(want=want, queues=self._order.draw(), labels=self._labels, lease=self._lease)
+        claim = Claim(want=want, queues=self._order.draw(), labels=self._labels, lease=self._lease, hints=lane.hints)
         try:
             finishes = [attempt.finish for attempt in batch if attempt.finish is not None]
             reply, sent = await lane.step(finishes, claim)
@@ -244,10 +264,16 @@ class Dispatch:
         if jobs >= want > 0:
             if lane.looks:
                 shard.expect = MANY
+            shard.hints += lane.hints  # there may be more to take
+            if lane.hints and not shard.expect:
+                shard.expect, shard.hinted = self._glance, True
         elif want:
             shard.expect = self._glance if shard.heard else 0
-            shard.hinted = False
-        self._plan(shard, reply.next_in, want, jobs)
+            shard.hinted = bool(shard.hints)
+        if reply.denied:  # nobody looked, so the plan stands
+            self.steps -= 1
+        else:
+            self._plan(shard, reply.next_in, want, jobs)
         try:
             self._settled(batch, reply, shard.number)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core import Core
@@ -31,6 +31,8 @@ EAGER = "job.eager"
 
 #: Jobs that go in one step: a larger one would keep everybody else waiting.
 BATCH = 1000
+#: How many such steps are under way at once: the next is made here while the engine is at work.
+ABREAST = 2
 #: How often those who wait for an end look by themselves: at first, at last, and how that grows. The first pair is for
 #: those who would be told, the second for those who cannot.
 HEARD, UNHEARD, GROWTH = (1.0, 10.0), (0.1, 2.0), 1.5
@@ -57,13 +59,13 @@ async def enqueue(core: Core, job: NewJob, connection: Any = None) -> Enqueued:
     core.check_open()
     if connection is not None:
         return (await Callers(core, connection).enqueue([job]))[0]
-    announcer = announcer_of(core)
+    store, announcer = store_of(core), announcer_of(core)
     along = announcer.along((job,))
-    (done,) = await send(core, along or store_of(core).enqueue(shard_of(job.id), (job,)))
+    (done,) = await send(core, along or store.enqueue(shard_of(job.id), (job,)))
     core.telemetry.emit("job.enqueued", type=job.type, id=done.id, deduplicated=done.deduplicated)
     if along is not None:
         announcer.went_along()
-    elif done.state == "pending" and not done.deduplicated:
+    elif done.state == "pending" and not done.deduplicated and not (store.announces and job.starts_at_once):
         announcer.announce({job.type: 1})
     if EAGER in core.notes:
         await core.notes[EAGER]()
@@ -79,38 +81,48 @@ async def enqueue_many(core: Core, jobs: Sequence[NewJob], connection: Any = Non
         return await Callers(core, connection).enqueue(jobs)
     store, announcer = store_of(core), announcer_of(core)
     done: dict[str, Enqueued] = {}
-    for batch in batches(jobs):
+
+    async def one(batch: list[NewJob]) -> None:
         along = announcer.along(batch)
         answers = await send(core, along or store.enqueue(shard_of(batch[0].id), batch))
         ready: dict[str, int] = {}
         for job, answer in zip(batch, answers, strict=True):
             done[job.id] = answer
-            if answer.state == "pending" and not answer.deduplicated:
+            if answer.state == "pending" and not (store.announces and job.starts_at_once) and not answer.deduplicated:
                 ready[job.type] = ready.get(job.type, 0) + 1
         core.telemetry.counts["job.enqueued"] += len(batch)
         if along is not None:
             announcer.went_along()
         else:
             announcer.announce(ready)
+
+    await core.port.each(one, batches(jobs, store.shards), ABREAST)
     if EAGER in core.notes:
         await core.notes[EAGER]()
     return [done[job.id] for job in jobs]
 
 
-def batches(jobs: Sequence[NewJob]) -> list[list[NewJob]]:
+def batches(jobs: Sequence[NewJob], shards: int) -> list[list[NewJob]]:
     """By shard, of bounded size."""
-    by_shard: dict[int, list[list[NewJob]]] = {}
-    sizes: dict[int, int] = {}
-    for job in jobs:
-        shard = shard_of(job.id)
-        groups = by_shard.setdefault(shard, [[]])
-        size = len(job.args) + len(job.meta) + 100
-        if groups[-1] and (len(groups[-1]) >= BATCH or sizes[shard] + size > BATCH_BYTES):
-            groups.append([])
-            sizes[shard] = 0
-        groups[-1].append(job)
-        sizes[shard] = sizes.get(shard, 0) + size
-    return [group for groups in by_shard.values() for group in groups]
+    by_shard: dict[int, list[NewJob]] = {}
+    if shards == 1:
+        by_shard[0] = list(jobs)
+    else:
+        for job in jobs:
+            by_shard.setdefault(shard_of(job.id), []).append(job)
+    return [batch for alike in by_shard.values() for batch in _bounded(alike)]
+
+
+def _bounded(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
+    begin = size = 0
+    for end, job in enumerate(jobs):
+        more = len(job.args) + len(job.meta) + 100
+        if end > begin and (end - begin >= BATCH or size + more > BATCH_BYTES):
+            yield jobs[begin:end]
+            begin, size = end, 0
+        size += more
+    if jobs:
+        yield jobs[begin:]
 
 
 def known_shard(core: Core, job_id: str) -> int:

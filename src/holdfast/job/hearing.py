@@ -18,6 +18,7 @@ from holdfast import channel
 from holdfast.errors import HoldfastError
 from holdfast.hub import wire
 from holdfast.hub.wire import Scheduled
+from holdfast.job.registry import store_of
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -47,6 +48,8 @@ class Hearing:
         #: Whether jobs of a type are for this worker: None when it does not know the type.
         self._suits = suits
         self._wanted_back = wanted_back
+        #: Whether a claim takes from the counter by itself.
+        self._takes = store_of(core).announces
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._hints: deque[Scheduled] = deque(maxlen=MOST)
@@ -102,6 +105,9 @@ class Hearing:
             return
         if not suits:  # by its definition it is for others; but a call may have said otherwise
             self._call(self._dispatch.glance_soon)
+            return
+        if self._takes:
+            self._call(partial(self._dispatch.called, notice.hint_id))
             return
         self._hints.append(notice)
         if self._task is None:

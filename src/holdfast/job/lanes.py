@@ -45,7 +45,19 @@ class Identity:
 class Lane:
     """One lane to one shard."""
 
-    __slots__ = ("_core", "_identity", "_number", "_seq", "_shard", "_store", "busy", "looks", "troubled", "want")
+    __slots__ = (
+        "_core",
+        "_identity",
+        "_number",
+        "_seq",
+        "_shard",
+        "_store",
+        "busy",
+        "hints",
+        "looks",
+        "troubled",
+        "want",
+    )
 
     def __init__(self, core: Core, store: Store, identity: Identity, shard: int, number: int) -> None:
         self._core = core
@@ -59,6 +71,8 @@ class Lane:
         #: What the step under way asks for, and whether it looks for whatever there is.
         self.want = 0
         self.looks = False
+        #: The announcements that it comes for, and nothing else.
+        self.hints: tuple[str, ...] = ()
         #: Since when (steady) the engine has not answered; 0: it does.
         self.troubled = 0.0
 

@@ -86,6 +86,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep: Micros = 86_400_000_000
     keep_failed: Micros = 30 * 86_400_000_000
 
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether it certainly is pending as soon as it is stored."""
+        return not (self.delay or self.due or self.after or self.unique)
+
 
 class Enqueued(msgspec.Struct, frozen=True, array_like=True):
     """What became of a NewJob: its id and state; or those of the job that has its unique key already."""
@@ -137,6 +142,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     #: How long a lease lives without renewal.
     lease: Micros = 30_000_000
+    #: Counters of announcements, where the store announces: no more jobs than they still allow. Empty: any number.
+    hints: tuple[str, ...] = ()
 
 
 class StepCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +216,8 @@ class StepReply(msgspec.Struct, frozen=True, kw_only=True):
     stale: bool = False
     #: `not_after` was over. Nothing happened.
     expired: bool = False
+    #: The hints it came for are used up, and it came for nothing else. Nothing happened.
+    denied: bool = False
 
 
 class Renewal(msgspec.Struct, frozen=True, array_like=True):

@@ -17,7 +17,7 @@ LARGEST, LARGEST_BYTES = 1000, 4 * 1024 * 1024
 class Shard:
     """What the worker believes of one shard."""
 
-    __slots__ = ("expect", "heard", "hinted", "lanes", "look_at", "number", "out", "suspects", "vain")
+    __slots__ = ("expect", "heard", "hinted", "hints", "lanes", "look_at", "number", "out", "suspects", "vain")
 
     def __init__(self, number: int, lanes: list[Lane]) -> None:
         self.number = number
@@ -29,6 +29,8 @@ class Shard:
         #: How many jobs may be there, and whether only hints say so.
         self.expect: float = MANY
         self.hinted = False
+        #: Announcements whose counters the next claim takes from, if it comes for nothing else.
+        self.hints: list[str] = []
         #: A hint came while somebody was looking: look once more.
         self.heard = False
         self.look_at = 0.0

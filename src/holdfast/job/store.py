@@ -40,9 +40,13 @@ from holdfast.job.model import (
 
 
 class Store(Protocol):
-    """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one."""
+    """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one. `announces`: `enqueue`
+    tells workers by itself of what it makes pending, unless it waited for something, and a claim takes hints; one trip
+    instead of two, for those who keep jobs and hints in one place.
+    """
 
     shards: int
+    announces: bool
 
     # ── work ──
 

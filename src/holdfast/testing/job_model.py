@@ -77,6 +77,7 @@ class ModelStore:
     """All jobs of one shard."""
 
     shards = 1
+    announces = False
 
     def __init__(self, prefix: str = "model") -> None:
         self.now: Micros = 0

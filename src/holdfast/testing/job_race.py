@@ -17,8 +17,10 @@ from typing import Any
 
 import holdfast.sync
 from holdfast.engine.base import steady
-from holdfast.errors import EngineError
-from holdfast.job.model import Job
+from holdfast.errors import EngineError, EngineUnavailable
+from holdfast.flow import run
+from holdfast.job import flows
+from holdfast.job.model import Job, NewJob
 from holdfast.testing import job_history
 from holdfast.testing.job_fighter import chores
 from holdfast.testing.job_history import JobReport, Outcome
@@ -130,6 +132,8 @@ class JobRace:
         self._gone: set[int] = set()
         self._started = 0
         self._ids: dict[int, str] = {}
+        #: Jobs that were sent, and may have to be sent again.
+        self._made: dict[int, list[NewJob]] = {}
 
     # ── what a nemesis may do ──
 
@@ -148,7 +152,9 @@ class JobRace:
         try:
             with self._holdfast(self.direct) as hf:
                 chore = chores(hf)
-                self._enqueue(chore, range(self.jobs // 2))
+                for batch in self._batches(0, self.jobs // 2):
+                    if not self._enqueue(chore, batch):
+                        raise EngineUnavailable(f"{self.direct} takes no jobs before the race begins")
                 for _ in range(self.processes):
                     self._start()
                 self._trouble(hf)
@@ -170,11 +176,19 @@ class JobRace:
     def _holdfast(self, url: str) -> holdfast.sync.Holdfast:
         return holdfast.sync.Holdfast(url, namespace=NAMESPACE, hub=self.hub or None, shards=self.shards)
 
-    def _enqueue(self, chore: Any, numbers: range) -> None:
-        for first in range(numbers.start, numbers.stop, BULK):
-            batch = range(first, min(first + BULK, numbers.stop))
-            handles = chore.enqueue_many([(n,) for n in batch])
-            self._ids.update(zip(batch, [handle.id for handle in handles], strict=True))
+    def _batches(self, first: int, end: int) -> list[range]:
+        return [range(n, min(n + BULK, end)) for n in range(first, end, BULK)]
+
+    def _enqueue(self, chore: Any, batch: range) -> bool:
+        """False: nobody knows whether they are there. Sent again, the same jobs are made once."""
+        jobs = self._made.setdefault(batch.start, chore.new_jobs([(n,) for n in batch]))
+        try:
+            made = run(flows.enqueue_many(chore.core, jobs))
+        except EngineError:
+            return False
+        self._ids.update(zip(batch, [one.id for one in made], strict=True))
+        del self._made[batch.start]
+        return True
 
     def _start(self) -> None:
         label = f"w{self._started}"
@@ -193,14 +207,14 @@ class JobRace:
     def _trouble(self, hf: holdfast.sync.Holdfast) -> None:
         """Strike until nine tenths are done; the second half is enqueued on the way."""
         turns: list[Nemesis] = []
-        rest = list(range(self.jobs // 2, self.jobs, BULK))
+        rest = self._batches(self.jobs // 2, self.jobs)
         with self._holdfast(self.url) as troubled:
             chore = chores(troubled)
             strike_at, count_at, moved, done = steady() + self.pace, steady(), steady(), 0
             while rest or done < self.jobs * 9 // 10:
                 if rest:
-                    first = rest.pop(0)
-                    self._enqueue(chore, range(first, min(first + BULK, self.jobs)))
+                    if self._enqueue(chore, rest[0]):
+                        rest.pop(0)
                 else:
                     time.sleep(LOOK)
                 for nemesis in self.nemeses:

@@ -40,7 +40,7 @@ class Script:
     def pack(self, *parts: bytes, whole: bool = False) -> bytes:
         """The keys and any arguments; `whole` sends the source instead of the hash."""
         head = self._eval if whole else self._evalsha
-        tail = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+        tail = b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
         return b"*%d\r\n%b%b" % (3 + len(parts), head, tail)
 
 

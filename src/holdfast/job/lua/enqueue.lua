@@ -1,15 +1,25 @@
 -- Purpose: make jobs: all of them, or none. One that is there already is left as it is.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if none of them has an ext; then for each job: id,
---       record, doc, what it waits for
+-- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if none of them has an ext, else '0', and behind it
+--       what is announced: {counter, how many, message, …}; then for each job: id, record, doc, what it waits for
 -- Returns: {a letter for each: its state; a capital: that of the job which has its unique key; the ids of those}
 --          | {'', a chain that nobody knows} | error SHARDS n
 
 -- include: _shard.lua
 -- include: _agree.lua
 
+-- function: publish_hint = hub/hint_publish.lua
+
+local function announce()
+  if #ARGV[4] == 1 then return end
+  local hints = cmsgpack.unpack(string.sub(ARGV[4], 2))
+  for i = 1, #hints, 3 do
+    publish_hint({ hints[i] }, { hints[i + 1], HINT_LIFE, ARGV[3] .. ':sched', hints[i + 2] })
+  end
+end
+
 -- Most jobs are plain. Same meaning as below, without making a table of each.
-if ARGV[4] == '1' then
+if string.byte(ARGV[4]) == 49 then
   local states, seen, tally = {}, {}, {}
   local total = (#ARGV - 4) / 4
   -- As many at once as a call takes arguments.
@@ -71,6 +81,7 @@ if ARGV[4] == '1' then
     end
   end
   for field, n in pairs(tally) do redis.call('HINCRBY', SHARD .. 'count', field, n) end
+  announce()
   return { table.concat(states) }
 end
 
@@ -99,5 +110,6 @@ end
 settle()
 store_new()
 flush(ARGV[3])
+announce()
 answer[1] = table.concat(states)
 return answer

@@ -1,16 +1,16 @@
 -- Purpose: a worker's turn: reap what has run out, make due what is due, finish, then claim.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = {not_after, lane, seq, lease, worker, want, groups of
---       queues, labels}; then for each finish: id, {kind, fence, delay, whether a job follows}, result or failure, and of
+--       queues, labels, hints: counters that say how many may be wanted}; then for each finish: id, {kind, fence, delay, whether a job follows}, result or failure, and of
 --       the job that follows: id, record, doc, what it waits for
 -- Returns: {head, then for each claimed job: id, record, doc, then upstreams: chain, value, then the outbox: job, chain,
 --          value, then who is not registered with a blocker elsewhere: '<job> <chain>'}; the head is
 --          {now, verdicts, next_in (-1: never), until, ready, claimed, upstreams by job, outbox, unregistered} with
---          verdicts as letters (o | s), or {now, 'stale' | 'expired'} | error SHARDS n
+--          verdicts as letters (o | s), or {now, 'stale' | 'expired' | 'denied'} | error SHARDS n
 
 -- include: _shard.lua
 -- include: _agree.lua
-local _, not_after, lane, seq, lease, worker, want, groups, worker_labels = cmsgpack.unpack_limit(ARGV[4], 8, 1)
+local _, not_after, lane, seq, lease, worker, want, groups, worker_labels, hints = cmsgpack.unpack_limit(ARGV[4], 9, 1)
 
 local REAPS, DUES = 100, 1000
 
@@ -47,6 +47,18 @@ if last then
 end
 
 if now > not_after and not again then return { cmsgpack.pack({ now, 'expired' }) } end
+
+-- function: take_hint = hub/hint_take.lua
+
+-- Called by hints alone: others have come for all of it, and there is nothing to look for.
+if #hints > 0 and not again then
+  local allowed = 0
+  for _, hint in ipairs(hints) do
+    if allowed < want then allowed = allowed + take_hint({ hint }, { want - allowed, HINT_LIFE }) end
+  end
+  want = allowed
+  if want == 0 and not ARGV[5] then return { cmsgpack.pack({ now, 'denied' }) } end
+end
 
 -- Back to where it came from, or scheduled, with all that an attempt leaves behind.
 local function once_more(job, due)

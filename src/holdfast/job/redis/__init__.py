@@ -6,16 +6,19 @@ conversation of several, each safe to repeat.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from struct import Struct
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 
 from holdfast.engine.base import Micros, Op, Within
 from holdfast.engine.redis.gathering import Gathered
 from holdfast.engine.redis.talks import Talk
+from holdfast.hub.wire import write_scheduled
 from holdfast.job.model import (
     Claimed,
     Delivery,
@@ -81,15 +84,15 @@ class RedisStore(Looking):
         if len(jobs) == 1:
             parts, plain = self._new(shard, jobs, {}) if not jobs[0].after else ([], False)
             if plain:
-                return self._enqueue_plain(shard, parts)
+                return self._enqueue_plain(shard, parts, self._told(jobs))
 
         def talk(clock: bytes) -> Talk:
             if not jobs:
                 return []
             outcomes = yield from self._outcomes(clock, shard, jobs, strict=True)
             parts, plain = self._new(shard, jobs, outcomes)
-            options = (self._count, self._prefix, b"1" if plain else b"0")
-            states, *others = yield from self._call("enqueue", shard, clock, *options, *parts)
+            flags = (b"1" if plain else b"0") + self._announcement(self._told(jobs))
+            states, *others = yield from self._call("enqueue", shard, clock, self._count, self._prefix, flags, *parts)
             if not states:
                 raise unknown(others[0].decode())
             yield from self._register(clock, shard, _waiting(jobs, outcomes))
@@ -97,24 +100,40 @@ class RedisStore(Looking):
 
         return self._within(shard, talk)
 
-    def _enqueue_plain(self, shard: int, parts: list[bytes]) -> Op[list[Enqueued]]:
+    def _enqueue_plain(self, shard: int, parts: list[bytes], told: list[str]) -> Op[list[Enqueued]]:
         """One job that depends on nothing: such may go together, for nothing can be wrong with one of them alone."""
 
-        def together(items: list[list[bytes]]) -> Within[list[list[Enqueued]]]:
+        def together(items: list[tuple[list[bytes], list[str]]]) -> Within[list[list[Enqueued]]]:
             def talk(clock: bytes) -> Talk:
-                words = list(chain.from_iterable(items))
-                (states,) = yield from self._call("enqueue", shard, clock, self._count, self._prefix, b"1", *words)
+                words = list(chain.from_iterable([words for words, _ in items]))
+                flags = b"1" + self._announcement(list(chain.from_iterable([types for _, types in items])))
+                (states,) = yield from self._call("enqueue", shard, clock, self._count, self._prefix, flags, *words)
                 return [
-                    [Enqueued(item[0].decode(), _BY_LETTER[state])] for item, state in zip(items, states, strict=True)
+                    [Enqueued(item[0].decode(), _BY_LETTER[state])]
+                    for (item, _), state in zip(items, states, strict=True)
                 ]
 
             return self._within(shard, talk)
 
         def alone(clock: bytes) -> Talk:
-            talk: Talk = together([parts]).work(clock)
+            talk: Talk = together([(parts, told)]).work(clock)
             return (yield from talk)[0]
 
-        return Gathered(alone, key=self._keys[self._checked(shard)], item=parts, together=together)
+        return Gathered(alone, key=self._keys[self._checked(shard)], item=(parts, told), together=together)
+
+    def _told(self, jobs: Sequence[NewJob]) -> list[str]:
+        """The types of those that workers are told of by the step that makes them."""
+        return [job.type for job in jobs if job.starts_at_once] if self.announces else []
+
+    def _announcement(self, types: list[str]) -> bytes:
+        """For each type a counter, how many may come, and the message that calls them."""
+        if not types:
+            return b""
+        said: list[str | int] = []
+        for kind, count in Counter(types).items():
+            hint = str(uuid4())
+            said += (self._hint_keys % hint, count, write_scheduled(hint, kind))
+        return _encode(said)
 
     def step(self, command: StepCommand) -> Op[StepReply]:
         shard, claim = command.shard, command.claim
@@ -135,13 +154,17 @@ class RedisStore(Looking):
                     claim.want,
                     claim.queues,
                     claim.labels,
+                    [self._hint_keys % hint for hint in claim.hints],
                 ]
             )
             parts = self._finishes(shard, command.finishes, outcomes)
             reply = yield from self._call("step", shard, clock, self._count, self._prefix, options, *parts)
             head = _heads.decode(reply[0])
-            if head.verdicts in ("stale", "expired"):
-                return StepReply(now=head.now, stale=head.verdicts == "stale", expired=head.verdicts == "expired")
+            said = head.verdicts
+            if said in ("stale", "expired", "denied"):
+                return StepReply(
+                    now=head.now, stale=said == "stale", expired=said == "expired", denied=said == "denied"
+                )
             if following:
                 yield from self._register(clock, shard, _waiting(following, outcomes))
             if head.unregistered:

@@ -13,6 +13,7 @@ from holdfast.engine.redis.link import Refusal
 from holdfast.engine.redis.scripts import Script
 from holdfast.engine.redis.talks import Talk, To
 from holdfast.errors import ConfigError
+from holdfast.hub import wire
 from holdfast.job import keys
 
 #: More would make ids longer for nothing: a shard is a core's worth of work.
@@ -22,7 +23,14 @@ MOST_SHARDS = 256
 @cache
 def _source(name: str) -> str:
     text = files("holdfast.job").joinpath("lua", f"{name}.lua").read_text()
+    text = re.sub(r"(?m)^-- function: (\w+) = hub/(\w+)\.lua$", lambda m: _function(m[1], m[2]), text)
     return re.sub(r"(?m)^-- include: (\w+)\.lua$", lambda m: _source(m[1]), text)
+
+
+def _function(name: str, verb: str) -> str:
+    """A script of the hub as a function of its keys and arguments."""
+    text = files("holdfast.hub").joinpath(f"{verb}.lua").read_text()
+    return f"local function {name}(KEYS, ARGV)\n{text}end"
 
 
 @cache
@@ -34,11 +42,13 @@ def script(verb: str) -> Script:
 class Calls:
     """A store's way to its shards. Nothing here does I/O: conversations are the engine's to carry out."""
 
-    def __init__(self, namespace: str, prefix: str, shards: int) -> None:
+    def __init__(self, namespace: str, prefix: str, shards: int, *, announces: bool = False) -> None:
         if not 1 <= shards <= MOST_SHARDS:
             raise ConfigError(f"shards is a number from 1 to {MOST_SHARDS}; got {shards!r}")
         self.shards = shards
+        self.announces = announces
         self._prefix = prefix.encode()
+        self._hint_keys = f"{wire.hint_key(prefix, '')}%s"
         self._count = str(shards).encode()
         self._keys = [keys.shard(namespace, number) for number in range(shards)]
         self._wire_keys = [

@@ -105,32 +105,24 @@ def new(job: NewJob) -> tuple[bytes, bytes, bool]:
                 window=unique.window if unique else 0,
             )
         )
-    kind, where = job.type.encode(), lane(job.queue, job.rate, job.labels)
+    times = job.keep, job.keep_failed, job.retries, job.priority, job.delay, job.due
     try:
-        head = _HEAD.pack(
-            b"n",
-            0,
-            0,
-            0,
-            0,
-            0,
-            0.0,
-            0,
-            len(kind),
-            len(where),
-            len(ext),
-            job.keep,
-            job.keep_failed,
-            0,
-            job.retries,
-            job.priority,
-            job.delay,
-            job.due,
-        )
+        head = _beginning(job.type, lane(job.queue, job.rate, job.labels), len(ext), *times)
     except struct.error as error:
         raise ConfigError(f"job {job.id}: a number is out of range: {error}") from None
     doc = _encode(Doc(job.args, job.meta, job.after) if job.after else Doc(job.args, job.meta))
-    return head + kind + where + ext, doc, not ext
+    return head + ext, doc, not ext
+
+
+@lru_cache(maxsize=1024)
+def _beginning(
+    type_: str, lane: bytes, ext: int, keep: int, keep_failed: int, retries: int, priority: int, delay: int, due: int
+) -> bytes:
+    """Head, type and lane: the same for most jobs of a type."""
+    kind = type_.encode()
+    sizes = len(kind), len(lane), ext
+    head = _HEAD.pack(b"n", 0, 0, 0, 0, 0, 0.0, 0, *sizes, keep, keep_failed, 0, retries, priority, delay, due)
+    return head + kind + lane
 
 
 def claimed(id_: bytes, raw: bytes, doc: bytes, until: Micros, upstream: dict[str, bytes | None]) -> Claimed:
