@@ -47,6 +47,13 @@ UPDATE holdfast_job SET state = 3, fence = ?1 + f.key, alarm = ?2, worker = ?3, 
     progress = 0
 FROM json_each(?5) f WHERE num = f.value;
 
+-- name: take_row
+-- Params: what is added to a number to make its fence, until, worker, now, the first and the last number: jobs that lie
+-- in a row.
+UPDATE holdfast_job SET state = 3, fence = num + ?1, alarm = ?2, worker = ?3, started = ?4, attempt = attempt + 1,
+    progress = 0
+WHERE num BETWEEN ?5 AND ?6;
+
 -- name: kinds
 -- Params: kinds as JSON.
 -- Returns: num, type, queue, labels.
