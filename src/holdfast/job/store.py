@@ -40,9 +40,14 @@ from holdfast.job.model import (
 
 
 class Store(Protocol):
-    """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one."""
+    """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one.
+
+    `lanes` is how many steps of one worker are worth having under way in a shard at once: two where a step travels, so
+    that one's jobs run meanwhile; one where all steps wait for the same writer anyway.
+    """
 
     shards: int
+    lanes: int
 
     # ── work ──
 

@@ -26,6 +26,7 @@ class PostgresStore(Looks, ByHand, Traces, Workers, Cron, Tidy):
     """The store contract (`store.py`) on PostgreSQL's tables. `prefix` is that of the hub's channels."""
 
     shards = 1
+    lanes = 2
 
     def __init__(self, namespace: str, prefix: str) -> None:
         super().__init__(namespace, prefix)

@@ -47,6 +47,7 @@ class SqliteStore:
     """`holdfast.job.store.Store` on SQLite. `prefix` is where ends and losses are announced."""
 
     shards = 1
+    lanes = 1
 
     def __init__(self, namespace: str, prefix: str) -> None:
         self._space = namespace
