@@ -71,9 +71,11 @@ class Claiming:
         limits = {row[0]: row for row in changes.db.execute(CLAIM["queues"], (changes.space,))}
         mine = frozenset(self._claim.labels)
         found: dict[str, list[Lane]] = {}
-        for num, queue, labels, bucket, period, burst in changes.db.execute(
-            CLAIM["lanes"], (changes.space, text_of(wanted))
-        ).fetchall():
+        one = len(wanted) == 1
+        rows = changes.db.execute(
+            CLAIM["lanes_of" if one else "lanes"], (changes.space, wanted[0] if one else text_of(wanted))
+        ).fetchall()
+        for num, queue, labels, bucket, period, burst in rows:
             if labels != "[]" and not label_set(labels) <= mine:
                 continue
             budgets: list[Budget] = []
@@ -115,7 +117,7 @@ class Claiming:
         if len(lanes) == 1 and not lanes[0].budgets:
             # Most of the time there is one, and all of it may start.
             rows = lanes[0].read(left)
-            if not any([row[CKEY] for row in rows]):
+            if all(row[CKEY] is None for row in rows):
                 taken += rows
                 return
         chunk = left if len(lanes) == 1 else min(left, CHUNK + 2 * left // len(lanes))
@@ -204,14 +206,35 @@ def hand_out(
     changes: Changes, rows: Sequence[tuple[Any, ...]], fences: Iterable[int], until: Micros, begun: int
 ) -> list[Claimed]:
     """Rows of `first` as a worker gets them, each with its fence; `begun`: attempts that the rows do not count yet."""
-    wanted = text_of(sorted({row[KIND] for row in rows}))
-    kinds = {
-        num: (type_, queue, labels_of(labels))
-        for num, type_, queue, labels in changes.db.execute(CLAIM["kinds"], (wanted,))
-    }
+    wanted = sorted({row[KIND] for row in rows})
+    found = (
+        changes.db.execute(CLAIM["kind"], (wanted[0],))
+        if len(wanted) == 1
+        else changes.db.execute(CLAIM["kinds"], (text_of(wanted),))
+    )
+    kinds = {num: (type_, queue, labels_of(labels)) for num, type_, queue, labels in found}
     jobs: list[Claimed] = []
     for row, fence in zip(rows, fences, strict=True):
-        _, num, id_, kind, attempt, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, _, _, _ = row
+        (
+            _,
+            num,
+            id_,
+            kind,
+            attempt,
+            args,
+            meta,
+            retries,
+            snoozes,
+            priority,
+            chain,
+            run,
+            enqueued,
+            due,
+            flags,
+            _,
+            _,
+            _,
+        ) = row
         type_, queue, labels = kinds[kind]
         if flags & HAS_BODY:
             args, meta = changes.db.execute(CLAIM["body"], (num,)).fetchone()

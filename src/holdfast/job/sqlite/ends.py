@@ -15,6 +15,7 @@ from holdfast.job.sqlite.finish import ALIKE, Ending, Finishing, prepare_finish
 from holdfast.job.sqlite.shape import COMPLETED, RUNNING, text_of
 
 _by_fence = attrgetter("fence")
+_OK: Verdict = "ok"
 
 
 class Ends:
@@ -26,7 +27,7 @@ class Ends:
         self._finishes = finishes
         self._endings: list[Ending] | None = None
         self._ids = ""
-        #: By fence, if they completed with the same result and their fences follow one another: perhaps their numbers do.
+        #: By fence, if they completed with the same result under fences in a row: perhaps they lie in a row, too.
         self.in_row = _in_row(finishes)
         if not self.in_row:
             self.one_by_one()
@@ -62,19 +63,19 @@ def end(changes: Changes, ends: Ends) -> tuple[Verdict, ...]:
     if not ends:
         return ()
     if ends.in_row and _complete(changes, ends.in_row):
-        return ("ok",) * len(ends)
+        return (_OK,) * len(ends)
     return tuple(Finishing(changes).run(*ends.one_by_one()))
 
 
 def _complete(changes: Changes, finishes: Sequence[Finish]) -> bool:
     """Whether they were what they looked like: then they have completed. If not, nothing has happened."""
     first = finishes[0]
-    num, ids, kinds = changes.db.execute(
+    num, ids, kinds, kept_alike = changes.db.execute(
         FINISH["together"], (changes.space, first.job, len(finishes) - 1, first.fence)
     ).fetchone()
     if ids != ",".join([finish.job for finish in finishes]):
         return False
-    changes.db.execute(FINISH["complete_row"], (changes.now, first.result, num, num + len(finishes) - 1))
+    changes.db.execute(FINISH["complete_row"], (changes.now, first.result, num, num + len(finishes) - 1, kept_alike))
     for kind, times in Counter(kinds.split(",")).items():
         changes.moved(int(kind), RUNNING, COMPLETED, times)
     return True

@@ -6,6 +6,12 @@
 SELECT lane, queue, labels, bucket, period, burst FROM holdfast_job_kind
 WHERE space = ? AND queue IN (SELECT value FROM json_each(?)) AND pending > 0 GROUP BY queue, lane;
 
+-- name: lanes_of
+-- Params: space, queue.
+-- Returns: the same, of one queue.
+SELECT lane, queue, labels, bucket, period, burst FROM holdfast_job_kind
+WHERE space = ? AND queue = ? AND pending > 0 GROUP BY lane;
+
 -- name: queues
 -- Params: space.
 -- Returns: name, paused, period, burst, tat of queues that are paused or limited.
@@ -58,6 +64,11 @@ WHERE num BETWEEN ?5 AND ?6;
 -- Params: kinds as JSON.
 -- Returns: num, type, queue, labels.
 SELECT num, type, queue, labels FROM holdfast_job_kind WHERE num IN (SELECT value FROM json_each(?));
+
+-- name: kind
+-- Params: num.
+-- Returns: the same, of one kind.
+SELECT num, type, queue, labels FROM holdfast_job_kind WHERE num = ?;
 
 -- name: body
 -- Params: num.
