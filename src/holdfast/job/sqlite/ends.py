@@ -70,9 +70,10 @@ def end(changes: Changes, ends: Ends) -> tuple[Verdict, ...]:
 def _complete(changes: Changes, finishes: Sequence[Finish]) -> bool:
     """Whether they were what they looked like: then they have completed. If not, nothing has happened."""
     first = finishes[0]
-    num, ids, kinds, kept_alike = changes.db.execute(
+    found: tuple[int, str | None, str, int] = changes.db.execute(
         FINISH["together"], (changes.space, first.job, len(finishes) - 1, first.fence)
     ).fetchone()
+    num, ids, kinds, kept_alike = found
     if ids != ",".join([finish.job for finish in finishes]):
         return False
     changes.db.execute(FINISH["complete_row"], (changes.now, first.result, num, num + len(finishes) - 1, kept_alike))
