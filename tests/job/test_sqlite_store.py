@@ -11,7 +11,7 @@ from importlib.resources import files
 import msgspec
 import pytest
 
-from holdfast.engine.base import Ping
+from holdfast.engine.base import Ping, Within
 from holdfast.engine.sqlite import SqliteEngine
 from holdfast.errors import ConfigError
 from holdfast.job.ids import Ids
@@ -89,7 +89,7 @@ def end(job, kind="complete", **options):
 def test_no_statement_walks_through_jobs(shop, verb):
     """Every statement finds its rows by an index. Kinds, queues and workers are few: those may be walked through."""
     shop.engine.apply(Ping())
-    few = {"holdfast_job_kind", "holdfast_job_queue", "holdfast_job_worker", "holdfast_job_turn", "k", "n", "f"}
+    few = {"holdfast_job_kind", "holdfast_job_queue", "holdfast_job_worker", "holdfast_job_turn", "k", "n", "f", "m"}
     with sqlite3.connect(shop.path) as db:
         for name, sql in load(verb).items():
             numbered = [int(n) for n in re.findall(r"\?(\d+)", sql)]
@@ -202,6 +202,109 @@ def test_jobs_with_a_full_key_are_met_once(shop):
     shop.step([end(reply.jobs[0])], want=0)
     shop.step([end(running)], want=0)
     assert claim < 200
+
+
+# ── ends in a row ──
+
+
+def claimed(shop, count, **options):
+    """Jobs that were made together and are claimed together."""
+    shop.ask("enqueue", 0, [shop.job(**options) for _ in range(count)])
+    return shop.step(want=count).jobs
+
+
+def test_jobs_that_were_claimed_together_and_end_alike_are_one_statement_whatever_their_number(shop):
+    def costs(count):
+        ends = [end(job, result=b"r") for job in claimed(shop, count)]
+        asked = []
+        op = shop.store.step(shop.command(ends, want=0))
+
+        def counted(db, now, wakes):
+            db.set_trace_callback(asked.append)
+            try:
+                return op.work(db, now, wakes)
+            finally:
+                db.set_trace_callback(None)
+
+        assert shop.engine.apply(Within(counted, key=op.key)).verdicts == ("ok",) * count
+        return len(asked)
+
+    assert costs(5) == costs(90)
+    assert shop.rows("SELECT count(*), count(DISTINCT fence), min(result) FROM holdfast_job WHERE state = 4") == [
+        (95, 95, b"r")
+    ]
+
+
+@pytest.mark.parametrize("odd", range(6))
+@pytest.mark.parametrize(
+    ("change", "verdict", "state"),
+    [
+        ({"fence": 1}, "stale", "running"),
+        ({"job": "0-ffff"}, "stale", "running"),
+        ({"kind": "fail"}, "ok", "failed"),
+        ({"result": b"another"}, "ok", "completed"),
+    ],
+)
+def test_one_end_that_is_unlike_the_others_is_told_from_them(shop, odd, change, verdict, state):
+    jobs = claimed(shop, 6)
+    ends = [end(job, result=b"r") for job in jobs]
+    ends[odd] = msgspec.structs.replace(ends[odd], **change)
+    assert shop.step(ends, want=0).verdicts == tuple(verdict if n == odd else "ok" for n in range(6))
+    assert [shop.ask("get", job.id).state for job in jobs] == [state if n == odd else "completed" for n in range(6)]
+    assert {shop.ask("get", job.id).result for n, job in enumerate(jobs) if n != odd} == {b"r"}
+
+
+def test_ends_are_told_in_any_order_and_an_end_told_twice_counts_once(shop):
+    jobs = claimed(shop, 8)
+    ends = [end(job) for job in jobs]
+    assert shop.step(ends[::-1], want=0).verdicts == ("ok",) * 8
+    assert shop.step(ends, want=0).verdicts == ("stale",) * 8
+    more = [end(job) for job in claimed(shop, 5)]
+    assert shop.step([*more, more[0]], want=0).verdicts == ("ok",) * 5 + ("stale",)
+
+
+def test_whoever_waits_for_one_of_many_ends_hears_of_it(shop):
+    jobs = claimed(shop, 5)
+    shop.ask("watch", jobs[2].id)
+    heard = []
+    op = shop.store.step(shop.command([end(job) for job in jobs], want=0))
+
+    def overheard(db, now, wakes):
+        answer = op.work(db, now, wakes)
+        heard.extend(wake.payload for wake in wakes)
+        return answer
+
+    assert shop.engine.apply(Within(overheard, key=op.key)).verdicts == ("ok",) * 5
+    assert heard == [jobs[2].id]
+
+
+def test_records_of_jobs_that_completed_together_go_when_their_time_is_over(shop):
+    shop.step([end(job) for job in claimed(shop, 10, keep=1_000_000)], want=0)
+    assert shop.ask("prune", 0, 1000) == 0
+    shop.now += 1_000_000
+    assert [shop.ask("prune", 0, 1000, limit=4) for _ in range(4)] == [4, 4, 2, 0]
+    assert shop.rows("SELECT count(*) FROM holdfast_job") == [(0,)]
+
+
+def test_records_go_in_time_whichever_of_those_that_completed_together_went_before(shop):
+    jobs = claimed(shop, 10, keep=1_000_000)
+    shop.step([end(job) for job in jobs], want=0)
+    assert shop.ask("prune", 0, 7) == 3  # the oldest above a number
+    claimed(shop, 3)  # others may lie where they lay
+    shop.now += 999_999
+    assert shop.ask("prune", 0, 1000) == 0
+    shop.now += 1
+    assert shop.ask("prune", 0, 1000) == 7
+    assert shop.rows("SELECT count(*) FROM holdfast_job WHERE state <> 3") == [(0,)]
+
+
+def test_jobs_that_end_together_keep_times_of_their_own(shop):
+    shop.ask("enqueue", 0, [shop.job(keep=n * 1_000_000) for n in range(1, 7)])
+    shop.step([end(job) for job in shop.step().jobs], want=0)
+    shop.now += 3_000_000
+    assert shop.ask("prune", 0, 1000) == 3
+    shop.now += 3_000_000
+    assert shop.ask("prune", 0, 1000) == 3
 
 
 # ── counts and lanes ──

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.base import steady
 from holdfast.errors import Closed
-from holdfast.job.lanes import LANES, Identity, Lane
+from holdfast.job.lanes import Identity, Lane
 from holdfast.job.model import Claim, Failure, Finish, StepReply
 from holdfast.job.shard import MANY, Shard
 
@@ -64,11 +64,12 @@ class Dispatch:
         self._start = start
         self._settled = settled
         self._loop = asyncio.get_running_loop()
+        self._lanes = store.lanes
         self.shards = [
-            Shard(n, [Lane(core, store, identity, n, lane) for lane in range(LANES)]) for n in range(store.shards)
+            Shard(n, [Lane(core, store, identity, n, lane) for lane in range(store.lanes)]) for n in range(store.shards)
         ]
         #: What a look asks for: one lane's share.
-        self._glance = max(1, -(-slots.size // (LANES * store.shards)))
+        self._glance = max(1, -(-slots.size // (store.lanes * store.shards)))
         #: Every shard in turn, one command a poll in all; but often enough to see each lease end.
         self._poll = POLL * max(1.0, min(float(store.shards), lease / 3 / POLL))
         self._stirred = False
@@ -195,8 +196,8 @@ class Dispatch:
                 shard.out.clear()
                 shard.suspects.clear()
         hungry = sum(1 for shard in shards if shard.expect) or 1
-        # Half for each lane: while one is on its way, the other's jobs run.
-        share = -(-slots.size // (LANES * hungry))
+        # With two lanes, half for each: while one is on its way, the other's jobs run.
+        share = -(-slots.size // (self._lanes * hungry))
         start = self._first
         self._first = (start + 1) % len(shards)
         for place in range(len(shards)):

@@ -1,7 +1,8 @@
 """A worker's lanes: how its steps reach a shard, one at a time in each lane, and survive lost replies.
 
 A step is numbered. Whatever happened to one, the same number is asked again until there is an answer; the shard
-remembers what it did for that number and says so. The next number is used only then. Two lanes keep the pipe full.
+remembers what it did for that number and says so. The next number is used only then. Two lanes keep the pipe full;
+a store says how many are of use.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast")
 
-LANES = 2
 #: The pause before a step is sent again: first, and at most. An engine that restarts is back within a second or two.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 #: One that answers "no" is not asked as often.

@@ -40,12 +40,16 @@ from holdfast.job.model import (
 
 
 class Store(Protocol):
-    """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one. `announces`: `enqueue`
-    tells workers by itself of what it makes pending, unless it waited for something, and a claim takes hints; one trip
-    instead of two, for those who keep jobs and hints in one place.
+    """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one.
+
+    `lanes` is how many steps of one worker are worth having under way in a shard at once: two where a step travels, so
+    that one's jobs run meanwhile; one where all steps wait for the same writer anyway.
+    `announces`: `enqueue` tells workers by itself of what it makes pending, unless it waited for something, and a claim
+    takes hints; one trip instead of two, for those who keep jobs and hints in one place.
     """
 
     shards: int
+    lanes: int
     announces: bool
 
     # ── work ──

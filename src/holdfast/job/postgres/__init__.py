@@ -27,6 +27,7 @@ class PostgresStore(Looks, ByHand, Traces, Workers, Cron, Tidy):
 
     shards = 1
     announces = False
+    lanes = 2
 
     def __init__(self, namespace: str, prefix: str) -> None:
         super().__init__(namespace, prefix)

@@ -78,6 +78,8 @@ _heads = msgspec.msgpack.Decoder(_Head)
 class RedisStore(Looking):
     """A namespace's jobs, in `shards` shards. Holds nothing but what it was told: processes share nothing here."""
 
+    lanes = 2
+
     # ── work ──
 
     def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:

@@ -32,8 +32,8 @@ from holdfast.job.model import (
 from holdfast.job.sqlite import cron, hand, listing, look, queues, tidy, traces, workers
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.ending import deliver
+from holdfast.job.sqlite.ends import Ends
 from holdfast.job.sqlite.enqueue import Enqueuing
-from holdfast.job.sqlite.finish import ids_of, prepare_finish
 from holdfast.job.sqlite.prepared import prepare
 from holdfast.job.sqlite.reap import make_due, reap
 from holdfast.job.sqlite.renew import renew
@@ -48,6 +48,7 @@ class SqliteStore:
 
     shards = 1
     announces = False
+    lanes = 1
 
     def __init__(self, namespace: str, prefix: str) -> None:
         self._space = namespace
@@ -74,9 +75,8 @@ class SqliteStore:
         return self._op(verb)
 
     def step(self, command: StepCommand) -> Op[StepReply]:
-        endings = [prepare_finish(finish) for finish in command.finishes]
-        ids = ids_of(command.finishes)
-        return self._op(lambda changes: step(changes, command, endings, ids))
+        ends = Ends(command.finishes)
+        return self._op(lambda changes: step(changes, command, ends))
 
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
         ids = text_of([renewal.job for renewal in leases])

@@ -6,7 +6,8 @@ take never lies in front of what it can. Nothing here grows with the backlog, on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
@@ -14,7 +15,7 @@ from holdfast.engine.base import Micros
 from holdfast.job.model import Claim, Claimed
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.ending import free_unique
-from holdfast.job.sqlite.lanes import ATTEMPT, CKEY, CLAIM, CLIMIT, FLAGS, ID, KIND, NUM, RANK, RUN, UNIQ, Budget, Lane
+from holdfast.job.sqlite.lanes import CKEY, CLAIM, CLIMIT, FLAGS, ID, KIND, NUM, RANK, RUN, UNIQ, Budget, Lane
 from holdfast.job.sqlite.shape import (
     HAS_BLOCKERS,
     HAS_BODY,
@@ -32,6 +33,8 @@ from holdfast.job.sqlite.shape import (
 CHUNK = 4
 #: One claim parks at most this many jobs whose key is taken, then leaves the rest to the next.
 PARKS = 2000
+#: What most jobs waited for.
+NOTHING: dict[str, bytes | None] = {}
 
 
 class Claiming:
@@ -68,9 +71,11 @@ class Claiming:
         limits = {row[0]: row for row in changes.db.execute(CLAIM["queues"], (changes.space,))}
         mine = frozenset(self._claim.labels)
         found: dict[str, list[Lane]] = {}
-        for num, queue, labels, bucket, period, burst in changes.db.execute(
-            CLAIM["lanes"], (changes.space, text_of(wanted))
-        ).fetchall():
+        one = len(wanted) == 1
+        rows = changes.db.execute(
+            CLAIM["lanes_of" if one else "lanes"], (changes.space, wanted[0] if one else text_of(wanted))
+        ).fetchall()
+        for num, queue, labels, bucket, period, burst in rows:
             if labels != "[]" and not label_set(labels) <= mine:
                 continue
             budgets: list[Budget] = []
@@ -109,6 +114,12 @@ class Claiming:
         if not lanes:
             return
         left = want - len(taken)
+        if len(lanes) == 1 and not lanes[0].budgets:
+            # Most of the time there is one, and all of it may start.
+            rows = lanes[0].read(left)
+            if all(row[CKEY] is None for row in rows):
+                taken += rows
+                return
         chunk = left if len(lanes) == 1 else min(left, CHUNK + 2 * left // len(lanes))
         heap: list[tuple[int, str, tuple[Any, ...], Lane]] = []
         for lane in lanes:
@@ -172,35 +183,58 @@ class Claiming:
         db, now = changes.db, changes.now
         first = changes.fences(len(rows))
         until = now + self._claim.lease
-        db.execute(CLAIM["take"], (first, until, self._worker, now, text_of([row[NUM] for row in rows])))
-        kinds: dict[int, int] = {}
+        nums = [row[NUM] for row in rows]
+        if nums == list(range(nums[0], nums[0] + len(nums))):
+            db.execute(CLAIM["take_row"], (first - nums[0], until, self._worker, now, nums[0], nums[-1]))
+        else:
+            db.execute(CLAIM["take"], (first, until, self._worker, now, text_of(nums)))
+        for kind, times in Counter([row[KIND] for row in rows]).items():
+            changes.moved(kind, PENDING, RUNNING, times)
         for row in rows:
-            kinds[row[KIND]] = kinds.get(row[KIND], 0) + 1
             if row[FLAGS] & SPECIAL:
                 changes.event(row[RUN], "started", row[ID])
                 if row[UNIQ] is not None:
                     free_unique(changes, row[UNIQ], row[ID], started=True)
-        for kind, times in kinds.items():
-            changes.moved(kind, PENDING, RUNNING, times)
         if changes.ready:
-            for row in rows:
-                changes.ready.pop(row[NUM], None)
-        jobs = hand_out(changes, rows, [(fence, row[ATTEMPT] + 1) for fence, row in enumerate(rows, first)], until)
-        return jobs, [(row[NUM], fence) for fence, row in enumerate(rows, first)]
+            for num in nums:
+                changes.ready.pop(num, None)
+        jobs = hand_out(changes, rows, range(first, first + len(rows)), until, 1)
+        return jobs, list(zip(nums, range(first, first + len(rows)), strict=True))
 
 
 def hand_out(
-    changes: Changes, rows: Sequence[tuple[Any, ...]], leases: Sequence[tuple[int, int]], until: Micros
+    changes: Changes, rows: Sequence[tuple[Any, ...]], fences: Iterable[int], until: Micros, begun: int
 ) -> list[Claimed]:
-    """Rows of `first` as a worker gets them, each with its fence and attempt."""
-    wanted = text_of(sorted({row[KIND] for row in rows}))
-    kinds = {
-        num: (type_, queue, labels_of(labels))
-        for num, type_, queue, labels in changes.db.execute(CLAIM["kinds"], (wanted,))
-    }
+    """Rows of `first` as a worker gets them, each with its fence; `begun`: attempts that the rows do not count yet."""
+    wanted = sorted({row[KIND] for row in rows})
+    found = (
+        changes.db.execute(CLAIM["kind"], (wanted[0],))
+        if len(wanted) == 1
+        else changes.db.execute(CLAIM["kinds"], (text_of(wanted),))
+    )
+    kinds = {num: (type_, queue, labels_of(labels)) for num, type_, queue, labels in found}
     jobs: list[Claimed] = []
-    for row, (fence, attempt) in zip(rows, leases, strict=True):
-        _, num, id_, kind, _, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, _, _, _ = row
+    for row, fence in zip(rows, fences, strict=True):
+        (
+            _,
+            num,
+            id_,
+            kind,
+            attempt,
+            args,
+            meta,
+            retries,
+            snoozes,
+            priority,
+            chain,
+            run,
+            enqueued,
+            due,
+            flags,
+            _,
+            _,
+            _,
+        ) = row
         type_, queue, labels = kinds[kind]
         if flags & HAS_BODY:
             args, meta = changes.db.execute(CLAIM["body"], (num,)).fetchone()
@@ -212,7 +246,7 @@ def hand_out(
                 queue=queue,
                 args=args,
                 meta=meta,
-                attempt=attempt,
+                attempt=attempt + begun,
                 retries=retries,
                 snoozes=snoozes,
                 priority=priority,
@@ -222,7 +256,7 @@ def hand_out(
                 enqueued=enqueued,
                 due=due,
                 until=until,
-                upstream=_upstream(changes, num) if flags & HAS_BLOCKERS else {},
+                upstream=_upstream(changes, num) if flags & HAS_BLOCKERS else NOTHING,
             )
         )
     return jobs

@@ -158,7 +158,3 @@ class Finishing:
                 ended(changes, skipped, None)
         for key in self._keys:
             unpark(changes, key)
-
-
-def ids_of(finishes: Sequence[Finish]) -> str:
-    return text_of([finish.job for finish in finishes])

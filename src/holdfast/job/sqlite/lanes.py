@@ -55,9 +55,15 @@ class Lane:
         self._chunk = 0
         self.budgets = budgets
 
+    def read(self, chunk: int) -> list[tuple[Any, ...]]:
+        """The first piece."""
+        if chunk != self._chunk:
+            self._chunk = chunk
+            self._rows = self._changes.db.execute(CLAIM["first"], (self._num, chunk)).fetchall()
+        return self._rows
+
     def open(self, chunk: int) -> tuple[Any, ...] | None:
-        self._chunk = chunk
-        self._rows = self._changes.db.execute(CLAIM["first"], (self._num, chunk)).fetchall()
+        self.read(chunk)
         return self._rows[0] if self._rows else None
 
     def next(self) -> tuple[Any, ...] | None:

@@ -50,7 +50,7 @@ def prepare(job: NewJob) -> Encoded:
     if unique is not None:
         numbers.append(unique.window)
         texts.append(unique.key)
-    if any(not -LARGEST < number < LARGEST for number in numbers):
+    if min(numbers) <= -LARGEST or max(numbers) >= LARGEST:
         raise ConfigError(f"a number of job {job.id} ({job.type}) is too large: times are µs, below {LARGEST}")
     if "\0" in job.id or "\0" in job.queue:
         raise ConfigError(f"job {job.id!r} in queue {job.queue!r}: SQLite takes a NUL for the end of a name")
@@ -62,7 +62,7 @@ def prepare(job: NewJob) -> Encoded:
         job,
         Kind(
             job.queue,
-            text_of(job.labels),
+            text_of(job.labels) if job.labels else "[]",
             rate.bucket if rate else "",
             rate.interval if rate else 0,
             rate.burst if rate else 0,

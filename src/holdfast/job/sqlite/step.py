@@ -4,16 +4,13 @@ again is answered again and done once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from holdfast.engine.base import Micros
 from holdfast.job.model import StepCommand, StepReply, Verdict
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.claim import Claiming, hand_out
-from holdfast.job.sqlite.finish import Ending, Finishing
-from holdfast.job.sqlite.lanes import ATTEMPT
+from holdfast.job.sqlite.ends import Ends, end
 from holdfast.job.sqlite.reap import make_due, reap
 from holdfast.job.sqlite.renew import RENEW
 from holdfast.job.sqlite.shape import encode, text_of
@@ -29,7 +26,7 @@ _decode_claims = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 _decode_verdicts = msgspec.msgpack.Decoder(tuple[Verdict, ...]).decode
 
 
-def step(changes: Changes, command: StepCommand, endings: Sequence[Ending], ids: str) -> StepReply:
+def step(changes: Changes, command: StepCommand, ends: Ends) -> StepReply:
     lane = (changes.space, command.worker, command.incarnation, command.lane)
     now = changes.now
     turn = changes.db.execute(STEP["turn"], lane).fetchone()
@@ -37,12 +34,16 @@ def step(changes: Changes, command: StepCommand, endings: Sequence[Ending], ids:
         if command.seq < turn[0]:
             return StepReply(now=now, stale=True)
         if command.seq == turn[0]:
-            return _again(changes, command, _decode_verdicts(turn[2]), _decode_claims(turn[3]))
+            verdicts, claims = changes.db.execute(STEP["answered"], lane).fetchone()
+            return _again(changes, command, _decode_verdicts(verdicts), _decode_claims(claims))
     if now > command.not_after:
         return StepReply(now=now, expired=True)
-    reap(changes, REAPED)
-    make_due(changes, DUE)
-    verdicts = tuple(Finishing(changes).run(endings, ids)) if endings else ()
+    due, until = alarms(changes)
+    if until is not None and until <= now:
+        reap(changes, REAPED)
+    if due is not None and due <= now:
+        make_due(changes, DUE)
+    verdicts = end(changes, ends)
     if changes.ready:
         changes.count()
     claiming = Claiming(changes, command.claim, command.worker)
@@ -63,9 +64,14 @@ def step(changes: Changes, command: StepCommand, endings: Sequence[Ending], ids:
 
 def next_due(changes: Changes) -> Micros | None:
     """µs until something becomes due or a lease ends."""
-    due, until = changes.db.execute(STEP["next_due"], (changes.space,)).fetchone()
-    first = _sooner(due, until)
+    first = _sooner(*alarms(changes))
     return None if first is None else max(0, first - changes.now)
+
+
+def alarms(changes: Changes) -> tuple[Micros | None, Micros | None]:
+    """When the first job becomes due, and when the first lease ends."""
+    found: tuple[Micros | None, Micros | None] = changes.db.execute(STEP["next_due"], (changes.space,)).fetchone()
+    return found
 
 
 def _sooner(one: Micros | None, other: Micros | None) -> Micros | None:
@@ -89,6 +95,6 @@ def _again(
     return StepReply(
         now=changes.now,
         verdicts=verdicts,
-        jobs=tuple(hand_out(changes, rows, [(row[0], row[ATTEMPT]) for row in rows], until)),
+        jobs=tuple(hand_out(changes, rows, [row[0] for row in rows], until, 0)),
         next_in=next_due(changes),
     )

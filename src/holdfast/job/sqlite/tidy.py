@@ -27,7 +27,11 @@ def prune(changes: Changes, keep: int, limit: int) -> int:
     db, space, now = changes.db, changes.space, changes.now
     deleted = 0
     for state in FINALS:
-        deleted += _delete(changes, db.execute(PRUNE["jobs"], (space, state, now, limit - deleted)).fetchall())
+        rows = db.execute(PRUNE["jobs"], (space, state, now, limit - deleted)).fetchall()
+        if rows and state == COMPLETED:
+            first = text_of([row[0] for row in rows])
+            rows += db.execute(PRUNE["together"], (first, limit - deleted - len(rows))).fetchall()
+        deleted += _delete(changes, rows)
     (completed,) = db.execute(PRUNE["completed"], (space,)).fetchone()
     excess = min(completed - keep, limit - deleted)
     if excess > 0:
@@ -51,6 +55,9 @@ def _delete(changes: Changes, rows: Sequence[tuple[Any, ...]]) -> int:
         return 0
     db = changes.db
     db.executemany(PURGE["job"], [(row[0],) for row in rows])
+    completed = [row[0] for row in rows if row[3] == COMPLETED]
+    if completed:
+        db.execute(PURGE["hand_on"], (text_of(completed),))
     for flag, belongings in BELONGINGS:
         db.executemany(PURGE[belongings], [(row[0],) for row in rows if row[5] & flag])
     db.executemany(PURGE["chain"], [(changes.space, row[4], row[1]) for row in rows if row[4]])

@@ -41,7 +41,8 @@ CREATE INDEX holdfast_job_kind_pending ON holdfast_job_kind (space, queue, lane,
 -- flags: 1 its end is waited for, 2 its chain's end is, 4 other jobs wait for its chain, 8 it starts however its
 -- blockers ended, 16 its cancellation is wanted, 32 it has blockers, 64 it has a log, 128 it has outputs, 256 it has
 -- a run, a chain, a unique or a concurrency key, 512 its arguments lie in holdfast_job_body.
--- alarm: when something happens to it by itself: it is due, its lease ends, its record goes. 0: never.
+-- alarm: when something happens to it by itself: it is due, its lease ends, its record goes. 0: never, or, of a completed
+-- job, with the one before it (by num): of jobs that completed together only the first is in the index.
 -- The row is rewritten with every change, so arguments that are large lie elsewhere.
 CREATE TABLE holdfast_job (
     num         INTEGER PRIMARY KEY,

@@ -6,6 +6,12 @@
 SELECT lane, queue, labels, bucket, period, burst FROM holdfast_job_kind
 WHERE space = ? AND queue IN (SELECT value FROM json_each(?)) AND pending > 0 GROUP BY queue, lane;
 
+-- name: lanes_of
+-- Params: space, queue.
+-- Returns: the same, of one queue.
+SELECT lane, queue, labels, bucket, period, burst FROM holdfast_job_kind
+WHERE space = ? AND queue = ? AND pending > 0 GROUP BY lane;
+
 -- name: queues
 -- Params: space.
 -- Returns: name, paused, period, burst, tat of queues that are paused or limited.
@@ -47,10 +53,22 @@ UPDATE holdfast_job SET state = 3, fence = ?1 + f.key, alarm = ?2, worker = ?3, 
     progress = 0
 FROM json_each(?5) f WHERE num = f.value;
 
+-- name: take_row
+-- Params: what is added to a number to make its fence, until, worker, now, the first and the last number: jobs that lie
+-- in a row.
+UPDATE holdfast_job SET state = 3, fence = num + ?1, alarm = ?2, worker = ?3, started = ?4, attempt = attempt + 1,
+    progress = 0
+WHERE num BETWEEN ?5 AND ?6;
+
 -- name: kinds
 -- Params: kinds as JSON.
 -- Returns: num, type, queue, labels.
 SELECT num, type, queue, labels FROM holdfast_job_kind WHERE num IN (SELECT value FROM json_each(?));
+
+-- name: kind
+-- Params: num.
+-- Returns: the same, of one kind.
+SELECT num, type, queue, labels FROM holdfast_job_kind WHERE num = ?;
 
 -- name: body
 -- Params: num.

@@ -13,6 +13,20 @@ FROM holdfast_job WHERE space = ? AND id IN (SELECT value FROM json_each(?));
 SELECT j.id, j.num, j.kind, j.state, j.fence, j.flags, j.keep
 FROM json_each(?) f CROSS JOIN holdfast_job j ON j.space = ? AND j.id = f.value;
 
+-- name: together
+-- Params: space, id of the job with the smallest fence, how many more there are, that fence.
+-- Returns: the first one's num, ids and kinds (with commas between them) of those that run under these fences in a row
+-- that begins with it, and whose end concerns nobody else; and whether their records stay for the same time.
+SELECT a.num, group_concat(j.id), group_concat(j.kind), min(j.keep) = max(j.keep)
+FROM holdfast_job a CROSS JOIN holdfast_job j NOT INDEXED ON j.num BETWEEN a.num AND a.num + ?3
+WHERE a.space = ?1 AND a.id = ?2 AND j.space = ?1 AND j.state = 3 AND j.fence = j.num - a.num + ?4 AND j.flags & 263 = 0;
+
+-- name: complete_row
+-- Params: now, result, the first and the last number, whether their records go together: jobs in a row, whose result is
+-- the same, and whose end concerns nobody else.
+UPDATE holdfast_job SET state = 4, finished = ?1, alarm = iif(?5 AND num > ?3, 0, ?1 + keep), error = NULL, result = ?2
+WHERE num BETWEEN ?3 AND ?4;
+
 -- name: complete
 -- Params: finished, until when its record stays, follower, result, num.
 UPDATE holdfast_job SET state = 4, finished = ?, alarm = ?, follower = ?, error = NULL, result = ?

@@ -6,6 +6,18 @@
 SELECT num, id, kind, state, chain, flags FROM holdfast_job
 WHERE alarm > 0 AND space = ? AND state = ? AND alarm <= ? ORDER BY alarm LIMIT ?;
 
+-- name: together
+-- Params: numbers of completed jobs as JSON, limit.
+-- Returns: num, id, kind, state, chain, flags of those that completed together with them, and whose records go then, too.
+WITH RECURSIVE member (num, space) AS (
+    SELECT j.num, j.space FROM json_each(?1) f CROSS JOIN holdfast_job j ON j.num = f.value
+    UNION ALL
+    SELECT j.num, j.space FROM member m CROSS JOIN holdfast_job j ON j.num = m.num + 1
+    WHERE j.space = m.space AND j.state = 4 AND j.alarm = 0
+)
+SELECT j.num, j.id, j.kind, j.state, j.chain, j.flags FROM member m CROSS JOIN holdfast_job j ON j.num = m.num
+WHERE j.alarm = 0 LIMIT ?2;
+
 -- name: completed
 -- Params: space.
 -- Returns: how many completed jobs there are.

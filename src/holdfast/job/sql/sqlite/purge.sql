@@ -10,6 +10,11 @@ WHERE space = ?2 AND id IN (SELECT value FROM json_each(?1));
 -- Params: num.
 DELETE FROM holdfast_job WHERE num = ?;
 
+-- name: hand_on
+-- Params: numbers as JSON of completed jobs that went: who went by the alarm of one of them has its own now.
+UPDATE holdfast_job SET alarm = finished + keep
+WHERE num IN (SELECT value + 1 FROM json_each(?)) AND state = 4 AND alarm = 0;
+
 -- name: body
 -- Params: num.
 DELETE FROM holdfast_job_body WHERE num = ?;

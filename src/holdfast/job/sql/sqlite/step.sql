@@ -2,9 +2,13 @@
 
 -- name: turn
 -- Params: space, worker, incarnation, lane.
--- Returns: seq, keep_until, verdicts, jobs.
-SELECT seq, keep_until, verdicts, jobs FROM holdfast_job_turn
-WHERE space = ? AND worker = ? AND incarnation = ? AND lane = ?;
+-- Returns: seq, keep_until.
+SELECT seq, keep_until FROM holdfast_job_turn WHERE space = ? AND worker = ? AND incarnation = ? AND lane = ?;
+
+-- name: answered
+-- Params: space, worker, incarnation, lane.
+-- Returns: verdicts, jobs.
+SELECT verdicts, jobs FROM holdfast_job_turn WHERE space = ? AND worker = ? AND incarnation = ? AND lane = ?;
 
 -- name: remember
 -- Params: space, worker, incarnation, lane, seq, keep_until, verdicts, jobs.
