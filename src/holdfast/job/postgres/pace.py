@@ -21,8 +21,6 @@ class Pace:
         self._looked: dict[Who, float] = {}
         #: Workers that met rates or concurrency keys with their last claim.
         self._limited: set[Who] = set()
-        #: Workers for whose last claim everything in reach lay in one lane.
-        self._single: set[Who] = set()
 
     def looks(self, who: Who) -> bool:
         return steady() >= self._looked.get(who, 0.0)
@@ -47,14 +45,3 @@ class Pace:
             self._limited.add(who)
         else:
             self._limited.discard(who)
-
-    def has_one_lane(self, who: Who) -> bool:
-        return who in self._single
-
-    def saw_one_lane(self, who: Who, so: bool) -> None:
-        if len(self._single) > MOST:
-            self._single.clear()
-        if so:
-            self._single.add(who)
-        else:
-            self._single.discard(who)

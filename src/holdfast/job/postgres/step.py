@@ -91,8 +91,6 @@ class Step:
         statements = self._plain(limited)
         names = [name for name, _ in statements]
         answers = dict(zip(names, (yield whole(*statements)), strict=True))
-        if "claim_lane" in answers:
-            answers["claim"] = answers.pop("claim_lane")
         ((self._now, mine),) = answers["turn"]
         if not mine:
             return (yield from self._once_more())
@@ -100,10 +98,8 @@ class Step:
         crowded = False
         held_back = bool(want) and not limited and "claim" not in answers
         if want and "claim" in answers:
-            first = answers["claim"][0]
-            met, crowded = bool(first[1]), bool(first[21])
+            met, crowded = bool(answers["claim"][0][1]), bool(answers["claim"][0][21])
             self._pace.met_limits(self._who, met)
-            self._pace.saw_one_lane(self._who, first[22] and not crowded and first[3] is not None)
             limited = met
         left = [place for place, _ in enumerate(command.finishes, 1) if place not in self._finished]
         short = want > len(self._jobs)
@@ -147,8 +143,7 @@ class Step:
             # The ends of leases lie behind all that were given and finished lately: who is busy does not look there.
             idle = self._test_now is not None or not self._pace.is_busy(self._who)
             after = {"look": idle, "expected": len(plain), "reaped": look}
-            name = "claim_lane" if self._pace.has_one_lane(self._who) else "claim"
-            made.append((name, {**self._claim_values(claim.want), **after}))
+            made.append(("claim", {**self._claim_values(claim.want), **after}))
         if not claim.want:
             made.append(self._next())
         return made

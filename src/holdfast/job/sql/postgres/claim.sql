@@ -6,8 +6,7 @@
 -- reaped; arrays queues, groups, labels.
 -- Returns: at least one row: the time; whether there are such jobs; µs until something is due or a lease ends, if
 -- `look`, or fewer than wanted were found; then the job (id NULL: none), its flags and rank;
--- whether others were taking so many of the first that a larger `spare` would find more; whether all in
--- reach is one lane without limits (claim_lane.sql).
+-- whether others were taking so many of the first that a larger `spare` would find more.
 WITH
 -- include: _clock.sql
 , near AS MATERIALIZED (
@@ -71,11 +70,10 @@ WITH
         (SELECT due FROM holdfast_job WHERE space = %(space)s AND state = 'scheduled' ORDER BY due LIMIT 1),
         (SELECT until FROM holdfast_job WHERE space = %(space)s AND state = 'running' ORDER BY until LIMIT 1)
         ) - clock.now END AS next_in,
-        (SELECT count(*) FROM claimed) < %(want)s AND (SELECT count(*) FROM first) >= %(want)s + %(spare)s AS crowded,
-        state.lanes = 1 AND NOT state.special AS single
+        (SELECT count(*) FROM claimed) < %(want)s AND (SELECT count(*) FROM first) >= %(want)s + %(spare)s AS crowded
     FROM clock, state
 )
 SELECT seen.now, seen.special, seen.next_in, c.id, c.fence, c.type, c.queue, c.args, c.meta, c.attempt, c.retries,
     c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank,
-    seen.crowded, seen.single
+    seen.crowded
 FROM seen LEFT JOIN claimed c ON true
