@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import inputs
+from holdfast import inputs, n8n_keys
 from holdfast.core import Core
+from holdfast.errors import ConfigError
 from holdfast.gate.durability import replicas
 from holdfast.gate.flows import NOBODY, Caller, Spec
 from holdfast.inputs import Duration
@@ -66,6 +67,35 @@ def spec(
         MAX_WAITERS if max_waiters is MAX_WAITERS else inputs.count(max_waiters, "max_waiters"),
         reentrant,
         replicas(core, durability) if durability is not None else 0,
+    )
+
+
+def n8n_spec(
+    core: Core,
+    name: str,
+    ttl: Duration | None,
+    renew: bool | None,
+    max_hold: Duration | None,
+    max_waiters: int,
+    reentrant: bool,
+    durability: str | None,
+    poll: Duration | None,
+) -> Spec:
+    """A lock in n8n's keys: a long TTL that nobody renews unless asked, and no queue."""
+    if max_waiters is not MAX_WAITERS:
+        raise ConfigError("wire='n8n' has no queue, so it has no max_waiters: waiters look every `poll` seconds")
+    if durability is not None:
+        raise ConfigError("wire='n8n' waits for no replicas: leave out durability=, or use Holdfast's own wire")
+    return Spec(
+        name,
+        True,
+        1,
+        float(n8n_keys.TTL_SECONDS) if ttl is None else inputs.seconds(ttl, "ttl"),
+        renew is True,
+        core.policy.lock_max_hold if max_hold is None else inputs.seconds(max_hold, "max_hold"),
+        MAX_WAITERS,
+        reentrant,
+        poll=n8n_keys.POLL_SECONDS if poll is None else inputs.seconds(poll, "poll"),
     )
 
 

@@ -24,25 +24,21 @@ from holdfast.errors import (
 )
 from holdfast.flow import GRACE, STILL_FRESH, Asked, Latch, ask, deadline, persist
 from holdfast.gate.durability import confirm, time_to_confirm
-from holdfast.gate.held import Held
+from holdfast.gate.held import RELEASED_NOW, Held, Verdict
 from holdfast.gate.machine import (
     DAY,
     GATE,
     LIFE,
     UNLIMITED,
-    Absent,
     Acquire,
     Disagree,
-    Foreign,
     Full,
     Granted,
     Queued,
-    Release,
     Who,
     Withdraw,
 )
 from holdfast.gate.machine import Held as HeldReply
-from holdfast.gate.machine import Released as ReleasedReply
 from holdfast.gate.view import Released, first
 from holdfast.inputs import micros
 from holdfast.lease import LIVE, LOST, RELEASED
@@ -64,6 +60,8 @@ class Spec(Struct, frozen=True, gc=False):
     reentrant: bool
     #: How many replicas must have a grant before it is handed out.
     replicas: int = 0
+    #: Above 0: it lives in n8n's keys, and whoever waits looks so often (s).
+    poll: float = 0.0
 
 
 class Caller(Struct, frozen=True, gc=False):
@@ -96,6 +94,10 @@ async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, ma
         mine.depth += 1
         return cast("L", mine)  # leases of one core are of one API
     who = _who(core, caller)
+    if spec.poll:
+        from holdfast.gate.n8n import flows as n8n  # for the few who share a lock with n8n
+
+        return await n8n.acquire(core, spec, who, caller.lock_id, wait, make)
     ticket = core.identity.new_id()
     lock_id = caller.lock_id or ticket
     if caller.execution_id:
@@ -202,14 +204,21 @@ def _leave_later(core: Core, spec: Spec, command: Withdraw) -> None:
 
 def _own(core: Core, spec: Spec, owner: object) -> Held | None:
     for lease in core.held.get((spec.name, owner), ()):
-        if isinstance(lease, Held) and lease.exclusive == spec.exclusive and lease.state is LIVE and not lease.is_lost:
+        if (
+            isinstance(lease, Held)
+            and lease.exclusive == spec.exclusive
+            and (lease.wired is not None) == (spec.poll > 0)
+            and lease.state is LIVE
+            and not lease.is_lost
+        ):
             return lease
     return None
 
 
 def _refuse_deadlock(core: Core, spec: Spec, owner: object) -> None:
     """Nobody else can end this wait: say so instead of waiting for ever."""
-    mine = [x for x in core.held.get((spec.name, owner), ()) if isinstance(x, Held) and x.state is LIVE]
+    held = core.held.get((spec.name, owner), ())
+    mine = [x for x in held if isinstance(x, Held) and x.state is LIVE and x.wired is None]
     if not mine:
         return
     if spec.exclusive or mine[0].exclusive or (spec.capacity != UNLIMITED and len(mine) >= spec.capacity):
@@ -242,7 +251,8 @@ async def renew(lease: Held, ttl: float | None) -> None:
     core = lease.core
     lease.check()
     wanted = ttl if ttl is not None else lease.ttl
-    asked = await send(core, lease.name, lease.renewal(deadline(core.engine), wanted).command)
+    op = lease.renewal(deadline(core.engine), wanted)
+    asked = await ask(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
     until, why = lease.judge(asked.reply)
     if why:
         core.let_go(lease)
@@ -261,9 +271,9 @@ async def release(lease: Held) -> Released:
     if lease.confirmed:
         return Released(released=True, idempotent=True, scope=lease.name, lock_id=lease.id)
     verdict = await _give_back(lease)
-    if isinstance(verdict, Foreign):
-        raise NotOwner(name=lease.name, lock_id=lease.id, holder=first(verdict.holders))
-    return Released(released=True, idempotent=isinstance(verdict, Absent), scope=lease.name, lock_id=lease.id)
+    if verdict.kind == "foreign":
+        raise NotOwner(name=lease.name, lock_id=lease.id, holder=verdict.holder)
+    return Released(released=True, idempotent=verdict.kind == "absent", scope=lease.name, lock_id=lease.id)
 
 
 async def leave_body(lease: Held) -> LeaseLost | None:
@@ -281,22 +291,22 @@ async def leave_body(lease: Held) -> LeaseLost | None:
         verdict = await _give_back(lease)
     except (EngineError, Closed):
         return loss  # it was ours all the time; the keeper goes on giving it back, or time does
-    if loss is None and type(verdict) is not ReleasedReply:
+    if loss is None and verdict.kind != "released":
         lease.reason = "the engine no longer knew it at the end"
         return lease.loss()
     return loss
 
 
-async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
+async def _give_back(lease: Held) -> Verdict:
     """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
     core = lease.core
     state = lease.state
     lease.finish()
-    command = Release(deadline(core.engine), lease.ticket, lease.id, lease.fence, lease.doubt_until)
+    op = lease.giving_back(deadline(core.engine))
     try:
-        asked = await send(core, lease.name, command)
+        asked = await ask(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
     except BaseException:
-        core.keeper.later(Apply(GATE, lease.name, command), max(lease.deadline, steady()) + 1.0)
+        core.keeper.later(op, max(lease.deadline, steady()) + 1.0)
         core.telemetry.emit("lock.release_deferred", name=lease.name, fence=lease.fence)
         raise
     finally:
@@ -305,7 +315,7 @@ async def _give_back(lease: Held) -> ReleasedReply | Absent | Foreign:
     core.telemetry.counts["lock.released"] += 1
     if core.telemetry.active:
         core.telemetry.tell("lock.released", name=lease.name, fence=lease.fence)
-    reply: ReleasedReply | Absent | Foreign = asked.reply
-    if asked.doubt_until and type(reply) is not ReleasedReply and state is not LOST and asked.began < lease.deadline:
-        return ReleasedReply(lease.id)  # it was ours when the first copy left, so that copy did it or time has
-    return reply
+    verdict = lease.verdict(asked.reply)
+    if asked.doubt_until and verdict.kind != "released" and state is not LOST and asked.began < lease.deadline:
+        return RELEASED_NOW  # it was ours when the first copy left, so that copy did it or time has
+    return verdict

@@ -16,10 +16,12 @@ from holdfast.gate import admin, flows
 from holdfast.gate.base import UNSET, BaseGate, Unset, caller
 from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
+from holdfast.gate.n8n import admin as n8n
 from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.inputs import Duration
 from holdfast.lease import LIVE, LOST
+from holdfast.n8n_wire import Wire, is_n8n, locks_n8n
 
 
 class Loss:
@@ -159,22 +161,32 @@ class Locks:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def inspect(self, name: str) -> Inspection:
+    async def inspect(self, name: str, *, wire: Wire = "holdfast") -> Inspection:
         """Holders, queue with waiting times, and the fence of one name."""
+        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+            return await n8n.inspect(self._core, name)
         return await admin.inspect(self._core, inputs.name(name))
 
     async def list(self, prefix: str = "") -> builtins.list[Inspection]:
         """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
         return await admin.list_gates(self._core, prefix)
 
-    async def release(self, name: str, lock_id: str) -> Released:
+    async def release(self, name: str, lock_id: str, *, wire: Wire = "holdfast") -> Released:
         """Release what another process took, by its lock_id. Verifies ownership."""
+        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+            return await n8n.release_by_id(self._core, name, inputs.name(lock_id, "lock_id"))
         return await admin.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id"))
 
-    async def force_release(self, name: str) -> ForceReleased:
+    async def force_release(self, name: str, *, wire: Wire = "holdfast") -> ForceReleased:
         """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
+        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+            return await n8n.force_release(self._core, name)
         return await admin.force_release(self._core, inputs.name(name))
 
-    async def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None) -> Cleanup:
+    async def cleanup(
+        self, execution_id: str, scopes: Sequence[str] | None = None, *, wire: Wire = "holdfast"
+    ) -> Cleanup:
         """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
+        if is_n8n(self._core.engine, wire):
+            return await n8n.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes))
         return await admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes))

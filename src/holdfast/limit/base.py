@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.inputs import Duration
-from holdfast.limit.spec import ALGORITHM, Spec, spec
+from holdfast.limit.spec import ALGORITHM, Spec, n8n_spec, spec
+from holdfast.n8n_wire import Wire, is_n8n
 from holdfast.policy import OnUnavailable
 
 LimitT = TypeVar("LimitT")
@@ -48,13 +49,19 @@ class BaseLimitDoor(Generic[LimitT]):
         algorithm: str = ALGORITHM,
         burst: int | None = None,
         on_unavailable: OnUnavailable | None = None,
+        wire: Wire = "holdfast",
     ) -> LimitT:
         """At most so much in a time, for each key: `hf.limit("api", "10/second", "1000/hour")`. All rates or none.
 
         algorithm: "sliding" (exact), "fixed", "sliding-counter", "token-bucket" or "gcra". burst: with the last two,
         the most at once (the limit). on_unavailable: "deny", "allow" or "local" while the engine is away (policy).
+        wire: "n8n" counts with n8n's rate_limit_check (Redis only): one rate, fixed windows, every hit counts, denied
+        or not; the key of a hit is n8n's scope (without one: the limit's name). No wait, no refund.
         """
         core = self._core
+        if is_n8n(core.engine, wire):
+            shared = n8n_spec(name, rates, algorithm, burst, on_unavailable, core.policy.limit_on_unavailable)
+            return self._limit_type(core, shared)
         mode = core.policy.limit_on_unavailable if on_unavailable is None else on_unavailable
         return self._limit_type(core, spec(name, rates, algorithm, burst, mode))
 

@@ -22,6 +22,7 @@ from holdfast.inputs import micros
 from holdfast.limit.desk import Desk
 from holdfast.limit.handover import AWAY, hand_over
 from holdfast.limit.machine import LIMIT, Admitted, Denied, Hit, Peek, Refund, Reply, Reset
+from holdfast.limit.n8n import flows as n8n
 from holdfast.limit.spec import Spec
 
 #: A failure that comes quicker than this (s) may be a connection's last word: ask once more. A silence is an answer.
@@ -44,6 +45,8 @@ def desk_of(core: Core) -> Desk:
 
 async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
     """Take `cost` now, or learn when."""
+    if spec.n8n:
+        return await n8n.hit(core, spec, key, cost)
     if core.closed:
         core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
@@ -66,6 +69,8 @@ async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
 
 async def peek(core: Core, spec: Spec, key: str, cost: int) -> Decision:
     """What a hit would hear."""
+    if spec.n8n:
+        return await n8n.peek(core, spec, key, cost)
     core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
     desk = desk_of(core)
@@ -75,6 +80,8 @@ async def peek(core: Core, spec: Spec, key: str, cost: int) -> Decision:
 
 async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | None) -> Decision:
     """Take the next free moment and sleep until then. Given back when the caller is cancelled meanwhile."""
+    if spec.n8n:
+        raise n8n.refuse("wait")
     core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
     desk = desk_of(core)
@@ -131,6 +138,8 @@ async def _give_back(core: Core, spec: Spec, record: str, cost: int, at: Micros)
 
 async def refund(core: Core, spec: Spec, key: str, cost: int) -> None:
     """Give back what was taken and not used. Raises OutcomeUnknown when that may or may not have arrived."""
+    if spec.n8n:
+        raise n8n.refuse("refund")
     core.check_open()
     await _refund(core, spec, spec.record(key), inputs.count(cost, "cost"), 0)
 
@@ -148,6 +157,11 @@ async def _refund(core: Core, spec: Spec, record: str, cost: int, at: Micros) ->
             return
         core.engine.correct(reply.now)
         command = replace(command, not_after=reply.now + PATIENCE_MICROS)
+
+
+async def reset_limit(core: Core, spec: Spec, key: str) -> None:
+    """Forget what a key has taken of a limit."""
+    await (n8n.reset(core, spec, key) if spec.n8n else reset(core, spec.record(key)))
 
 
 async def reset(core: Core, record: str) -> None:

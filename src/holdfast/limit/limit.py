@@ -15,6 +15,7 @@ from holdfast.limit import admin, flows
 from holdfast.limit.base import ALL, BaseLimit, BaseLimitDoor, name_of, patience
 from holdfast.limit.spec import ALGORITHM
 from holdfast.limit.view import Use
+from holdfast.n8n_wire import Wire
 from holdfast.policy import OnUnavailable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,11 +26,11 @@ class Limit(BaseLimit):
 
     __slots__ = ()
 
-    def hit(self, key: str, cost: int = 1) -> Coroutine[Any, Any, Decision]:
-        """Take `cost` if there is room. A denied hit takes nothing."""
+    def hit(self, key: str = "", cost: int = 1) -> Coroutine[Any, Any, Decision]:
+        """Take `cost` if there is room. A denied hit takes nothing (with wire="n8n" it counts, too)."""
         return flows.hit(self._core, self.spec, key, cost)
 
-    async def peek(self, key: str, cost: int = 1) -> Decision:
+    async def peek(self, key: str = "", cost: int = 1) -> Decision:
         """What a hit would hear now, without taking anything."""
         return await flows.peek(self._core, self.spec, key, cost)
 
@@ -43,9 +44,9 @@ class Limit(BaseLimit):
         """Give back what was taken and not used."""
         await flows.refund(self._core, self.spec, key, cost)
 
-    async def reset(self, key: str) -> None:
+    async def reset(self, key: str = "") -> None:
         """Forget what this key has taken."""
-        await flows.reset(self._core, self.spec.record(key))
+        await flows.reset_limit(self._core, self.spec, key)
 
 
 class Limits:
@@ -85,6 +86,7 @@ class LimitDoor(BaseLimitDoor[Limit]):
         algorithm: str = ALGORITHM,
         burst: int | None = None,
         on_unavailable: OnUnavailable | None = None,
+        wire: Wire = "holdfast",
     ) -> Callable[[F], F]:
         """Call a function so often at most: `@hf.limited("100/minute", key="{user_id}")`. Async or not.
 
@@ -105,11 +107,17 @@ class LimitDoor(BaseLimitDoor[Limit]):
                         algorithm=algorithm,
                         burst=burst,
                         on_unavailable=on_unavailable,
+                        wire=wire,
                     )(function),
                 )
             template = Template(key, function)
             limit = self.limit(
-                name or name_of(function), *rates, algorithm=algorithm, burst=burst, on_unavailable=on_unavailable
+                name or name_of(function),
+                *rates,
+                algorithm=algorithm,
+                burst=burst,
+                on_unavailable=on_unavailable,
+                wire=wire,
             )
             limit.spec.cost(cost)
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import inputs
 from holdfast.errors import ConfigError
@@ -28,6 +29,8 @@ class Spec(Struct, frozen=True, gc=False):
     on_unavailable: OnUnavailable
     #: The largest cost that can ever be admitted.
     most: int
+    #: Whether it is counted where n8n counts.
+    n8n: bool = False
 
     def record(self, key: str) -> str:
         return self.prefix + inputs.name(key, "key")
@@ -69,6 +72,28 @@ def _spec(name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, 
 
 
 _known = lru_cache(maxsize=1024, typed=True)(_spec)
+
+
+def n8n_spec(
+    name: str,
+    rates: tuple[str, ...],
+    algorithm: str,
+    burst: int | None,
+    on_unavailable: OnUnavailable | None,
+    else_: OnUnavailable,
+) -> Spec:
+    """A limit in n8n's windows: one rate of whole seconds. Nobody can count there for an engine that is away."""
+    if on_unavailable == "local":
+        raise ConfigError(
+            "on_unavailable='local' would count what n8n never hears of: with wire='n8n' use deny or allow"
+        )
+    mode: OnUnavailable = on_unavailable if on_unavailable is not None else "deny" if else_ == "local" else else_
+    if algorithm not in (ALGORITHM, "fixed") or burst is not None:
+        raise ConfigError("wire='n8n' counts in fixed windows: leave out algorithm= and burst=")
+    found = spec(name, rates, "fixed", None, mode)
+    if len(found.rates) != 1 or found.rates[0].window % 1000:
+        raise ConfigError(f"wire='n8n' takes one rate of whole seconds, as in '100/minute'; got {', '.join(rates)}")
+    return replace(found, n8n=True)
 
 
 class Place(NamedTuple):

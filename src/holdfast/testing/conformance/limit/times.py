@@ -53,7 +53,8 @@ class Times:
             assert all(decision.allowed for decision in told)
             gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
             if algorithm == "fixed":  # one in each window, wherever in it
-                assert len({round(moment * 1000) // 80 for moment in moments}) == len(moments), moments
+                # In µs: half a millisecond before a window's end must not be rounded into the next one.
+                assert len({round(moment * 1e6) // 80_000 for moment in moments}) == len(moments), moments
             else:  # all but the exact one count in whole milliseconds
                 assert min(gaps) >= (0.08 if algorithm == "sliding" else 0.079) - 1e-6, (algorithm, gaps)
 

@@ -1,0 +1,167 @@
+"""`holdfast n8n hydrate` and `validate`: what n8n gets, and whether it will do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import exit_codes
+from holdfast.cli.n8n_options import HERE, AsJson, DryRun, Envs, Keys, NoDryRun, Where, finish, listed, refuse
+from holdfast.cli.output import printable, say, say_json
+from holdfast.errors import ConfigError, N8nError
+
+if TYPE_CHECKING:
+    from holdfast.n8n.workspace import Workspace
+
+SOURCES = ("built", "template")
+
+
+def hydrate(
+    *,
+    environments: Envs = None,
+    workflow_key: Keys = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="An empty value, or what looks like a placeholder, is an error.")
+    ] = False,
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build workflows for n8n: placeholders get their values, from the environment's settings and from files.
+
+    All that was asked for is built, or nothing. The result is in n8n-build/ENV/KEY.json.
+
+    [bold]Examples[/bold]
+
+      holdfast n8n hydrate --env dev
+
+      holdfast n8n hydrate --env prod --workflow-key nightly --strict
+    """
+    from holdfast.n8n.workspace import Workspace
+
+    built: list[str] = []
+    with Workspace.open(workspace).edit(dry_run=dry_run) as view:
+        for env in view.chosen(environments):
+            for key in _chosen(view, workflow_key):
+                view.write_built(env, key, view.hydrate(env, key, strict=strict))
+                built.append(view.built_path(env, key))
+    changed = {change.path for change in view.changes}
+    lines = [f"{path}{'' if path in changed else ' (as it was)'}" for path in built]
+    finish(view, {"built": built}, lines, as_json=as_json, dry_run=dry_run)
+
+
+def validate(
+    *,
+    workflow_key: Keys = None,
+    environments: Envs = None,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--source",
+            metavar="built|template",
+            help="What to look at.",
+            show_default="built with --env, else template",
+        ),
+    ] = "",
+    workspace: Where = HERE,
+    _: NoDryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look workflows over: graph, locks, scopes, code, credentials; all that n8n itself does not check.
+
+    Exit code 0: nothing that is wrong, though there may be warnings; 1: errors; 2: something could not be
+    looked at, because it is not there or no workflow.
+
+    [bold]Examples[/bold]
+
+      holdfast n8n validate
+
+      holdfast n8n validate --workflow-key nightly --env dev --source built --json
+    """
+    from holdfast.n8n.workspace import Workspace
+
+    chosen = source or ("built" if environments else "template")
+    if chosen not in SOURCES:
+        raise ConfigError(f"--source {source!r} is neither built nor template")
+    verdicts: list[dict[str, Any]] = []
+    try:
+        with Workspace.open(workspace).look() as view:
+            for env in view.chosen(environments):
+                verdicts += [_verdict(view, env, key, chosen) for key in _chosen(view, workflow_key)]
+                if chosen == "template" and not environments:
+                    break  # a template is the same for all; ids and scopes are those of the first environment
+    except N8nError as error:
+        raise refuse(str(error), type(error).__name__, exit_codes.PROBLEMS, as_json=as_json) from error
+    worst = "unreadable" if any(one["verdict"] == "unreadable" for one in verdicts) else "valid"
+    if worst == "valid" and any(one["verdict"] == "invalid" for one in verdicts):
+        worst = "invalid"
+    if as_json:
+        say_json({"verdict": worst, "source": chosen, "workflows": verdicts})
+    else:
+        _show(verdicts)
+    raise typer.Exit({"valid": exit_codes.OK, "invalid": exit_codes.FAILED, "unreadable": exit_codes.PROBLEMS}[worst])
+
+
+def _chosen(view: Workspace, keys: list[str] | None) -> list[str]:
+    if keys:
+        return list(dict.fromkeys(keys))
+    if not view.keys:
+        raise ConfigError("there is no workflow: put one into n8n-workflows-template/KEY.template.json")
+    return list(view.keys)
+
+
+def _verdict(view: Workspace, env: str, key: str, source: str) -> dict[str, Any]:
+    from holdfast.n8n.validate import Surroundings
+    from holdfast.n8n.validate import validate as check
+
+    is_built = source == "built"
+    path = view.built_path(env, key) if is_built else view.template_path(key)
+    head = {"workflow_key": key, "env": env, "path": path}
+    try:
+        workflow = view.read_built(env, key) if is_built else view.read(key)
+    except N8nError as error:
+        return {**head, "verdict": "unreadable", "error": str(error), "errors": 1, "warnings": 0, "findings": []}
+    around = Surroundings(
+        scopes=view.scopes(env),
+        workflow_ids=view.workflow_ids(env),
+        built=is_built,
+        others=_others(view, env, key, is_built=is_built),
+    )
+    findings = check(workflow, around)
+    errors = sum(finding.level == "error" for finding in findings)
+    return {
+        **head,
+        "verdict": "invalid" if errors else "valid",
+        "error": None,
+        "errors": errors,
+        "warnings": len(findings) - errors,
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def _others(view: Workspace, env: str, key: str, *, is_built: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for other in view.keys:
+        if other != key:
+            try:
+                found[other] = view.read_built(env, other) if is_built else view.read(other)
+            except N8nError:  # told where it is looked at itself
+                continue
+    return found
+
+
+def _show(verdicts: list[dict[str, Any]]) -> None:
+    for one in verdicts:
+        if one["verdict"] == "unreadable":
+            told = one["error"].removeprefix(f"{one['path']}: ")
+            say(printable(f"{one['path']}: {told}"))
+            continue
+        counts = [f"{one[kind]} {kind}" for kind in ("errors", "warnings") if one[kind]]
+        say(f"{one['path']}: {one['verdict']}{f' ({listed(counts)})' if counts else ''}")
+        for finding in one["findings"]:
+            at = f" {finding['node']!r}" if finding["node"] else ""
+            say(printable(f"  {finding['level']} {finding['rule']}{at}: {finding['message']}"))
+            if finding["hint"]:
+                say(printable(f"    → {finding['hint']}"))

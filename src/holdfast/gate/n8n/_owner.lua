@@ -1,0 +1,36 @@
+-- Purpose: whose the lock is: the identity beside the counter, read once. `stored` is the counter.
+local meta = redis.call('GET', KEYS[2])
+local found = {}
+local known = false
+if meta then
+  local ok, read = pcall(cjson.decode, meta)
+  if ok and type(read) == 'table' then
+    found, known = read, true
+  end
+end
+
+local function text(field)
+  local value = found[field]
+  if type(value) == 'string' then return value end
+  if type(value) == 'number' then return string.format('%.17g', value) end -- an execution id that lost its quotes
+  return ''
+end
+
+local count = stored and (tonumber(stored) or 0) or 0
+
+local function owner()
+  return { known, text('lock_id'), text('workflow_id'), text('workflow_name'), text('execution_id'), text('locked_at'),
+    redis.call('PTTL', KEYS[1]) }
+end
+
+-- Whether the lock is whose lock_id this is.
+local function ours(lock_id)
+  return known and lock_id ~= '' and text('lock_id') == lock_id
+end
+
+-- A ticket that gave up: a copy of its Take that is still under way must find this.
+local function bury(ticket, until_)
+  if ticket == '' or until_ <= now then return end
+  redis.call('ZADD', KEYS[3], string.format('%.0f', until_), ticket)
+  redis.call('PEXPIRE', KEYS[3], string.format('%.0f', math.ceil((until_ - now) / 1000) + 1000))
+end

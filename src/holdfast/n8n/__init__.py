@@ -1,0 +1,1 @@
+"""Locks and limits for n8n workflows."""

@@ -1,0 +1,261 @@
+"""A lock around a body that became a sub-workflow: released once, however the body ends, and its error raised again.
+
+The body is called through a short workflow of three nodes, written into the call itself. Its last node is reached only
+when the body has ended well, so that an item of the body that looks like an error is never taken for one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.errors import WeaveRefused
+from holdfast.n8n import stitches
+from holdfast.n8n.limit_wiring import first_output, guarded
+from holdfast.n8n.lock_wiring import acquiring, add, releasing
+from holdfast.n8n.model import MAIN, Node, Workflow
+from holdfast.n8n.place import Places
+from holdfast.n8n.record import our_nodes, part, put_back, record
+from holdfast.n8n.stitches import (
+    ACQUIRE,
+    BODY,
+    CALLED,
+    EACH,
+    FAILED,
+    GATE,
+    HELD_RESULT,
+    MARK,
+    NOTHING_LOST,
+    RAISE,
+    RELEASE,
+    RESULT,
+    WHICH,
+    numbered,
+    to,
+)
+from holdfast.n8n.survey import Entry, mentions
+
+_SAID = f"$({stitches.quoted(BODY)}).first().json"
+#: One item with nothing but a message is what n8n makes of a call that failed.
+_FAILED = f"{_SAID}.ended !== true && typeof {_SAID}.error === 'string' && Object.keys({_SAID}).length === 1"
+#: What is the caller's alone: its errors are raised there, and who may call it is its own affair.
+_CALLERS_OWN = ("errorWorkflow", "callerPolicy", "callerIds")
+#: For the nodes around the body, on top of what the body and the wait for the lock may take.
+_MARGIN_SECONDS = 60
+
+
+def body_key(key: str) -> str:
+    return f"{key}_body"
+
+
+def body_of(workflow: Workflow) -> list[Node]:
+    """Everything but what starts the workflow, the notes, and what a limit has added."""
+    ours = (part(workflow, "limit") or {"nodes": []})["nodes"]
+    staying = {node.name for node in workflow.triggers}
+    return [node for node in workflow.nodes if not (node.is_note or node.name in staying or node.name in ours)]
+
+
+def weave_moved(
+    workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[Entry], *, result: bool
+) -> tuple[dict[str, Any], Workflow]:
+    """In place; answers what to write down, and the body."""
+    body = body_of(workflow)
+    marked = _needs_marks(body, found)
+    if options["per_item"] and marked:
+        raise WeaveRefused(
+            "with a lock per item, all triggers must lead to the same nodes, and those may not name them"
+        )
+    limit = (part(workflow, "limit") or {"nodes": []})["nodes"]
+    undo: dict[str, Any] = {
+        "order": [node.name for node in workflow.nodes if node.name not in limit],
+        "sources": [name for name in workflow.connections if name not in limit],
+        "top": min((node.position[1] for node in body), default=None),
+        "begins": [entry.trigger if marked else found[0].trigger for entry in found],
+    }
+    inner = _body(workflow, key, body, found, marked=marked)
+    names = {node.name for node in body}
+    workflow.data["nodes"] = [node for node in workflow.data["nodes"] if node["name"] not in names]
+    for name in [name for name in workflow.connections if name in names]:
+        del workflow.connections[name]
+    undo |= _make_time(workflow, options)
+    nodes, links = _around(workflow, key, options, scope, found, marked=marked, result=result)
+    add(workflow, nodes, links)
+    return {"nodes": [node["name"] for node in nodes], "undo": undo}, inner
+
+
+def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) -> None:
+    undo, ours = noted["undo"], noted["nodes"]
+    limit = (part(workflow, "limit") or {"nodes": []})["nodes"]
+    for place in range(len(guarded(workflow, GATE, ours))):
+        outside = workflow.entering(EACH) if EACH in ours else workflow.entering(numbered(GATE, place))
+        targets = first_output(inner, undo["begins"][place])
+        for edge in outside:
+            if edge.source not in ours and (EACH in ours or edge.input == 1):
+                workflow.connections[edge.source][MAIN][edge.output] = copy.deepcopy(targets)
+    for name in ours:
+        workflow.remove(name)
+    added = inner.data["meta"]["holdfast"]["nodes"]
+    back = [node for node in inner.data["nodes"] if node["name"] not in added]
+    for node in back:
+        workflow.add(copy.deepcopy(node))
+    for name, kinds in inner.connections.items():
+        if name not in added:
+            workflow.connections[name] = copy.deepcopy(kinds)
+    nodes = {node["name"]: node for node in workflow.data["nodes"]}
+    workflow.data["nodes"] = [nodes[name] for name in _ordered(nodes, undo["order"], limit)]
+    links = workflow.connections
+    workflow.data["connections"] = {name: links[name] for name in _ordered(links, undo["sources"], limit)}
+    if "executionTimeout" in undo and workflow.settings.get("executionTimeout") == undo["executionTimeout"][1]:
+        put_back(workflow.data["settings"], "executionTimeout", undo["executionTimeout"])
+
+
+def _ordered(names: Iterable[str], first: list[str], last: list[str]) -> list[str]:
+    """As they stood before; what is new since then follows, and what a limit has added comes last."""
+    rank = {name: float(place) for place, name in enumerate([*first, *last])}
+    return sorted(names, key=lambda name: rank.get(name, len(first) - 0.5))
+
+
+def _needs_marks(body: list[Node], found: list[Entry]) -> bool:
+    """Whether the body must know which trigger it was, since they lead to different nodes or are read by name."""
+    # As they are written, to the letter: what comes back is the first one's.
+    apart = len({json.dumps(entry.targets) for entry in found}) > 1
+    triggers = {entry.trigger for entry in found}
+    marked = apart or (len(triggers) > 1 and any(mentions(body, trigger) for trigger in triggers))
+    if marked and len(triggers) < len(found):
+        raise WeaveRefused(
+            "a trigger of it has several outputs, which a sub-workflow's cannot have: use one trigger each"
+        )
+    return marked
+
+
+def _body(workflow: Workflow, key: str, body: list[Node], found: list[Entry], *, marked: bool) -> Workflow:
+    """The sub-workflow. What it is called with stands under the trigger's own name: `$('Webhook')` still reads it."""
+    inner_key = body_key(key)
+    first = workflow.find(found[0].trigger)
+    assert first is not None, "an entry's trigger is one of the workflow's"  # noqa: S101 - for the type checker
+    x, y = (round(place) for place in first.position)
+    links: dict[str, Any] = {}
+    if not marked:
+        nodes = [stitches.called_trigger(inner_key, found[0].trigger, [x, y])]
+        links[found[0].trigger] = [copy.deepcopy(found[0].targets)]
+    else:
+        by_number: dict[str, Any] = {
+            "mode": "expression",
+            "numberOutputs": len(found),
+            "output": "={{ $json.trigger }}",
+            "options": {},
+        }
+        nodes = [
+            stitches.called_trigger(inner_key, CALLED, [x - 660, y]),
+            stitches.node(inner_key, WHICH, "switch", 3.2, by_number, [x - 440, y]),
+        ]
+        links |= {CALLED: [[to(WHICH)]], WHICH: [[to(entry.trigger)] for entry in found]}
+        for entry in found:
+            trigger = workflow.find(entry.trigger)
+            x, y = (round(place) for place in trigger.position) if trigger else (x, y)
+            nodes.append(stitches.rewrite(inner_key, entry.trigger, "$json.sent", [x, y]))
+            links[entry.trigger] = [copy.deepcopy(entry.targets)]
+    names = {node.name for node in body}
+    clash = next((node["name"] for node in nodes if node["name"] in names), None)
+    if clash is not None:
+        raise WeaveRefused(f"it has a node named {clash!r} already: rename it")
+    settings = {name: value for name, value in workflow.settings.items() if name not in _CALLERS_OWN}
+    if "executionOrder" in (before := record(workflow)["before"]):
+        put_back(settings, "executionOrder", before["executionOrder"])
+    data = {
+        "name": f"{workflow.name} (locked body)",
+        "nodes": [*nodes, *(copy.deepcopy(node.data) for node in body)],
+        "connections": {
+            **{name: {MAIN: outputs} for name, outputs in links.items()},
+            **{name: copy.deepcopy(kinds) for name, kinds in workflow.connections.items() if name in names},
+        },
+        "settings": copy.deepcopy(settings),
+        "meta": {"holdfast": {"version": 1, "body_of": key, "nodes": [node["name"] for node in nodes]}},
+    }
+    return Workflow(data, workflow.layout)
+
+
+def _make_time(workflow: Workflow, options: dict[str, Any]) -> dict[str, Any]:
+    """The body keeps the workflow's time limit; around it there must be time to wait for the lock and to release it."""
+    limit = workflow.settings.get("executionTimeout")
+    if not isinstance(limit, int) or limit <= 0:
+        return {}
+    longer = limit + options["max_wait_seconds"] + _MARGIN_SECONDS
+    workflow.data["settings"]["executionTimeout"] = longer
+    return {"executionTimeout": [limit, longer]}
+
+
+def _around(
+    workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[Entry], *, marked: bool, result: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    places = Places(workflow, our_nodes(workflow))
+    per_item: bool = options["per_item"]
+    shift = 1 if per_item else 0
+    gates = [numbered(GATE, place) for place in range(1 if per_item else len(found))]
+    nodes, links = acquiring(key, options, scope, gates, places, 1 + shift)
+    if per_item:
+        nodes.insert(0, stitches.node(key, EACH, "splitInBatches", 3, {"batchSize": 1, "options": {}}, places.take(1)))
+        links[EACH] = [[to(NOTHING_LOST)] if result else [], [to(ACQUIRE), to(GATE, 1)]]
+    for place, gate in enumerate(gates):
+        nodes.append(stitches.gate(key, gate, places.take(2 + shift, place)))
+        links[gate] = [[to(BODY)]]
+        if marked:
+            mark = numbered(MARK, place)
+            nodes.append(stitches.rewrite(key, mark, f"{{ trigger: {place}, sent: $json }}", places.take(3, place)))
+            links |= {gate: [[to(mark)]], mark: [[to(BODY)]]}
+    for place, entry in enumerate(found):
+        for node, output in entry.ports:
+            leads = [to(EACH)] if per_item else [to(ACQUIRE), to(gates[place], 1)]
+            workflow.connections[node][MAIN][output] = leads
+    shift += 1 if marked else 0
+    nodes += [
+        _calling(key, places.take(3 + shift), result=result),
+        releasing(key, places, 4 + shift),
+        stitches.choice(key, FAILED, _FAILED, places.take(5 + shift)),
+        stitches.stop(key, RAISE, f"{_SAID}.error || 'The locked body failed'", places.take(6 + shift, -1)),
+    ]
+    behind = [to(HELD_RESULT)] if result else [to(EACH)] if per_item else []
+    links |= {BODY: [[to(RELEASE)]], RELEASE: [[to(FAILED)]], FAILED: [[to(RAISE)], behind]}
+    if result:
+        nodes += [
+            stitches.gate(key, HELD_RESULT, places.take(6 + shift)),
+            stitches.choice(key, NOTHING_LOST, "$json.ended === true", places.take(7 + shift), kind="filter"),
+            stitches.rewrite(key, RESULT, "$json.result", places.take(8 + shift)),
+        ]
+        links |= {
+            BODY: [[to(RELEASE), to(HELD_RESULT, 1)]],
+            HELD_RESULT: [[to(EACH if per_item else NOTHING_LOST)]],
+            NOTHING_LOST: [[to(RESULT)]],
+        }
+    return nodes, links
+
+
+def _calling(key: str, position: list[int], *, result: bool) -> dict[str, Any]:
+    inner = body_key(key)
+    call = {"workflowId": stitches.workflow_id(inner), "mode": "once", "options": {}}
+    ended = "{ ended: true, result: $json }" if result else "{ ended: true }"
+    nodes = [
+        stitches.called_trigger(inner, "Called", [0, 0]),
+        stitches.node(inner, "Body", "executeWorkflow", 1.2, call, [220, 0]),
+        stitches.rewrite(inner, "Ended", ended, [440, 0], executeOnce=not result),
+    ]
+    between = {
+        # Some expressions want one; n8n itself takes the caller's where there is none.
+        "id": stitches.workflow_id(inner)["value"],
+        "name": "Until the body has ended",
+        "nodes": nodes,
+        "connections": {"Called": {MAIN: [[to("Body")]]}, "Body": {MAIN: [[to("Ended")]]}},
+        "settings": {"executionOrder": "v1"},
+    }
+    return stitches.node(
+        key,
+        BODY,
+        "executeWorkflow",
+        1.2,
+        {"source": "parameter", "workflowJson": json.dumps(between, indent=2), "mode": "once", "options": {}},
+        position,
+        onError="continueRegularOutput",
+        alwaysOutputData=True,
+    )

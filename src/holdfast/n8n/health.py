@@ -1,0 +1,82 @@
+"""What may go wrong in a workspace although every command went well. Looks only, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.errors import N8nError, WeaveRefused
+from holdfast.n8n import environments as envs
+from holdfast.n8n.doctor import Check
+from holdfast.n8n.install import transports
+from holdfast.n8n.primitives import KEYS, VERSION, identify
+from holdfast.n8n.scope import read_scope
+from holdfast.n8n.weave import locks_of
+from holdfast.n8n.workspace import Workspace
+
+
+def examine(workspace: Workspace, env: str) -> list[Check]:
+    """Never raises for what it finds."""
+    found = [*_primitives(workspace), *_locks(workspace, env), *_ids(workspace, env)]
+    return found or [Check("workspace", "ok", f"nothing is missing for {env}")]
+
+
+def _primitives(workspace: Workspace) -> Iterator[Check]:
+    try:
+        spoken = transports(workspace)
+    except N8nError as error:
+        yield Check("primitives", "error", str(error), "create-lock --force-overwrite writes them anew")
+        return
+    if len(set(spoken.values())) > 1:
+        told = ", ".join(f"{key} {transport}" for key, transport in spoken.items())
+        yield Check("primitives", "error", f"they do not see each other: {told}", "create-lock --force-overwrite")
+    for key in KEYS:
+        identity = identify(workspace.read(key)) if key in spoken else None
+        if identity is not None and identity.version < VERSION:
+            what = f"version {identity.version}, and this Holdfast has {VERSION}"
+            yield Check(f"workflow {key}", "warning", what, "create-lock --force-overwrite")
+
+
+def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
+    registered = workspace.scopes(env)
+    for key in workspace.keys:
+        name = f"workflow {key}"
+        try:
+            options = locks_of(workspace.read(key))
+            static = read_scope(options.scope).static if options else None
+        except (N8nError, WeaveRefused) as error:
+            yield Check(name, "error", str(error), "holdfast n8n validate says more")
+            continue
+        # Over http clean-up asks the server, which knows what an execution holds.
+        if options is None or options.transport == "http":
+            continue
+        if static is None:
+            yield Check(
+                name,
+                "warning",
+                f"its scope {options.scope} differs from run to run: clean-up after a failure finds only values that"
+                " are registered",
+                f"holdfast n8n scopes add VALUE --env {env}, or rely on the TTL of {options.ttl_seconds} s",
+            )
+        elif static not in registered:
+            yield Check(
+                name,
+                "warning",
+                f"its scope {static!r} is not in {envs.SCOPES} of {env}: clean-up after a failure does not look there",
+                f"holdfast n8n scopes add {static} --env {env}",
+            )
+
+
+def _ids(workspace: Workspace, env: str) -> Iterator[Check]:
+    for key in workspace.keys:
+        try:
+            workspace.hydrate(env, key)
+        except N8nError as error:
+            yield Check(f"workflow {key}", "error", str(error), "holdfast n8n hydrate says the same")
+    for key in workspace.credentials(env):
+        if str(workspace.entry(env, key, "credentials").get("id", "")).startswith(envs.LOCAL):
+            yield Check(
+                f"credential {key}",
+                "warning",
+                "its id was made up here",
+                f"holdfast n8n manage-credentials create --env {env} --key {key}, or import one with this id",
+            )

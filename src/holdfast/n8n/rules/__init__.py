@@ -1,0 +1,1 @@
+"""One file for each kind of rule: `RULES` are what it looks for, `check` looks."""

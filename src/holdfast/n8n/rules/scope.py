@@ -1,0 +1,193 @@
+"""Scopes and numbers that calls of the primitives pass, here and in the workspace's other workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.n8n.expressions import Text, words
+from holdfast.n8n.findings import Finding, Rule
+from holdfast.n8n.reading import ACQUIRE, Call, Reading
+
+EMPTY = Rule(
+    "empty-scope",
+    "error",
+    "a lock or a limit without a scope",
+    "Name what is protected: ={{ 'excel-' + $json.fileId }}, or a fixed text.",
+)
+LITERAL = Rule(
+    "literal-scope",
+    "error",
+    "a scope that looks like an expression and is plain text to n8n: `=` or the braces are missing",
+    "Write ={{ 'user-' + $json.userId }}",
+)
+UNIQUE = Rule(
+    "unique-scope",
+    "warning",
+    "a scope that differs in every run (`$execution.id`, the time, a random number): nobody ever waits for it",
+    "Name what is protected, not who protects it.",
+)
+UNREGISTERED = Rule(
+    "unregistered-scope",
+    "warning",
+    "a fixed scope over Redis that is not in `lockScopes`, so the error workflow does not free it",
+    "holdfast n8n scopes add",
+)
+NUMBER = Rule(
+    "bad-number",
+    "error",
+    "a TTL, a wait, a limit or a window that is no number or out of range",
+    "Seconds and limits are whole numbers from 1 (max_wait_seconds from 0).",
+)
+TTLS = Rule(
+    "differing-ttls",
+    "warning",
+    "one scope with different TTLs: over Redis, a loser that comes at the same moment sets the holder's TTL to its own",
+    "Use one --ttl-seconds for a scope; the longest that any of them needs.",
+)
+TRANSPORTS = Rule(
+    "mixed-transports",
+    "error",
+    "one scope over Redis and over HTTP: they use different keys, so they do not exclude one another",
+    "Use one transport for a scope.",
+)
+WEBHOOK = Rule(
+    "webhook-waits-long",
+    "warning",
+    "a webhook that answers at the end may wait longer for its lock than callers wait for an answer",
+    "--max-wait-seconds 30, or --fail-fast, or let the webhook answer immediately.",
+)
+
+RULES = (EMPTY, LITERAL, UNIQUE, UNREGISTERED, NUMBER, TTLS, TRANSPORTS, WEBHOOK)
+
+#: What proxies and clients usually allow.
+PATIENCE = 60
+_PER_RUN = frozenset({"$now", "$runIndex", "$itemIndex"})
+_SMALLEST = {"ttl_seconds": 1, "max_wait_seconds": 0, "limit": 1, "windowSeconds": 1}
+
+
+def check(reading: Reading) -> Iterator[Finding]:
+    for call in (*reading.acquires.values(), *reading.limits.values()):
+        yield from _scope(reading, call)
+        yield from _numbers(reading, call)
+    for call in reading.acquires.values():
+        yield from _registered(reading, call)
+        yield from _webhook(reading, call)
+    yield from _elsewhere(reading)
+
+
+def _at(reading: Reading, call: Call, field: str) -> str:
+    return reading.path(call.node, "parameters", "workflowInputs", "value", field)
+
+
+def _scope(reading: Reading, call: Call) -> Iterator[Finding]:
+    scope, name = call.scope, call.node.name
+    if scope is None:
+        return
+    path = _at(reading, call, "scope")
+    if scope.fixed is not None and not scope.fixed.strip():
+        yield EMPTY.found(f"{name!r} passes no scope", node=name, path=path)
+    elif scope.fixed is not None and _looks_computed(scope):
+        yield LITERAL.found(f"the scope of {name!r} is the very text {scope.fixed!r}", node=name, path=path)
+    elif scope.fixed is None and (why := differs_each_run(scope.raw)):
+        yield UNIQUE.found(f"the scope of {name!r} has {why} in it", node=name, path=path)
+
+
+def _looks_computed(scope: Text) -> bool:
+    text = scope.fixed or ""
+    if scope.raw.startswith("=") and "{{" in scope.raw:
+        return False
+    return any(sign in text for sign in ("$json", "$(", "$node", "$execution", "$workflow", "$input"))
+
+
+def differs_each_run(expression: str) -> str:
+    """The part of an expression that is new in each execution; "" if there is none."""
+    code = [token.text for token in words(expression)]
+    for at, word in enumerate(code):
+        after = code[at + 1 : at + 3]
+        if word == "$execution" and after == [".", "id"]:
+            return "$execution.id"
+        if word in _PER_RUN and (at == 0 or code[at - 1] not in (".", "?.")):
+            return word
+        if (word, *after) in {("Date", ".", "now"), ("Math", ".", "random"), ("DateTime", ".", "now")}:
+            return "".join((word, *after))
+        if word == "new" and after[:1] == ["Date"] and code[at + 2 : at + 4] in (["(", ")"], []):
+            return "new Date()"
+    return ""
+
+
+def _numbers(reading: Reading, call: Call) -> Iterator[Finding]:
+    for field, smallest in _SMALLEST.items():
+        if call.inputs is None or field not in call.inputs:
+            continue
+        given = call.inputs[field]
+        if isinstance(given, str) and given.startswith("=") and Text.of(given).fixed is None:
+            continue
+        number = _whole(given)
+        if number is None or number < smallest:
+            message = f"{field} of {call.node.name!r} is {given!r}"
+            yield NUMBER.found(message, node=call.node.name, path=_at(reading, call, field))
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, also as a string; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    try:
+        return int(str(Text.of(value).fixed).strip()) if isinstance(value, (int, str)) else None
+    except ValueError:
+        return None
+
+
+def _registered(reading: Reading, call: Call) -> Iterator[Finding]:
+    scope = call.scope
+    if scope is None or not (scope.fixed or "").strip() or _looks_computed(scope):
+        return
+    # Over HTTP the server knows what an execution holds, and needs no list.
+    if scope.fixed in reading.around.scopes or call.transport == "http":
+        return
+    message = f"{scope.shown}, which {call.node.name!r} takes, is not in lockScopes"
+    yield UNREGISTERED.found(message, node=call.node.name, path=_at(reading, call, "scope"))
+
+
+def _webhook(reading: Reading, call: Call) -> Iterator[Finding]:
+    inputs = call.inputs or {}
+    wait = _whole(inputs.get("max_wait_seconds"))
+    if wait is None or wait <= PATIENCE or inputs.get("wait_till_lock_released") is False:
+        return
+    for _, node in reading.active():
+        if node.kind == "webhook" and node.parameters.get("responseMode") in ("lastNode", "responseNode"):
+            message = f"{node.name!r} answers at the end, and {call.node.name!r} may wait {wait} s before that"
+            yield WEBHOOK.found(message, node=call.node.name, path=_at(reading, call, "max_wait_seconds"))
+
+
+def _elsewhere(reading: Reading) -> Iterator[Finding]:
+    mine = [call for call in (*reading.acquires.values(), *reading.limits.values()) if call.scope is not None]
+    if not mine:
+        return
+    theirs = [("", call) for call in mine]
+    for key, workflow in sorted(reading.around.others.items()):
+        other = Reading(workflow, reading.around)
+        theirs += [(key, call) for call in (*other.acquires.values(), *other.limits.values())]
+    for at, call in enumerate(mine):
+        # Of two in one file the later one is told of, once.
+        for key, other_call in (*theirs[:at], *theirs[len(mine) :]):
+            if other_call.scope is not None and call.scope and other_call.scope.same == call.scope.same:
+                yield from _compared(reading, call, key, other_call)
+
+
+def _compared(reading: Reading, call: Call, key: str, other: Call) -> Iterator[Finding]:
+    if call.primitive != other.primitive:
+        return
+    name = call.node.name
+    assert call.scope is not None  # noqa: S101 - both have one
+    where = f"{other.node.name!r} of {key!r}" if key else repr(other.node.name)
+    if {call.transport, other.transport} == {"redis", "http"}:
+        message = f"{name!r} takes {call.scope.shown} over {call.transport}, {where} over {other.transport}"
+        yield TRANSPORTS.found(message, node=name, path=_at(reading, call, "scope"))
+    mine, theirs = (_whole((each.inputs or {}).get("ttl_seconds")) for each in (call, other))
+    if call.primitive == ACQUIRE and None not in (mine, theirs) and mine != theirs and call.transport != "http":
+        message = f"{name!r} takes {call.scope.shown} for {mine} s, {where} for {theirs} s"
+        yield TTLS.found(message, node=name, path=_at(reading, call, "ttl_seconds"))

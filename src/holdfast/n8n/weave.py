@@ -1,0 +1,256 @@
+"""Graph surgery that gives a workflow a lock or a rate limit, and its exact inverse. Pure: files are the workspace's.
+
+A limit comes before a lock, whichever was added first. A lock's body stays where it is when one Release behind it runs
+exactly once whatever happens; otherwise it becomes a sub-workflow, whose end, good or bad, is always seen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from holdfast import n8n_keys
+from holdfast.errors import WeaveRefused
+from holdfast.n8n import record
+from holdfast.n8n.body_wiring import body_key, body_of, unweave_moved, weave_moved
+from holdfast.n8n.limit_wiring import body_ways, require, unweave_limit, weave_limit
+from holdfast.n8n.lock_wiring import unweave_inline, weave_inline
+from holdfast.n8n.model import Workflow
+from holdfast.n8n.scope import read_scope
+from holdfast.n8n.stitches import ACQUIRE, CHECK, RELEASE, workflow_id
+from holdfast.n8n.survey import (
+    Fixed,
+    answers_with_result,
+    entries,
+    own_ids,
+    refuse_unsound,
+    why_not_inline,
+    why_not_moved,
+)
+
+Transport = Literal["redis", "http"]
+OnDenied = Literal["passthrough", "stop", "error"]
+#: A lock or limit that somebody made by hand: the primitives, the keys, or the http routes.
+_BY_HAND = {
+    "lock": re.compile(
+        rf"workflows\.lock_(?:acquisition|release)\.|\block_(?:acquisition|release)\b|{n8n_keys.LOCK_PREFIX}"
+        r"|/api/locks/.*/(?:acquire|release)"
+    ),
+    "limit": re.compile(rf"\brate_limit_check\b|{n8n_keys.LIMIT_PREFIX}|/api/limits/"),
+}
+#: Kinds that could take a lock; a Redis node that only reads cannot.
+_TAKES = {"executeWorkflow", "redis", "httpRequest", "code"}
+_READS = {"get", "keys", "info"}
+
+
+@dataclass(frozen=True, slots=True)
+class LockOptions:
+    """`error_workflow`: the key of the clean-up that runs when the workflow fails; empty for none."""
+
+    scope: str
+    ttl_seconds: int = n8n_keys.TTL_SECONDS
+    max_wait_seconds: int = n8n_keys.MAX_WAIT_SECONDS
+    fail_fast: bool = False
+    transport: Transport = "redis"
+    per_item: bool = False
+    error_workflow: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """Denied items: `passthrough` marks them, `stop` ends quietly, `error` raises."""
+
+    scope: str
+    limit: int
+    window_seconds: int
+    on_denied: OnDenied = "passthrough"
+    transport: Transport = "redis"
+
+
+@dataclass(frozen=True, slots=True)
+class Woven:
+    """A workflow after surgery. `others`: further workflows by their key; `gone`: keys that are no more."""
+
+    workflow: Workflow
+    others: dict[str, Workflow] = field(default_factory=dict[str, Workflow])
+    gone: tuple[str, ...] = ()
+    wiring: str = ""
+    why: str = ""
+    warnings: tuple[str, ...] = ()
+    static_scope: str | None = None
+
+
+def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
+    """Raises WeaveRefused; then nothing has changed. The original stays as it is."""
+    _positive(ttl_seconds=options.ttl_seconds)
+    if options.max_wait_seconds < 0:
+        raise WeaveRefused("max_wait_seconds is below 0")
+    _refuse_second(workflow, "lock")
+    scope = read_scope(options.scope, workflow.triggers)
+    woven = workflow.copy()
+    found = entries(woven, body_ways(woven))
+    body = body_of(woven)
+    result = answers_with_result(woven.triggers)
+    # Over http the server knows what an execution holds; over redis clean-up looks through the scopes that it knows.
+    cleaned = bool(options.error_workflow) and (scope.static is not None or options.transport == "http")
+    strict = "it is asked for each item" if options.per_item else why_not_inline(woven, found, may_fail=False)
+    fixed = why_not_moved(woven, body)
+    warnings = [*scope.warnings, *_around_the_lock(woven)]
+    known = {**asdict(options), "scope": scope.text}
+    others: dict[str, Workflow] = {}
+    record.begin(woven)
+    before = _error_workflow(woven, options)
+    if strict is None or (fixed is not None and cleaned and not options.per_item):
+        loose = why_not_inline(woven, found, may_fail=True)
+        if loose is not None:
+            raise _stuck(loose, fixed, options)
+        why = "the body is one line of nodes that always arrives at its end"
+        if strict is not None and fixed is not None:
+            why = f"{fixed.why}; {strict}, so the error workflow frees the lock"
+            warnings.append(
+                f"when the body fails, only the error workflow {options.error_workflow!r} frees the lock: "
+                "n8n does not run it for manual executions"
+            )
+        noted = weave_inline(woven, key, known, scope.text, found, result=result)
+        wiring = "inline"
+    elif fixed is not None:
+        raise _stuck(strict, fixed, options)
+    else:
+        warnings += own_ids(body)
+        noted, inner = weave_moved(woven, key, known, scope.text, found, result=result)
+        others[body_key(key)] = inner
+        wiring, why = "sub-workflow", strict
+    noted["undo"] |= before
+    record.note(woven, "lock", {"options": known, "wiring": wiring, **noted})
+    done = Woven(woven, others, (), wiring, why, tuple(warnings), scope.static)
+    return _proven(workflow, done, lambda it: remove_lock(it, key, _read_again(others)).workflow)
+
+
+def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Woven:
+    """The inverse of `add_lock`. What was edited since is kept."""
+    noted = record.part(workflow, "lock")
+    if noted is None:
+        raise WeaveRefused("it has no lock that was added by add-lock-to-workflow")
+    require(workflow, noted["nodes"])
+    plain = workflow.copy()
+    gone: tuple[str, ...] = ()
+    if noted["wiring"] == "inline":
+        unweave_inline(plain, noted)
+    else:
+        inner = others.get(body_key(key))
+        if inner is None:
+            raise WeaveRefused(f"its body is the workflow {body_key(key)!r}, which is not here")
+        unweave_moved(plain, noted, inner)
+        gone = (body_key(key),)
+    ours = _reference(noted["options"]["error_workflow"])
+    # Another one that was registered since stays.
+    if "errorWorkflow" in noted["undo"] and plain.settings.get("errorWorkflow") == ours:
+        record.put_back(plain.data["settings"], "errorWorkflow", noted["undo"]["errorWorkflow"])
+    record.forget(plain, "lock")
+    return Woven(plain, gone=gone, wiring=noted["wiring"])
+
+
+def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Woven:
+    """Raises WeaveRefused; then nothing has changed. The original stays as it is."""
+    _positive(limit=options.limit, window_seconds=options.window_seconds)
+    _refuse_second(workflow, "limit")
+    scope = read_scope(options.scope, workflow.triggers)
+    woven = workflow.copy()
+    known = {**asdict(options), "scope": scope.text}
+    record.begin(woven)
+    weave_limit(woven, key, known, scope.text)
+    done = Woven(woven, {}, (), "gate", "a limit asks before anything else runs", scope.warnings, scope.static)
+    return _proven(workflow, done, lambda it: remove_limit(it, key, {}).workflow)
+
+
+def remove_limit(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Woven:  # noqa: ARG001 - as remove_lock
+    """The inverse of `add_limit`. What was edited since is kept."""
+    plain = workflow.copy()
+    unweave_limit(plain)
+    return Woven(plain, wiring="gate")
+
+
+def locks_of(workflow: Workflow) -> LockOptions | None:
+    noted = record.part(workflow, "lock")
+    return None if noted is None else LockOptions(**noted["options"])
+
+
+def limits_of(workflow: Workflow) -> LimitOptions | None:
+    noted = record.part(workflow, "limit")
+    return None if noted is None else LimitOptions(**noted["options"])
+
+
+# ── what is refused, and what is warned of ──
+
+
+def _positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number <= 0:
+            raise WeaveRefused(f"{name} is {number}: it must be above 0")
+
+
+def _refuse_second(workflow: Workflow, what: record.Part) -> None:
+    if record.part(workflow, what) is not None:
+        raise WeaveRefused(f"it has a {what} already: remove that first")
+    known = record.record(workflow)
+    if "primitive" in known or "body_of" in known:
+        raise WeaveRefused("it is a part of Holdfast's own, which takes no locks or limits")
+    refuse_unsound(workflow)
+    ours = record.our_nodes(workflow)
+    names = (ACQUIRE, RELEASE) if what == "lock" else (CHECK,)
+    for node in workflow.nodes:
+        takes = node.kind in _TAKES and (node.kind != "redis" or node.parameters.get("operation", "info") not in _READS)
+        by_hand = takes and _BY_HAND[what].search(json.dumps(node.parameters)) is not None
+        if node.name not in ours and not node.is_note and (node.name in names or by_hand):
+            raise WeaveRefused(f"{node.name!r} looks like a {what} made by hand: take it out first")
+
+
+def _stuck(why: str, fixed: Fixed | None, options: LockOptions) -> WeaveRefused:
+    """It can neither stay nor move."""
+    said = f"{why}, so its body would have to become a sub-workflow"
+    if fixed is None:
+        return WeaveRefused(said)
+    line = "one line of nodes that all go on"
+    tidied = "--lock-on-error" if options.transport == "http" else "a fixed scope and --lock-on-error"
+    return WeaveRefused(f"{said}; but {fixed.why}. {fixed.way_out}; and so would {line}, with {tidied}")
+
+
+def _around_the_lock(workflow: Workflow) -> list[str]:
+    return [
+        f"the trigger {node.name!r} is disabled and leads around the lock: to enable it, first take the lock off"
+        for node in workflow.nodes
+        if node.is_trigger and node.disabled and not node.is_note and workflow.leaving(node.name)
+    ]
+
+
+def _reference(key: str) -> str:
+    return str(workflow_id(key)["value"])
+
+
+def _error_workflow(workflow: Workflow, options: LockOptions) -> dict[str, Any]:
+    if not options.error_workflow:
+        return {}
+    settings = workflow.data["settings"]
+    wanted = _reference(options.error_workflow)
+    if settings.get("errorWorkflow") == wanted:
+        return {}
+    before = [settings["errorWorkflow"]] if "errorWorkflow" in settings else []
+    settings["errorWorkflow"] = wanted
+    return {"errorWorkflow": before}
+
+
+def _proven(original: Workflow, done: Woven, undo: Callable[[Workflow], Workflow]) -> Woven:
+    """Undoes it once, from the very bytes: a file that would not come back as it was takes its own text along."""
+    text = original.text()
+    if undo(Workflow.parse(done.workflow.text())).text() != text:
+        record.keep_text(done.workflow, text)
+        if undo(Workflow.parse(done.workflow.text())).text() != text:
+            raise WeaveRefused("it could not be undone to the letter, so it is not done")
+    return done
+
+
+def _read_again(others: dict[str, Workflow]) -> dict[str, Workflow]:
+    return {key: Workflow.parse(workflow.text()) for key, workflow in others.items()}

@@ -1,0 +1,417 @@
+"""`wire="n8n"`: one lock for Python and for n8n's own Redis nodes, which a stand-in plays command by command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis import Redis
+
+from holdfast import Closed, ConfigError, Holdfast, LeaseLost, LockHeld, LockTimeout, NotOwner, WouldDeadlock, n8n_keys
+from holdfast.engine.base import Apply
+from holdfast.engine.redis import RedisEngine
+from holdfast.engine.redis.address import parse
+from holdfast.gate.n8n.machine import WIRE, Granted, Look, Take
+from holdfast.testing.n8n_nodes import Nodes
+from holdfast.testing.waiting import eventually
+
+pytestmark = pytest.mark.redis
+POLL = 0.02
+
+
+@pytest.fixture
+def url(holdfast_redis):
+    return holdfast_redis.url
+
+
+@pytest.fixture
+def scope(namespace):
+    return f"{namespace}-scope"
+
+
+@pytest.fixture
+def redis(url):
+    with Redis.from_url(url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def nodes(url):
+    made = Nodes(url, execution_id="77", workflow_id="wf-7", workflow_name="Invoices")
+    yield made
+    made.redis.close()
+
+
+@pytest.fixture
+def hf(url, connect):
+    return connect(url)
+
+
+def keys(scope):
+    return n8n_keys.lock_key(scope), n8n_keys.meta_key(scope)
+
+
+def lock(hf, scope, **options):
+    return hf.lock(scope, wire="n8n", poll=POLL, **options)
+
+
+# ── what is written ──
+
+
+def test_a_held_lock_is_a_counter_and_an_identity_with_one_ttl(hf, scope, redis):
+    key, meta = keys(scope)
+    lease = hf.lock(scope, wire="n8n").acquire(
+        lock_id="L1", execution_id="42", workflow_id="w", workflow_name='Müller "x"\n'
+    )
+    assert redis.get(key) == "1"
+    said = json.loads(redis.get(meta))
+    assert list(said) == ["lock_id", "workflow_id", "workflow_name", "execution_id", "locked_at"]
+    assert (said["lock_id"], said["execution_id"], said["workflow_id"]) == ("L1", "42", "w")
+    assert said["workflow_name"] == 'Müller "x"\n'
+    taken = datetime.fromisoformat(said["locked_at"])
+    assert said["locked_at"].endswith("Z")
+    assert abs(taken - datetime.now(UTC)) < timedelta(seconds=30)
+    assert 86_390_000 < redis.pttl(key) <= 86_400_000
+    assert abs(redis.pttl(key) - redis.pttl(meta)) < 100
+    assert lease.as_dict() == {
+        "acquired": True,
+        "count": 1,
+        "scope": scope,
+        "key": key,
+        "meta_key": meta,
+        **said,
+    }
+    assert lease.release().idempotent is False
+    assert redis.exists(key, meta) == 0
+
+
+def test_the_defaults_are_a_day_without_renewal(hf, scope):
+    lease = hf.lock(scope, wire="n8n").acquire()
+    assert (lease.ttl, lease.renews) == (86_400, False)
+    assert hf.lock(scope, wire="n8n")._wait == 86_400
+    assert hf.lock(scope, wire="n8n", wait=None)._wait is None
+    lease.release()
+
+
+def test_the_async_api_has_the_same_lock(url, scope, namespace, nodes):
+    async def main():
+        async with Holdfast(url, namespace=namespace) as hf, hf.lock(scope, wire="n8n", ttl=60) as lease:
+            assert lease.as_dict()["count"] == 1
+            assert await asyncio.to_thread(nodes.try_acquire, scope) is None
+            assert await hf.lock(scope, wire="n8n").try_acquire() is None
+
+    asyncio.run(main())
+    assert nodes.try_acquire(scope)
+
+
+def test_the_servers_date_reads_as_javascripts(url, namespace):
+    """Redis has no calendar, so the script has one: leap years, ends of months, and the millisecond."""
+    moments = [datetime(y, m, d, 23, 59, 59, 999_000, UTC) for y in (1970, 2000, 2024, 2026, 2100) for m, d in
+               ((1, 1), (2, 28), (3, 1), (12, 31))]  # fmt: skip
+    moments += [datetime(2024, 2, 29, tzinfo=UTC), datetime(2000, 2, 29, 12, tzinfo=UTC)]
+    for moment in moments:
+        now = int(moment.timestamp()) * 1_000_000 + moment.microsecond
+        engine = RedisEngine(parse(url), namespace=namespace, clock=lambda now=now: now)
+        name = f"{namespace}-{now}"
+        reply = engine.apply(Apply(WIRE, name, Take(now, "t", "L", '{"lock_id":"L"', 1000, False, "")))
+        assert isinstance(reply, Granted)
+        assert reply.locked_at == moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        engine.close_blocking()
+
+
+# ── against n8n's nodes ──
+
+
+def test_python_and_n8n_exclude_one_another(hf, scope, nodes):
+    lease = lock(hf, scope, ttl=60).acquire()
+    assert nodes.try_acquire(scope) is None
+    lease.release()
+    taken = nodes.try_acquire(scope)
+    with pytest.raises(LockHeld, match=r"Invoices.*execution 77") as caught:
+        lock(hf, scope).acquire(wait=0)
+    assert caught.value.holder.lock_id == taken
+    assert nodes.release(scope, taken) is False
+    lock(hf, scope).acquire(wait=0).release()
+
+
+def test_a_waiter_never_moves_the_holders_ttl(hf, scope, nodes, redis):
+    key, meta = keys(scope)
+    nodes.try_acquire(scope, ttl=1000)
+    before = redis.pttl(key), redis.pttl(meta)
+    began = time.monotonic()
+    with pytest.raises(LockTimeout):
+        lock(hf, scope, ttl=5).acquire(wait=0.3)
+    passed = (time.monotonic() - began) * 1000
+    for at_first, now in zip(before, (redis.pttl(key), redis.pttl(meta)), strict=True):
+        assert now <= at_first
+        assert at_first - now < passed + 1000
+    assert redis.get(key) == "1"  # and it counts nothing either
+
+
+def test_a_waiter_is_served_when_n8n_gives_the_lock_back(hf, scope, nodes):
+    taken = nodes.acquire(scope)
+    got = []
+
+    def wait():
+        with lock(hf, scope) as lease:
+            got.append(lease.as_dict()["count"])
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    eventually(lambda: bool(hf._core.latches))
+    assert got == []
+    nodes.release(scope, taken)
+    waiter.join(10)
+    assert got == [1]
+
+
+def test_the_count_is_the_counter_that_racing_nodes_have_moved(hf, scope, nodes, redis):
+    lease = lock(hf, scope, ttl=60).acquire()
+    nodes.incr(n8n_keys.lock_key(scope), 60)  # a node that saw no key a moment ago, and lost
+    with pytest.raises(LockHeld) as caught:
+        lock(hf, scope).acquire(wait=0)
+    assert caught.value.count == 2
+    lease.release()
+    assert redis.exists(*keys(scope)) == 0
+
+
+def test_a_counter_without_an_identity_is_held_by_somebody(hf, scope, redis):
+    """n8n between INCR and SET, or dead there."""
+    redis.incr(n8n_keys.lock_key(scope))
+    with pytest.raises(LockHeld, match="no identity"):
+        lock(hf, scope).acquire(wait=0)
+    seen = hf.locks.inspect(scope, wire="n8n")
+    assert seen.held
+    assert "force_release" in seen.trouble
+    assert hf.locks.force_release(scope, wire="n8n").holders[0].lock_id == "?"
+    lock(hf, scope).acquire(wait=0).release()
+
+
+def test_an_identity_that_lost_its_counter_is_waited_for_then_passed_over(hf, scope, nodes, redis, monkeypatch):
+    """An n8n that deletes the counter first: whoever took the lock between its two steps would lose the identity."""
+    key, meta = keys(scope)
+    monkeypatch.setattr("holdfast.gate.n8n.flows.SETTLE", 60.0)
+    nodes.acquire(scope)
+    redis.delete(key)
+    got = []
+    taking = threading.Thread(target=lambda: got.append(lock(hf, scope).acquire(wait=0)))
+    taking.start()
+    assert eventually(lambda: bool(hf._core.latches))  # it has seen that, and leaves it alone
+    assert not redis.exists(key)
+    redis.delete(meta)
+    taking.join(30)
+    assert json.loads(redis.get(meta))["lock_id"] == got[0].id
+    got[0].release()
+    monkeypatch.setattr("holdfast.gate.n8n.flows.SETTLE", 0.2)
+    nodes.acquire(scope)
+    redis.delete(key)  # and it died: nobody deletes the identity
+    lease = lock(hf, scope).acquire(wait=0)
+    assert json.loads(redis.get(meta))["lock_id"] == lease.id
+    assert lease.release().idempotent is False
+
+
+# ── giving back ──
+
+
+def test_release_needs_the_lock_id_and_names_the_holder(hf, scope, nodes, redis):
+    taken = nodes.acquire(scope)
+    with pytest.raises(NotOwner, match=r"^LOGIC ERROR: .*Invoices \(execution 77.*locked_at 20") as caught:
+        hf.locks.release(scope, "another", wire="n8n")
+    assert caught.value.holder.workflow_name == "Invoices"
+    assert redis.exists(*keys(scope)) == 2
+    assert hf.locks.release(scope, taken, wire="n8n").idempotent is False
+    again = hf.locks.release(scope, taken, wire="n8n")
+    assert (again.released, again.idempotent) == (True, True)
+
+
+def test_absent_identity_is_an_idempotent_success_that_deletes_nothing(hf, scope, redis):
+    lease = lock(hf, scope, ttl=60).acquire()
+    redis.delete(n8n_keys.meta_key(scope))
+    assert lease.release().idempotent is True
+    assert redis.get(n8n_keys.lock_key(scope)) == "1"
+
+
+@pytest.mark.parametrize("meta", ["nonsense", "[]", "null", '"text"', "{}", '{"lock_id": null}', "{" * 200])
+def test_an_identity_that_cannot_be_read_is_somebody_elses(hf, scope, redis, meta):
+    lease = lock(hf, scope, ttl=60).acquire()
+    redis.set(n8n_keys.meta_key(scope), meta)
+    with pytest.raises(NotOwner, match="LOGIC ERROR"):
+        lease.release()
+    assert redis.exists(*keys(scope)) == 2
+
+
+def test_a_late_release_leaves_the_successor_alone(hf, scope, nodes, redis):
+    lease = lock(hf, scope, ttl=60).acquire()
+    nodes.delete(scope)  # somebody forced it
+    taken = nodes.acquire(scope)
+    with pytest.raises(NotOwner):
+        lease.release()
+    assert json.loads(redis.get(n8n_keys.meta_key(scope)))["lock_id"] == taken
+
+
+def test_a_body_whose_keys_are_gone_hears_of_it_at_its_end(hf, scope, nodes):
+    with pytest.raises(LeaseLost), lock(hf, scope, ttl=60):
+        nodes.delete(scope)
+
+
+def test_n8n_releases_what_python_took(hf, scope, nodes):
+    """Its lock_id was handed on."""
+    lease = lock(hf, scope, ttl=60).acquire(lock_id="handed-on")
+    assert nodes.release(scope, "handed-on") is False
+    assert lease.release().idempotent is True
+
+
+# ── time ──
+
+
+def test_a_dead_holders_lock_ends_with_its_ttl(hf, scope, nodes):
+    lock(hf, scope, ttl=2).acquire()
+    assert nodes.try_acquire(scope) is None
+    assert eventually(lambda: nodes.try_acquire(scope) is not None)
+
+
+def test_renewal_is_off_unless_asked(hf, scope):
+    kept = lock(hf, scope, ttl=6, renew=True).acquire()
+    other = lock(hf, f"{scope}-2", ttl=0.3).acquire()
+    assert other.lost.wait(10)
+    first = kept.expires_at
+    assert eventually(lambda: kept.expires_at > first)
+    assert kept.release().idempotent is False
+
+
+def test_a_renewal_extends_both_keys_and_never_brings_them_back(hf, scope, nodes, redis):
+    lease = lock(hf, scope, ttl=5).acquire()
+    lease.renew(ttl=500)
+    assert all(redis.pttl(key) > 400_000 for key in keys(scope))
+    nodes.delete(scope)
+    with pytest.raises(LeaseLost, match="gone"):
+        lease.renew()
+    assert redis.exists(*keys(scope)) == 0
+
+
+def test_a_renewal_of_what_n8n_took_meanwhile_is_refused(hf, scope, nodes, redis):
+    lease = lock(hf, scope, ttl=5).acquire()
+    nodes.delete(scope)
+    nodes.acquire(scope, ttl=100)
+    with pytest.raises(LeaseLost, match="Invoices"):
+        lease.renew(ttl=1000)
+    assert redis.ttl(n8n_keys.lock_key(scope)) <= 100
+
+
+# ── clean-up ──
+
+
+def test_clean_up_releases_what_one_execution_owns_in_these_scopes(hf, scope, nodes, url, redis):
+    other = Nodes(url, execution_id="78")
+    nodes.acquire(f"{scope}-a")
+    other.acquire(f"{scope}-b")
+    redis.incr(n8n_keys.lock_key(f"{scope}-c"))
+    lock(hf, f"{scope}-d", ttl=60).acquire(execution_id="77")
+    done = hf.locks.cleanup("77", [f"{scope}-{x}" for x in "abcdd"], wire="n8n")
+    assert (done.cleaned, done.cleaned_count, done.scopes) == (True, 2, (f"{scope}-a", f"{scope}-d"))
+    assert f"{scope}-c" in done.reason
+    left = [x for x in "abcd" if redis.exists(n8n_keys.lock_key(f"{scope}-{x}"))]
+    assert left == ["b", "c"]
+    other.redis.close()
+
+
+def test_clean_up_needs_scopes(hf):
+    with pytest.raises(ConfigError, match="scopes"):
+        hf.locks.cleanup("77", wire="n8n")
+    assert "empty" in hf.locks.cleanup("77", [], wire="n8n").reason
+
+
+def test_an_execution_id_that_is_a_number_in_json_is_the_same_one(hf, scope, redis):
+    key, meta = keys(scope)
+    redis.set(key, 1)
+    redis.set(meta, '{"lock_id": 5, "execution_id": 123456789012}')
+    assert hf.locks.cleanup("123456789012", [scope], wire="n8n").cleaned_count == 1
+
+
+# ── refused ──
+
+
+def test_only_redis_has_this_wire(connect, tmp_path):
+    for url in ("memory://", f"sqlite:///{tmp_path / 'x.db'}"):
+        hf = connect(url)
+        with pytest.raises(ConfigError, match="Redis"):
+            hf.lock("x", wire="n8n")
+        with pytest.raises(ConfigError, match="Redis"):
+            hf.locks.cleanup("1", ["x"], wire="n8n")
+        with pytest.raises(ConfigError, match="Redis"):
+            hf.locked("x", wire="n8n")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_waiters": 5}, {"durability": "replicas:1"}, {"poll": 0}, {"ttl": 0}, {"ttl": -1}, {"wire": "other"}],
+)
+def test_options_that_cannot_be_are_refused(hf, options):
+    with pytest.raises(ConfigError):
+        hf.lock("x", **{"wire": "n8n", **options})
+
+
+def test_an_interval_to_look_is_for_this_wire_alone(hf):
+    with pytest.raises(ConfigError, match="poll"):
+        hf.lock("x", poll=1)
+
+
+def test_such_a_lease_cannot_guard_writes(hf, scope):
+    with lock(hf, scope, ttl=60) as lease:
+        assert lease.fence == 0
+        with pytest.raises(ConfigError, match="fence"):
+            hf.guard(lease)
+
+
+def test_whoever_holds_it_does_not_wait_for_itself(hf, scope):
+    with lock(hf, scope, ttl=60):
+        with pytest.raises(WouldDeadlock):
+            lock(hf, scope).acquire(wait=5)
+        with lock(hf, scope, ttl=60, reentrant=True) as again:
+            assert again.depth == 1
+        hf.lock(scope).acquire(wait=0).release()  # Holdfast's own lock of that name is another
+
+
+def test_two_callers_with_one_lock_id_are_two(hf, scope):
+    lease = lock(hf, scope, ttl=60).acquire(lock_id="same", execution_id="1")
+    assert lock(hf, scope, ttl=60).try_acquire(lock_id="same", execution_id="1") is None
+    lease.release()
+
+
+def test_closing_wakes_whoever_waits(url, scope, connect, nodes):
+    nodes.acquire(scope)
+    hf = connect(url)
+    heard = []
+
+    def wait():
+        try:
+            hf.lock(scope, wire="n8n", poll=30).acquire()
+        except Closed:
+            heard.append("Closed")
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    eventually(lambda: bool(hf._core.latches))
+    hf.close()
+    waiter.join(10)
+    assert heard == ["Closed"]
+
+
+def test_a_decorated_function_shares_its_lock_with_n8n(hf, namespace, nodes):
+    @hf.locked("{scope}-{n}", wire="n8n", ttl=60)
+    def work(scope, n):
+        return nodes.try_acquire(f"{scope}-{n}")
+
+    assert work(namespace, 7) is None
+    assert nodes.try_acquire(f"{namespace}-7")
+
+
+def test_looking_changes_nothing(hf, scope, redis):
+    assert not hf.locks.inspect(scope, wire="n8n").held
+    assert redis.exists(*keys(scope)) == 0
+    engine = hf.engine
+    assert engine.apply(Apply(WIRE, scope, Look(engine.now() + 10**7))).count == 0

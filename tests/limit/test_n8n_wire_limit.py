@@ -1,0 +1,214 @@
+"""`wire="n8n"` for limits: one count for Python and for n8n's rate_limit_check, hit by hit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis import Redis
+
+from holdfast import ConfigError, Holdfast, OutcomeUnknown, RateLimited, n8n_keys
+from holdfast.engine.redis import RedisEngine
+from holdfast.engine.redis.address import parse
+from holdfast.errors import EngineUnavailable
+from holdfast.limit.n8n.machine import Hit
+from holdfast.policy import MAX_AVAILABILITY
+from holdfast.testing.n8n_nodes import Nodes
+
+pytestmark = pytest.mark.redis
+
+
+class Clock:
+    """Redis as if it were any time."""
+
+    def __init__(self, now):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def url(holdfast_redis):
+    return holdfast_redis.url
+
+
+@pytest.fixture
+def redis(url):
+    with Redis.from_url(url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def nodes(url):
+    made = Nodes(url)
+    yield made
+    made.redis.close()
+
+
+@pytest.fixture
+def clock():
+    return Clock(1_800_000_000_500_000)
+
+
+@pytest.fixture
+def hf(url, namespace, clock, connect):
+    engine = RedisEngine(parse(url), namespace=namespace, clock=clock)
+    yield connect(engine=engine)
+    engine.close_blocking()
+
+
+def test_python_and_n8n_agree_count_by_count(hf, nodes, namespace, clock, redis):
+    limit = hf.limit("api", "5/60s", wire="n8n")
+    scope = f"{namespace}-user"
+    now_ms = clock.now // 1000
+    key = n8n_keys.limit_key(scope, now_ms // 60_000)
+    for count in range(1, 9):
+        if count % 2:
+            said = limit.hit(scope)
+            assert (said.count, said.allowed, said.scope, said.limit) == (count, count <= 5, scope, 5)
+        else:
+            assert nodes.hit(scope, 60, now_ms) == count
+        assert redis.get(key) == str(count)
+    assert limit.peek(scope).count == 9
+    assert redis.get(key) == "8"
+
+
+def test_every_hit_counts_and_refreshes_the_ttl(hf, namespace, clock, redis):
+    limit = hf.limit("api", "1/60s", wire="n8n")
+    key = n8n_keys.limit_key(namespace, clock.now // 60_000_000)
+    assert limit.hit(namespace)
+    for count in (2, 3, 4):
+        redis.expire(key, 10)
+        said = limit.hit(namespace)
+        assert (said.allowed, said.count, said.remaining) == (False, count, 0)
+        assert 58 <= redis.ttl(key) <= 60
+
+
+def test_a_denial_says_when_the_window_ends(hf, namespace, clock):
+    limit = hf.limit("api", "1/minute", wire="n8n")
+    limit.hit(namespace)
+    said = limit.hit(namespace)
+    left = 60 - clock.now / 1_000_000 % 60
+    assert said.retry_after == pytest.approx(left)
+    assert said.window == 60
+    clock.now += int(said.retry_after * 1_000_000) + 1
+    assert limit.hit(namespace).count == 1
+
+
+def test_the_window_is_the_servers_whatever_this_clock_says(url, namespace, connect, redis):
+    """A client an hour behind counts where the server is."""
+    hf = connect(url)
+    limit = hf.limit("api", "10/60s", wire="n8n")
+    limit.hit(namespace)
+    hf.engine.correct(hf.engine.now() - 3_600_000_000)
+    said = limit.hit(namespace)
+    seconds, _ = redis.time()
+    assert abs(said.at - seconds) < 30
+    found = redis.keys(f"{n8n_keys.LIMIT_PREFIX}{namespace}-*")
+    assert sum(int(redis.get(key)) for key in found) == 2
+    assert len(found) <= 2  # unless a minute ended between the two
+
+
+def test_the_scope_is_the_key_or_else_the_limits_name(hf, namespace, redis, clock):
+    assert hf.limit(namespace, "3/60s", wire="n8n").hit().scope == namespace
+    assert redis.exists(n8n_keys.limit_key(namespace, clock.now // 60_000_000))
+
+
+def test_a_cost_counts_as_so_many_hits(hf, namespace):
+    limit = hf.limit("api", "5/60s", wire="n8n")
+    assert limit.hit(namespace, cost=4).count == 4
+    said = limit.hit(namespace, cost=4)
+    assert (said.allowed, said.count) == (False, 8)
+
+
+def test_reset_forgets_the_window(hf, namespace):
+    limit = hf.limit("api", "1/60s", wire="n8n")
+    limit.hit(namespace)
+    limit.reset(namespace)
+    assert limit.hit(namespace)
+
+
+def test_the_async_api_and_the_decorator_count_the_same(url, namespace, redis):
+    async def main():
+        async with Holdfast(url, namespace=namespace) as hf:
+
+            @hf.limited("2/10000000s", key="{scope}", wire="n8n")
+            async def call(scope):
+                return "done"
+
+            said = await hf.limit("x", "2/10000000s", wire="n8n").hit(namespace)
+            assert said.count == 1
+            assert await call(namespace) == "done"
+            with pytest.raises(RateLimited) as caught:
+                await call(namespace)
+            assert caught.value.decision.count == 3
+
+    asyncio.run(main())
+
+
+def test_a_hit_whose_reply_is_lost_is_not_counted_twice(hf, namespace, redis, clock):
+    engine = hf.engine
+    apply = engine.apply
+
+    def lose(op):
+        apply(op)
+        if isinstance(op.command, Hit):
+            raise OutcomeUnknown("lost")
+
+    engine.apply = lose
+    with pytest.raises(OutcomeUnknown):
+        hf.limit("api", "5/60s", wire="n8n").hit(namespace)
+    assert redis.get(n8n_keys.limit_key(namespace, clock.now // 60_000_000)) == "1"
+    assert hf.limit("api", "5/60s", wire="n8n", on_unavailable="allow").hit(namespace).by == "allow"
+
+
+def test_an_engine_that_is_away_is_answered_by_the_policy(hf, namespace):
+    def away(op):
+        raise EngineUnavailable("away")
+
+    hf.engine.apply = away
+    denied = hf.limit("api", "5/60s", wire="n8n").hit(namespace)
+    assert (denied.allowed, denied.by, denied.trouble) == (False, "deny", "away")
+    assert hf.limit("api", "5/60s", wire="n8n", on_unavailable="allow").hit(namespace).allowed
+
+
+def test_no_process_counts_alone_where_n8n_counts(url, connect, namespace):
+    hf = connect(url, profile=MAX_AVAILABILITY)
+    limit = hf.limit("api", "5/60s", wire="n8n")
+    assert limit.spec.on_unavailable == "deny"
+    with pytest.raises(ConfigError, match="local"):
+        hf.limit("api", "5/60s", wire="n8n", on_unavailable="local")
+
+
+@pytest.mark.parametrize(
+    ("rates", "options"),
+    [
+        (("5/60s", "10/hour"), {}),
+        (("5/500ms",), {}),
+        (("0/60s",), {}),
+        (("5/0s",), {}),
+        ((), {}),
+        (("5/60s",), {"algorithm": "gcra"}),
+        (("5/60s",), {"burst": 3}),
+        (("5/60s",), {"wire": "other"}),
+    ],
+)
+def test_bad_limits_are_refused_at_once(hf, rates, options):
+    with pytest.raises(ConfigError):
+        hf.limit("api", *rates, **{"wire": "n8n", **options})
+
+
+def test_nothing_is_taken_back(hf, namespace):
+    limit = hf.limit("api", "5/60s", wire="n8n")
+    with pytest.raises(ConfigError, match="wait"):
+        limit.wait(namespace)
+    with pytest.raises(ConfigError, match="refund"):
+        limit.refund(namespace)
+    with pytest.raises(ConfigError, match="cost"):
+        limit.hit(namespace, cost=0)
+
+
+def test_only_redis_has_this_wire(connect):
+    with pytest.raises(ConfigError, match="Redis"):
+        connect("memory://").limit("api", "5/60s", wire="n8n")

@@ -1,0 +1,138 @@
+"""The engines of n8n for the tests beside this file: loaded once in each process, shared by its tests."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import subprocess
+import sys
+from http import HTTPStatus
+from urllib.parse import quote
+
+import pytest
+import redis
+from full_server import MAJORS, FullServer
+from lab.process import Lab
+from lab.stage import Stage
+from woven import Desk
+
+from holdfast.testing.servers import ServerMissing
+from programs import programs
+
+ENGINES = ("1", "2")
+
+
+@pytest.fixture(scope="session")
+def n8n_labs():
+    """`n8n_labs("1")`: that engine's lab. A missing engine skips on a laptop, with the reason, and fails in CI."""
+    made = {}
+
+    def lab(major):
+        if major not in made:
+            try:
+                made[major] = Lab(major).start_up()
+            except ServerMissing as error:
+                if os.environ.get("CI"):
+                    raise
+                pytest.skip(str(error))
+        return made[major]
+
+    yield lab
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture(params=ENGINES)
+def n8n_lab(request, n8n_labs):
+    """The lab of every engine in turn."""
+    return n8n_labs(request.param)
+
+
+@pytest.fixture(scope="session")
+def n8n_servers(tmp_path_factory):
+    """`n8n_servers("1")`: a whole n8n, for tests marked `n8n_server`, which `make test-n8n-server` runs."""
+    made = {}
+
+    def server(major):
+        if major not in made:
+            made[major] = FullServer(tmp_path_factory.mktemp("n8n"), major)
+            made[major].start()
+        return made[major]
+
+    yield server
+    for one in made.values():
+        one.stop()
+
+
+@pytest.fixture(params=MAJORS)
+def n8n_server(request, n8n_servers):
+    """The server of every major in turn."""
+    return n8n_servers(request.param)
+
+
+@pytest.fixture
+def scope():
+    """Nobody else's, so that tests may share one Redis. With what people put into names."""
+    return f"test:{secrets.token_hex(6)}.a/b ü"
+
+
+@pytest.fixture
+def over_redis(n8n_lab, holdfast_redis):
+    """The primitives on a real Redis."""
+    data = {"host": "127.0.0.1", "port": holdfast_redis.port, "database": 0, "ssl": False}
+    return Stage(n8n_lab, "redis", [{"id": "redis", "data": data}])
+
+
+@pytest.fixture(scope="session")
+def holdfast_server(tmp_path_factory):
+    """A real `holdfast serve` with tokens: its URL, and a token."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('server') / 'holdfast.db'}?synchronous=normal"
+    command = [sys.executable, "-m", "holdfast", "--url", url, "token", "create", "--role", "worker"]
+    token = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout.strip()
+    with programs() as start, contextlib.ExitStack() as stack:
+        server = start("--url", url, "serve", "--port", "0")
+        stack.callback(server.stop)
+        yield server.waits_for(r"listening on (http://\S+)")[1], token
+
+
+@pytest.fixture
+def over_http(n8n_lab, holdfast_server):
+    """The primitives on a real server."""
+    url, token = holdfast_server
+    data = {"name": "Authorization", "value": f"Bearer {token}"}
+    return Stage(n8n_lab, "http", [{"id": "holdfast", "data": data}], url=url)
+
+
+@pytest.fixture
+def desk(over_redis, holdfast_redis):
+    """Woven workflows on a real Redis, with a scope of their own."""
+    with redis.Redis.from_url(holdfast_redis.url, decode_responses=True) as client:
+        yield Desk(over_redis, lambda key: client.exists(key) == 1)
+
+
+@pytest.fixture
+def http_desk(over_http, holdfast_server):
+    """The same on a real server."""
+    url, token = holdfast_server
+
+    server = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+
+    def ask(scope, verb, **body):
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        wanted = json.dumps({"lock_id": "test", **body})
+        server.request("POST", f"/api/locks/{quote(scope, safe='')}/{verb}", wanted, headers)
+        answer = server.getresponse()
+        answer.read()
+        return answer.status
+
+    def held(scope):
+        """Whoever can take it at once says that it was free."""
+        status = ask(scope, "acquire", wait_till_lock_released=False)
+        assert status in (HTTPStatus.OK, HTTPStatus.CONFLICT)
+        return status == HTTPStatus.CONFLICT or ask(scope, "release") != HTTPStatus.OK
+
+    with contextlib.closing(server):
+        yield Desk(over_http, held)

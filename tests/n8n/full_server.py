@@ -1,0 +1,106 @@
+"""A whole n8n server for tests: a process, an empty database, an owner, a key. `scripts/n8n_server` installs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from lab.process import node_program
+
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.servers import ServerMissing
+
+HOME = Path(__file__).resolve().parents[2] / ".n8n" / "server"
+MAJORS = sorted(path.parent.name for path in Path(__file__).parent.glob("server/*/package-lock.json"))
+#: An empty database on a busy machine: all migrations since the first version.
+START_WAIT = 600.0
+OWNER = {"email": "owner@example.org", "firstName": "A", "lastName": "B", "password": "Only-4-tests"}
+
+
+class FullServer:
+    """`major` is "1" or "2"."""
+
+    def __init__(self, folder, major):
+        self.folder = Path(folder)
+        self.major = major
+        self.port = lasting_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.key = ""
+        self._cookie = ""
+        self._process = None
+
+    def start(self):
+        home = HOME / self.major
+        # Each major with the Node.js that it was installed with.
+        node = node_program() if self.major == "2" else shutil.which("node")
+        if node is None or not (home / ".locked").exists():
+            raise ServerMissing(f"a whole n8n {self.major} server is not installed: run `make test-n8n-server`")
+        surroundings = {
+            "N8N_USER_FOLDER": str(self.folder),
+            "N8N_LISTEN_ADDRESS": "127.0.0.1",
+            "N8N_PORT": str(self.port),
+            "N8N_RUNNERS_BROKER_PORT": str(lasting_port()),
+            "N8N_DISABLE_UI": "true",
+            "N8N_DIAGNOSTICS_ENABLED": "false",
+            "N8N_VERSION_NOTIFICATIONS_ENABLED": "false",
+            "N8N_SECURE_COOKIE": "false",
+            "N8N_EXPRESSION_ENGINE": "legacy",
+            "DB_TYPE": "sqlite",
+        }
+        with (self.folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [node, str(home / "node_modules/n8n/bin/n8n"), "start"],
+                env={**os.environ, **surroundings},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        until = time.monotonic() + START_WAIT
+        while self.call("GET", "/rest/login")[0] != 401:
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+            assert time.monotonic() < until, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.5)
+        status, _, headers = self.call("POST", "/rest/owner/setup", OWNER)
+        assert status == 200
+        self._cookie = headers["Set-Cookie"].partition(";")[0]
+        scopes = self.call("GET", "/rest/api-keys/scopes")[1]["data"]
+        asked = {"label": "tests", "expiresAt": None, "scopes": scopes}
+        self.key = self.call("POST", "/rest/api-keys", asked)[1]["data"]["rawApiKey"]
+        return self
+
+    def call(self, method, path, body=None, timeout=60):
+        """As the editor does: status, JSON, headers. Status 0: nobody answers."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json", "browser-id": "tests", "cookie": self._cookie}
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)  # noqa: S310 - loopback
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310 - loopback
+                return answer.status, _json(answer.read()), answer.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _json(error.read()), error.headers
+        except OSError:
+            return 0, None, {}
+
+    def stop(self):
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _json(raw):
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None

@@ -1,0 +1,72 @@
+"""What weaving makes is free of errors: every workflow of the corpus, with every kind of lock and limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import WeaveRefused
+from holdfast.n8n.model import Workflow
+from holdfast.n8n.primitives import KEYS, primitive
+from holdfast.n8n.validate import Surroundings, validate
+from holdfast.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "n8n"
+CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
+LOCKS = {
+    "fixed": LockOptions("orders"),
+    "computed": LockOptions("={{ 'order-' + $json.id }}", fail_fast=True),
+    "http": LockOptions("orders", transport="http"),
+    "per-item": LockOptions("={{ 'order-' + $json.id }}", per_item=True),
+    "cleaned-up": LockOptions("orders", error_workflow="error_handler_lock_cleanup"),
+}
+
+
+def errors(workflows, transport="redis"):
+    others = {key: primitive(key, transport) for key in KEYS}
+    ids = {key: f"id-{place}" for place, key in enumerate([*KEYS, *workflows])}
+    around = Surroundings(("orders",), ids, others=others)
+    return [
+        (key, finding)
+        for key, workflow in workflows.items()
+        for finding in validate(workflow, around)
+        if finding.level == "error"
+    ]
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_what_weaving_makes_has_no_errors(path):
+    plain = Workflow.read(path)
+    assert errors({path.stem: plain}) == []
+    limited = add_limit(plain, path.stem, LimitOptions("api", 5, 60, on_denied="stop")).workflow
+    assert errors({path.stem: limited}) == []
+    woven = 0
+    for before in (plain, limited):
+        for options in LOCKS.values():
+            try:
+                made = add_lock(before, path.stem, options)
+            except WeaveRefused:
+                continue
+            woven += 1
+            assert errors({path.stem: made.workflow, **made.others}, options.transport) == []
+    assert woven > 0
+
+
+@pytest.mark.parametrize("transport", ["redis", "http"])
+@pytest.mark.parametrize("key", KEYS)
+def test_nothing_is_found_in_a_primitive(key, transport):
+    assert validate(Workflow.parse(primitive(key, transport).text()), Surroundings()) == []
+
+
+def test_a_grant_over_http_that_nobody_confirms_is_told():
+    made = add_lock(Workflow.read(CORPUS[0]), CORPUS[0].stem, LOCKS["http"]).workflow
+    made.remove("Lock Confirm")
+    assert "unconfirmed-grant" in [finding.rule for _, finding in errors({CORPUS[0].stem: made}, "http")]
+
+
+@pytest.mark.parametrize("folder", ["before", "after"])
+def test_the_examples_have_no_errors(folder):
+    found = {path.name.removesuffix(".template.json"): Workflow.read(path) for path in (EXAMPLES / folder).iterdir()}
+    assert len(found) >= 3
+    assert errors(found) == []

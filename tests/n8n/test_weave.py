@@ -1,0 +1,240 @@
+"""What weaving decides, what it refuses and why, before any engine runs."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+
+import pytest
+from woven import CORPUS
+
+from holdfast import WeaveRefused
+from holdfast.n8n.model import Workflow
+from holdfast.n8n.weave import (
+    LimitOptions,
+    LockOptions,
+    add_limit,
+    add_lock,
+    limits_of,
+    locks_of,
+    remove_limit,
+    remove_lock,
+)
+
+LOCK = LockOptions(scope="={{ 'orders' }}")
+LIMIT = LimitOptions(scope="={{ 'orders' }}", limit=3, window_seconds=60)
+
+
+def node(name, kind, parameters=None, **more):
+    kind = kind if "." in kind else f"n8n-nodes-base.{kind}"
+    made = {"parameters": parameters or {}, "id": name, "name": name, "type": kind, "typeVersion": 1}
+    return {**made, "position": [0, 0], **more}
+
+
+def workflow(*nodes, links=None, **more):
+    """In a line, where nothing else is said."""
+    names = [each["name"] for each in nodes]
+    links = links or {one: [[two]] for one, two in itertools.pairwise(names)}
+    edges = {
+        source: {"main": [[{"node": to, "type": "main", "index": 0} for to in targets] for targets in outputs]}
+        for source, outputs in links.items()
+    }
+    return Workflow.parse(json.dumps({"name": "w", "nodes": list(nodes), "connections": edges, **more}))
+
+
+START = node("Start", "manualTrigger")
+STEP = node("Step", "code")
+STEADY = node("Steady", "noOp")
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "why"),
+    [
+        (workflow(STEP), LOCK, "no trigger"),
+        (workflow(node("Start", "manualTrigger", disabled=True), STEP), LOCK, "no trigger"),
+        (workflow(node("Note", "stickyNote"), STEP), LOCK, "no trigger"),
+        (workflow(START), LOCK, "nothing follows"),
+        (workflow(START, STEP, copy.deepcopy(STEP)), LOCK, "two nodes are named 'Step'"),
+        (workflow(START, STEP), LockOptions(scope=" "), "scope is empty"),
+        (workflow(START, STEP), LockOptions(scope="x", ttl_seconds=0), "ttl_seconds is 0"),
+        (workflow(START, STEP), LockOptions(scope="x", max_wait_seconds=-1), "max_wait_seconds"),
+        (workflow(START, node("Lock Acquire", "noOp")), LOCK, "made by hand"),
+        (workflow(START, node("Take", "redis", {"operation": "incr", "key": "n8n-lock-x"})), LOCK, "made by hand"),
+        (
+            workflow(START, node("Take", "executeWorkflow", {"workflowId": "{{@:env:workflows.lock_release.id}}"})),
+            LOCK,
+            "hand",
+        ),
+        (workflow(START, STEP, node("Answer", "respondToWebhook")), LOCK, "answers whoever called"),
+        (workflow(START, node("Step", "code", {"jsCode": "$getWorkflowStaticData('global')"})), LOCK, "static data"),
+        (workflow(START, STEP, links={"Start": [["Step"]], "Step": [["Gone"]]}), LOCK, "no such node"),
+        (workflow(START, STEP, meta={"holdfast": {"primitive": "lock_release"}}), LOCK, "Holdfast's own"),
+        (
+            workflow(node("Start", "webhook"), STEP, STEADY, links={"Start": [["Step"], ["Steady"]]}),
+            LOCK,
+            "several outputs",
+        ),
+        (workflow(START, STEP), LimitOptions(scope="x", limit=0, window_seconds=1), "limit is 0"),
+        (workflow(START, STEP), LimitOptions(scope="x", limit=1, window_seconds=0), "window_seconds is 0"),
+        (workflow(START, node("Rate Limit Check", "noOp")), LIMIT, "made by hand"),
+    ],
+)
+def test_it_refuses_what_it_cannot_do_right(given, options, why):
+    before = given.text()
+    with pytest.raises(WeaveRefused, match=why):
+        (add_lock if isinstance(options, LockOptions) else add_limit)(given, "w", options)
+    assert given.text() == before
+
+
+def test_a_second_lock_or_limit_is_refused_and_so_is_taking_off_what_is_not_there():
+    plain = workflow(START, STEP)
+    both = add_limit(add_lock(plain, "w", LOCK).workflow, "w", LIMIT).workflow
+    with pytest.raises(WeaveRefused, match="has a lock already"):
+        add_lock(both, "w", LockOptions(scope="other"))
+    with pytest.raises(WeaveRefused, match="has a limit already"):
+        add_limit(both, "w", LIMIT)
+    with pytest.raises(WeaveRefused, match="no lock"):
+        remove_lock(plain, "w", {})
+    with pytest.raises(WeaveRefused, match="no rate limit"):
+        remove_limit(plain, "w", {})
+    with pytest.raises(WeaveRefused, match="its body is the workflow 'w_body'"):
+        remove_lock(both, "w", {})
+
+
+def test_it_says_what_was_asked_for():
+    options = LockOptions("={{ 'a' }}", 60, 5, fail_fast=True, transport="http", per_item=True, error_workflow="tidy")
+    both = add_limit(add_lock(workflow(START, STEP), "w", options).workflow, "w", LIMIT).workflow
+    again = Workflow.parse(both.text())
+    assert (locks_of(again), limits_of(again)) == (options, LIMIT)
+    assert (locks_of(workflow(START)), limits_of(workflow(START))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "wiring", "why"),
+    [
+        (workflow(START, STEADY), "inline", "one line"),
+        (workflow(START, node("Set", "set", {"value": "a"}), STEADY), "inline", "one line"),
+        (workflow(START, node("Step", "code", disabled=True), STEADY), "inline", "one line"),
+        (
+            workflow(START, node("Go on", "code", onError="continueRegularOutput", alwaysOutputData=True)),
+            "inline",
+            "one line",
+        ),
+        (workflow(START, node("Set", "set", {"value": "={{ $json.a }}"})), "sub-workflow", "may fail"),
+        (workflow(START, STEP), "sub-workflow", "may give no items"),
+        (workflow(START, node("If", "if"), STEADY), "sub-workflow", "go several ways"),
+        (workflow(START, STEADY, STEP, links={"Start": [["Steady", "Step"]]}), "sub-workflow", "parallel branches"),
+        (workflow(START, STEADY, links={"Start": [["Steady"]], "Steady": [["Steady"]]}), "sub-workflow", "a loop"),
+    ],
+)
+def test_the_wiring_is_the_simplest_that_is_right_and_it_says_why(given, wiring, why):
+    woven = add_lock(given, "w", LOCK)
+    assert woven.wiring == wiring
+    assert why in woven.why
+    assert set(woven.others) == ({"w_body"} if wiring == "sub-workflow" else set())
+    assert woven.static_scope == "orders"
+
+
+def test_a_body_that_answers_stays_where_it_is_when_an_error_workflow_frees_a_fixed_scope():
+    answer = workflow(
+        node("Hook", "webhook"), node("Set", "set", {"v": "={{ 1 }}"}), node("Answer", "respondToWebhook")
+    )
+    woven = add_lock(answer, "w", LockOptions(scope="={{ 'x' }}", error_workflow="tidy"))
+    assert woven.wiring == "inline"
+    assert woven.workflow.settings["errorWorkflow"] == "{{@:env:workflows.tidy.id}}"
+    assert "does not run it for manual executions" in woven.warnings[0]
+    with pytest.raises(WeaveRefused, match="answers whoever called"):
+        add_lock(answer, "w", LockOptions(scope="={{ $json.body.id }}", error_workflow="tidy"))
+
+
+def test_a_body_is_warned_that_its_ids_are_the_sub_workflows():
+    sleep = node("Sleep", "wait", {"amount": "={{ $json.pause }}"})
+    reads = workflow(START, node("Set", "set", {"v": "={{ $execution.id }}"}), sleep)
+    warnings = add_lock(reads, "w", LOCK).warnings
+    assert [warning.split(":")[0] for warning in warnings] == [
+        "'Set' reads $execution.id",
+        "'Sleep' must not wait for 65 s or more",
+    ]
+
+
+SUSPENDING = [
+    ("wait", {"amount": 65, "unit": "seconds"}),
+    ("wait", {"amount": 2, "unit": "minutes"}),
+    ("wait", {"resume": "webhook"}),
+    ("wait", {"resume": "form"}),
+    ("slack", {"operation": "sendAndWait"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "parameters"), SUSPENDING)
+def test_a_body_that_n8n_would_suspend_does_not_become_a_sub_workflow(kind, parameters):
+    """Its caller would not hear of a failure."""
+    pause = node("Pause", kind, parameters, typeVersion=1.1, alwaysOutputData=True)
+    may_fail = workflow(START, node("Set", "set", {"v": "={{ $json.n }}"}), pause)
+    with pytest.raises(WeaveRefused, match=r"suspends a sub-workflow.*less than 65 s.*--lock-on-error"):
+        add_lock(may_fail, "w", LOCK)
+    with pytest.raises(WeaveRefused, match="suspends a sub-workflow"):
+        add_lock(may_fail, "w", LockOptions(scope="={{ $json.id }}", error_workflow="tidy"))
+    with pytest.raises(WeaveRefused, match="suspends a sub-workflow"):
+        add_lock(workflow(START, node("Way", "if"), pause), "w", LockOptions(scope="x", error_workflow="tidy"))
+    stays = add_lock(may_fail, "w", LockOptions(scope="x", error_workflow="tidy"))
+    assert (stays.wiring, stays.others) == ("inline", {})
+
+
+def test_a_body_that_waits_and_cannot_fail_stays_where_it_is_however_long_it_waits():
+    sleeps = workflow(START, node("Sleep", "wait", {"amount": 2, "unit": "hours"}, typeVersion=1.1))
+    assert add_lock(sleeps, "w", LOCK).wiring == "inline"
+
+
+def test_over_http_clean_up_needs_no_fixed_scope():
+    answer = workflow(
+        node("Hook", "webhook"), node("Set", "set", {"v": "={{ 1 }}"}), node("Answer", "respondToWebhook")
+    )
+    options = LockOptions(scope="={{ $json.body.id }}", error_workflow="tidy", transport="http")
+    assert add_lock(answer, "w", options).wiring == "inline"
+
+
+def test_a_disabled_trigger_is_not_gated_and_that_is_said():
+    given = Workflow.parse((CORPUS / "disabled_nodes.json").read_bytes())
+    woven = add_lock(given, "w", LOCK)
+    assert "'Old Hook' is disabled" in woven.warnings[0]
+    assert [edge.source for edge in woven.workflow.entering("Lock Acquire")] == ["Start"]
+
+
+def test_the_body_keeps_its_time_limit_and_the_caller_has_time_to_wait():
+    timed = workflow(START, STEP, settings={"executionTimeout": 300, "errorWorkflow": "x", "callerPolicy": "any"})
+    woven = add_lock(timed, "w", LockOptions(scope="x", max_wait_seconds=30))
+    assert woven.others["w_body"].settings == {"executionTimeout": 300}
+    assert woven.workflow.settings["executionTimeout"] == 300 + 30 + 60
+
+
+def test_what_was_edited_since_is_kept():
+    plain = workflow(START, STEP, STEADY)
+    woven = add_lock(plain, "w", LOCK)
+    body = woven.others["w_body"].copy()
+    body.find("Step").data["parameters"]["jsCode"] = "return []"
+    body.add(node("New", "noOp"))
+    body.connections["Steady"] = {"main": [[{"node": "New", "type": "main", "index": 0}]]}
+    back = remove_lock(woven.workflow, "w", {"w_body": body}).workflow
+    assert [each.name for each in back.nodes] == ["Start", "Step", "Steady", "New"]
+    assert back.find("Step").parameters == {"jsCode": "return []"}
+    assert [edge.target for edge in back.leaving("Steady")] == ["New"]
+    assert "meta" not in back.data
+
+
+def test_settings_that_were_changed_since_are_kept():
+    timed = workflow(START, STEP, settings={"executionTimeout": 300})
+    woven = add_lock(timed, "w", LockOptions(scope="x", error_workflow="tidy"))
+    woven.workflow.data["settings"] |= {"executionTimeout": 7, "errorWorkflow": "other"}
+    back = remove_lock(woven.workflow, "w", woven.others).workflow
+    assert back.settings == {"executionTimeout": 7, "errorWorkflow": "other"}
+
+
+def test_a_limit_stands_before_the_lock_whichever_came_first():
+    plain = workflow(START, STEP)
+    one = add_limit(add_lock(plain, "w", LOCK).workflow, "w", LIMIT).workflow
+    two = add_lock(add_limit(plain, "w", LIMIT).workflow, "w", LOCK).workflow
+    assert one.text() == two.text()
+    assert {edge.target for edge in one.leaving("Start")} == {"Rate Limit Check", "Rate Limit Gate"}
+    assert {edge.source for edge in one.entering("Lock Acquire")} == {"Rate Limit Allowed?", "Rate Limit Denied"}

@@ -1,0 +1,147 @@
+"""Workflows as operators write them, run in the real engines as they are and woven: the body cannot tell."""
+
+from __future__ import annotations
+
+import base64
+import copy
+
+import pytest
+from woven import BODY, CORPUS, KEY, probes, seen
+
+from holdfast.n8n.model import Workflow
+from holdfast.n8n.weave import LockOptions, add_lock, remove_lock
+
+NAMES = sorted(path.stem for path in CORPUS.glob("*.json"))
+INLINE = {"linear_steady", "linear_wait"}
+FILE = {"file": {"data": base64.b64encode(b"a,b\n1,2\n").decode(), "mimeType": "text/csv", "fileName": "a.csv"}}
+ITEMS = [{"json": {"n": n}, **({"binary": FILE} if n != 2 else {})} for n in (1, 2, 3)]
+
+pytestmark = pytest.mark.redis
+
+
+def woven(workflow, scope, **options):
+    """Through its very bytes, as a file goes."""
+    done = add_lock(workflow, KEY, LockOptions(scope=f"={{{{ '{scope}' }}}}", **options))
+    read = {key: Workflow.parse(other.text()) for key, other in done.others.items()}
+    return done, Workflow.parse(done.workflow.text()), read
+
+
+def body_names(workflow):
+    starts = {node.name for node in workflow.triggers}
+    return [node.name for node in workflow.nodes if node.name not in starts]
+
+
+def body_runs(done, wiring):
+    if wiring == "inline":
+        return done
+    (body,) = [one for one in done.of(BODY) if one.workflow_name.endswith("(locked body)")]
+    return body
+
+
+def released(done):
+    return len(done.of("lock_release"))
+
+
+def starts(workflow):
+    return [node.name for node in workflow.triggers]
+
+
+def test_there_are_enough_of_them():
+    assert len(NAMES) >= 25
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_woven_body_sees_the_same_and_its_lock_is_held_and_then_free(name, desk):
+    plain = desk.corpus(name)
+    done, workflow, others = woven(plain, desk.scope)
+    assert done.wiring == ("inline" if name in INLINE else "sub-workflow"), done.why
+    for start in starts(plain):
+        before = desk.run(plain, node=start, items=ITEMS)
+        LAST.setdefault((desk.stage.lab, name), before.last_node)
+        after = desk.run(workflow, others, node=start, items=ITEMS)
+        assert (after.status, after.message) == (before.status, before.message) == ("success", "")
+        body = body_runs(after, done.wiring)
+        assert seen(body, body_names(plain)) == seen(before, body_names(plain))
+        assert set(probes(before)) == {None}
+        assert set(probes(body)) == {"1"}
+        assert released(after) == 1
+        assert not desk.held()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_when_a_woven_body_fails_so_does_the_workflow_and_the_lock_is_free(name, desk):
+    plain = broken(desk, name)
+    done, workflow, others = woven(plain, desk.scope)
+    before = desk.run(plain, items=ITEMS)
+    after = desk.run(workflow, others, items=ITEMS)
+    assert (after.status, after.message) == (before.status, before.message) == ("error", "broken on purpose")
+    assert done.wiring == "sub-workflow"
+    assert released(after) == 1
+    assert not desk.held()
+
+
+#: Where each of them ends in each engine when its first trigger starts it, once that is known.
+LAST = {}
+
+
+def broken(desk, name):
+    """Its last step stops instead."""
+    workflow = desk.corpus(name)
+    last = LAST.get((desk.stage.lab, name)) or desk.run(workflow, items=ITEMS).last_node
+    failing = workflow.copy()
+    node = failing.find(last).data
+    node |= {
+        "type": "n8n-nodes-base.stopAndError",
+        "typeVersion": 1,
+        "parameters": {"errorMessage": "broken on purpose"},
+    }
+    for key in ("onError", "alwaysOutputData", "credentials"):
+        node.pop(key, None)
+    return Workflow.parse(failing.text())
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if "called" in name or "error_goes_on" in name or "webhook" in name]
+)
+def test_whoever_called_gets_the_same_answer(name, desk):
+    plain = desk.corpus(name)
+    done, workflow, others = woven(plain, desk.scope)
+    before = desk.run(plain, items=ITEMS)
+    after = desk.run(workflow, others, items=ITEMS)
+    answers = [[{**item, "held": None} for item in one.items] for one in (before, after)]
+    assert answers[0] == answers[1]
+    assert [item.get("binary") for item in before.outputs[0]] == [item.get("binary") for item in after.outputs[0]]
+    assert done.others or name in INLINE
+
+
+@pytest.mark.parametrize("transport", ["redis", "http"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unwoven_workflow_is_the_same_to_the_letter(name, transport):
+    raw = (CORPUS / f"{name}.json").read_bytes()
+    workflow = Workflow.parse(raw)
+    for per_item in (False, True):
+        if per_item and name.startswith("triggers_"):
+            continue
+        done, again, others = woven(workflow, "x", transport=transport, per_item=per_item, error_workflow="tidy")
+        back = remove_lock(again, KEY, others)
+        assert back.workflow.text().encode() == raw
+        assert set(back.gone) == set(done.others)
+        assert workflow.text().encode() == raw
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nodes_do_not_overlap_and_ids_are_stable(name):
+    workflow = Workflow.parse((CORPUS / f"{name}.json").read_bytes())
+    done, again, others = woven(workflow, "x")
+    for one in (again, *others.values()):
+        spots = [node.position for node in one.nodes if not node.is_note]
+        near = [
+            (a, b)
+            for place, a in enumerate(spots)
+            for b in spots[place + 1 :]
+            if abs(a[0] - b[0]) < 100 and abs(a[1] - b[1]) < 100
+        ]
+        assert near == []
+        assert len({node.id for node in one.nodes}) == len(one.nodes)
+    assert done.workflow.text() == woven(copy.deepcopy(workflow), "x")[0].workflow.text()
+    assert again.settings["executionOrder"] == "v1"

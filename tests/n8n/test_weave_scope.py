@@ -1,0 +1,100 @@
+"""Scope expressions: what n8n evaluates, what it would take for plain text, and what nobody would ever contend for."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import WeaveRefused
+from holdfast.n8n.model import Node
+from holdfast.n8n.scope import read_scope
+
+
+def trigger(kind, **parameters):
+    return Node({"name": "Start", "type": f"n8n-nodes-base.{kind}", "parameters": parameters})
+
+
+ANYTHING = trigger("gmailTrigger")
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "static"),
+    [
+        ("global", "global", "global"),
+        ("=global", "global", "global"),
+        ("={{ 'global' }}", "={{ 'global' }}", "global"),
+        ('={{ "a" }}-{{ `b` }}-{{ 7 }}', '={{ "a" }}-{{ `b` }}-{{ 7 }}', "a-b-7"),
+        ("={{ 'excel-' + $json.fileId }}", "={{ 'excel-' + $json.fileId }}", None),
+        ("=user-{{ $json.id }}", "=user-{{ $json.id }}", None),
+        ("={{ `a-${$json.id}` }}", "={{ `a-${$json.id}` }}", None),
+    ],
+)
+def test_a_scope_that_n8n_understands_is_taken_as_it_is(given, text, static):
+    scope = read_scope(given, [ANYTHING])
+    assert (scope.text, scope.static, scope.warnings) == (text, static, ())
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("='user-' + $json.userId", "={{ 'user-' + $json.userId }}"),
+        ("$json.userId", "={{ $json.userId }}"),
+        ("excel-{{ $json.fileId }}", "=excel-{{ $json.fileId }}"),
+        ("='global'", "={{ 'global' }}"),
+    ],
+)
+def test_code_that_n8n_would_read_as_text_is_wrapped_with_a_warning(given, text):
+    scope = read_scope(given, [ANYTHING])
+    assert scope.text == text
+    (warning,) = scope.warnings
+    assert "n8n would read it as plain text" in warning or "its quotes would count" in warning
+
+
+@pytest.mark.parametrize("given", ["", "  ", "=", "={{ }}", "={{ '' }}", "={{ 'a' ", "= "])
+def test_an_empty_or_unfinished_scope_is_refused(given):
+    with pytest.raises(WeaveRefused):
+        read_scope(given, [ANYTHING])
+
+
+@pytest.mark.parametrize("given", ["={{ $execution.id }}", "={{ $now.toMillis() }}", "=a-{{ Math.random() }}"])
+def test_a_scope_of_one_run_alone_is_warned_of(given):
+    (warning,) = read_scope(given, [ANYTHING]).warnings
+    assert "nobody ever contends" in warning
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "given", "says"),
+    [
+        ("webhook", {}, "={{ $json.fileId }}", "did you mean $json.body.fileId?"),
+        ("manualTrigger", {}, "={{ $json.id }}", "does not send that"),
+        ("scheduleTrigger", {}, "={{ $json['user'] }}", "does not send that"),
+        (
+            "executeWorkflowTrigger",
+            {"workflowInputs": {"values": [{"name": "id"}]}},
+            "={{ $json.ip }}",
+            "not send that",
+        ),
+        ("formTrigger", {"formFields": {"values": [{"fieldLabel": "Mail"}]}}, "={{ $json.mail }}", "not send that"),
+    ],
+)
+def test_a_field_that_the_trigger_does_not_send_is_warned_of(kind, parameters, given, says):
+    (warning,) = read_scope(given, [trigger(kind, **parameters)]).warnings
+    assert says in warning
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "given"),
+    [
+        ("webhook", {}, "={{ $json.body.fileId }}"),
+        ("scheduleTrigger", {}, "={{ $json['Day of week'] }}"),
+        ("executeWorkflowTrigger", {"inputSource": "passthrough"}, "={{ $json.anything }}"),
+        ("gmailTrigger", {}, "={{ $json.anything }}"),
+        ("webhook", {}, "={{ $('Start').first().json.body.id }}"),
+    ],
+)
+def test_what_the_trigger_sends_or_may_send_is_not(kind, parameters, given):
+    assert read_scope(given, [trigger(kind, **parameters)]).warnings == ()
+
+
+def test_a_scope_cannot_read_a_node_that_has_not_run():
+    with pytest.raises(WeaveRefused, match="has not run"):
+        read_scope("={{ $('Fetch').first().json.id }}", [ANYTHING])

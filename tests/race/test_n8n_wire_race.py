@@ -1,0 +1,91 @@
+"""Python and n8n's Redis nodes race for one scope, in processes of their own: never two at once, and all are served."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from redis import Redis
+
+from holdfast import n8n_keys
+from holdfast.testing import n8n_nodes
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.race, pytest.mark.timeout(300)]
+
+PYTHON = """
+import sys, time
+from holdfast.sync import Holdfast
+url, scope, path = sys.argv[1:4]
+rounds, hold, poll = int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6])
+with Holdfast(url) as hf, open(path, "a") as book:
+    for _ in range(rounds):
+        with hf.lock(scope, wire="n8n", ttl=60, wait=90, poll=poll):
+            begin = time.monotonic_ns()
+            time.sleep(hold)
+            end = time.monotonic_ns()
+        book.write(f"{begin} {end}\\n")
+"""
+
+
+def turns(paths):
+    found = [tuple(map(int, line.split())) for path in paths for line in path.read_text().splitlines()]
+    return sorted(found)
+
+
+def assert_one_at_a_time(found):
+    for (_, end), (begin, _) in pairwise(found):
+        assert end <= begin
+
+
+@pytest.fixture
+def processes():
+    started = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_never_two_at_once_and_all_are_served(holdfast_redis, namespace, tmp_path, processes):
+    rounds, python, n8n = 5, 4, 4
+    paths = []
+    for number in range(python + n8n):
+        path = tmp_path / str(number)
+        paths.append(path)
+        args = [holdfast_redis.url, namespace, str(path), str(rounds), "0.005", "0.02"]
+        program = ["-c", PYTHON] if number < python else [n8n_nodes.__file__]
+        processes.append(subprocess.Popen([sys.executable, *program, *args]))
+    for process in processes:
+        assert process.wait(250) == 0
+    found = turns(paths)
+    assert len(found) == rounds * (python + n8n)
+    assert_one_at_a_time(found)
+    with Redis.from_url(holdfast_redis.url) as redis:
+        assert not redis.exists(n8n_keys.lock_key(namespace), n8n_keys.meta_key(namespace))
+
+
+@pytest.mark.parametrize("victim", ["python", "n8n"])
+def test_a_holder_that_is_killed_is_in_the_way_for_its_ttl_only(holdfast_redis, namespace, tmp_path, processes, victim):
+    """Nobody sees it go: the TTL is what frees the scope, for either side."""
+    path = tmp_path / "book"
+    args = [holdfast_redis.url, namespace, str(path), "1", "60", "0.02"]
+    program = ["-c", PYTHON.replace("ttl=60", "ttl=1.5")] if victim == "python" else [n8n_nodes.__file__]
+    dying = subprocess.Popen([sys.executable, *program, *args])
+    processes.append(dying)
+    with Redis.from_url(holdfast_redis.url) as redis:
+        assert eventually(lambda: redis.exists(n8n_keys.meta_key(namespace)))
+        if victim == "n8n":
+            redis.pexpire(n8n_keys.lock_key(namespace), 1500)
+            redis.pexpire(n8n_keys.meta_key(namespace), 1500)
+        dying.send_signal(signal.SIGKILL)
+        dying.wait()
+        args = [holdfast_redis.url, namespace, str(path), "1", "0", "0.02"]
+        other = [n8n_nodes.__file__] if victim == "python" else ["-c", PYTHON]
+        after = subprocess.Popen([sys.executable, *other, *args])
+        processes.append(after)
+        assert after.wait(200) == 0
+    assert len(turns([path])) == 1
