@@ -1,0 +1,219 @@
+"""The dashboard in a real browser, against a real server and worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from served import serve
+
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+YAML = {"content-type": "application/yaml"}
+
+
+def begin(api, name, text, **inputs):
+    made = api.post("/api/workflows", content=text, headers=YAML)
+    assert made.status_code == 201, made.text
+    return api.post(f"/api/workflows/{name}/run", json={"inputs": inputs}).json()["run_id"]
+
+
+def gate(path):
+    """A command that goes on once a file is there."""
+    return f"while [ ! -e '{path}' ]; do sleep 0.05; done"
+
+
+def test_a_run_is_watched_from_its_start_to_its_success(at, api, open_page, shots, tmp_path):
+    go = tmp_path / "go"
+    page = open_page(at)
+    page.shows("h1", "Runs")
+    page.shows(".live.on")
+    run = begin(
+        api,
+        "release",
+        f"""
+name: release
+inputs:
+  branch: {{default: main}}
+jobs:
+  checkout:
+    run: echo "revision=4711" >> $HOLDFAST_OUTPUT
+  lint:
+    needs: checkout
+    run: echo no complaints
+  build:
+    needs: checkout
+    run: |
+      echo building $(( 6 * 7 ))
+      {gate(go)}
+      echo "wheel=release-1.whl" >> $HOLDFAST_OUTPUT
+      echo built
+  test:
+    needs: build
+    run: echo all is well
+  docs:
+    needs: build
+    if: needs.build.outputs.wheel == 'another'
+    run: echo never
+  publish:
+    needs: [lint, test]
+    run: echo published
+""",
+        branch="main",
+    )
+    # The list learns of it by itself.
+    page.shows("tr", run)
+    page.shows(f"tr:has(a[href*='{run}']) .status.running")
+    page.click("a", "release")
+    page.shows(".node.success", "lint")
+    page.shows(".node.running", "build")
+    page.shows(".node.queued", "publish")
+    page.click(".node", "build")
+    page.shows(".panel h2", "build")
+    page.shows("[role=log]", "building 42")
+    page.shows(".panel", "checkout.revision")
+    assert "built" not in page.evaluate("document.querySelector('[role=log]').innerText").split()
+    page.screenshot(shots / "running-light.png")
+    go.touch()
+    # Nothing is touched from here on: the page follows.
+    page.shows("[role=status]", "success")
+    page.shows("[role=log]", "built")
+    page.shows(".panel", "release-1.whl")
+    page.shows(".node.success.critical", "publish")
+    page.shows(".node.skipped", "docs")
+    assert "lint" not in page.evaluate("[...document.querySelectorAll('.node.critical')].map(n => n.innerText).join()")
+    page.waits_for("document.querySelectorAll('.react-flow__edge').length === 6")  # drawn once the nodes are measured
+    # A log has no gap and no double.
+    said = page.evaluate("document.querySelector('[role=log]').innerText").split("\n")
+    assert [line for line in said if line] == ["building 42", "built"]
+    page.screenshot(shots / "success-light.png")
+    page.dress("dark")
+    page.screenshot(shots / "success-dark.png")
+    page.open(f"{at}/#/")
+    page.shows(f"tr:has(a[href*='{run}']) .status.success")
+    page.screenshot(shots / "runs-dark.png")
+    page.dress("light")
+    page.screenshot(shots / "runs-light.png")
+
+
+def test_what_failed_is_told_and_run_again(at, api, open_page, shots, tmp_path):
+    mended = tmp_path / "mended"
+    run = begin(
+        api,
+        "fragile",
+        f"name: fragile\njobs:\n  a: {{run: \"echo trying >&2; test -e '{mended}'\"}}\n"
+        "  b: {needs: a, run: echo after}\n",
+    )
+    assert eventually(lambda: api.get(f"/api/runs/{run}").json()["status"] == "failure", 60)
+    page = open_page(f"{at}/#/runs/{run}/a")
+    page.shows("[role=status]", "failure")
+    page.shows("pre.error", "1")
+    page.shows("[role=log] .stderr", "trying")
+    page.shows(".node.skipped", "b")
+    page.shows("button", "Retry job")
+    page.screenshot(shots / "failure-light.png")
+    mended.touch()
+    page.click("button", "Re-run failed")
+    page.shows("[role=status]", "success")
+    page.shows(".node.success", "b")
+    page.waits_for("document.querySelector('[role=log]').innerText.split('trying').length === 3")
+    page.waits_for("!document.querySelector('pre.error')")
+
+
+def test_a_run_is_cancelled_by_two_clicks(at, api, open_page, tmp_path):
+    run = begin(api, "endless", f'name: endless\njobs:\n  a: {{run: "{gate(tmp_path / "never")}"}}\n')
+    page = open_page(f"{at}/#/runs/{run}")
+    page.shows(".node.running", "a")
+    page.click("button", "Cancel run")
+    page.click("button", "surely")
+    page.shows("[role=status]", "cancelled")
+    assert api.get(f"/api/runs/{run}").json()["status"] == "cancelled"
+
+
+def test_the_keyboard_is_enough(at, api, open_page):
+    run = begin(api, "keys", "name: keys\njobs:\n  a: {run: echo one}\n  b: {needs: a, run: echo two}\n")
+    page = open_page(f"{at}/#/runs/{run}")
+    page.shows("[role=status]", "success")
+    page.evaluate("document.querySelector('.jobs button').focus()")
+    page.press("ArrowDown", 40)
+    page.press("Enter", 13, "\r")
+    page.shows("[role=log]", "two")
+    said = page.evaluate("document.activeElement.textContent")
+    assert said.startswith("b, success, on the critical path")
+    # One stop in the list, the next is in the panel's controls.
+    assert page.evaluate("document.querySelectorAll('.jobs button[tabindex=\"0\"]').length") == 1
+    page.evaluate("document.querySelector('.panel button').focus()")
+    page.press("Escape", 27)
+    page.waits_for("!document.querySelector('.panel')")
+
+
+def test_a_token_is_asked_for_and_sent_as_a_header_alone(start, browser, tmp_path):
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}?synchronous=normal"
+    made = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--url", url, "token", "create", "--role", "submit"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    token = made.stdout.strip()
+    at = serve(start, tmp_path)
+    page = browser.page()
+    page.open(at)
+    page.shows("h1", "A token, please")
+    page.waits_for("document.activeElement.id === 'token'")
+    page.write("hf_wrong_token")
+    page.press("Enter", 13, "\r")
+    page.shows("[role=alert]", "does not know this token")
+    page.write(token)
+    page.press("Enter", 13, "\r")
+    page.shows("p", "No run yet")
+    page.shows(".live.on")
+    assert page.evaluate("sessionStorage.length") == 1
+    assert page.evaluate("localStorage.length + document.cookie.length") == 0
+    assert [one["url"] for one in page.requests if token in one["url"]] == []
+    # 401s are told to the console by the browser itself; there is nothing else.
+    assert [one for one in page.complaints if "401" not in str(one)] == []
+    page.click("button", "Forget token")
+    page.shows("h1", "A token, please")
+    page.close()
+
+
+def test_moving_a_graph_of_a_thousand_jobs_draws_no_job_again(at, api, open_page, shots, record_property):
+    jobs = {"start": {"run": "true", "labels": ["nobody"]}}
+    for layer in range(27):
+        for number in range(37):
+            needs = ["start"] if layer == 0 else [f"j{layer - 1}-{number}", f"j{layer - 1}-{(number * 7 + layer) % 37}"]
+            jobs[f"j{layer}-{number}"] = {"run": "true", "needs": sorted(set(needs))}
+    made = api.post("/api/workflows", json={"name": "large", "jobs": jobs})
+    assert made.status_code == 201, made.text
+    run = api.post("/api/workflows/large/run", json={}).json()["run_id"]
+    page = open_page(f"{at}/#/runs/{run}")
+    page.waits_for("document.querySelectorAll('.jobs li').length === 1000")
+    page.waits_for("document.querySelectorAll('.node').length > 0", 120)
+    page.screenshot(shots / "large-light.png")
+    # Two thousand edges are one picture: as many pictures would be put together anew for each frame.
+    assert page.evaluate("document.querySelectorAll('svg.edges .react-flow__edge-path').length") == 1
+    assert page.evaluate("document.querySelector('svg.edges path').getAttribute('d').split('M').length") == 1936
+    assert page.evaluate("document.querySelectorAll('.react-flow__edges .react-flow__edge').length") == 0
+    assert [one["url"] for one in page.requests if "elk-worker" in one["url"]], "the layout is made in a worker"
+    # While the graph is moved no job is drawn again; how long frames take is the machine's affair, and told.
+    page.evaluate(
+        "window.redrawn = 0; window.frames_ = []; window.last_ = performance.now();"
+        "new MutationObserver(found => redrawn += found.filter(one => one.target.closest?.('.node')).length)"
+        ".observe(document.querySelector('.react-flow'), {subtree: true, childList: true, attributes: true});"
+        "(function tick(now) { frames_.push(now - last_); last_ = now; requestAnimationFrame(tick); })(last_)"
+    )
+    before = page.evaluate("document.querySelector('.react-flow__viewport').style.transform")
+    page.call("Input.dispatchMouseEvent", type="mousePressed", x=700, y=880, button="left", clickCount=1)
+    for step in range(20):
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=700 - step * 8, y=880 - step * 4, button="left")
+    page.call("Input.dispatchMouseEvent", type="mouseReleased", x=540, y=800, button="left", clickCount=1)
+    assert page.evaluate("document.querySelector('.react-flow__viewport').style.transform") != before
+    assert page.evaluate("redrawn") == 0
+    frames = sorted(page.evaluate("frames_"))
+    record_property("measured", f"1,000 jobs in the dashboard: frames of {frames[len(frames) // 2]:.0f} ms while moved")
+    assert api.post(f"/api/runs/{run}/cancel", json={}).status_code == 200
+    page.shows("[role=status]", "cancelled")

@@ -1,0 +1,19 @@
+import { useNow } from "./clock.ts";
+import { duration } from "./format.ts";
+
+interface Props {
+  started: number | null;
+  seconds: number | null;
+  running: boolean;
+}
+
+/** How long something took, or takes up to now. */
+export function Elapsed({ started, seconds, running }: Props) {
+  if (running && started !== null) return <Ticking started={started} />;
+  return <>{seconds === null ? "–" : duration(seconds)}</>;
+}
+
+function Ticking({ started }: { started: number }) {
+  const whole = Math.max(0, Math.floor((useNow() - started) / 1000));
+  return <>{whole < 60 ? `${whole} s` : duration(whole)}</>;
+}

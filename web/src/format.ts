@@ -1,0 +1,27 @@
+// Times for people.
+
+/** 0.42 s · 12.3 s · 3 m 05 s · 2 h 07 m */
+export function duration(seconds: number): string {
+  if (seconds < 10) return `${seconds.toFixed(2)} s`;
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  const two = (value: number) => String(value).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} m ${two(whole % 60)} s`;
+  return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} m`;
+}
+
+const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+export const moment = (milliseconds: number): string => SHORT.format(milliseconds);
+
+/** Without the colours and other signs that are meant for a terminal. */
+export function plainText(text: string): string {
+  return text.replace(/\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\-_])/g, "").replace(/\r\n?/g, "\n");
+}
+
+/** A piece of a log. What a command prints may go on in the next piece of its stream; anything else is a line. */
+export function shownPiece({ data, stream }: { data: string; stream: string }, next: string): string {
+  const text = plainText(data);
+  const goesOn = stream !== "log" && next === stream;
+  return text.endsWith("\n") || goesOn ? text : `${text}\n`;
+}

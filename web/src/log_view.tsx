@@ -1,0 +1,43 @@
+import { memo, useLayoutEffect, useRef } from "react";
+import type { FlowJob, LogChunk } from "./api.ts";
+import { shownPiece } from "./format.ts";
+import { isOver } from "./run_state.ts";
+import { useLog } from "./use_log.ts";
+
+interface Props {
+  workflow: string;
+  run: string;
+  job: FlowJob;
+}
+
+/** What a job says, as it says it. Stays at the end unless somebody has scrolled away from it. */
+export function LogView({ workflow, run, job }: Props) {
+  const log = useLog(workflow, run, job.uid, `${job.started_at} ${isOver(job.status)}`);
+  const box = useRef<HTMLPreElement>(null);
+  const atEnd = useRef(true);
+  useLayoutEffect(() => {
+    if (box.current && atEnd.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [log.chunks]);
+  const scrolled = () => {
+    const { scrollTop = 0, scrollHeight = 0, clientHeight = 0 } = box.current ?? {};
+    atEnd.current = scrollHeight - scrollTop - clientHeight < 24;
+  };
+  return (
+    <section className="log">
+      <h3>Log</h3>
+      {log.trouble && <p role="alert">{log.trouble}</p>}
+      {log.dropped > 0 && <p className="faint">The first {log.dropped} pieces are not shown; the API has them.</p>}
+      {/* Not read out: a log may say more than anybody can listen to. */}
+      <pre ref={box} onScroll={scrolled} tabIndex={0} role="log" aria-live="off" aria-label={`Log of ${job.name}`}>
+        {log.chunks.map((chunk, at) => (
+          <Piece key={chunk.sequence} chunk={chunk} next={log.chunks[at + 1]?.stream ?? chunk.stream} />
+        ))}
+        {!log.chunks.length && <span className="faint">{log.open || !job.uid ? "Nothing yet." : "It said nothing."}</span>}
+      </pre>
+    </section>
+  );
+}
+
+const Piece = memo(function Piece({ chunk, next }: { chunk: LogChunk; next: string }) {
+  return <span className={chunk.stream === "stderr" ? "stderr" : undefined}>{shownPiece(chunk, next)}</span>;
+});

@@ -1,0 +1,33 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { duration, plainText, shownPiece } from "../src/format.ts";
+import { parsePlace, placeOf } from "../src/route.ts";
+
+test("durations read well at every size", () => {
+  const said = [0.042, 9.5, 42.25, 60, 185, 7620].map(duration);
+  assert.deepEqual(said, ["0.04 s", "9.50 s", "42.3 s", "1 m 00 s", "3 m 05 s", "2 h 07 m"]);
+});
+
+test("signs for a terminal are left out", () => {
+  assert.equal(plainText("\u001b[1;31mred\u001b[0m\r\nnext\u001b]8;;x\u0007"), "red\nnext");
+});
+
+test("a line that comes in pieces is one line", () => {
+  const pieces = [
+    { data: "10 %", stream: "stdout" },
+    { data: " 20 %\n", stream: "stdout" },
+    { data: "half", stream: "stdout" },
+    { data: "a warning\n", stream: "stderr" },
+    { data: "step 2", stream: "log" },
+    { data: "step 3", stream: "log" },
+  ];
+  const text = pieces.map((piece, at) => shownPiece(piece, pieces[at + 1]?.stream ?? piece.stream)).join("");
+  assert.equal(text, "10 % 20 %\nhalf\na warning\nstep 2\nstep 3\n");
+});
+
+test("an address leads to its run and job, whatever they are called", () => {
+  const job = "test (3.11/linux) #1 %";
+  assert.deepEqual(parsePlace(placeOf("run-1", job)), { run: "run-1", job });
+  assert.deepEqual(parsePlace(""), { run: "", job: "" });
+  assert.deepEqual(parsePlace("#/runs/%E0%A4%A"), { run: "", job: "" });
+});
