@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import holdfast
 from holdfast import Holdfast, Snooze
@@ -42,6 +43,16 @@ def patient() -> None:
     while True:
         ctx.check()
         time.sleep(0.01)
+
+
+@hf.job(pool="process", retries=0)
+def until(path: str) -> int:
+    ctx = holdfast.current_job()
+    ctx.progress(0.25)
+    while not Path(path).exists():
+        ctx.check()
+        time.sleep(0.01)
+    return os.getpid()
 
 
 @hf.job(pool="process")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import holdfast
@@ -37,6 +38,13 @@ async def record(n: int, seconds: float = 0.0, first: float = -1.0) -> int:
         raise
     note("end", n, ctx.attempt, ctx.fence, os.getpid())
     return n
+
+
+@hf.job()
+async def block_loop(seconds: float) -> None:
+    note("start", "block", holdfast.current_job().attempt)
+    time.sleep(seconds)  # noqa: ASYNC251 - that is the mistake
+    note("end", "block")
 
 
 @hf.job(retries=2, backoff=fixed(0.01))

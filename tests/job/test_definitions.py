@@ -128,6 +128,19 @@ def test_none_takes_an_option_back(resize):
     assert (job.unique, job.concurrency, job.rate) == (None, None, None)
 
 
+@pytest.mark.parametrize("before", [{"concurrency": 3}, {"concurrency": 3, "concurrency_key": "k"}])
+def test_no_concurrency_is_no_limit_and_not_one(resize, before):
+    assert new(resize.options(**before).options(concurrency=None), "x").concurrency is None
+
+
+def test_a_burst_alone_keeps_the_rate(resize):
+    rated = resize.options(rate="10/second")
+    assert new(rated.options(burst=2), "x").rate == Rate("resize", 100_000, 2)
+    assert new(rated.options(burst=None), "x").rate == new(rated, "x").rate
+    with pytest.raises(ConfigError, match="burst= goes with rate="):
+        rated.options(rate=None, burst=2)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+
 import pytest
 from on_a_loop import on_a_loop
 
@@ -60,6 +64,53 @@ async def test_eager_jobs_have_run_when_enqueue_answers():
             assert [info.state for info in await enqueued(mail)] == ["completed"]
             assert await (await order.options(delay=10).enqueue(2)).status() == "scheduled"
         assert await (await order.enqueue(3)).status() == "pending"
+
+
+@on_a_loop
+async def test_draining_follows_into_new_queues_and_to_labels_that_only_a_call_asks_for():
+    async with holdfast.Holdfast("memory://") as hf:
+
+        @hf.job()
+        async def spread(n: int) -> None:
+            if n:
+                await spread.options(queue=f"queue{n}", labels=[f"label{n}"]).enqueue(n - 1)
+
+        await spread.options(labels=["own"]).enqueue(3)
+        assert await drain(hf) == {"completed": 4}
+        assert await drain(hf) == {}
+        await spread.options(labels=["own"]).enqueue(0)
+        assert await drain(hf, labels=[]) == {}
+
+
+@on_a_loop
+async def test_eager_jobs_of_whoever_comes_while_others_run_have_run_too():
+    async with holdfast.Holdfast("memory://") as hf:
+        _, order = shop(hf)
+        late = []
+
+        async def later():
+            handle = await order.enqueue(2)
+            return await handle.status()
+
+        def heard(event):
+            if event.kind == "job.completed" and event.facts["type"] == "mail" and not late:  # the last one
+                late.append(asyncio.get_running_loop().create_task(later(), context=Context()))
+
+        hf.telemetry.subscribe(heard)
+        with eager(hf):
+            await order.enqueue(1)
+            assert await late[0] == "completed"
+
+
+def test_eager_jobs_of_several_threads_have_all_run():
+    with holdfast.sync.Holdfast("memory://") as hf:
+
+        @hf.job()
+        def add(a: int) -> int:
+            return a + 1
+
+        with eager(hf), ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(lambda n: add.enqueue(n).status(), range(8))) == {"completed"}
 
 
 @on_a_loop

@@ -12,6 +12,8 @@ from workshop import KINDS, reaches, url_of, working
 import holdfast
 import holdfast.sync
 from holdfast import BadArgument, ConfigError, ResultTimeout
+from holdfast.job.model import Worker
+from holdfast.testing.jobs import Clock
 
 
 @pytest.fixture(params=KINDS)
@@ -212,6 +214,22 @@ async def test_workers_are_listed(url):
                 await asyncio.sleep(0.02)
             (worker,) = workers
             assert (worker.id, worker.queues, worker.labels) == ("w1", ("a", "b"), ("gpu",))
+            assert (worker.status, worker.running) == ("idle", 0)
+            assert worker.beat >= worker.registered
+
+
+@on_a_loop
+async def test_a_worker_is_busy_while_it_runs_something_and_offline_when_it_was_not_heard_of():
+    clock = Clock()
+    engine = clock.engine()
+    async with holdfast.Holdfast(engine=engine) as hf:
+        store = hf._core.store
+        for name, running in (("idle", 0), ("busy", 2)):
+            await hf._core.port.apply(store.beat(Worker(id=name, running=running)))
+        assert {worker.id: worker.status for worker in await hf.jobs.workers()} == {"idle": "idle", "busy": "busy"}
+        clock.advance(31)
+        assert {worker.status for worker in await hf.jobs.workers()} == {"offline"}
+    await engine.close()
 
 
 def test_blocking_code_has_the_same(request):

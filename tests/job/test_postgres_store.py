@@ -25,6 +25,7 @@ from holdfast.gate.machine import GATE, Acquire, Granted, Who
 from holdfast.job.ids import Ids
 from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
 from holdfast.job.postgres import PostgresStore
+from holdfast.job.runs import NewRun
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.waiting import eventually
 
@@ -407,6 +408,21 @@ def test_no_statement_reads_a_whole_table(untouched, store, namespace, known):
         engine.apply(store.append_log(blocker.id, 0, [(1, "out", "x")], 1))
         engine.apply(store.cancel(blocker.id, "why not"))
         engine.apply(store.purge("cancelled", limit=1))
+        run = IDS.new(0)
+        first, then = job(run=run), job(run=run)
+        last = job(run=run, after=(first.id, then.id))
+        engine.apply(store.start_run(NewRun(id=run, workflow="w", jobs=(first, then, last), keep=1)))
+        mine = [c for c in worker.step(want=100, labels=("l",)).jobs if c.run == run]
+        added = job(after=(first.id,))
+        worker.step([complete(c, adds=(added,)) for c in mine[:1]] + [complete(c) for c in mine[1:]], want=0)
+        engine.apply(store.cancel_run(run, "why not"))
+        engine.apply(store.rerun_failed(run))
+        engine.apply(store.list_runs(workflow="w"))
+        engine.apply(store.list_runs(status="running"))
+        engine.apply(store.run_events(run))
+        engine.apply(store.events(0))
+        engine.apply(store.cancel_run(run, "why not"))
+        engine.apply(store.check_runs(0))
         engine.apply(store.prune(0, keep=10, limit=5))
 
     everything()
@@ -479,14 +495,16 @@ def test_a_killed_server_loses_no_finished_step(namespace):
         engine.apply(Ping())
         engine.apply(store.enqueue(0, [job() for _ in range(30)]))
         worker = Worker(engine, store)
-        held = worker.step(want=5).jobs
+        held = worker.step(
+            map(complete, worker.step(want=5).jobs), want=5
+        ).jobs  # it has ended something: it is on disk
         command = worker.command(map(complete, held), want=5)
         os.kill(server.pid, signal.SIGKILL)
         server.restart()
         reply = worker.until_told(command)
         assert reply.verdicts == ("ok",) * 5
         rest = worker.step(map(complete, reply.jobs), want=100)
-        assert len(rest.jobs) == 20
+        assert len(rest.jobs) == 15
         engine.close_blocking()
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from job_scripts import Lockstep, scripts
+from job_scripts import Lockstep, PlainLockstep, scripts
 
 from holdfast.app import open_store
 from holdfast.testing.clocked import open_clocked
@@ -38,7 +38,7 @@ class Side:
         self._engine = open_clocked(url, "property-job", lambda: self._now)
         self._spaces = itertools.count(1)
 
-    def run(self, script: list[bytes]) -> None:
+    def run(self, script: list[bytes], play: type[Lockstep] = Lockstep) -> None:
         space = next(self._spaces)
         where = SimpleNamespace(default_hub=self._engine.default_hub, namespace=f"property-job-{space}")
         store = open_store(where, "property-job", 1)
@@ -47,7 +47,7 @@ class Side:
             self._now = now
             return self._engine.apply(getattr(store, verb)(*args, **named))
 
-        Lockstep(ask, START + space * APART, space).play(script)
+        play(ask, START + space * APART, space).play(script)
 
     def close(self) -> None:
         self._engine.close_blocking()
@@ -87,6 +87,13 @@ def test_the_redis_store_says_what_the_model_says(on_redis, script):
     on_redis.run(script)
 
 
+@pytest.mark.redis
+@ON_A_SERVER
+@given(script=scripts)
+def test_the_redis_store_says_of_plain_jobs_what_the_model_says(on_redis, script):
+    on_redis.run(script, PlainLockstep)
+
+
 @pytest.mark.postgres
 @ON_A_SERVER
 @given(script=scripts)
@@ -107,6 +114,14 @@ def test_thousands_of_histories_on_sqlite(on_sqlite, script):
 @given(script=scripts)
 def test_thousands_of_histories_on_redis(on_redis, script):
     on_redis.run(script)
+
+
+@pytest.mark.soak
+@pytest.mark.redis
+@FOR_LONG
+@given(script=scripts)
+def test_thousands_of_histories_of_plain_jobs_on_redis(on_redis, script):
+    on_redis.run(script, PlainLockstep)
 
 
 @pytest.mark.soak

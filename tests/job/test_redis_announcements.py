@@ -142,3 +142,22 @@ def test_a_large_announcement_fills_all_slots(holdfast_redis, namespace):
                 await asyncio.gather(worker, return_exceptions=True)
 
     asyncio.run(main())
+
+
+def test_a_server_that_forgot_its_scripts_is_told_them_by_whoever_enqueues(heard, holdfast_redis, namespace):
+    async def main():
+        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+
+            @hf.job()
+            async def work(number: int) -> int:
+                return number
+
+            handles = [await work.enqueue(1)]
+            say(holdfast_redis, "SCRIPT", "FLUSH")
+            handles.append(await work.enqueue(2))
+            assert len({hint for hint, _ in heard(2)}) == 2
+            say(holdfast_redis, "SCRIPT", "FLUSH")
+            await hf.worker().run(burst=True)
+            assert [await handle.result(timeout=5) for handle in handles] == [1, 2]
+
+    asyncio.run(main())

@@ -257,6 +257,17 @@ def test_another_number_of_shards_is_a_config_error(desks):
         desks(shards=8).add(5)
 
 
+def test_a_number_of_shards_that_changed_meanwhile_is_a_config_error(desks, holdfast_redis, namespace):
+    """A server that lost everything was told another number by somebody else: this process has asked before."""
+    desk = desks(shards=1)
+    desk.add()
+    say(holdfast_redis, "DEL", *keys_of(holdfast_redis, namespace))
+    desks(shards=8).add()
+    for ask in (desk.add, desk.take):
+        with pytest.raises(ConfigError, match=r"divided into 8 shards, .* told 1"):
+            ask()
+
+
 def test_the_number_of_shards_is_fixed_whichever_shard_comes_first(desks):
     desks(shards=8).add(7)
     with pytest.raises(ConfigError, match="pass shards=8"):

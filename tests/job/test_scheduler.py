@@ -222,6 +222,28 @@ async def test_ended_jobs_are_pruned_by_age_and_by_number(clock):
 
 
 @on_a_loop
+async def test_a_worker_keeps_as_many_completed_jobs_as_it_is_told():
+    async with holdfast.Holdfast("memory://") as hf:
+
+        @hf.job(keep=600)
+        async def long() -> None: ...
+
+        await long.enqueue_many([()] * 5)
+        await drain(hf)
+        worker = hf.worker(keep=2, signals=False)
+        running = asyncio.create_task(worker.run())
+
+        async def pruned():
+            return len(await hf.jobs.list()) == 2
+
+        assert await soon(pruned)
+        worker.stop()
+        await asyncio.wait_for(running, 10)
+        with pytest.raises(ConfigError, match="keep"):
+            hf.worker(keep=0)
+
+
+@on_a_loop
 async def test_a_scheduler_runs_without_a_worker_and_stops():
     async with holdfast.Holdfast("memory://") as hf:
         defined(hf)

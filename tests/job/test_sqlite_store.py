@@ -10,65 +10,17 @@ from importlib.resources import files
 
 import msgspec
 import pytest
+from sqlite_shop import Shop, end, work_of
 
 from holdfast.engine.base import Ping, Within
 from holdfast.engine.sqlite import SqliteEngine
 from holdfast.errors import ConfigError
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, StepCommand, Unique
+from holdfast.job.model import Concurrency, NewJob, Rate, Unique
 from holdfast.job.sqlite import SqliteStore
 from holdfast.job.sqlite.shape import COLUMNS
 from holdfast.job.sqlite.texts import load
 
-FAR = 2**60
-NOW = 1_700_000_000_000_000
-SPACE = "shop"
 VERBS = sorted(file.name[:-4] for file in files("holdfast.job").joinpath("sql", "sqlite").iterdir())
-
-
-class Shop:
-    """A file with jobs, a clock that stands still, and a worker."""
-
-    def __init__(self, path):
-        self.path = str(path)
-        self.now = NOW
-        self.engine = SqliteEngine(self.path, namespace=SPACE, synchronous="off", clock=lambda: self.now)
-        self.store = SqliteStore(SPACE, SPACE)
-        self.ids = Ids()
-        self._seq = 0
-
-    def job(self, **options):
-        return NewJob(id=self.ids.new(0), **{"type": "t", **options})
-
-    def ask(self, verb, *args, **options):
-        return self.engine.apply(getattr(self.store, verb)(*args, **options))
-
-    def add(self, **options):
-        job = self.job(**options)
-        self.ask("enqueue", 0, [job])
-        return job.id
-
-    def command(self, finishes=(), want=100, **claim):
-        self._seq += 1
-        return StepCommand(
-            shard=0,
-            worker="w",
-            incarnation="i",
-            lane=0,
-            seq=self._seq,
-            finishes=tuple(finishes),
-            claim=Claim(want=want, **claim),
-            not_after=FAR,
-        )
-
-    def step(self, finishes=(), want=100, **claim):
-        return self.ask("step", self.command(finishes, want, **claim))
-
-    def rows(self, sql, *params):
-        with sqlite3.connect(self.path) as db:
-            found = db.execute(sql, params).fetchall()
-        db.close()
-        return found
 
 
 @pytest.fixture
@@ -76,10 +28,6 @@ def shop(tmp_path):
     shop = Shop(tmp_path / "shop.db")
     yield shop
     shop.engine.close_blocking()
-
-
-def end(job, kind="complete", **options):
-    return Finish(job=job.id, fence=job.fence, kind=kind, **options)
 
 
 # ── plans ──
@@ -125,28 +73,6 @@ def test_what_every_step_asks_goes_straight_to_its_rows_and_sorts_nothing(shop, 
     db.close()
     assert any(line.endswith(index) for line in plan), plan
     assert not [line for line in plan if "TEMP B-TREE" in line], plan
-
-
-def work_of(shop, op):
-    """How many steps of SQLite's machine an operation takes, in tens."""
-    steps = 0
-
-    def counted(db, now, wakes):
-        nonlocal steps
-
-        def tick():
-            nonlocal steps
-            steps += 1
-            return 0
-
-        db.set_progress_handler(tick, 10)
-        try:
-            return op.work(db, now, wakes)
-        finally:
-            db.set_progress_handler(None, 10)
-
-    answer = shop.engine.apply(msgspec.structs.replace(op, work=counted))
-    return steps, answer
 
 
 def test_a_claim_costs_the_same_whatever_lies_behind(shop):
@@ -488,19 +414,15 @@ def test_looking_at_a_file_without_jobs_writes_nothing(shop):
     assert (shop.rows("PRAGMA data_version"), shop.rows("SELECT count(*) FROM holdfast_job_space")) == before
 
 
-def test_events_of_a_run_are_numbered_in_order(shop):
-    """Written with what they tell of; jobs without a run leave none."""
-    shop.add()
-    id_ = shop.add(run="r1", retries=1)
-    shop.step(lease=1000)
-    shop.now += 1000
-    job = next(job for job in shop.step().jobs if job.id == id_)
+def test_a_job_that_only_names_a_run_is_counted_by_none(shop):
+    """A label, as long as there is no such run: it leaves no events, and its record goes by itself."""
+    id_ = shop.add(run="r1")
+    (job,) = shop.step().jobs
     shop.step([end(job)], want=0)
-    kinds = shop.rows("SELECT seq, kind FROM holdfast_job_event WHERE run = 'r1' ORDER BY seq")
-    assert kinds == list(
-        enumerate(["ready", "started", "lease_expired", "ready", "started", "completed"], 1),
-    )
-    assert shop.rows("SELECT count(*) FROM holdfast_job_event WHERE run <> 'r1'") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM holdfast_run_event") == [(0,)]
+    assert [job.id for job in shop.ask("list_jobs", run="r1")] == [id_]
+    shop.now += 86_400_000_000
+    assert shop.ask("prune", 0, keep=100) == 1
 
 
 def test_a_follower_takes_no_unique_key_from_another_job(shop):

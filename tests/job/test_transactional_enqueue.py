@@ -510,7 +510,6 @@ async def test_an_async_psycopg_connection(holdfast_postgres):
 @pytest.mark.postgres
 @on_a_loop
 async def test_sqlalchemys_async_session_and_connection(holdfast_postgres):
-    pytest.importorskip("greenlet", reason="SQLAlchemy's async side needs greenlet")
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     engine = create_async_engine(holdfast_postgres.url.replace("postgresql://", "postgresql+psycopg://"))

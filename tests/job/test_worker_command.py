@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -150,6 +151,14 @@ def test_a_file_and_a_port_tell_how_it_is(shop):
     worker.send_signal(signal.SIGTERM)
     assert shop.ended(worker) == 0
     assert not file.exists()
+
+
+def test_a_port_that_is_taken_is_a_line_and_an_exit_code(shop):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        worker = shop.worker("--health-port", str(taken.getsockname()[1]))
+        assert shop.ended(worker) == 2
+    assert "--health-port" in shop.log()
+    assert "Traceback" not in shop.log()
 
 
 @pytest.mark.parametrize(

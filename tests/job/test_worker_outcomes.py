@@ -152,6 +152,22 @@ async def test_sys_exit_says_what_happened(namespace):
 
 
 @on_a_loop
+async def test_a_cancellation_from_nowhere_has_a_cause(namespace):
+    hf = shop("memory://", namespace)
+
+    @hf.job(retries=0)
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    async with hf:
+        handle = await give_up.enqueue()
+        async with working(hf):
+            job = await reaches(hf, handle, "failed")
+    assert job.error.kind == "CancelledError"
+    assert "not by the worker" in job.error.message
+
+
+@on_a_loop
 async def test_an_unknown_type_is_put_off_with_its_cause_and_not_looped_over(url, namespace):
     hf, stranger = shop(url, namespace), None
     if url == "memory://":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import look, reaches, working
 
+from holdfast import Middleware
 from holdfast.testing.waiting import soon
 
 HERE = Path(__file__).parent
@@ -83,6 +86,52 @@ async def test_outcomes_outputs_and_chains_come_back(jobs):
             await reaches(hf, job.followed_by, "completed")
         assert job.snoozes == 1
         assert await core.port.apply(core.store.get_outputs(handle.id)) == {"who": handle.id}
+
+
+@on_a_loop
+async def test_what_is_said_to_an_ended_handler_does_not_reach_the_next_one_in_its_process(jobs, tmp_path):
+    class Lingering(Middleware):
+        async def attempt(self, ctx, call_next):
+            value = await call_next()
+            if ctx.type == "where":
+                ended.set()
+                await asyncio.Event().wait()
+            return value
+
+    ended = asyncio.Event()
+    jobs.hf.use(Lingering())
+    async with jobs.hf as hf, working(hf, concurrency=2):
+        first = await jobs.where.enqueue(1)
+        await asyncio.wait_for(ended.wait(), 30)
+        second = await jobs.until.enqueue(str(tmp_path / "now"))
+
+        async def is_under_way():
+            return (await look(hf, second)).progress == 0.25
+
+        assert await soon(is_under_way, within=30)
+        await first.cancel()
+        await reaches(hf, first, "cancelled")
+        (tmp_path / "now").touch()
+        await reaches(hf, second, "completed")
+
+
+@on_a_loop
+async def test_a_process_that_died_while_it_waited_is_no_fault_of_the_next_job(jobs):
+    async with jobs.hf as hf, working(hf, concurrency=1):
+        first = await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
+        pid, _ = jobs.where.decode_result(first.result)
+        os.kill(pid, signal.SIGKILL)
+
+        async def is_gone():
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return True
+            return False
+
+        assert await soon(is_gone)
+        second = await reaches(hf, await jobs.where.options(retries=0).enqueue(2), "completed", within=30)
+    assert jobs.where.decode_result(second.result)[0] != pid
 
 
 def test_the_jobs_of_a_main_script_are_found(tmp_path):

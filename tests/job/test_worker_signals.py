@@ -92,6 +92,50 @@ def test_a_second_signal_stops_at_once(shop):
     assert shop.hf.jobs.get(handle.id).state == "pending"
 
 
+@pytest.mark.parametrize("program", ["uvloop", "asyncio"])
+def test_a_second_signal_stops_a_handler_that_blocks_the_loop(shop, program):
+    """A loop that stands still hears nothing; whoever waits for its worker to end must not wait for the handler."""
+    blocking = shop.enqueue("block_loop", {"seconds": 600})
+    beside = shop.record(1, seconds=600)
+    if program == "uvloop":
+        worker = shop.worker("--drain", "600", "--lease", "5")
+    else:
+        (shop.folder / "own_program.py").write_text(
+            "import asyncio, logging\nfrom shop_program import hf\nlogging.basicConfig()\nasync def main():\n"
+            "    async with hf:\n        await hf.worker(drain=600, lease=5).run()\nasyncio.run(main())\n"
+        )
+        worker = shop.program("own_program.py")
+    shop.written("start", 1)
+    worker.send_signal(signal.SIGTERM)
+    assert eventually(lambda: "SIGTERM is heard once block_loop" in shop.log()), shop.log()
+    assert worker.poll() is None
+    worker.send_signal(signal.SIGTERM)
+    assert shop.ended(worker, 20) == 0, shop.log()
+    for job in (blocking, *beside):
+        info = shop.hf.jobs.get(job.id)
+        assert (info.state, info.attempt) == ("pending", 0)
+
+
+def test_a_handler_that_blocks_the_loop_is_given_back_when_the_drain_is_over(shop):
+    blocking = shop.enqueue("block_loop", {"seconds": 600})
+    worker = shop.worker("--drain", "1.5", "--grace", "1")
+    shop.written("start", 1)
+    worker.send_signal(signal.SIGTERM)
+    assert shop.ended(worker, 20) == 0, shop.log()
+    info = shop.hf.jobs.get(blocking.id)
+    assert (info.state, info.attempt) == ("pending", 0)
+    assert not shop.lines("end")
+
+
+def test_a_handler_that_blocks_the_loop_for_a_while_may_end(shop):
+    blocking = shop.enqueue("block_loop", {"seconds": 2})
+    worker = shop.worker()
+    shop.written("start", 1)
+    worker.send_signal(signal.SIGTERM)
+    assert shop.ended(worker, 20) == 0, shop.log()
+    assert shop.hf.jobs.get(blocking.id).state == "completed"
+
+
 def test_a_job_that_kills_its_worker_ends_in_the_dead_letter_and_the_queue_moves_on(shop):
     poison = shop.enqueue("kill_worker", retries=2)
     handles = shop.record(30, seconds=0.01)

@@ -2,9 +2,11 @@
 
 from typing import assert_type
 
-from holdfast import Holdfast, JobHandle, exponential, sync
+from holdfast import Flow, Holdfast, JobHandle, RunHandle, exponential, sync
 from holdfast.job.handle import BlockingJobHandle
+from holdfast.job.runs import RunEvent, RunStatus
 from holdfast.testing.jobs import assert_enqueued, drain
+from holdfast.workflow.task import Output, Task
 
 hf = Holdfast("memory://")
 blocking = sync.Holdfast("memory://")
@@ -35,7 +37,25 @@ def ship(order: int) -> list[str]:
     return [str(order)]
 
 
+@hf.workflow
+def release(flow: Flow, version: str, *, dry: bool = False) -> None:
+    path = flow.add(resize, version)
+    assert_type(path, Task[str])
+    assert_type(path.output, Output[str])
+    assert_type(flow.map(bare, [1, 2], after=path), Task[list[bytes]])
+
+
+@blocking.workflow(name="nightly", timeout=60)
+def nightly(flow: Flow, n: int) -> None:
+    flow.add(plain, n)
+
+
 async def right() -> None:
+    run = await release.start("1.2", dry=True)
+    assert_type(run, RunHandle)
+    assert_type(await hf.workflows.start("release", {"version": "1"}), RunHandle)
+    assert_type(nightly.start(1).wait(timeout=3), RunStatus)
+    assert_type([event async for event in run.events()], list[RunEvent])
     handle = await resize.enqueue("a.png", size=64)
     assert_type(handle, JobHandle[str])
     assert_type(await handle.result(timeout=10), str)
@@ -53,6 +73,11 @@ async def right() -> None:
 
 
 async def wrong() -> None:
+    await release.start(3)  # wrong
+    await release.start()  # wrong
+    await release.start("1", wet=True)  # wrong
+    nightly.start("x")  # wrong
+    hf.workflow(timeout="long")  # wrong
     await resize.enqueue(5)  # wrong
     await resize.enqueue()  # wrong
     await resize.enqueue("a.png", colour="red")  # wrong

@@ -89,8 +89,13 @@ class Room(Generic[S]):
         replies: Any,
         package: str,
         bodies: bool = False,
+        places: Callable[[str, str], tuple[str, ...]] | None = None,
+        keys: int = 1,
     ) -> None:
         self.name = name
+        #: Where a name lives when that is for others to say: its `keys` keys, by namespace and name. Redis only.
+        self.places = places
+        self.keys = 2 if bodies else keys
         #: Whether something may be kept beside a record: large, and no business of the machine's.
         self.bodies = bodies
         self.version = version

@@ -5,7 +5,7 @@
 -- ARGV[3]  the channel (not a key: a message belongs to no slot)    ARGV[4]  the payload
 -- Returns  how many subscribers this server told
 
-local count, life = ARGV[1], tonumber(ARGV[2])
+local count, life = ARGV[1], ARGV[2]
 local channel, payload = ARGV[3], ARGV[4]
 
 redis.call('SET', KEYS[1], count, 'PX', life)

@@ -177,7 +177,11 @@ class Listener:
 
     def dispatch(self, payload: str) -> None:
         # Who came while the channel was closing hears from its next opening on.
-        _each([s for s in self.subscribers if s.is_ready], lambda subscriber: subscriber.tell(payload))
+        hearing = [subscriber for subscriber in self.subscribers if subscriber.is_ready]
+        if len(hearing) == 1:  # as most channels of most processes
+            hearing[0].tell(payload)
+        else:
+            _each(hearing, lambda subscriber: subscriber.tell(payload))
 
     def _start(self) -> None:
         self._become("starting")

@@ -10,7 +10,8 @@ Strangers may publish here, too: whatever cannot be read is `None`, never an err
 
 from __future__ import annotations
 
-import re
+import os
+import random
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,7 +24,12 @@ LONGEST_PAYLOAD = 7000
 #: The longest name of a job type, and the longest id, in bytes.
 LONGEST_NAME = 512
 
-_UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+#: Its own: an application that seeds `random` would make the same ids in every process.
+_random = random.Random(os.urandom(32))
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+_UUID_SIZE, _UUID_BYTES = 36, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +67,38 @@ def hint_key(prefix: str, hint_id: str) -> str:
     return f"{prefix}:hint:{hint_id}"
 
 
+def new_hint_id() -> str:
+    """A random UUID, in a fifth of the time that `uuid4` takes: there is one for each job that is enqueued alone."""
+    text = f"{_random.getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
+
+
 def is_hint_id(text: str) -> bool:
-    return _UUID.fullmatch(text) is not None
+    """Whether it has the shape of a UUID. Without a regular expression: an idle worker reads one before it begins."""
+    if len(text) != _UUID_SIZE or not text[8] == text[13] == text[18] == text[23] == "-":
+        return False
+    try:
+        return len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES  # fewer: there was white space
+    except ValueError:
+        return False
 
 
 def write_scheduled(hint_id: str, job_type: str) -> str:
     return f"{hint_id}:{job_type}"
 
 
-@lru_cache(maxsize=64)  # every listener of a process reads the same payload
-def read_scheduled(payload: str) -> Scheduled | None:
-    """Split at the first colon: a type's name may have more of them."""
+def split_scheduled(payload: str) -> tuple[str, str] | None:
+    """Type and hint. Split at the first colon: a type's name may have more of them."""
     hint_id, colon, job_type = payload[: LONGEST_PAYLOAD + 1].partition(":")
     if not colon or not is_hint_id(hint_id) or not _is_name(job_type):
         return None
-    return Scheduled(job_type, hint_id)
+    return job_type, hint_id
+
+
+@lru_cache(maxsize=64)  # every listener of a process reads the same payload
+def read_scheduled(payload: str) -> Scheduled | None:
+    parts = split_scheduled(payload)
+    return Scheduled(*parts) if parts is not None else None
 
 
 def read_chain_completed(payload: str) -> ChainCompleted | None:

@@ -11,11 +11,11 @@ from holdfast.engine.base import steady
 from holdfast.errors import ConfigError, JobNotFound, ResultTimeout
 from holdfast.job.announcer import announcer_of
 from holdfast.job.flows import enqueue, known_shard, look, send
-from holdfast.job.model import FINAL, Enqueued, Job, Queue, State, Worker
+from holdfast.job.model import FINAL, Enqueued, Job, Queue, State
 from holdfast.job.options import CallOptions, rate_of
 from holdfast.job.registry import store_of
 from holdfast.job.stranger import by_name
-from holdfast.job.view import JobInfo, QueueInfo, job_info, queue_info
+from holdfast.job.view import JobInfo, QueueInfo, WorkerInfo, job_info, queue_info, worker_info
 
 #: What a list answers at most.
 MOST_LISTED = 1000
@@ -103,9 +103,11 @@ async def purge(core: Core, state: State, queue: str) -> int:
     return count
 
 
-async def workers(core: Core) -> list[Worker]:
+async def workers(core: Core) -> list[WorkerInfo]:
     core.check_open()
-    return await send(core, store_of(core).workers())
+    found = await send(core, store_of(core).workers())
+    now = core.engine.now()
+    return [worker_info(worker, now) for worker in found]
 
 
 async def list_queues(core: Core) -> list[QueueInfo]:

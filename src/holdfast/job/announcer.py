@@ -28,6 +28,8 @@ FLUSH_WAIT = 2.0
 #: Where one announcement follows another, they are this far apart: workers that are busy need no more of them. The
 #: first one never waits.
 GAP = 0.002
+#: A job that is due sooner (µs) is announced, too: a little more than `dispatch.POLL`.
+SOON = 3_000_000
 #: How long the thread of a blocking Holdfast stays without work.
 IDLE = 5.0
 
@@ -140,6 +142,17 @@ class ThreadAnnouncer(Announcer):
     async def flush(self) -> None:
         with self._lock:
             self._lock.wait_for(lambda: not self._counts and not self._busy, FLUSH_WAIT)
+
+
+def worth_a_look(core: Core, job: NewJob, done: Enqueued) -> bool:
+    """Whether workers are told: it is pending, or becomes so before an idle worker would look by itself, which is told
+    with every look when the next job is due.
+    """
+    if done.deduplicated:
+        return False
+    if done.state == "scheduled":
+        return job.delay < SOON if job.delay else job.due < core.engine.now() + SOON
+    return done.state == "pending"
 
 
 def announcer_of(core: Core) -> Announcer:

@@ -12,9 +12,9 @@ from holdfast.flow import run as do
 from holdfast.inputs import Duration
 from holdfast.job import admin, flows
 from holdfast.job.handle import BlockingJobHandle, JobHandle
-from holdfast.job.model import Enqueued, LogLine, State, Worker
+from holdfast.job.model import Enqueued, LogLine, State
 from holdfast.job.options import CallOptions
-from holdfast.job.view import JobInfo, QueueInfo
+from holdfast.job.view import JobInfo, QueueInfo, WorkerInfo
 
 
 class Jobs:
@@ -85,8 +85,8 @@ class Jobs:
         """Delete the records of all jobs that ended so. Answers how many."""
         return await admin.purge(self._core, state, queue)
 
-    async def workers(self) -> builtins.list[Worker]:
-        """Those that were heard of within a day."""
+    async def workers(self) -> builtins.list[WorkerInfo]:
+        """Those that were heard of within a day; `status`: idle, busy or offline."""
         return await admin.workers(self._core)
 
 
@@ -228,8 +228,8 @@ class BlockingJobs:
         """Delete the records of all jobs that ended so. Answers how many."""
         return do(admin.purge(self._core, state, queue))
 
-    def workers(self) -> builtins.list[Worker]:
-        """Those that were heard of within a day."""
+    def workers(self) -> builtins.list[WorkerInfo]:
+        """Those that were heard of within a day; `status`: idle, busy or offline."""
         return do(admin.workers(self._core))
 
 

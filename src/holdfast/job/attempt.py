@@ -42,6 +42,7 @@ class Attempt:
     abandoned = False
     progress = -1.0
     next: NewJob | None = None
+    adds: tuple[NewJob, ...] = ()
     outputs: dict[str, str] | None = None
     journal: Journal | None = None
     context: JobContext | None = None

@@ -50,6 +50,10 @@ class Child:
         self._reader = reader
         self._writer = writer
 
+    @property
+    def is_there(self) -> bool:
+        return self.process.returncode is None and not self._reader.at_eof()
+
     def send(self, message: ToChild) -> None:
         self._writer.write(frame(message))
 
@@ -112,7 +116,7 @@ class Children:
     async def run(self, attempt: Attempt, desk: Desk) -> Encoded:
         """Run an attempt's handler in a child, to its end."""
         attempt.interrupted = _nothing
-        child = self._idle.pop() if self._idle else await self._new()
+        child = self._waiting() or await self._new()
         attempt.kill = child.kill
         attempt.interrupted = lambda: child.send(Interrupt(attempt.why, attempt.reason))
         if attempt.why:  # while the process started
@@ -126,13 +130,22 @@ class Children:
             fine = True
             raise
         finally:
+            # The handler has ended and its attempt has not: what is said to that one is not for the child's next job.
+            attempt.kill = attempt.interrupted = None
             if fine and not attempt.abandoned:
                 self._idle.append(child)
             else:
                 child.kill()
                 self._all.discard(child)
-                attempt.kill = None
                 await child.close()
+
+    def _waiting(self) -> Child | None:
+        """One that has nothing to do. Whatever ended it meanwhile is not the next job's fault."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_there:
+                return child
+        return None
 
     async def _new(self) -> Child:
         ours, theirs = socket.socketpair()

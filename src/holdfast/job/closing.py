@@ -14,6 +14,6 @@ async def close(core: Core) -> None:
     announcer = core.notes.get("job.announcer")
     if announcer is not None:
         await cast("Announcer", announcer).flush()
-    waiters = core.notes.get("job.waiters")
-    if waiters is not None:
-        cast("Waiters", waiters).close()
+    for waiters in core.notes.values():
+        if isinstance(waiters, Waiters):
+            waiters.close()

@@ -53,7 +53,11 @@ class JobCodec:
         simple = all(p.kind is _PLAIN for p in self._parameters)
         self._names = tuple(p.name for p in self._parameters) if simple else ()
         self._simple = simple
+        #: The argument that a call's first value is for; None where that depends on the call.
+        self.first = self._names[0] if self._names else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
+        #: How arguments are read by themselves: made once, for a map has thousands of calls.
+        self._by_name: dict[str, Plain] = {}
 
     @property
     def required(self) -> list[str]:
@@ -94,12 +98,16 @@ class JobCodec:
 
     def _alone(self, parameter: inspect.Parameter) -> Plain:
         """How one argument is read by itself."""
+        known = self._by_name.get(parameter.name)
+        if known is not None:
+            return known
         try:
-            return Plain(self._kind(parameter))
+            made = self._by_name[parameter.name] = Plain(self._kind(parameter))
         except TypeError as error:
             raise ConfigError(
                 f"argument {parameter.name!r} of job {self.name!r} cannot be rebuilt from plain data: {error}"
             ) from error
+        return made
 
     @cached_property
     def _result(self) -> Plain:
@@ -117,7 +125,10 @@ class JobCodec:
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Raises BadArgument, which names the argument; PayloadTooLarge; TypeError for a call that cannot be."""
-        values = self.bind(args, kwargs)
+        return self.encode_values(self.bind(args, kwargs))
+
+    def encode_values(self, values: dict[str, Any]) -> bytes:
+        """The same for what `bind` has made of a call."""
         if not values:
             return b""
         try:
@@ -128,6 +139,25 @@ class JobCodec:
         except Exception as error:
             self._blame(values)
             raise BadArgument(type=self.name, argument=", ".join(values), reason=str(error)) from error
+        if len(raw) > self.payload_limit:
+            raise PayloadTooLarge(type=self.name, what="arguments", size=len(raw), limit=self.payload_limit)
+        return raw
+
+    def encode_gaps(self, values: dict[str, Any], gaps: frozenset[str]) -> bytes:
+        """Arguments of which some are not known yet: `values` has them with None in the gaps, and whole arguments that
+        have gaps are not checked here. Raises BadArgument, PayloadTooLarge.
+        """
+        for name, value in values.items():
+            if value is None and name in gaps:
+                continue
+            alone = self._alone(self.signature.parameters[name])
+            try:
+                raw = alone.encode(value)
+                if name not in gaps:
+                    alone.decode(raw)
+            except Exception as error:
+                raise BadArgument(type=self.name, argument=name, reason=str(error)) from error
+        raw = self._encode(values) if values else b""
         if len(raw) > self.payload_limit:
             raise PayloadTooLarge(type=self.name, what="arguments", size=len(raw), limit=self.payload_limit)
         return raw

@@ -17,6 +17,7 @@ from holdfast.core import Core
 from holdfast.engine.sqlite.callers import plainly
 from holdfast.engine.sqlite.schema import is_busy, translate
 from holdfast.errors import ConfigError
+from holdfast.job.announcer import worth_a_look
 from holdfast.job.hints import Hints, open_hints, session_hints
 from holdfast.job.ids import shard_of
 from holdfast.job.model import Enqueued, NewJob
@@ -93,9 +94,7 @@ class Callers:
 
     async def _announce(self, driver: Any, jobs: Sequence[NewJob], done: Sequence[Enqueued]) -> None:
         """Workers hear of it after the commit, where somebody tells when that is; else they find it."""
-        types = [
-            job.type for job, one in zip(jobs, done, strict=True) if one.state == "pending" and not one.deduplicated
-        ]
+        types = [job.type for job, one in zip(jobs, done, strict=True) if worth_a_look(self.core, job, one)]
         if not types:
             return
         core = self.core

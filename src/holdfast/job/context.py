@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, Protocol, cast
 
+from msgspec.structs import replace
+
 from holdfast.errors import ConfigError
 from holdfast.job.ids import lease_id
-from holdfast.job.meta import unpack
+from holdfast.job.meta import pack, unpack
 from holdfast.job.model import Claimed, NewJob
 from holdfast.lease import BaseLease
 from holdfast.plain import ANYTHING
@@ -180,10 +182,34 @@ class JobContext:
         following: NewJob = make(args, kwargs, chain=self.chain)
         if self.chain in following.after or self.id in following.after:
             raise ConfigError("a chain that goes on with a job that waits for this very chain would wait for ever")
+        if self.run:  # the run's own, under the same name
+            key = unpack(self._hands.job.meta).key
+            carried = replace(unpack(following.meta), key=key)
+            following = replace(following, run=self.run, meta=pack(carried))
         self._hands.next = following
 
     def __repr__(self) -> str:
         return f"<JobContext {self.type} {self.id} attempt={self.attempt}>"
+
+
+def go_on(following: NewJob, adds: tuple[NewJob, ...] = ()) -> None:
+    """When this attempt completes, its chain goes on with a job that is made already, and `adds` are made before."""
+    found = _HANDS.get()
+    if found is not None:
+        found[0].next, found[0].adds = following, adds
+
+
+def is_inside() -> bool:
+    """Whether a handler, or what it called, asks."""
+    return _HANDS.get() is not None
+
+
+def current_hands() -> Any:
+    """Who works on the job that runs here. Raises ConfigError outside of a handler."""
+    found = _HANDS.get()
+    if found is None:
+        raise ConfigError("no job runs here: this is for handlers, and for what they call")
+    return found[0]
 
 
 def current_job() -> JobContext:

@@ -18,12 +18,12 @@ from holdfast.job.codec import PAYLOAD_LIMIT, RESULT_LIMIT, Call, JobCodec
 from holdfast.job.cron import cron
 from holdfast.job.handle import BlockingJobHandle, JobHandle
 from holdfast.job.home import home_of
-from holdfast.job.meta import Meta, trace_context
+from holdfast.job.meta import Fill, Meta, trace_context
 from holdfast.job.middleware import check_trace
-from holdfast.job.model import Concurrency, Enqueued, NewJob, Unique
+from holdfast.job.model import Concurrency, Enqueued, NewJob, Unique, When
 from holdfast.job.options import CallOptions, CatchUp, Definition, Options, Plan, Pool, plan
 from holdfast.job.registry import ids_of, middleware_of, register, store_of
-from holdfast.job.retry import AnyBackoff
+from holdfast.job.retry import AnyBackoff, Backoff
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,15 +186,69 @@ class BaseJobType(Generic[P, R]):
             keep_failed=own.keep_failed,
         )
 
-    def _meta(self, cron: str) -> bytes:
+    def _meta(self, cron: str, key: str = "", fills: tuple[Fill, ...] = ()) -> bytes:
+        """What travels with a job. One of a run takes its time limit and back-off along, as the run was written: it may
+        be handed out by a server that does not know this definition.
+        """
         trace = trace_context()
         for layer in middleware_of(self.core):
             layer.enqueueing(self.name, trace)
             check_trace(trace, layer)
         own = self.plan
-        if not (trace or cron or own.own_timeout or own.own_backoff):
+        if not (trace or cron or key or own.own_timeout or own.own_backoff):
             return b""
-        return meta.pack(Meta(own.own_timeout, own.own_backoff, trace, cron))
+        timeout, backoff = own.own_timeout, own.own_backoff
+        if key:
+            timeout = timeout or own.timeout
+            backoff = backoff or (own.backoff if isinstance(own.backoff, Backoff) else None)
+        return meta.pack(Meta(timeout, backoff, trace, cron, key, fills))
+
+    def member(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        raw: bytes,
+        *,
+        id_: str,
+        run: str,
+        key: str,
+        fills: tuple[Fill, ...] = (),
+        after: tuple[str, ...] = (),
+        when: When = "all_success",
+        soft: bool = False,
+    ) -> NewJob:
+        """A call as part of a workflow run: `raw` are its arguments with gaps where others' results go. Raises
+        ConfigError for options that a run cannot keep.
+        """
+        own = self.plan
+        if own.unique is not None:
+            raise ConfigError(f"job {self.name!r} is unique, which jobs of a run cannot be; pass options(unique=None)")
+        if own.after or own.due or own.connection is not None:
+            raise ConfigError("after=, at= and connection= are not for jobs of a run; flow.add(…, after=…) orders them")
+        concurrency = None
+        if own.concurrency is not None:
+            name = inputs.name(own.concurrency.template.key(args, kwargs), "concurrency_key")
+            concurrency = Concurrency(name, own.concurrency.limit)
+            home_of(store_of(self.core).shards, chain=run, concurrency=concurrency)
+        return NewJob(
+            id=id_,
+            type=self.name,
+            queue=own.queue,
+            args=raw,
+            meta=self._meta("", key, fills),
+            labels=own.labels,
+            priority=own.priority,
+            delay=own.delay,
+            retries=own.retries,
+            concurrency=concurrency,
+            rate=own.rate,
+            after=after,
+            when=when,
+            soft=soft,
+            run=run,
+            keep=own.keep,
+            keep_failed=own.keep_failed,
+        )
 
     def new_jobs(self, calls: Iterable[Arguments]) -> list[NewJob]:
         """Many calls, all of them or none."""

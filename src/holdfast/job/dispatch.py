@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast")
 
-#: An idle worker looks this often, whatever it was told: with its heartbeat, a little less than once a second.
-POLL = 1.5
+#: An idle worker looks this often, whatever it was told. With its heartbeat, its check of runs and the hub's sign of
+#: life that makes less than a command a second.
+POLL = 2.5
+#: Where leases are short, as often as they end, but no more often than this.
+SHORTEST_POLL = 1.0
 #: One without free slots still reaps for the others.
 FULL_POLL = 5.0
 #: What becomes due is looked for this much later, at random, so that a fleet does not come as one.
@@ -65,13 +68,16 @@ class Dispatch:
         self._settled = settled
         self._loop = asyncio.get_running_loop()
         self._lanes = store.lanes
+        #: From so many ends on they are told by one lane while the other asks; 0: never.
+        self._apart = max(2, slots.size // 4) if store.parts and store.lanes > 1 else 0
         self.shards = [
             Shard(n, [Lane(core, store, identity, n, lane) for lane in range(store.lanes)]) for n in range(store.shards)
         ]
         #: What a look asks for: one lane's share.
         self._glance = max(1, -(-slots.size // (store.lanes * store.shards)))
         #: Every shard in turn, one command a poll in all; but often enough to see each lease end.
-        self._poll = POLL * max(1.0, min(float(store.shards), lease / 3 / POLL))
+        poll = min(POLL, max(SHORTEST_POLL, lease))
+        self._poll = poll * max(1.0, min(float(store.shards), lease / 3 / poll))
         self._stirred = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = MANY
@@ -208,6 +214,9 @@ class Dispatch:
                 if shard.suspects:
                     self._send(shard, lane, [shard.suspects.pop()], 0)
                     continue
+                if self._apart and shard.expect == MANY and len(shard.out) >= self._apart:
+                    self._send_apart(shard, lane)
+                    continue
                 want = self._want(shard, share)
                 if not shard.out and not want:
                     break
@@ -218,6 +227,17 @@ class Dispatch:
             self.on_still()
         if self.on_dry is not None and not self._slots.busy and self.is_dry:
             self.on_dry()
+
+    def _send_apart(self, shard: Shard, lane: Lane) -> None:
+        """Much has ended and much is there: one lane asks for all that there is room for, the other tells what has
+        ended, and neither waits for what the other does at the server.
+        """
+        under_way = [other.want for other in shard.lanes if other.busy]
+        want = self._want(shard, self._slots.size)
+        if want and not any(under_way):
+            self._send(shard, lane, [], want)
+        elif all(under_way):
+            self._send(shard, lane, shard.batch(), 0)
 
     def _want(self, shard: Shard, share: int) -> int:
         if not self.claiming:
@@ -300,7 +320,7 @@ class Dispatch:
         """The store will not take this step. With several ends in it, each goes alone; one alone becomes a failure."""
         log.error("a step was refused: %s: %s", type(error).__name__, error)
         shard.expect = 0
-        shard.look_at = steady() + POLL
+        shard.look_at = steady() + self._poll
         self._arm(shard.look_at)
         if len(batch) > 1:
             shard.suspects += batch

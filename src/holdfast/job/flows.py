@@ -17,7 +17,7 @@ from holdfast.errors import (
     ResultTimeout,
 )
 from holdfast.flow import persist
-from holdfast.job.announcer import announcer_of
+from holdfast.job.announcer import announcer_of, worth_a_look
 from holdfast.job.connection import Callers
 from holdfast.job.ids import shard_of
 from holdfast.job.model import FINAL, Enqueued, Job, LogLine, NewJob, State
@@ -60,12 +60,12 @@ async def enqueue(core: Core, job: NewJob, connection: Any = None) -> Enqueued:
     if connection is not None:
         return (await Callers(core, connection).enqueue([job]))[0]
     store, announcer = store_of(core), announcer_of(core)
-    along = announcer.along((job,))
+    along = None if store.announces else announcer.along((job,))
     (done,) = await send(core, along or store.enqueue(shard_of(job.id), (job,)))
     core.telemetry.emit("job.enqueued", type=job.type, id=done.id, deduplicated=done.deduplicated)
     if along is not None:
         announcer.went_along()
-    elif done.state == "pending" and not done.deduplicated and not (store.announces and job.starts_at_once):
+    elif not (store.announces and job.starts_at_once) and worth_a_look(core, job, done):
         announcer.announce({job.type: 1})
     if EAGER in core.notes:
         await core.notes[EAGER]()
@@ -88,8 +88,9 @@ async def enqueue_many(core: Core, jobs: Sequence[NewJob], connection: Any = Non
         ready: dict[str, int] = {}
         for job, answer in zip(batch, answers, strict=True):
             done[job.id] = answer
-            if answer.state == "pending" and not (store.announces and job.starts_at_once) and not answer.deduplicated:
-                ready[job.type] = ready.get(job.type, 0) + 1
+            if not (store.announces and job.starts_at_once) and worth_a_look(core, job, answer):
+                # Of those who wait, one look is enough to know when they are due.
+                ready[job.type] = ready.get(job.type, 0) + 1 if answer.state == "pending" else ready.get(job.type, 1)
         core.telemetry.counts["job.enqueued"] += len(batch)
         if along is not None:
             announcer.went_along()

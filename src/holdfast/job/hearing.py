@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from holdfast import channel
 from holdfast.errors import HoldfastError
 from holdfast.hub import wire
-from holdfast.hub.wire import Scheduled
 from holdfast.job.registry import store_of
 
 if TYPE_CHECKING:
@@ -47,12 +46,14 @@ class Hearing:
         self._dispatch = dispatch
         #: Whether jobs of a type are for this worker: None when it does not know the type.
         self._suits = suits
+        #: What it said of types that it knows: what is defined stays so.
+        self._known: dict[str, bool] = {}
         self._wanted_back = wanted_back
         #: Whether a claim takes from the counter by itself.
-        self._takes = store_of(core).announces
+        self._takes = store_of(core).takes and core.post is core.port
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._hints: deque[Scheduled] = deque(maxlen=MOST)
+        self._hints: deque[str] = deque(maxlen=MOST)
         self._task: asyncio.Task[None] | None = None
         self._unknown: dict[str, bool] = {}
         self._subscriptions: list[Subscription] = []
@@ -97,19 +98,26 @@ class Hearing:
         if payload is None:
             self._call(self._dispatch.look)
             return
-        notice = wire.read_scheduled(payload)
-        if notice is None:
+        parts = wire.split_scheduled(payload)
+        if parts is None:
             return
-        suits = self._suits(notice.type)
+        kind, hint = parts
+        suits = self._known.get(kind)
         if suits is None:
-            return
+            suits = self._suits(kind)
+            if suits is None:
+                return
+            self._known[kind] = suits
         if not suits:  # by its definition it is for others; but a call may have said otherwise
             self._call(self._dispatch.glance_soon)
             return
         if self._takes:
-            self._call(partial(self._dispatch.called, notice.hint_id))
+            if threading.get_ident() == self._thread:
+                self._dispatch.called(hint)
+            else:
+                self._call(partial(self._dispatch.called, hint))
             return
-        self._hints.append(notice)
+        self._hints.append(hint)
         if self._task is None:
             self._call(self._begin)
 
@@ -129,14 +137,14 @@ class Hearing:
     async def _take(self) -> None:
         try:
             while self._hints:
-                notice = self._hints.popleft()
+                hint = self._hints.popleft()
                 room = self._dispatch.room()
                 if room <= 0:
                     self._hints.clear()
                     self._dispatch.note()
                     return
                 with suppress(HoldfastError):
-                    if taken := await channel.take_hint(self._core, notice.hint_id, room):
+                    if taken := await channel.take_hint(self._core, hint, room):
                         self._dispatch.hint(taken)
         finally:
             self._task = None

@@ -7,6 +7,14 @@ from holdfast.job.ids import home, shard_of
 from holdfast.job.model import Concurrency, Unique
 
 
+class Elsewhere(ConfigError):
+    """A key of a job lives in another shard than its run."""
+
+    def __init__(self, message: str, shard: int) -> None:
+        super().__init__(message)
+        self.shard = shard
+
+
 def home_of(
     shards: int,
     *,
@@ -30,9 +38,10 @@ def home_of(
     for key, what in keys:
         there = home(key.key, shards)
         if there != place:
-            raise ConfigError(
+            raise Elsewhere(
                 f"{what} {key.key!r} lives in shard {there}, and this job in shard {place} because of {why}: one job"
-                " has one shard. Give concurrency_key and unique the same text, leave one out, or use shards=1."
+                " has one shard. Give concurrency_key and unique the same text, leave one out, or use shards=1.",
+                there,
             )
     return place
 

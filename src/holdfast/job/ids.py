@@ -43,6 +43,11 @@ def shard_of(id_: str) -> int:
     return int(id_.partition("-")[0], 16)
 
 
+def moved(id_: str, shard: int) -> str:
+    """The same id in another shard."""
+    return f"{shard:x}-{id_.partition('-')[2]}"
+
+
 def home(key: str, shards: int) -> int:
     """The shard of whatever is named by a key: the same in every process."""
     return crc32(key.encode()) % shards

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.core import Core
@@ -34,8 +36,12 @@ class Journal:
         self._store = store
         self._loop = loop
         self._attempt = attempt
-        self._lines: list[tuple[Micros, str, str]] = []
+        #: Filled by any thread and emptied on the loop, so it stays the same one: a line never goes to a list that has
+        #: just been sent.
+        self._lines: deque[tuple[Micros, str, str]] = deque()
         self._dropped = 0
+        #: The loop knows that there are lines, and that there are many.
+        self._told = self._hurried = False
         self._timer: asyncio.TimerHandle | None = None
         self._sending = asyncio.Lock()
         #: The number of the next line; 0: an earlier attempt may have written some.
@@ -51,9 +57,18 @@ class Journal:
                 self._dropped += 1
                 continue
             lines.append((now, stream, data[start : start + LONGEST_LINE]))
-        if len(lines) in (1, BATCH):
+        many = len(lines) >= BATCH
+        if not self._told or (many and not self._hurried):
+            self._told, self._hurried = True, many
             with suppress(RuntimeError):  # the loop is closed: nobody keeps it
-                self._loop.call_soon_threadsafe(self._plan, 0.0 if len(lines) == BATCH else PATIENCE)
+                self._loop.call_soon_threadsafe(self._plan, 0.0 if many else PATIENCE)
+
+    async def keep(self, lines: Sequence[tuple[Micros, str, str]]) -> None:
+        """Any number of lines, none of them longer than LONGEST_LINE: comes back when they are stored, or the lease is
+        lost.
+        """
+        self._lines += lines
+        await self._flush()
 
     def _plan(self, delay: float) -> None:
         if self._timer is not None:
@@ -64,6 +79,7 @@ class Journal:
 
     def _due(self) -> None:
         self._timer = None
+        self._told = self._hurried = False  # first: whoever speaks from now on says so
         task = self._loop.create_task(self._flush())
         task.add_done_callback(_seen)
 
@@ -77,7 +93,7 @@ class Journal:
     async def _flush(self) -> None:
         async with self._sending:
             while self._lines and not self._lost:
-                lines, self._lines = self._lines, []
+                lines = [self._lines.popleft() for _ in range(len(self._lines))]
                 if self._dropped:
                     lines.append((lines[-1][0], "log", f"… {self._dropped} lines were dropped: too many at once"))
                     self._dropped = 0

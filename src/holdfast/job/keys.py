@@ -15,6 +15,15 @@
     rate:<bucket>, queue-rate:<queue>, queues, count        rates, settings and numbers
     memory:<lane>       what a worker's lane did last
     log:<job>, outputs:<job>, workers, beats, cron, ticking
+    artifacts:<job>, artifact:<job>:<name>      what is known of a job's files, and their parts
+    run, run-doc        hashes: a run's record, and what only its readers want
+    runs:<status>:<workflow>    runs by id; each also without the one, the other or both
+    run-jobs:<run>, run-events:<run>    a run's jobs by id, its events in order
+    run-end, run-deadline       finished runs by when they may go, others by when they are cancelled
+    events              a stream of all runs' events: each entry names events of one run
+    definition, definitions, definition-doc:<workflow>, tokens      in the first shard
+
+docs/reference/redis-keys.md lists them all.
 """
 
 from __future__ import annotations

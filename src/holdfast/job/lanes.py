@@ -101,6 +101,8 @@ class Lane:
                 reply = await core.port.apply(self._store.step(command))
             except (OutcomeUnknown, EngineUnavailable, EngineRefused) as error:
                 tries += 1
+                # The counters may have been taken from already: it looks for whatever there is.
+                command = replace(command, claim=replace(claim, hints=()))
                 await self._trouble(error, tries)
             else:
                 if self.troubled:

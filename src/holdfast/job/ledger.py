@@ -24,6 +24,7 @@ EVENTS = {
     "snooze": "snoozed",
     "release": "released",
     "cancel": "cancelled",
+    "skip": "skipped",
 }
 #: Ends that somebody who reads the worker's log wants to know of, and how loudly they are told.
 LOGGED = {"failed": logging.ERROR, "retried": logging.INFO, "lost": logging.WARNING}
@@ -31,7 +32,7 @@ WORDS = {"failed": "failed for good", "retried": "will be tried again", "lost": 
 
 
 class Ledger:
-    """Counts ends by kind: completed, failed, retried, snoozed, released, cancelled, lost."""
+    """Counts ends by kind: completed, failed, retried, snoozed, released, cancelled, skipped, lost."""
 
     def __init__(self, slots: Slots, telemetry: Telemetry) -> None:
         self._slots = slots

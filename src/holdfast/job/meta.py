@@ -11,7 +11,18 @@ from holdfast.errors import CorruptRecord
 from holdfast.job.retry import Backoff
 
 
-class Meta(msgspec.Struct, frozen=True, omit_defaults=True):
+class Fill(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A place in the arguments, and whose result goes there: of one chain, or of several as a list."""
+
+    place: tuple[str | int, ...]
+    chains: tuple[str, ...]
+    #: True: a list of all results, also of none or one.
+    many: bool = False
+    #: The way into the result: `output["path"]`.
+    item: tuple[str | int, ...] = ()
+
+
+class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Empty fields mean: as the definition says."""
 
     timeout: float = 0.0
@@ -20,6 +31,10 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True):
     trace: dict[str, str] = {}
     #: The cron entry that made it.
     cron: str = ""
+    #: What it is called in its workflow run: "build", "test (3.11)".
+    key: str = ""
+    #: Arguments that are results of others: see `fills.py`.
+    fills: tuple[Fill, ...] = ()
 
 
 PLAIN = Meta()

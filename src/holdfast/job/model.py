@@ -17,8 +17,9 @@ State = Literal["scheduled", "blocked", "pending", "running", "completed", "fail
 FINAL: tuple[State, ...] = ("completed", "failed", "cancelled", "skipped")
 
 UniqueScope = Literal["until_start", "until_done", "window"]
-#: When a job that waits for others starts: all of them completed; or all of them ended, however.
-When = Literal["all_success", "all_done"]
+#: When a job that waits for others starts: all of them completed; or all of them ended, however; or all of them ended
+#: and one of them failed, or was skipped because one before it had. Otherwise it is skipped.
+When = Literal["all_success", "all_done", "any_failure"]
 
 #: Priorities go from -LARGEST to LARGEST; more is sooner.
 LARGEST_PRIORITY = 100
@@ -32,7 +33,7 @@ def rank(due: Micros, priority: int) -> int:
     return due - priority * AGEING
 
 
-class Rate(msgspec.Struct, frozen=True, array_like=True):
+class Rate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """At most `burst` starts at once and one more every `interval` µs, for all jobs of one bucket (GCRA)."""
 
     bucket: str
@@ -40,7 +41,7 @@ class Rate(msgspec.Struct, frozen=True, array_like=True):
     burst: int
 
 
-class Unique(msgspec.Struct, frozen=True, array_like=True):
+class Unique(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One job for a key: until it starts, until it is done, or for `window` µs from its enqueueing on."""
 
     key: str
@@ -48,14 +49,14 @@ class Unique(msgspec.Struct, frozen=True, array_like=True):
     window: Micros = 0
 
 
-class Concurrency(msgspec.Struct, frozen=True, array_like=True):
+class Concurrency(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """At most `limit` jobs of this key run at once in their shard."""
 
     key: str
     limit: int
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A job to be. Its id is made by the caller, so that asking twice makes one job."""
 
     id: str
@@ -78,6 +79,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Ids of chains that must end before it starts. A set: no doubles.
     after: tuple[str, ...] = ()
     when: When = "all_success"
+    #: Its failure holds nobody up: whoever waits for it goes on as if it had completed with no result, and its run may
+    #: still succeed.
+    soft: bool = False
     #: The first job of its chain; "": itself.
     chain: str = ""
     #: The workflow run it belongs to; "": none.
@@ -92,7 +96,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not (self.delay or self.due or self.after or self.unique)
 
 
-class Enqueued(msgspec.Struct, frozen=True, array_like=True):
+class Enqueued(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of a NewJob: its id and state; or those of the job that has its unique key already."""
 
     id: str
@@ -100,7 +104,7 @@ class Enqueued(msgspec.Struct, frozen=True, array_like=True):
     deduplicated: bool = False
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Why an attempt ended badly. Travels and is stored as msgpack."""
 
     kind: str
@@ -111,16 +115,17 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     at: Micros = 0
 
 
-FinishKind = Literal["complete", "fail", "retry", "snooze", "release", "cancel"]
+FinishKind = Literal["complete", "fail", "retry", "snooze", "release", "cancel", "skip"]
 
 
-class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How an attempt ended, by whoever holds its lease.
 
     complete: `result` is kept; with `next`, the chain goes on with it in the same step.
     fail: no more attempts: dead letter. retry: again after `delay`; dead letter when attempts are used up.
     snooze: again after `delay`, the attempt is not counted, `snoozes` is. release: again at once, the attempt is not
-    counted (a worker that leaves). cancel: ended for good, by its own will.
+    counted (a worker that leaves). cancel: ended for good, by its own will. skip: it need not be done (its condition
+    does not hold); those who wait for it are skipped with it, as nobody's failure.
     """
 
     job: str
@@ -130,6 +135,10 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Failure | None = None
     delay: Micros = 0
     next: NewJob | None = None
+    #: Jobs made in the same step, before `next` (which may wait for them): with `complete` only.
+    adds: tuple[NewJob, ...] = ()
+    #: Text by key, kept with the job in the same step (as by `Store.put_outputs`): with `complete` only.
+    outputs: dict[str, str] = {}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +172,7 @@ class StepCommand(msgspec.Struct, frozen=True, kw_only=True):
     not_after: Micros
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job in a worker's hands: `fence` names its lease, which lives until `until` unless renewed."""
 
     id: str
@@ -220,7 +229,7 @@ class StepReply(msgspec.Struct, frozen=True, kw_only=True):
     denied: bool = False
 
 
-class Renewal(msgspec.Struct, frozen=True, array_like=True):
+class Renewal(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A lease to be kept alive, and how far its job has come (0 to 1; below 0: nothing to say)."""
 
     job: str
@@ -232,7 +241,7 @@ class Renewal(msgspec.Struct, frozen=True, array_like=True):
 RenewalVerdict = Literal["ok", "cancelled", "lost"]
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job as stored, for whoever asks."""
 
     id: str
@@ -268,7 +277,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     followed_by: str = ""
 
 
-class LogLine(msgspec.Struct, frozen=True, array_like=True):
+class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One chunk of a job's log. `seq` counts from 1 for each job."""
 
     seq: int

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import inputs
 from holdfast.engine.base import Micros
@@ -154,7 +155,7 @@ def plan(
     if given.keys() & {"concurrency", "concurrency_key"}:
         new["concurrency"] = _concurrency(base, given, name, function)
     if given.keys() & {"rate", "burst"}:
-        new["rate"] = _rate(given, name)
+        new["rate"] = _rate(base, given, name)
     if "delay" in given and "at" in given:
         raise ConfigError("pass delay=seconds or at=datetime, not both")
     if "at" in given:
@@ -267,7 +268,7 @@ def _unique(base: Plan, given: dict[str, Any], function: Callable[..., Any]) -> 
 def _concurrency(base: Plan, given: dict[str, Any], name: str, function: Callable[..., Any]) -> ConcurrencyPlan | None:
     limit = given.get("concurrency", base.concurrency.limit if base.concurrency else None)
     key = given.get("concurrency_key", base.concurrency.template.text if base.concurrency else None)
-    if limit is None and key is None:
+    if limit is None and (key is None or ("concurrency" in given and "concurrency_key" not in given)):
         return None
     if key is None:
         key = "type:" + name.replace("{", "{{").replace("}", "}}")
@@ -275,12 +276,15 @@ def _concurrency(base: Plan, given: dict[str, Any], name: str, function: Callabl
     return ConcurrencyPlan(_template(key, "concurrency_key", function), checked)
 
 
-def _rate(given: dict[str, Any], name: str) -> model.Rate | None:
-    if given.get("rate") is None:
-        if given.get("burst") is not None:
-            raise ConfigError("burst= goes with rate=, as in rate='100/minute', burst=10")
-        return None
-    return rate_of(given["rate"], name, given.get("burst"))
+def _rate(base: Plan, given: dict[str, Any], name: str) -> model.Rate | None:
+    text, burst = given.get("rate"), given.get("burst")
+    if text is not None:
+        return rate_of(text, name, burst)
+    if burst is None:
+        return base.rate if "rate" not in given else None
+    if "rate" in given or base.rate is None:
+        raise ConfigError("burst= goes with rate=, as in rate='100/minute', burst=10")
+    return replace(base.rate, burst=inputs.count(burst, "burst"))
 
 
 def rate_of(text: str, bucket: str, burst: int | None = None) -> model.Rate:

@@ -14,7 +14,7 @@ from holdfast.job import meta
 from holdfast.job.attempt import Attempt
 from holdfast.job.meta import Meta
 from holdfast.job.model import Claimed, Failure, Finish
-from holdfast.job.retry import Cancel, Outcome, Retry, Snooze
+from holdfast.job.retry import Cancel, Outcome, Retry, Skip, Snooze
 from holdfast.plain import storable
 
 #: A traceback keeps its end: where it happened.
@@ -69,7 +69,10 @@ def failure(error: BaseException, attempt: int) -> Failure:
             trace_of(error),
             attempt,
         )
-    return Failure(type(error).__name__, _short(_words(error)), trace_of(error), attempt)
+    words = _words(error)
+    if not words and isinstance(error, asyncio.CancelledError):
+        words = "something that it waited for was cancelled, or the worker's event loop was stopped; not by the worker"
+    return Failure(type(error).__name__, _short(words), trace_of(error), attempt)
 
 
 def trace_of(error: BaseException) -> str:
@@ -117,7 +120,7 @@ def complete(attempt: Attempt, value: Any) -> Finish:
     except Exception as error:  # noqa: BLE001 - a value may raise whatever it likes while it is encoded
         return Finish(job=job.id, fence=job.fence, kind="fail", error=failure(error, job.attempt))
     if attempt.next is not None:
-        return Finish(job=job.id, fence=job.fence, kind="complete", result=result, next=attempt.next)
+        return Finish(job=job.id, fence=job.fence, kind="complete", result=result, next=attempt.next, adds=attempt.adds)
     return Finish(job=job.id, fence=job.fence, kind="complete", result=result)
 
 
@@ -187,6 +190,9 @@ def _asked(attempt: Attempt, outcome: Outcome) -> Finish:
         case Cancel():
             said = Failure("Cancel", _short(str(outcome)), "", job.attempt)
             return Finish(job=job.id, fence=job.fence, kind="cancel", error=said)
+        case Skip():
+            said = Failure("Skipped", str(outcome), "", job.attempt)
+            return Finish(job=job.id, fence=job.fence, kind="skip", error=said)
         case Retry():
             return retry(attempt, Failure("Retry", _short(str(outcome)), "", job.attempt), outcome.after)
         case _:

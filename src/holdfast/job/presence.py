@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from holdfast.engine.base import Micros
 from holdfast.job.flows import send
 from holdfast.job.model import Worker
 
@@ -14,8 +15,17 @@ if TYPE_CHECKING:
     from holdfast.job.slots import Slots
     from holdfast.job.store import Store
 
-#: How often; three that are missed mean offline.
-BEAT = 10.0
+#: How often it tells, and how many that are missed mean that it is offline.
+BEAT, MISSED = 10.0, 3
+
+Status = Literal["idle", "busy", "offline"]
+
+
+def status_of(worker: Worker, now: Micros, *, busy: bool = False) -> Status:
+    """By its heartbeat. `busy`: it is known to have a job, whatever it said itself."""
+    if now - worker.beat > MISSED * BEAT * 1_000_000:
+        return "offline"
+    return "busy" if busy or worker.running else "idle"
 
 
 class Presence:

@@ -117,3 +117,11 @@ class Cancel(Outcome):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler cancelled")
         self.reason = reason
+
+
+class Skip(Outcome):
+    """It need not be done, as nobody's failure. Dependents are skipped with it."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "its condition does not hold")
+        self.reason = reason

@@ -12,16 +12,18 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.base import steady
+from holdfast.engine.base import UNREADABLE, steady
 from holdfast.errors import HoldfastError
 from holdfast.job import outcome
 from holdfast.job.attempt import FOREVER, Attempt
 from holdfast.job.children import Children
 from holdfast.job.context import JobContext, enter
+from holdfast.job.fills import filled
 from holdfast.job.flows import send
+from holdfast.job.internal import INTERNAL
 from holdfast.job.journal import Journal
 from holdfast.job.model import Claimed, Finish, StepReply
-from holdfast.job.outcome import Abandoned
+from holdfast.job.outcome import Abandoned, Raised
 from holdfast.job.threads import Threads
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Runner:
 
     def start(self, reply: StepReply, shard: int, sent: float) -> None:
         """Run what a step brought."""
-        slots, held, jobs = self._slots, self._slots.held, self._jobs
+        slots, held, jobs, internals = self._slots, self._slots.held, self._jobs, self._core.internals
         create_task, lease = self._loop.create_task, self._lease
         if not self.dispatch.claiming:
             self._give_back(reply, shard, sent)
@@ -77,19 +79,30 @@ class Runner:
         for job in reply.jobs:
             definition = jobs.get(job.type)
             if definition is None:
-                self._unknown(job, shard, sent)
-                continue
+                definition = internals.get(job.type)
+                if definition is None:
+                    self._unknown(job, shard, sent)
+                    continue
+            broken = None
+            if job.run and job.meta:
+                try:
+                    job = filled(job)  # noqa: PLW2901 - the job as its handler sees it
+                except (HoldfastError, *UNREADABLE) as error:
+                    broken = Raised(type(error).__name__, str(error), "", pointless=True)
             if job.id in held:  # it was taken from us before we knew
                 self.lost(held[job.id], "it ran out, and was claimed anew")
             attempt = Attempt(job, definition, shard, lease, sent)
             attempt.started = now
             held[job.id] = attempt
             slots.busy += 1
+            if broken is not None:
+                self._ended(attempt, None, broken)
+                continue
             timeout = (own_timeout(job) if job.meta else 0.0) or definition.timeout
             if timeout:
                 attempt.soft = now + timeout
                 soonest = min(soonest, attempt.soft)
-            if plain and definition.is_async:
+            if definition.is_async and (plain or definition.queue == INTERNAL):
                 attempt.task = create_task(self._run(attempt))
             else:
                 attempt.task = create_task(self._run_around(attempt))

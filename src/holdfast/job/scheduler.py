@@ -1,11 +1,12 @@
 """Cron and tidiness: what happens by itself. Any number of processes may do it at once; each tick makes one job.
 
-Every worker runs both parts. `hf.scheduler()` runs them alone, for set-ups whose workers come and go.
+Every worker runs all parts. `hf.scheduler()` runs them alone, for set-ups whose workers come and go.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from datetime import datetime
 from typing import Any, cast
@@ -22,6 +23,8 @@ from holdfast.job.registry import store_of
 from holdfast.lease import instant
 from holdfast.loop import Loop
 
+log = logging.getLogger("holdfast")
+
 #: How long the scheduler sleeps at most: jobs may be defined, and clocks corrected, meanwhile.
 LONGEST_SLEEP = 30.0
 #: Early by a hair is not on time: look again after this.
@@ -32,6 +35,8 @@ GRACE = 60.0
 MOST_CAUGHT_UP = 1000
 #: How often ended jobs past their time are looked for, and how many go in one step.
 PRUNE, PRUNE_STEP = 60.0, 1000
+#: How often runs of workflows are looked at: one past its time is cancelled at most so much later.
+CHECK = 5.0
 #: Completed jobs that are kept at most, by default, in each shard.
 KEEP = 1_000_000
 
@@ -98,8 +103,20 @@ async def prune(core: Core, keep: int = KEEP) -> int:
     return count
 
 
+async def check_runs(core: Core) -> int:
+    """Cancel runs that are past their time, and set right what should never be wrong. Answers how many were."""
+    store, wrong = store_of(core), 0
+    for shard in range(store.shards):
+        mended = await send(core, store.check_runs(shard))
+        for run_id in mended:
+            log.error("run %s and its jobs did not agree, and were set right: please report this", run_id)
+            core.telemetry.emit("run.mended", id=run_id)
+        wrong += len(mended)
+    return wrong
+
+
 def chores(core: Core, keep: int = KEEP) -> list[Loop]:
-    """Both parts as loops, to be started by whoever has an event loop."""
+    """All parts as loops, to be started by whoever has an event loop."""
 
     async def ticking() -> float:
         return await tick(core)
@@ -107,9 +124,13 @@ def chores(core: Core, keep: int = KEEP) -> list[Loop]:
     async def pruning() -> None:
         await prune(core, keep)
 
+    async def checking() -> None:
+        await check_runs(core)
+
     return [
         Loop(ticking, name="scheduler", every=LONGEST_SLEEP, telemetry=core.telemetry),
         Loop(pruning, name="pruner", every=PRUNE, telemetry=core.telemetry),
+        Loop(checking, name="runs", every=CHECK, telemetry=core.telemetry),
     ]
 
 
@@ -154,13 +175,17 @@ class BlockingScheduler:
     def run(self) -> None:
         """Work until stopped. An engine that is away is tried again."""
         self._core.check_open()
-        pruned = 0.0
+        pruned = checked = 0.0
         pause = 0.0
         while not self._stopped.wait(pause):
             self._core.check_open()
             try:
-                pause = run(tick(self._core))
+                pause = min(run(tick(self._core)), CHECK)
                 pruned -= pause
+                checked -= pause
+                if checked <= 0:
+                    run(check_runs(self._core))
+                    checked = CHECK
                 if pruned <= 0:
                     run(prune(self._core, self._keep))
                     pruned = PRUNE

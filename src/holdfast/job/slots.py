@@ -9,6 +9,7 @@ from typing import cast
 from holdfast import inputs
 from holdfast.errors import ConfigError
 from holdfast.job.attempt import Attempt
+from holdfast.job.internal import INTERNAL
 
 LARGEST_WEIGHT = 1_000_000
 
@@ -45,7 +46,7 @@ class Order:
     three times out of four, and none starves.
     """
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, also: tuple[str, ...] = ()) -> None:
         self._weights: dict[str, int] = {}
         if isinstance(queues, Mapping):
             weights = cast("Mapping[str, int]", queues)
@@ -60,8 +61,10 @@ class Order:
             names = list(dict.fromkeys(inputs.name(name, "queue") for name in given))
         if not names:
             raise ConfigError("a worker needs at least one queue, as in queues=['default']")
-        self.names = tuple(names)
-        self._together = (self.names,)
+        self.names = tuple(dict.fromkeys((*names, *also)))
+        #: Looked at together with whatever comes first.
+        self._also = tuple(dict.fromkeys((*also, INTERNAL)))
+        self._together = (tuple(dict.fromkeys((*self.names, INTERNAL))),)
 
     def draw(self) -> tuple[tuple[str, ...], ...]:
         """Groups of queues, for one claim."""
@@ -69,4 +72,5 @@ class Order:
             return self._together
         # Each draws a moment, the sooner the heavier; the order of the moments is the order of the queues.
         drawn = sorted((random.expovariate(weight), name) for name, weight in self._weights.items())
-        return tuple((name,) for _, name in drawn)
+        first, *rest = ((name,) for _, name in drawn)
+        return ((*first, *self._also), *rest)

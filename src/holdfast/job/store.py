@@ -37,6 +37,7 @@ from holdfast.job.model import (
     Tick,
     Worker,
 )
+from holdfast.job.runs import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
 
 
 class Store(Protocol):
@@ -44,13 +45,17 @@ class Store(Protocol):
 
     `lanes` is how many steps of one worker are worth having under way in a shard at once: two where a step travels, so
     that one's jobs run meanwhile; one where all steps wait for the same writer anyway.
-    `announces`: `enqueue` tells workers by itself of what it makes pending, unless it waited for something, and a claim
-    takes hints; one trip instead of two, for those who keep jobs and hints in one place.
+    `parts`: where much has ended and much is there, one of two lanes tells and the other asks, since what is handed out
+    need not wait for the disk, and what has ended must.
+    `announces`: `enqueue` tells workers by itself of what it makes pending, unless it waited for something; `takes`: a
+    claim takes from the counters of announcements, if they are kept where the jobs are. One trip instead of two.
     """
 
     shards: int
     lanes: int
+    parts: bool
     announces: bool
+    takes: bool
 
     # ── work ──
 
@@ -196,4 +201,87 @@ class Store(Protocol):
 
     def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
         """Delete final jobs past their time, and the oldest completed ones above `keep`. Answers how many."""
+        ...
+
+    # ── runs ──
+    # Every move of a job with a run, by whichever verb, counts in its run and appends to its events in the same step.
+    # When the last of its jobs ends, so does the run: cancelled, if that was wanted; failure, if a job failed that is
+    # not `soft`; else success. A job that is tried again (`trigger`) reopens it. After the commit, `<prefix>:events`
+    # hears `<run>:<seq of its last event>`, once for each run that a step changed.
+
+    def start_run(self, run: NewRun) -> Op[Run]:
+        """The run and all of its jobs, or nothing (ConfigError: a blocker that is not among them, more than
+        LARGEST_RUN). By id: a run that exists is left as it is and answered, so sending twice is safe. With no jobs it
+        is a success at once. Jobs are as with `enqueue`; unique keys are refused.
+        """
+        ...
+
+    def get_run(self, run: str, *, doc: bool = True) -> Op[Run | None]:
+        """`doc`: with its document, which may be large and never changes; else that is left empty."""
+        ...
+
+    def list_runs(
+        self, *, workflow: str = "", status: RunStatus | None = None, before: str = "", limit: int = 50
+    ) -> Op[list[Run]]:
+        """Newest first (by id), `doc` left empty. Bounded by `limit`."""
+        ...
+
+    def cancel_run(self, run: str, reason: str) -> Op[Run | None]:
+        """Whatever does not run is cancelled at once, whatever runs is told to stop, and jobs that are still added
+        (`Finish.next`, `adds`) are cancelled when they are made. A finished run is left as it is.
+        """
+        ...
+
+    def rerun_failed(self, run: str) -> Op[Run | None]:
+        """Every job that failed or was cancelled is triggered, in one step; those that were skipped because of them
+        wait again. A run that has none, or has not finished, is left as it is.
+        """
+        ...
+
+    def run_events(self, run: str, after: int = 0, limit: int = 1000) -> Op[list[RunEvent]]: ...
+
+    def events(self, shard: int, after: str = "", limit: int = 1000) -> Op[EventPage]:
+        """Of all runs, behind a cursor; "": from the oldest that is kept; "$": from now on. A page that was read is
+        complete: nothing appears before its cursor later on.
+        """
+        ...
+
+    def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
+        """Compare the counts of runs that have not finished with their jobs, set right what differs, and cancel runs
+        past their deadline. Answers the ids of those that had to be set right: none, unless there is a bug.
+        """
+        ...
+
+    # ── what runs are made from, and what a server keeps ──
+
+    def put_definition(self, workflow: str, digest: str, doc: bytes) -> Op[Definition]:
+        """The next version, unless the newest one has this digest already: then that one."""
+        ...
+
+    def get_definition(self, workflow: str, version: int = 0) -> Op[Definition | None]:
+        """0: the newest."""
+        ...
+
+    def list_definitions(self, *, after: str = "", limit: int = 100) -> Op[list[Definition]]:
+        """The newest version of each, by name, `doc` left empty."""
+        ...
+
+    def put_artifact(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> Op[bool]:
+        """Parts from 0 on, in order; it is there for others with its last part, and replaces one of the same name. A
+        part that is there already is left as it is. False: the lease is not current (`fence` 0: whoever asks may).
+        """
+        ...
+
+    def list_artifacts(self, job: str) -> Op[list[Artifact]]: ...
+
+    def read_artifact(self, job: str, name: str, part: int) -> Op[bytes | None]:
+        """One part; None: there is none."""
+        ...
+
+    def put_token(self, token: TokenRecord) -> Op[None]: ...
+
+    def drop_token(self, token: str) -> Op[bool]: ...
+
+    def tokens(self) -> Op[list[TokenRecord]]:
+        """All that have not expired."""
         ...

@@ -1,4 +1,4 @@
-"""What people see of a job and of a queue: times with their zone, arguments by name. Never changes anything."""
+"""What people see of a job, a queue and a worker: times with their zone, arguments by name. Never changes anything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from holdfast.core import Core
 from holdfast.engine.base import UNREADABLE, Micros
-from holdfast.job.model import Failure, Job, Queue, State
+from holdfast.job.model import Failure, Job, Queue, State, Worker
+from holdfast.job.presence import Status, status_of
 from holdfast.lease import instant
 from holdfast.plain import ANYTHING
 from holdfast.rate import Rate
@@ -79,6 +80,26 @@ class QueueInfo:
         return self.paused and not self.running
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker, as it last told of itself."""
+
+    id: str
+    #: offline: three heartbeats were missed.
+    status: Status
+    queues: tuple[str, ...]
+    labels: tuple[str, ...]
+    concurrency: int
+    host: str
+    pid: int
+    #: How many jobs it runs, and one of them.
+    running: int
+    current: str
+    draining: bool
+    registered: datetime | None
+    beat: datetime | None
+
+
 def plain(raw: bytes) -> Any:
     """As plain data; None where it cannot be read."""
     try:
@@ -120,6 +141,23 @@ def job_info(job: Job) -> JobInfo:
         concurrency=job.concurrency.key if job.concurrency else "",
         waits_for=job.waits_for,
         followed_by=job.followed_by,
+    )
+
+
+def worker_info(worker: Worker, now: Micros) -> WorkerInfo:
+    return WorkerInfo(
+        id=worker.id,
+        status=status_of(worker, now),
+        queues=worker.queues,
+        labels=worker.labels,
+        concurrency=worker.concurrency,
+        host=worker.host,
+        pid=worker.pid,
+        running=worker.running,
+        current=worker.current,
+        draining=worker.draining,
+        registered=_when(worker.registered),
+        beat=_when(worker.beat),
     )
 
 

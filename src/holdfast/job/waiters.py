@@ -22,6 +22,8 @@ STRANGERS = 1000
 class Waiters:
     """One for each Holdfast; made by `waiters_of`."""
 
+    channels: tuple[str, ...] = CHANNELS
+
     def __init__(self, core: Core) -> None:
         self._core = core
         self._latches: dict[str, set[Latch]] = {}
@@ -34,7 +36,7 @@ class Waiters:
     def hears(self) -> bool:
         """Whether ends are heard now."""
         subscriptions = self._subscriptions
-        return len(subscriptions) == len(CHANNELS) and all(s.is_ready for s in subscriptions)
+        return len(subscriptions) == len(self.channels) and all(s.is_ready for s in subscriptions)
 
     def join(self, id_: str) -> Latch:
         """A latch that is set when this job or chain ends, or when that may have passed unheard."""
@@ -71,7 +73,7 @@ class Waiters:
         self._strangers = 0
         self._subscriptions = [
             core.hub.subscribe(wire.channel(core.hub_prefix, name), self._heard, self._ready, prompt=True)
-            for name in CHANNELS
+            for name in self.channels
         ]
 
     def _ready(self) -> None:
@@ -79,10 +81,15 @@ class Waiters:
             for latch in list(self._openers):
                 latch.set()
 
-    def _heard(self, id_: str | None) -> None:
-        if id_ is None:
+    def _named(self, payload: str) -> str:
+        """Whom a payload speaks of."""
+        return payload
+
+    def _heard(self, payload: str | None) -> None:
+        if payload is None:
             self.wake()
             return
+        id_ = self._named(payload)
         latches = self._latches.get(id_)
         if latches is not None:
             for latch in latches:

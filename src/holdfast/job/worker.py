@@ -23,13 +23,14 @@ from holdfast.job.announcer import announcer_of
 from holdfast.job.courier import SWEEP, Courier
 from holdfast.job.dispatch import Dispatch
 from holdfast.job.hearing import Hearing
+from holdfast.job.internal import COMMAND, COMMANDS, INTERNAL
 from holdfast.job.lanes import Identity
 from holdfast.job.ledger import Ledger
 from holdfast.job.overtime import Overtime
 from holdfast.job.presence import BEAT, Presence
 from holdfast.job.registry import store_of
 from holdfast.job.runner import Runner
-from holdfast.job.scheduler import chores
+from holdfast.job.scheduler import KEEP, chores
 from holdfast.job.signals import Signals
 from holdfast.job.slots import Order, Queues, Slots
 from holdfast.job.tending import Tending
@@ -70,9 +71,13 @@ class Worker:
         blocked_after: Duration = 1,
         signals: bool = True,
         name: str = "",
+        allow_commands: bool = False,
+        keep: int = KEEP,
     ) -> None:
         self._core = core
-        self._order = Order(queues)
+        self._order = Order(queues, (COMMANDS,) if allow_commands else ())
+        if COMMANDS in self._order.names and not allow_commands:
+            raise ConfigError(f"queue {COMMANDS!r} is for workers with allow_commands=True (--allow-commands)")
         if isinstance(labels, str):
             raise ConfigError(f"labels is a list, as in labels=[{labels!r}]")
         self.labels = tuple(sorted({inputs.name(label, "label") for label in labels}))
@@ -84,12 +89,15 @@ class Worker:
         self._grace = inputs.seconds(grace, "grace", zero=True)
         self._blocked_after = inputs.seconds(blocked_after, "blocked_after", zero=True)
         self._signals = signals
+        self._keep = inputs.count(keep, "keep")
         self.id = inputs.name(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
         self._ledger = Ledger(self._slots, core.telemetry)
         #: What became of the attempts here: completed, failed, retried, snoozed, released, cancelled, lost.
         self.counts = self._ledger.counts
         self._stops = 0
         self._changed: asyncio.Event | None = None
+        #: When (steady) a signal first told it to stop; perhaps long before the loop heard of it.
+        self._told: list[float] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dispatch: Dispatch | None = None
         self._started = False
@@ -144,19 +152,20 @@ class Worker:
         if self._started:
             raise ConfigError("this worker has run; make another with hf.worker(...)")
         self._started = True
-        if not core.jobs:
+        if not core.jobs and COMMANDS not in self.queues and set(self.queues) != {INTERNAL}:
             log.warning("no job is defined here: import the modules that define them before the worker starts")
         self._loop = asyncio.get_running_loop()
         if isinstance(core.port, AsyncPort):
             core.port.loop()
         self._changed = asyncio.Event()
         ears = Signals(self._signalled)
+        self._told = ears.came
         if self._signals:
             ears.listen()
         try:
             await self._reach()
             if not self._stops:
-                await self._work(burst=burst)
+                await self._work(ears, burst=burst)
         finally:
             ears.close()
 
@@ -173,7 +182,7 @@ class Worker:
                 await self._wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _work(self, *, burst: bool) -> None:
+    async def _work(self, ears: Signals, *, burst: bool) -> None:
         core, slots = self._core, self._slots
         store = store_of(core)
         runner = Runner(core, store, slots, lease=self._lease, grace=self._grace)
@@ -213,13 +222,13 @@ class Worker:
         )
         runner.overtime = overtime = Overtime(slots, runner.late, runner.abandon)
         hearing = Hearing(core, slots, dispatch, self._suits, tending.hurry)
-        watchdog = Watchdog(slots, core.telemetry, self._blocked_after)
+        watchdog = Watchdog(slots, core.telemetry, self._blocked_after, ears, self._drain_limit)
         presence = Presence(core, store, slots, self.id, self.queues, self.labels)
         loops = [Loop(presence.beat, name="heartbeat", every=BEAT, telemetry=core.telemetry)]
         if store.shards > 1:
             loops.append(Loop(courier.sweep, name="courier", every=SWEEP, telemetry=core.telemetry))
         if not burst:
-            loops += chores(core)
+            loops += chores(core, self._keep)
         core.telemetry.emit("worker.started", worker=self.id, queues=self.queues, labels=self.labels)
         cut = False
         try:
@@ -269,7 +278,7 @@ class Worker:
         dispatch.on_still = self._stirred
         if slots.busy:
             log.info("draining: %d jobs run", slots.busy)
-        until = steady() + self._drain_limit
+        until = min([steady(), *self._told]) + self._drain_limit
         while slots.busy and self._stops == 1 and (left := until - steady()) > 0:
             await self._wait(left)
         hurried = self._stops > 1
@@ -317,5 +326,7 @@ class Worker:
         """Whether jobs of a type are for this worker, as far as its definition says; None: it knows no such type."""
         definition = self._core.jobs.get(job_type)
         if definition is None:
-            return None
+            if job_type == COMMAND:
+                return COMMANDS in self.queues
+            return True if job_type in self._core.internals else None
         return definition.queue in self.queues and set(definition.labels) <= set(self.labels)

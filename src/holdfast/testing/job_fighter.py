@@ -23,10 +23,10 @@ def chores(hf: Any, notebook: Notebook | None = None, seconds: float = 0.0) -> A
     async def chore(n: int) -> int:
         job = current_job()
         if notebook is not None:
-            notebook.write(START, n, job.fence)
+            notebook.write(START, n, job.fence, job.attempt)
         await asyncio.sleep(seconds)
         if notebook is not None:
-            notebook.write(END, n, job.fence)
+            notebook.write(END, n, job.fence, job.attempt)
         return job.fence
 
     return hf.job(retries=RETRIES, backoff=0)(chore)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from holdfast.engine.base import steady
 
 SUFFIX = ".jobs"
-_NOTE = struct.Struct("<BIQId")
+_NOTE = struct.Struct("<BIQIdI")
 START, END = 1, 2
 
 
@@ -28,6 +28,8 @@ class Note(NamedTuple):
     fence: int
     pid: int
     t: float
+    #: Which one it was, by the store's count: those between two that began were handed out and never began.
+    attempt: int
 
 
 class Notebook:
@@ -37,8 +39,8 @@ class Notebook:
         self._fd = os.open(folder / f"{label}{SUFFIX}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._pid = os.getpid()
 
-    def write(self, kind: int, n: int, fence: int) -> None:
-        os.write(self._fd, _NOTE.pack(kind, n, fence, self._pid, steady()))
+    def write(self, kind: int, n: int, fence: int, attempt: int) -> None:
+        os.write(self._fd, _NOTE.pack(kind, n, fence, self._pid, steady(), attempt))
 
 
 def read(folder: Path) -> list[Note]:
@@ -69,8 +71,11 @@ class JobReport:
     starts: int = 0
     #: Jobs that began more than once, which a kill or a lost lease explains.
     again: int = 0
-    #: Seconds from each kill until what it interrupted began again.
+    #: Seconds from each kill until what it interrupted began again, for each lease that had to run out: whoever had a
+    #: job next may have been killed, too, before it began.
     restarts: list[float] = field(default_factory=list[float])
+    #: Attempts that were handed out and never began.
+    unbegun: int = 0
     violations: list[str] = field(default_factory=list[str])
 
     def restart(self, percent: float) -> float:
@@ -81,6 +86,7 @@ class JobReport:
         return (
             f"{self.jobs} jobs, {self.starts} starts, {self.again} begun again, kill to restart"
             f" p50 {self.restart(50):.2f} s, p99 {self.restart(99):.2f} s of {len(self.restarts)},"
+            f" handed out to somebody killed before it began {self.unbegun},"
             f" violations {len(self.violations)}"
         )
 
@@ -106,7 +112,9 @@ def check(notes: Iterable[Note], outcomes: Mapping[int, Outcome | None], kills: 
             killed = kills.get(before.pid)
             # Who was stopped first had lost its jobs before it was killed.
             if killed is not None and before.t <= killed <= after.t and (n, before.fence) not in ended:
-                report.restarts.append(after.t - killed)
+                leases = max(1, after.attempt - before.attempt)
+                report.restarts.append((after.t - killed) / leases)
+                report.unbegun += leases - 1
     return report
 
 

@@ -205,14 +205,16 @@ class JobRace:
         return 0
 
     def _trouble(self, hf: holdfast.sync.Holdfast) -> None:
-        """Strike until nine tenths are done; the second half is enqueued on the way."""
+        """Strike until nine tenths are done; the second half is enqueued on the way, the last of it when everybody has
+        struck: fast workers must not be done before that.
+        """
         turns: list[Nemesis] = []
         rest = self._batches(self.jobs // 2, self.jobs)
         with self._holdfast(self.url) as troubled:
             chore = chores(troubled)
             strike_at, count_at, moved, done = steady() + self.pace, steady(), steady(), 0
             while rest or done < self.jobs * 9 // 10:
-                if rest:
+                if len(rest) > 1 or (rest and all(nemesis.done.total() for nemesis in self.nemeses)):
                     if self._enqueue(chore, rest[0]):
                         rest.pop(0)
                 else:

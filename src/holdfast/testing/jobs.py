@@ -11,6 +11,9 @@ Holdfast they are given: what belongs to an async one is awaited, what belongs t
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,8 +25,9 @@ from holdfast.engine.base import Micros
 from holdfast.engine.sqlite import SqliteEngine
 from holdfast.flow import run
 from holdfast.inputs import Duration, micros, seconds
-from holdfast.job import admin, flows
+from holdfast.job import admin, context, flows
 from holdfast.job.definition import BaseJobType, BlockingJobType, JobType
+from holdfast.job.internal import INTERNAL, RESERVED
 from holdfast.job.model import Job
 from holdfast.job.registry import store_of
 from holdfast.job.scheduler import tick
@@ -83,25 +87,40 @@ async def _ticked(hf: Holdfast, labels: Iterable[str] | None) -> dict[str, int]:
 
 
 def _blocking_drain(hf: BlockingHoldfast, labels: Iterable[str] | None) -> dict[str, int]:
-    core = _core(hf)
-    options = _options(core, [queue.name for queue in hf.queues.list()], labels)
-    worker = hf.worker(**options)
-    worker.run(burst=True)
-    return dict(worker.counts)
+    core, done, before = _core(hf), Counter[str](), None
+    while (options := run(_options(core, labels))) != before:
+        worker = hf.worker(**options)
+        worker.run(burst=True)
+        done.update(worker.counts)
+        before = options
+    return dict(done)
 
 
 async def _drain(hf: Holdfast, labels: Iterable[str] | None) -> dict[str, int]:
-    core = _core(hf)
-    worker = hf.worker(**_options(core, [queue.name for queue in await admin.list_queues(core)], labels))
-    await worker.run(burst=True)
-    return dict(worker.counts)
+    core, done, before = _core(hf), Counter[str](), None
+    while (options := await _options(core, labels)) != before:
+        worker = hf.worker(**options)
+        await worker.run(burst=True)
+        done.update(worker.counts)
+        before = options
+    return dict(done)
 
 
-def _options(core: Core, queues: list[str], labels: Iterable[str] | None) -> dict[str, Any]:
+async def _options(core: Core, labels: Iterable[str] | None) -> dict[str, Any]:
+    """A worker for all queues, with all that jobs ask for. What runs may enqueue for others: then there is another."""
     jobs = cast("list[BaseJobType[..., Any]]", list(core.jobs.values()))
+    queues = [queue.name for queue in await admin.list_queues(core)]
+    found = {
+        queue for queue in queues if queue != INTERNAL and not queue.startswith(RESERVED)
+    }  # commands are not run here
+    if labels is None:
+        pending = await flows.send(core, store_of(core).list_jobs(state="pending", limit=MOST))
+        labels = {
+            label for asked in (*(job.labels for job in jobs), *(job.labels for job in pending)) for label in asked
+        }
     return {
-        "queues": sorted({*queues, *(job.queue for job in jobs)}) or ["default"],
-        "labels": {label for job in jobs for label in job.labels} if labels is None else labels,
+        "queues": sorted({*found, *(job.queue for job in jobs)}) or ["default"],
+        "labels": sorted(labels),
         "signals": False,
     }
 
@@ -112,20 +131,17 @@ def eager(hf: Holdfast | BlockingHoldfast) -> Generator[None, None, None]:
     a connection of the caller's: it is there after the commit only; `drain` then.
     """
     core = _core(hf)
-    busy = False
+    turns, thread_turns = asyncio.Lock(), threading.Lock()
 
     async def run_now() -> None:
-        nonlocal busy
-        if busy:  # a job enqueues another: the same worker runs it
+        if context.is_inside():  # a job enqueues another: the same worker runs it
             return
-        busy = True
-        try:
-            if isinstance(hf, Holdfast):
+        if isinstance(hf, Holdfast):
+            async with turns:
                 await _drain(hf, None)
-            else:
+        else:
+            with thread_turns:
                 _blocking_drain(hf, None)
-        finally:
-            busy = False
 
     before = core.notes.get(flows.EAGER)
     core.notes[flows.EAGER] = run_now

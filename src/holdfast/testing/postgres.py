@@ -21,6 +21,8 @@ from holdfast.testing.redis_server import START_WAIT, ServerMissing
 #: PostgreSQL refuses to run as root: then the first of these runs it.
 NOBODIES = ("postgres", "nobody")
 DATABASE = "holdfast"
+#: How long backends have to end once their server was killed, in seconds; then they are, too.
+LAST_WORDS = 3.0
 
 
 def postgres_programs() -> Path:
@@ -144,13 +146,16 @@ class PostgresServer:
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [self.pid, *(int(pid) for pid in children.read_text().split())]
 
-    @staticmethod
-    def _lives(pid: int) -> bool:
-        """Not gone, and not a zombie, which nobody in a small container may collect."""
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
+    def _kin(self) -> list[int]:
+        """Every process in the server's folder. Numbers of processes come back; and a zombie, which nobody in a small
+        container may collect, is nowhere.
+        """
+        data, found = str(self.folder / "data"), list[int]()
+        for link in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):
+                if str(link.readlink()) == data:
+                    found.append(int(link.parent.name))
+        return found
 
     @staticmethod
     def _signal(pid: int, how: signal.Signals) -> None:
@@ -165,18 +170,20 @@ class PostgresServer:
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
-        family = self._family() if self._process.poll() is None else []
         process, self._process = self._process, None
         process.send_signal(how)
         process.send_signal(signal.SIGCONT)  # who was stopped cannot end
         process.wait()
-        for pid in family:
+        for pid in self._kin():
             self._signal(pid, signal.SIGCONT)
-        # Two servers on one folder would ruin it: the old one's backends must be gone.
-        deadline = time.monotonic() + START_WAIT
-        while any(self._lives(pid) for pid in family):
-            if time.monotonic() > deadline:
+        # Two servers on one folder would ruin it: the old one's backends must be gone, also one that it had just begun.
+        began = time.monotonic()
+        while kin := self._kin():
+            waited = time.monotonic() - began
+            if waited > START_WAIT:
                 raise RuntimeError("the server has ended, its backends have not")
+            for pid in kin if waited > LAST_WORDS else ():
+                self._signal(pid, signal.SIGKILL)
             time.sleep(0.005)
         pid_file = self.folder / "data" / "postmaster.pid"
         pid_file.unlink(missing_ok=True)  # a killed one leaves it behind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, ClassVar
 
 import psycopg
@@ -17,6 +18,8 @@ _DOUBLE = struct.Struct("!id")
 #: Most elements are short: their lengths are packed once and for all.
 _SHORT = 512
 _LENGTHS = [_LENGTH.pack(size) for size in range(_SHORT)]
+#: Below it, a length is a text, too.
+_ASCII = 128
 
 
 def _sized(raw: bytes) -> bytes:
@@ -37,44 +40,60 @@ class Array:
         #: How it travels, once that is known: names go out twice, to be locked and to be written.
         self.dumped: bytes | None = None
 
-    def packed(self) -> list[bytes]:
+    def packed(self) -> bytes:
         """Each element with its length before it."""
-        return [_sized(item) for item in self.items]
+        items = self.items
+        if not items:
+            return b""
+        if items.count(items[0]) == len(items):  # many a column is the same in all rows
+            return self._each(items[:1]) * len(items)
+        return self._each(items)
+
+    def _each(self, items: Sequence[Any]) -> bytes:
+        raise NotImplementedError
 
 
 class Bytes(Array):
     element, oid = 17, 1001
 
+    def _each(self, items: Sequence[bytes]) -> bytes:
+        if len(set(map(len, items))) == 1:
+            length = _LENGTH.pack(len(items[0]))
+            return length + length.join(items)
+        return b"".join([_sized(item) for item in items])
+
 
 class Texts(Array):
     element, oid = 25, 1009
 
-    def packed(self) -> list[bytes]:
-        items = self.items
-        if items and items.count(items[0]) == len(items):  # most groups are of one room
-            return [_sized(items[0].encode())] * len(items)
-        return [_sized(item.encode()) for item in items]
+    def _each(self, items: Sequence[str]) -> bytes:
+        if len(items[0]) < _ASCII and len(set(map(len, items))) == 1:  # as ids are
+            length = f"\0\0\0{chr(len(items[0]))}"
+            text = length + length.join(items)
+            if text.isascii():
+                return text.encode()
+        return b"".join([_sized(item.encode()) for item in items])
 
 
 class Numbers(Array):
     element, oid = 20, 1016
 
-    def packed(self) -> list[bytes]:
-        return [_BIGINT.pack(8, item) for item in self.items]
+    def _each(self, items: Sequence[int]) -> bytes:
+        return b"".join(map(_BIGINT.pack, repeat(8), items))
 
 
 class Floats(Array):
     element, oid = 701, 1022
 
-    def packed(self) -> list[bytes]:
-        return [_DOUBLE.pack(8, item) for item in self.items]
+    def _each(self, items: Sequence[float]) -> bytes:
+        return b"".join(map(_DOUBLE.pack, repeat(8), items))
 
 
 def dump(column: Array) -> bytes:
     """How a column travels: one dimension, no NULLs, counted from 1."""
     if column.dumped is None:
         head = _HEAD.pack(1, 0, column.element, len(column.items), 1)
-        column.dumped = head + b"".join(column.packed())
+        column.dumped = head + column.packed()
     return column.dumped
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -25,6 +26,8 @@ SKIPS = 2
 PATIENCE = 3.0
 #: The server undid everything for reasons that do not come again.
 UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
+#: Seconds until it is tried again: whoever was in the way has its turn first, else both meet as before.
+ASIDE = (0.005, 0.05)
 #: Seconds between two sweeps of this process; many processes sweep, so each does it seldom.
 SWEEP = (60.0, 180.0)
 #: Seconds that a sweep waits for a connection: others need it more.
@@ -99,7 +102,9 @@ class Lane:
         engine = self._engine
         ops = [item.op for item in items]
         until = steady() + engine.address.timeout
-        for left in range(engine.tries - 1, -1, -1):
+        left = engine.tries
+        while True:
+            left -= 1
             used = self._wire is not None or not engine.keeps_sessions
             batch: Batch | HintBatch | None = None
             try:
@@ -116,8 +121,12 @@ class Lane:
                 sent = batch is not None and batch.committing
                 self._recover()
                 stale = used and not sent and self._wire is None
-                if left and steady() < until and (stale or isinstance(error, UNDONE)):
-                    continue
+                if steady() < until:
+                    if isinstance(error, UNDONE):
+                        time.sleep(random.uniform(*ASIDE))
+                        continue
+                    if left and stale:
+                        continue
                 if isinstance(error, pg.LockNotAvailable):
                     return [self._put_off(item, error) for item in items]
                 if isinstance(error, FINAL) and len({type(op) for op in ops}) > 1:
@@ -133,7 +142,6 @@ class Lane:
             engine.correct(batch.now)
             engine.tell(batch.wakes)
             return [translate(r, engine.address, sent=True) if isinstance(r, psycopg.Error) else r for r in results]
-        raise AssertionError("the last try returns")
 
     def _apart(self, items: list[Item]) -> list[Any]:
         """The server refuses something for good, a right say. What is of another kind does not suffer for it."""

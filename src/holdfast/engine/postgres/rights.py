@@ -26,7 +26,12 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "holdfast_job_output": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "holdfast_job_worker": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "holdfast_job_tick": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "holdfast_job_event": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_run": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_run_event": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_definition": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_artifact": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_artifact_part": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "holdfast_token": ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
 
 

@@ -18,6 +18,7 @@ from psycopg import errors as pg
 from holdfast.engine.base import Micros, Wake, Within, steady
 from holdfast.engine.group import Item
 from holdfast.engine.postgres.borrowed import Borrowed
+from holdfast.engine.postgres.counters import LAZY
 from holdfast.engine.postgres.session import Session, translate
 from holdfast.engine.postgres.wire import COMMIT, Rows, Statement, Wire
 from holdfast.errors import EngineError
@@ -48,6 +49,9 @@ class Round(NamedTuple):
 
     statements: Sequence[Statement]
     commit: bool = True
+    #: A transaction by itself, ahead of this one in the same write. Nobody waits for it on disk. On a session that is
+    #: not ours (`local`), where nothing may be left behind, it is the beginning of this one.
+    ahead: Sequence[Statement] = ()
     #: Hints that leave right behind the COMMIT, in the same write. Their trouble is nobody's.
     behind: Sequence[Statement] = ()
 
@@ -169,9 +173,12 @@ class WithinLane:
         alone = reads and not borrowed  # who only looks needs no transaction
         first: list[Statement] = []
         if begin and not alone:
+            ahead = [(text, {**given, "local": borrowed}) for wanted in rounds for text, given in wanted.ahead]
+            if ahead and not borrowed:
+                first += [*session.beginning(), LAZY, *ahead, COMMIT]
             first += session.beginning()
             if borrowed:
-                first.append((SET, {"local": True}))
+                first += [(SET, {"local": True}), *ahead]
         statements = [*first, *(each for wanted in rounds for each in wanted.statements)]
         ends = commit and not alone
         session.check()  # what was not sent cannot have an unknown outcome

@@ -18,7 +18,7 @@ from holdfast.engine.redis.async_link import AsyncLink
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.gathering import Gathered, Gathering
 from holdfast.engine.redis.link import AFTER_YOU, STALE, Hello, Refusal, refused
-from holdfast.engine.redis.talks import Talk, Talks, To
+from holdfast.engine.redis.talks import Ready, Talk, Talks, To
 from holdfast.engine.redis.thread_ear import ThreadEars
 from holdfast.engine.redis.tls import context
 from holdfast.engine.redis.witness import RedisWitness
@@ -34,6 +34,8 @@ class RedisEngine:
     dialect = "redis"
     default_hub = "redis"
     recalls = True
+    #: Whether keys live on different nodes by their hash tags.
+    spreads = False
 
     def __init__(
         self,
@@ -90,8 +92,12 @@ class RedisEngine:
                 return answer
             if raw.code != "NOSCRIPT":
                 raise self._refused(raw, link)
-        if type(op) is Gathered:
+        elif type(op) is Gathered:
             return cast("T", await self._gathered().submit(op))
+        elif type(op) is Ready and op.request is not None and self._test_clock is None:
+            reply = await link.send(op.request())
+            if type(reply) is not Refusal:
+                return cast("T", op.read(reply))
         if type(op) is Recall:
             found = await link.send(self._talks.recall(op))
             if type(found) is not Refusal:
@@ -164,6 +170,13 @@ class RedisEngine:
                 return answer
             if raw.code != "NOSCRIPT":
                 raise self._refused(raw, link)
+        elif isinstance(op, Ready) and op.request is not None and self._test_clock is None:
+            link = getattr(self._threads, "link", None)
+            if link is None or not link.ready:
+                link = self._thread_link()
+            raw = link.call_many([op.request()])[0]
+            if type(raw) is not Refusal:
+                return cast("T", op.read(raw))
         return cast("T", only(self.apply_many([op])))
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:

@@ -30,6 +30,8 @@ T = TypeVar("T")
 class ClusterEngine(RedisEngine):
     """One link per node for the event loop, and one per node for each thread that asks."""
 
+    spreads = True
+
     def __init__(
         self,
         seeds: Seeds,

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.engine.base import Op, Within
+from holdfast.engine.base import Op
+from holdfast.engine.redis.talks import Ready
 from holdfast.errors import EngineError
 
 #: While one trip is under way, this many who wait are worth a second: made here while the server is at work.
@@ -20,7 +21,7 @@ UNDER_WAY = 2
 MOST = 500
 
 
-class Gathered(Within[Any], frozen=True):
+class Gathered(Ready, frozen=True):
     """An operation that may travel with others of its key. Only for what fails for all of them alike, if at all."""
 
     item: Any = None
@@ -51,7 +52,7 @@ class Gathering:
         if not trips:
             self._under_way[key] = 1
             try:
-                return await self._carry(Within(op.work, key))
+                return await self._carry(Ready(op.work, key, request=op.request, read=op.read))
             finally:
                 self._done(key)
         future = self._loop.create_future()

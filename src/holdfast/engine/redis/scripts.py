@@ -8,18 +8,20 @@ from importlib.resources import files
 from typing import Any
 
 from holdfast.engine.base import Command, Room
+from holdfast.engine.redis.link import pack
 
 
 class Script:
     """EVALSHA with its constant head packed once; EVAL for a server that has not seen the script."""
 
-    __slots__ = ("_eval", "_evalsha", "sha")
+    __slots__ = ("_evalsha", "_hash", "_whole", "sha")
 
     def __init__(self, source: str, keys: int = 1) -> None:
         body = source.encode()
         self.sha = hashlib.sha1(body, usedforsecurity=False).hexdigest()
         self._evalsha = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n%d\r\n" % (self.sha.encode(), keys)
-        self._eval = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n%d\r\n" % (len(body), body, keys)
+        self._hash = (b"EVALSHA", self.sha.encode(), keys)
+        self._whole = (b"EVAL", body, keys)
 
     def call(self, key: bytes, arg: bytes) -> bytes:
         """The hot path: one key, one argument."""
@@ -39,14 +41,12 @@ class Script:
 
     def pack(self, *parts: bytes, whole: bool = False) -> bytes:
         """The keys and any arguments; `whole` sends the source instead of the hash."""
-        head = self._eval if whole else self._evalsha
-        tail = b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
-        return b"*%d\r\n%b%b" % (3 + len(parts), head, tail)
+        return pack(*(self._whole if whole else self._hash), *parts)
 
 
 @cache
 def of_command(room: Room[Any], command: type[Command]) -> Script:
-    return Script(room.script(command), 2 if room.bodies else 1)
+    return Script(room.script(command), room.keys)
 
 
 @cache

@@ -17,6 +17,7 @@ from holdfast.engine.base import (
     Read,
     Reading,
     Recall,
+    Room,
     Scan,
     Tag,
     Tagged,
@@ -28,11 +29,28 @@ from holdfast.engine.redis import keys, scripts
 from holdfast.engine.redis.link import Refusal, pack
 
 
+def good(reply: Any) -> Any:
+    """The reply; a refusal is raised."""
+    if isinstance(reply, Refusal):
+        raise reply
+    return reply
+
+
 class To(NamedTuple):
     """A request about another key than the conversation's own: on a Cluster it may be another node's."""
 
     key: bytes
     request: bytes
+
+
+class Ready(Within[Any], frozen=True):
+    """A conversation that is one request in service: the hot path, without a generator. Where that is refused, `work`
+    says it again and knows what to do.
+    """
+
+    #: None: there is more to say.
+    request: Callable[[], bytes] | None = None
+    read: Callable[[Any], Any] = good
 
 
 #: Yields requests, is sent their replies, returns the answer. Raises Refusal.
@@ -51,14 +69,27 @@ class Talks:
         """The hot path: a command in one go, without a conversation."""
         room, command = op.room, op.command
         script = scripts.of_command(room, type(command))
+        if room.places is not None:
+            return script.pack(*self._parts(room, op.name), room.encode(command))
         key = keys.wire_state(self._namespace, room.name, op.name)
         if room.bodies:
             return script.call_beside(key, keys.wire_body(self._namespace, room.name, op.name), room.wire(command))
         return script.call(key, room.encode(command))
 
+    def _parts(self, room: Room[Any], name: str) -> list[bytes]:
+        """The keys of a name."""
+        if room.places is not None:
+            return [key.encode() for key in room.places(self._namespace, name)]
+        parts = [keys.wire_state(self._namespace, room.name, name)]
+        if room.bodies:
+            parts.append(keys.wire_body(self._namespace, room.name, name))
+        return parts
+
     def key(self, op: Op[Any]) -> bytes | None:
         """The key that an operation is about; None: any server will do."""
         match op:
+            case Apply() if op.room.places is not None:
+                return self._parts(op.room, op.name)[0]
             case Apply() | Read() | Recall():
                 return keys.wire_state(self._namespace, op.room.name, op.name)
             case Tag() | Tagged() | Untag():
@@ -120,9 +151,7 @@ class Talks:
 
     def _apply(self, op: Apply) -> Talk:
         room = op.room
-        parts = [keys.wire_state(self._namespace, room.name, op.name)]
-        if room.bodies:
-            parts.append(keys.wire_body(self._namespace, room.name, op.name))
+        parts = self._parts(room, op.name)
         script = scripts.of_command(room, type(op.command))
         reply = yield from self._run(script, *parts, room.wire(op.command), *self._clock_args())
         try:
@@ -173,10 +202,3 @@ class Talks:
     def _ping(self) -> Talk:
         seconds, micros = good((yield pack("TIME")))
         return int(seconds) * 1_000_000 + int(micros)
-
-
-def good(reply: Any) -> Any:
-    """The reply; a refusal is raised."""
-    if isinstance(reply, Refusal):
-        raise reply
-    return reply

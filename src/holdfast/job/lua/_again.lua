@@ -1,56 +1,97 @@
 -- Purpose: to undo an end: a job starts over, and those that were skipped because of it wait again. Expects SHARD, now,
 -- _record.lua and _moves.lua.
 
-local function start_over(job)
-  job.attempt, job.due, job.finished, job.started, job.fence, job.worker, job.progress = 0, now, 0, 0, 0, '', 0
-  if has(job.flags, CANCEL) then job.flags = job.flags - CANCEL end
-  if ext_of(job, UNIQUE) ~= '' and job.ext[SCOPE] ~= 'w' and not holder(unique_key(job)) then
+-- Whether a job still waits for something.
+local function is_waiting(job)
+  if job.ext.keyed then return redis.call('EXISTS', SHARD .. 'waits:' .. job.id) == 1 end
+  return string.find(job.ext.letters, 'w', 1, true)
+end
+
+-- With all its attempts, as if it had never been begun.
+local function forget_attempts(job)
+  job.attempt, job.finished, job.started, job.fence, job.worker, job.progress = 0, 0, 0, 0, '', 0
+  for _, flag in ipairs({ CANCEL, BLAMED }) do
+    if has(job.flags, flag) then job.flags = job.flags - flag end
+  end
+  if job.ext.unique ~= '' and job.ext.scope ~= 'w' and not holder(unique_key(job)) then
     redis.call('SET', unique_key(job), '0 ' .. job.id)
   end
-  if ext_of(job, AFTER) == true and redis.call('EXISTS', SHARD .. 'waits:' .. job.id) == 1 then
+end
+
+local function start_over(job)
+  forget_attempts(job)
+  job.due = now
+  if is_waiting(job) then
     move(job, 'b')
   else
     enter(job)
   end
 end
 
--- A job that was skipped because `chain` did not complete: what was the last reason makes it wait again. Answers whether
--- this was.
-local function wait_for(job, chain)
+-- A chain that a job has heard of is open again. Answers whether it was among those that did not complete, and whether all
+-- that did not are open again.
+local function unhear(job, chain)
+  if not job.ext.keyed then
+    local place = place_of(job, chain)
+    local letter = place and string.sub(job.ext.letters, place, place)
+    if not place or letter == '+' or letter == 'w' then return false end
+    set_letter(job, place, 'w')
+    return true, not string.find(job.ext.letters, '[-xk]')
+  end
   local upstream = SHARD .. 'upstream:' .. job.id
-  if job.state ~= 'k' or redis.call('HGET', upstream, chain) ~= '-' then return false end
+  local value = redis.call('HGET', upstream, chain)
+  local letter = value and string.sub(value, 1, 1)
+  if not letter or letter == '+' or letter == '=' then return false end
   redis.call('HDEL', upstream, chain)
   redis.call('SADD', SHARD .. 'waits:' .. job.id, chain)
-  if redis.call('HINCRBY', upstream, '', -1) > 0 then return false end
+  if letter == '-' and redis.call('HINCRBY', upstream, '!', -1) <= 0 then redis.call('HDEL', upstream, '!') end
+  if not is_bad(letter) then return true, not redis.call('HGET', upstream, '') end
+  if redis.call('HINCRBY', upstream, '', -1) > 0 then return true, false end
   redis.call('HDEL', upstream, '')
+  return true, true
+end
+
+-- What it waited for, and has heard of, may have begun anew since.
+local function listen_again(job)
+  local names = job.ext.keyed and redis.call('HKEYS', SHARD .. 'upstream:' .. job.id) or job.ext.after
+  for _, name in ipairs(names) do
+    local last = job_of(redis.call('HGET', SHARD .. 'chain', name) or name)
+    local state = last and last.state
+    if state == 's' or state == 'b' or state == 'p' or state == 'r' then unhear(job, name) end
+  end
+end
+
+-- A job that was skipped because `chain` did not complete: what was the last reason makes it wait again. Answers whether
+-- this was. `starting`: jobs that come back with it by now. They wait for one another, too.
+local function wait_for(job, chain, starting)
+  local skipped = job.state == 'k'
+  if not skipped and not starting[job.id] then return false end
+  local heard, all = unhear(job, chain)
+  if not skipped or not heard or not (all or job.ext.when ~= 's') then return false end
   push(from_end, 'k', job.id)
-  job.finished = 0
+  forget_attempts(job)
   move(job, 'b')
+  starting[job.id] = true
   return true
 end
 
 -- All that were skipped because of a job, and because of those. Answers who lives elsewhere: job, chain, …
-local function wait_again(first)
-  local woken, elsewhere, i = { first }, {}, 1
+local function wait_again(first, starting)
+  write_awaiting()
+  local woken, answer, i = { first }, {}, 1
   while woken[i] do
     local job = woken[i]
-    if has(job.flags, AWAITED) then
-      local chain, here, home = chain_of(job), {}, string.match(job.id, '^[^-]*-')
-      for _, id in ipairs(redis.call('SMEMBERS', SHARD .. 'awaiting:' .. chain)) do
-        if string.sub(id, 1, #home) == home then
-          here[#here + 1] = id
-        else
-          redis.call('HDEL', SHARD .. 'outbox', id .. ' ' .. chain)
-          elsewhere[#elsewhere + 1] = id
-          elsewhere[#elsewhere + 1] = chain
-        end
-      end
-      fetch(here)
-      for _, id in ipairs(here) do
-        if jobs[id] and wait_for(jobs[id], chain) then woken[#woken + 1] = jobs[id] end
-      end
+    local chain, here, elsewhere = chain_of(job), dependents(job)
+    for _, id in ipairs(elsewhere) do
+      redis.call('HDEL', SHARD .. 'outbox', id .. ' ' .. chain)
+      answer[#answer + 1] = id
+      answer[#answer + 1] = chain
+    end
+    fetch(here)
+    for _, id in ipairs(here) do
+      if jobs[id] and wait_for(jobs[id], chain, starting) then woken[#woken + 1] = jobs[id] end
     end
     i = i + 1
   end
-  return elsewhere
+  return answer
 end

@@ -1,199 +1,195 @@
 -- Purpose: hand out pending jobs: of the queues that are not paused, of the lanes whose labels the worker has and whose rate
 -- is not used up, the smallest ranks first. Expects SHARD, now, _record.lua and _moves.lua; lanes must be filled.
 
--- How many a single claim parks at most: the rest is met with the next one.
-local PARKS = 1000
+-- A script has room for 200 names, so what is used in here only stays in here.
+local claim, charge_meters
+do
+  -- How many a single claim parks at most: the rest is met with the next one.
+  local PARKS = 1000
 
-local meters, meter_list = {}, {}
+  local meters, meter_list = {}, {}
 
--- How many may start now by a rate (GCRA). One for all lanes that share it.
-local function meter(key, interval, burst)
-  local m = meters[key]
-  if not m then
-    local at = math.max(tonumber(redis.call('GET', SHARD .. key) or 0), now)
-    m = { key = key, at = at, interval = interval, burst = burst, used = 0,
-      free = math.max(0, math.floor((burst * interval - (at - now)) / interval)) }
-    meters[key] = m
-    meter_list[#meter_list + 1] = m
-  end
-  return m
-end
-
--- µs until a meter that is used up has room again.
-local function charge_meters()
-  local soonest
-  for _, m in ipairs(meter_list) do
-    local at = m.at + m.used * m.interval
-    if m.used > 0 then
-      redis.call('SET', SHARD .. m.key, digits(at), 'PX', digits(math.ceil((at - now) / 1000) + 1 + spare))
+  -- How many may start now by a rate (GCRA). One for all lanes that share it.
+  local function meter(key, interval, burst)
+    local m = meters[key]
+    if not m then
+      local at = math.max(tonumber(redis.call('GET', SHARD .. key) or 0), now)
+      m = { key = key, at = at, interval = interval, burst = burst, used = 0,
+        free = math.max(0, math.floor((burst * interval - (at - now)) / interval)) }
+      meters[key] = m
+      meter_list[#meter_list + 1] = m
     end
-    if m.free <= 0 and m.awaited then
-      local wait = math.max(1, at + m.interval - m.burst * m.interval - now)
-      if not soonest or wait < soonest then soonest = wait end
-    end
+    return m
   end
-  return soonest
-end
 
--- A lane's rate and whether its labels are all among the worker's. A lane is: queue, bucket, interval, burst, labels.
-local function fits(lane, labels)
-  local parts, at = {}, 1
-  while true do
-    local stop = string.find(lane, '\0', at, true)
-    parts[#parts + 1] = string.sub(lane, at, stop and stop - 1)
-    if not stop then break end
-    at = stop + 1
-  end
-  for i = 5, #parts do
-    if not labels[parts[i]] then return false end
-  end
-  return true, parts[2] ~= '' and meter('rate:' .. #parts[2] .. ':' .. parts[2], tonumber(parts[3]), tonumber(parts[4]))
-end
-
-local function lanes_of(group, labels)
-  local fields, found = {}, {}
-  for _, queue in ipairs(group) do
-    fields[#fields + 1] = 'p' .. queue
-    fields[#fields + 1] = 'r' .. queue
-  end
-  local settings = redis.call('HMGET', SHARD .. 'queues', unpack(fields))
-  for i, queue in ipairs(group) do
-    if not settings[2 * i - 1] then
-      local limit
-      if settings[2 * i] then
-        local interval, burst = string.match(settings[2 * i], '^(%d+) (%d+)')
-        limit = meter('queue-rate:' .. queue, tonumber(interval), tonumber(burst))
+  -- µs until a meter that is used up has room again.
+  charge_meters = function()
+    local soonest
+    for _, m in ipairs(meter_list) do
+      local at = m.at + m.used * m.interval
+      if m.used > 0 then
+        redis.call('SET', SHARD .. m.key, digits(at), 'PX', digits(math.ceil((at - now) / 1000) + 1 + spare))
       end
-      for _, lane in ipairs(redis.call('SMEMBERS', SHARD .. 'lanes:' .. queue)) do
-        local fit, rate = fits(lane, labels)
-        if fit then
-          found[#found + 1] = { lane = lane, queue = queue, limit = limit, rate = rate, items = {}, at = 1, read = 0, used = 0 }
+      if m.free <= 0 and m.awaited then
+        local wait = math.max(1, at + m.interval - m.burst * m.interval - now)
+        if not soonest or wait < soonest then soonest = wait end
+      end
+    end
+    return soonest
+  end
+
+  -- A lane's rate and whether its labels are all among the worker's. A lane is: queue, bucket, interval, burst, labels.
+  local function fits(lane, labels)
+    local parts, at = {}, 1
+    while true do
+      local stop = string.find(lane, '\0', at, true)
+      parts[#parts + 1] = string.sub(lane, at, stop and stop - 1)
+      if not stop then break end
+      at = stop + 1
+    end
+    for i = 5, #parts do
+      if not labels[parts[i]] then return false end
+    end
+    return true, parts[2] ~= '' and meter('rate:' .. #parts[2] .. ':' .. parts[2], tonumber(parts[3]), tonumber(parts[4]))
+  end
+
+  local function lanes_of(group, labels)
+    local fields, found = {}, {}
+    for _, queue in ipairs(group) do
+      fields[#fields + 1] = 'p' .. queue
+      fields[#fields + 1] = 'r' .. queue
+    end
+    local settings = redis.call('HMGET', SHARD .. 'queues', unpack(fields))
+    for i, queue in ipairs(group) do
+      if not settings[2 * i - 1] then
+        local limit
+        if settings[2 * i] then
+          local interval, burst = string.match(settings[2 * i], '^(%d+) (%d+)')
+          limit = meter('queue-rate:' .. queue, tonumber(interval), tonumber(burst))
         end
-      end
-    end
-  end
-  return found
-end
-
--- The first items of a lane that have not been looked at: ids and ranks in turn.
-local function look(source, chunk)
-  source.items = redis.call('ZRANGE', SHARD .. 'lane:' .. source.lane, source.read, source.read + chunk - 1, 'WITHSCORES')
-  source.at = 1
-  source.read = source.read + #source.items / 2
-  source.all = #source.items < 2 * chunk
-  for i = 2, #source.items, 2 do source.items[i] = tonumber(source.items[i]) end
-end
-
--- A lane that is alone and has no rate to keep: nothing to compare.
-local function head_of(source, n)
-  local ids = redis.call('ZRANGE', SHARD .. 'lane:' .. source.lane, source.read, source.read + n - 1)
-  source.read = source.read + #ids
-  source.used = source.read
-  source.all = #ids < n
-  return ids
-end
-
--- The lane with the smallest rank at its head, among those whose rates have room.
-local function smallest(sources, chunk)
-  local best, best_rank, best_id
-  for _, source in ipairs(sources) do
-    if not (source.limit and source.limit.free <= 0) and not (source.rate and source.rate.free <= 0) then
-      if source.at > #source.items and not source.all then look(source, chunk) end
-      local id, score = source.items[source.at], source.items[source.at + 1]
-      if id and (not best or score < best_rank or (score == best_rank and id < best_id)) then
-        best, best_rank, best_id = source, score, id
-      end
-    end
-  end
-  return best
-end
-
-local function spend(source, n)
-  if source.limit then source.limit.free, source.limit.used = source.limit.free - n, source.limit.used + n end
-  if source.rate then source.rate.free, source.rate.used = source.rate.free - n, source.rate.used + n end
-end
-
--- Whether a job's key has room; it is parked if not.
-local function admitted(job, running)
-  local key = ext_of(job, KEY)
-  if key == '' then return true end
-  running[key] = running[key] or tonumber(redis.call('HGET', SHARD .. 'running', key) or 0)
-  if running[key] >= job.ext[LIMIT] then
-    park(job)
-    return false
-  end
-  running[key] = running[key] + 1
-  redis.call('HINCRBY', SHARD .. 'running', key, 1)
-  return true
-end
-
--- The records of these that nobody has made a table of.
-local function raw_records(ids)
-  local missing, raws = {}, {}
-  for _, id in ipairs(ids) do
-    if patched[id] then
-      raws[id] = patched[id]
-    elseif jobs[id] == nil then
-      missing[#missing + 1] = id
-    end
-  end
-  for i, raw in ipairs(fields_of('job', missing)) do raws[missing[i]] = raw end
-  return raws
-end
-
--- Up to `want` jobs for a worker: their ids in `taken`, and the records of those that are plain in `plain`. Answers
--- whether it stopped because too many had to be parked.
-local function claim(groups, labels, want, taken, plain)
-  local running, parked = {}, 0
-  for _, group in ipairs(groups) do
-    if #taken >= want or parked >= PARKS or #group == 0 then break end
-    local sources = lanes_of(group, labels)
-    local chunk = math.min(want, math.ceil(want / math.max(1, #sources)) + 1)
-    local only = #sources == 1 and not sources[1].limit and not sources[1].rate and sources[1]
-    while #taken < want and parked < PARKS do
-      local ids, from = {}, {}
-      if only and not only.all then ids = head_of(only, want - #taken) end
-      while not only and #ids < want - #taken do
-        local source = smallest(sources, chunk)
-        if not source then break end
-        ids[#ids + 1], from[#ids + 1] = source.items[source.at], source
-        source.at, source.used = source.at + 2, source.used + 1
-        spend(source, 1)
-      end
-      if #ids == 0 then break end
-      local raws = raw_records(ids)
-      for i, id in ipairs(ids) do
-        local job, raw, source = jobs[id], raws[id], only or from[i]
-        if job == nil and raw then
-          local size, rest = string.byte(raw, 44, 45)
-          if string.byte(raw) == 112 and size == 0 and rest == 0 then
-            plain[id] = raw
-            add('p' .. source.queue, -1)
-            add('r' .. source.queue, 1)
-          else
-            job = job_of(id)
+        for _, lane in ipairs(redis.call('SMEMBERS', SHARD .. 'lanes:' .. queue)) do
+          local fit, rate = fits(lane, labels)
+          if fit then
+            found[#found + 1] = { lane = lane, queue = queue, limit = limit, rate = rate, items = {}, at = 1, read = 0, used = 0 }
           end
         end
-        -- An entry whose job is elsewhere hides nobody: it goes.
-        if plain[id] or (job and job.state == 'p' and admitted(job, running)) then
-          taken[#taken + 1] = id
-        else
-          spend(source, -1)
-          parked = parked + 1
+      end
+    end
+    return found
+  end
+
+  -- The first items of a lane that have not been looked at: ids and ranks in turn.
+  local function look(source, chunk)
+    source.items = redis.call('ZRANGE', SHARD .. 'lane:' .. source.lane, source.read, source.read + chunk - 1, 'WITHSCORES')
+    source.at = 1
+    source.read = source.read + #source.items / 2
+    source.all = #source.items < 2 * chunk
+    for i = 2, #source.items, 2 do source.items[i] = tonumber(source.items[i]) end
+  end
+
+  -- A lane that is alone and has no rate to keep: nothing to compare.
+  local function head_of(source, n)
+    local ids = redis.call('ZRANGE', SHARD .. 'lane:' .. source.lane, source.read, source.read + n - 1)
+    source.read = source.read + #ids
+    source.used = source.read
+    source.all = #ids < n
+    return ids
+  end
+
+  -- The lane with the smallest rank at its head, among those whose rates have room.
+  local function smallest(sources, chunk)
+    local best, best_rank, best_id
+    for _, source in ipairs(sources) do
+      if not (source.limit and source.limit.free <= 0) and not (source.rate and source.rate.free <= 0) then
+        if source.at > #source.items and not source.all then look(source, chunk) end
+        local id, score = source.items[source.at], source.items[source.at + 1]
+        if id and (not best or score < best_rank or (score == best_rank and id < best_id)) then
+          best, best_rank, best_id = source, score, id
         end
       end
     end
-    for _, source in ipairs(sources) do
-      if source.used > 0 then
-        redis.call('ZREMRANGEBYRANK', SHARD .. 'lane:' .. source.lane, 0, source.used - 1)
+    return best
+  end
+
+  local function spend(source, n)
+    if source.limit then source.limit.free, source.limit.used = source.limit.free - n, source.limit.used + n end
+    if source.rate then source.rate.free, source.rate.used = source.rate.free - n, source.rate.used + n end
+  end
+
+  -- Whether a job's key has room; it is parked if not.
+  local function admitted(job, running)
+    local key = job.ext.key
+    if key == '' then return true end
+    running[key] = running[key] or tonumber(redis.call('HGET', SHARD .. 'running', key) or 0)
+    if running[key] >= job.ext.limit then
+      park(job)
+      return false
+    end
+    running[key] = running[key] + 1
+    redis.call('HINCRBY', SHARD .. 'running', key, 1)
+    return true
+  end
+
+  -- Whether an ext has nothing rare in it: nothing of what a claim has to look at.
+  local function is_simple(raw)
+    local kind, lane = struct.unpack('>I2I2', raw, 40)
+    return string.byte(raw, HEAD_SIZE + kind + lane + 1) % 2 ~= RARE
+  end
+
+  -- Up to `want` jobs for a worker: their ids in `taken`, and the records of those that are plain in `plain`. Answers
+  -- whether it stopped because too many had to be parked.
+  claim = function(groups, labels, want, taken, plain)
+    local running, parked = {}, 0
+    for _, group in ipairs(groups) do
+      if #taken >= want or parked >= PARKS or #group == 0 then break end
+      local sources = lanes_of(group, labels)
+      local chunk = math.min(want, math.ceil(want / math.max(1, #sources)) + 1)
+      local only = #sources == 1 and not sources[1].limit and not sources[1].rate and sources[1]
+      while #taken < want and parked < PARKS do
+        local ids, from = {}, {}
+        if only and not only.all then ids = head_of(only, want - #taken) end
+        while not only and #ids < want - #taken do
+          local source = smallest(sources, chunk)
+          if not source then break end
+          ids[#ids + 1], from[#ids + 1] = source.items[source.at], source
+          source.at, source.used = source.at + 2, source.used + 1
+          spend(source, 1)
+        end
+        if #ids == 0 then break end
+        local raws = raw_records(ids)
+        for i, id in ipairs(ids) do
+          local job, raw, source = jobs[id], raws[id], only or from[i]
+          if job == nil and raw then
+            local size, rest = string.byte(raw, 44, 45)
+            if string.byte(raw) == 112 and ((size == 0 and rest == 0) or is_simple(raw)) then
+              plain[id] = raw
+              add('p' .. source.queue, -1)
+              add('r' .. source.queue, 1)
+            else
+              job = job_of(id)
+            end
+          end
+          -- An entry whose job is elsewhere hides nobody: it goes.
+          if plain[id] or (job and job.state == 'p' and admitted(job, running)) then
+            taken[#taken + 1] = id
+          else
+            spend(source, -1)
+            parked = parked + 1
+          end
+        end
       end
-      if source.all and source.used == source.read then
-        redis.call('SREM', SHARD .. 'lanes:' .. source.queue, source.lane)
-      else
-        if source.limit then source.limit.awaited = true end
-        if source.rate then source.rate.awaited = true end
+      for _, source in ipairs(sources) do
+        if source.used > 0 then
+          redis.call('ZREMRANGEBYRANK', SHARD .. 'lane:' .. source.lane, 0, source.used - 1)
+        end
+        if source.all and source.used == source.read then
+          redis.call('SREM', SHARD .. 'lanes:' .. source.queue, source.lane)
+        else
+          if source.limit then source.limit.awaited = true end
+          if source.rate then source.rate.awaited = true end
+        end
       end
     end
+    return parked >= PARKS
   end
-  return parked >= PARKS
 end

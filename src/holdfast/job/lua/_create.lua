@@ -4,7 +4,7 @@
 -- given. What it waits for comes as a row of: chain, kind (l: lives here; w: lives elsewhere and has not ended; + or -:
 -- lives elsewhere and has ended, with a result or without), result.
 
-local to_doc, to_all = {}, {}
+local to_doc, to_all, to_run = {}, {}, {}
 
 local function final_state(state)
   return state == 'c' or state == 'f' or state == 'x' or state == 'k'
@@ -20,25 +20,92 @@ local function blockers(after)
   return list
 end
 
--- Answers its state; and the id of the job that has its unique key, if another has.
-local function create(id, raw, doc, after, flags, chain)
+-- One that has not completed has to know who waits for it; one that failed may be tried again.
+local function await(last, chain, id)
+  if last.ext.run ~= '' and #last.ext.awaiting < MOST_AWAITING and #id < 256 then
+    local list = { unpack(last.ext.awaiting) }
+    list[#list + 1] = id
+    own_ext(last).awaiting = list
+  else
+    push(to_await, chain, '0', id)
+    if not has(last.flags, AWAITED) then last.flags = last.flags + AWAITED end
+  end
+  touch(last)
+end
+
+-- What the chains it waits for have come to so far: names and values in turn, as `resolve` takes them.
+local function look_at_blockers(job, list)
+  local found, inside = {}, job.ext.run ~= '' and run_of(job.ext.run) and #list <= MOST_AFTER
+  for _, blocker in ipairs(list) do
+    local name, kind, result = blocker[1], blocker[2], blocker[3]
+    local value = kind == '+' and '+' .. result or kind
+    if kind == 'l' then
+      local last = last_of(name)
+      value = not last and '-' or final_state(last.state) and letter_of(last) or 'w'
+      local same = last and job.ext.run ~= '' and last.ext.run == job.ext.run
+      if value == '+' then value = same and run_of(job.ext.run) and '=' or '+' .. last.tail end
+      if last and last.state ~= 'c' then await(last, name, job.id) end
+      inside = inside and same and #name < 256
+    else
+      inside = false
+      if kind == 'w' then redis.call('HSET', SHARD .. 'unregistered', job.id .. ' ' .. name, digits(now)) end
+    end
+    found[#found + 1] = name
+    found[#found + 1] = value
+  end
+  return found, inside
+end
+
+-- A new job knows what it waits for. Answers for how many of these, how many came to no good, and how many failed.
+local function note(job, found, inside)
+  local names, letters, waits, upstream, bad, failed = {}, {}, {}, {}, 0, 0
+  for i = 1, #found, 2 do
+    local letter = string.sub(found[i + 1], 1, 1)
+    names[#names + 1] = found[i]
+    letters[#letters + 1] = letter == '=' and '+' or letter
+    if is_bad(letter) then bad = bad + 1 end
+    if letter == '-' then failed = failed + 1 end
+    if letter == 'w' then
+      waits[#waits + 1] = found[i]
+    else
+      upstream[#upstream + 1] = found[i]
+      upstream[#upstream + 1] = found[i + 1]
+    end
+  end
+  local ext = own_ext(job)
+  ext.keyed = not inside
+  if inside then
+    ext.after, ext.letters = names, table.concat(letters)
+  else
+    if bad > 0 then upstream[#upstream + 1], upstream[#upstream + 2] = '', bad end
+    if failed > 0 then upstream[#upstream + 1], upstream[#upstream + 2] = '!', failed end
+    each('HSET', 'upstream:' .. job.id, upstream)
+    each('SADD', 'waits:' .. job.id, waits)
+  end
+  return #waits, bad, failed
+end
+
+-- Answers its state; and the id of the job that has its unique key, if another has. `heir`: what it has from the job that
+-- makes it: a run; and from the one that it follows: flags, a chain and those who wait for it.
+local function create(id, raw, doc, after, heir)
   local there = job_of(id)
   if there then return there.state end
   local job = read(id, raw)
   job.due = job.due > 0 and job.due or now + job.enqueued
-  job.enqueued, job.flags = now, flags
-  if chain then
-    job.ext = job.ext or { '', '', '', '', '', 0, 's', '', false, 0 }
-    job.ext[CHAIN] = chain
+  job.enqueued = now
+  if heir then
+    local ext = own_ext(job)
+    ext.run = heir.run
+    if heir.chain then job.flags, ext.chain, ext.awaiting = heir.flags, heir.chain, heir.awaiting end
   end
-  if ext_of(job, UNIQUE) ~= '' then
+  if job.ext.unique ~= '' then
     local key = unique_key(job)
     local other = holder(key)
     if other and other ~= id then
-      if not chain then return job_of(other) and job_of(other).state or 'c', other end
-      job.ext[UNIQUE] = '' -- a chain goes on all the same
-    elseif job.ext[SCOPE] == 'w' then
-      local window = job.ext[WINDOW]
+      if not (heir and heir.chain) then return job_of(other) and job_of(other).state or 'c', other end
+      job.ext.unique = '' -- a chain goes on all the same
+    elseif job.ext.scope == 'w' then
+      local window = job.ext.window
       redis.call('SET', key, digits(now + window) .. ' ' .. id, 'PX', digits(math.ceil(window / 1000) + spare))
     else
       redis.call('SET', key, '0 ' .. id)
@@ -49,41 +116,22 @@ local function create(id, raw, doc, after, flags, chain)
   to_doc[#to_doc + 1] = doc
   to_all[#to_all + 1] = '0'
   to_all[#to_all + 1] = id
-  if ext_of(job, CHAIN) ~= '' then redis.call('HSET', SHARD .. 'chain', job.ext[CHAIN], id) end
-  local waits, upstream, failed = {}, {}, 0
-  for _, blocker in ipairs(after == '' and {} or blockers(after)) do
-    local name, kind, result = blocker[1], blocker[2], blocker[3]
-    if kind == 'l' then
-      local last = last_of(name)
-      local over = not last or final_state(last.state)
-      if last and last.state ~= 'c' then -- one that failed may be tried again
-        redis.call('SADD', SHARD .. 'awaiting:' .. name, id)
-        if not has(last.flags, AWAITED) then last.flags = last.flags + AWAITED end
-        touch(last)
-      end
-      kind = not over and 'w' or last and last.state == 'c' and '+' or '-'
-      result = last and last.tail
-    elseif kind == 'w' then
-      redis.call('HSET', SHARD .. 'unregistered', id .. ' ' .. name, digits(now))
-    end
-    if kind == 'w' then
-      waits[#waits + 1] = name
-    else
-      if kind == '-' then failed = failed + 1 end
-      upstream[#upstream + 1] = name
-      upstream[#upstream + 1] = kind == '+' and '+' .. result or '-'
-    end
+  if job.ext.chain ~= '' then redis.call('HSET', SHARD .. 'chain', job.ext.chain, id) end
+  local run = false
+  if job.ext.run ~= '' then
+    push(to_run, job.ext.run, '0', id)
+    run = run_of(job.ext.run)
   end
-  if failed > 0 then
-    upstream[#upstream + 1] = ''
-    upstream[#upstream + 1] = failed
-  end
-  each('HSET', 'upstream:' .. id, upstream)
-  each('SADD', 'waits:' .. id, waits)
-  if failed > 0 and job.ext[WHEN] == 's' then
-    final(job, 'k', '')
-  elseif #waits > 0 then
+  local waits, bad, failed = 0, 0, 0
+  if after ~= '' then waits, bad, failed = note(job, look_at_blockers(job, blockers(after))) end
+  if run and run.cancelling then
+    final(job, 'x', cmsgpack.pack({ kind = 'Cancelled', message = run.reason, at = now }), run.reason)
+  elseif job.ext.when == 's' and bad > 0 then
+    final(job, 'k', '', '', failed > 0)
+  elseif waits > 0 then
     move(job, 'b')
+  elseif job.ext.when == 'f' and failed == 0 then
+    final(job, 'k', '', '')
   else
     enter(job)
   end
@@ -93,4 +141,5 @@ end
 local function store_new()
   each('HSET', 'doc', to_doc)
   each('ZADD', 'all', to_all)
+  for run, ids in pairs(to_run) do each('ZADD', 'run-jobs:' .. run, ids) end
 end

@@ -2,16 +2,22 @@
 -- `flush`, batch by batch. Expects SHARD, now and _record.lua.
 --
 -- A pending job lies in its lane (queue, rate bucket, labels), or parked under its concurrency key while that is full. A
--- scheduled one lies in `due`, a running one in `lease`, a final one in `end:<state>`.
+-- scheduled one lies in `due`, a running one in `lease`, a final one in `end:<state>`, with the moment from which it may go;
+-- one that goes with its run has no such moment.
+
+-- A function finds a name of another function at once; for a local beside it Lua walks through all that are in use, and a
+-- script has a hundred of them. A third of the time that a script spends before it does anything.
+-- inner
+
+-- include: _runs.lua
 
 local AGEING = 600000000
--- Keys end by the server's clock, whatever a test clock says.
-local spare = ARGV[1] ~= '' and 86400000 or 0
 
-local tally, ready, outbox, published = {}, {}, {}, {}
+local tally, ready, fresh, outbox, published = {}, {}, {}, {}, {}
 local to_lane, to_due, to_end, to_lease = {}, {}, {}, {}
-local from_due, from_end, from_lease = {}, {}, {}
-local ended = {}
+local from_due, from_end, from_lease, from_lane = {}, {}, {}, {}
+-- Jobs that have ended and whom that concerns; who is to be told by whom is gathered in `to_await` and `arrivals`.
+local ended, to_await, arrivals, arriving = {}, {}, {}, {}
 
 local function rank(job)
   return job.due - job.priority * AGEING
@@ -36,12 +42,22 @@ local function count(job, by)
   if job.state ~= 'n' then add(job.state .. queue_of(job.lane), by) end
 end
 
--- The one transition. Whatever a job's run wants to know of it belongs here.
-local function move(job, state)
+-- The one transition (but for a claim and a good end of jobs that have nothing rare, in step.lua). Why, and whose doing it
+-- was, is for the run.
+local function move(job, state, why, worker)
+  local from = job.state
   count(job, -1)
   job.state = state
   count(job, 1)
   changed[job.id] = job
+  local run = job.ext.run ~= '' and run_of(job.ext.run)
+  if run then moved(run, job.id, from, state, job.ext.soft, job.attempt, worker or job.worker, why) end
+end
+
+-- What a failure says.
+local function message_of(failure)
+  if failure == '' then return '' end
+  return cmsgpack.unpack(failure).message or ''
 end
 
 local function say(channel, payload)
@@ -55,19 +71,19 @@ end
 
 -- Others ought to hear of it, unless this very script hands it out.
 local function awake(job)
-  job.fresh = true
+  fresh[job.id] = job.type
   ready[job.type] = (ready[job.type] or 0) + 1
 end
 
 -- Pending from now on, or scheduled if it is not due yet.
-local function enter(job)
+local function enter(job, why, worker)
   if job.due > now then
-    move(job, 's')
+    move(job, 's', why, worker)
     to_due[#to_due + 1] = job.due
     to_due[#to_due + 1] = job.id
     return
   end
-  move(job, 'p')
+  move(job, 'p', why, worker)
   into_lane(job)
   awake(job)
 end
@@ -79,7 +95,7 @@ local function parking(key, lane)
 end
 
 local function park(job)
-  local key = job.ext[KEY]
+  local key = job.ext.key
   redis.call('ZADD', parking(key, job.lane), rank(job), job.id)
   redis.call('ZADD', SHARD .. 'parked-since:' .. queue_of(job.lane), job.due, job.id)
   redis.call('SADD', SHARD .. 'park:' .. key, job.lane)
@@ -106,7 +122,7 @@ end
 -- A job leaves its worker.
 local function leave(job)
   from_lease[#from_lease + 1] = job.id
-  local key = ext_of(job, KEY)
+  local key = job.ext.key
   if key ~= '' then
     if redis.call('HINCRBY', SHARD .. 'running', key, -1) <= 0 then redis.call('HDEL', SHARD .. 'running', key) end
     unpark(key)
@@ -116,7 +132,7 @@ end
 -- ── one job for a key ──
 
 local function unique_key(job)
-  return SHARD .. 'unique:' .. job.ext[UNIQUE]
+  return SHARD .. 'unique:' .. job.ext.unique
 end
 
 -- Who has a unique key now: its job's id, or nil.
@@ -130,78 +146,12 @@ local function holder(key)
 end
 
 local function let_go(job)
-  if ext_of(job, UNIQUE) == '' or job.ext[SCOPE] == 'w' then return end
+  if job.ext.unique == '' or job.ext.scope == 'w' then return end
   local key = unique_key(job)
   if redis.call('GET', key) == '0 ' .. job.id then redis.call('DEL', key) end
 end
 
--- ── the end of a job ──
-
--- A job is final. Its chain ends with it; `settle` tells those who wait for that.
-local function final(job, state, tail)
-  if job.state == 'r' then leave(job) end
-  move(job, state)
-  job.finished, job.tail = now, tail
-  local keep = state == 'f' and job.keep_failed or job.keep
-  push(to_end, state, now + keep, job.id)
-  if job.ext then let_go(job) end
-  if job.flags > 0 then ended[#ended + 1] = job end
-end
-
--- One chain that a job waits for has come to `result` (false: it did not complete). Twice is once: it leaves a set.
-local function resolve(job, chain, result)
-  local waits, upstream = SHARD .. 'waits:' .. job.id, SHARD .. 'upstream:' .. job.id
-  if redis.call('SREM', waits, chain) == 0 then return end
-  redis.call('HSET', upstream, chain, result and '+' .. result or '-')
-  if not result then redis.call('HINCRBY', upstream, '', 1) end
-  if job.state ~= 'b' then return end
-  local needs_all = job.ext[WHEN] == 's'
-  if needs_all and not result then
-    final(job, 'k', '')
-  elseif redis.call('SCARD', waits) == 0 then
-    if needs_all and tonumber(redis.call('HGET', upstream, '') or 0) > 0 then
-      final(job, 'k', '')
-    else
-      enter(job)
-    end
-  end
-end
-
--- Tell everybody who waits for a chain that has ended, and those whom that ends, until nobody is left.
-local function settle()
-  local i = 1
-  while ended[i] do
-    local job = ended[i]
-    local chain = chain_of(job)
-    if ext_of(job, NEXT) ~= '' then
-      if has(job.flags, WATCHED) then say('jobc', job.id) end
-    elseif has(job.flags, CHAIN_WATCHED) or has(job.flags, WATCHED) then
-      say('chainc', chain)
-      if has(job.flags, WATCHED) and chain ~= job.id then say('jobc', job.id) end
-    end
-    if has(job.flags, AWAITED) then
-      local result = job.state == 'c' and job.tail
-      local here, home = {}, string.match(job.id, '^[^-]*-')
-      for _, id in ipairs(redis.call('SMEMBERS', SHARD .. 'awaiting:' .. chain)) do
-        if string.sub(id, 1, #home) == home then
-          here[#here + 1] = id
-        else
-          local value = result and '+' .. result or '-'
-          redis.call('HSET', SHARD .. 'outbox', id .. ' ' .. chain, value)
-          outbox[#outbox + 1] = id
-          outbox[#outbox + 1] = chain
-          outbox[#outbox + 1] = value
-        end
-      end
-      fetch(here)
-      for _, id in ipairs(here) do
-        if jobs[id] then resolve(jobs[id], chain, result) end
-      end
-    end
-    i = i + 1
-  end
-  ended = {}
-end
+-- include: _ends.lua
 
 -- ── writing ──
 
@@ -214,8 +164,16 @@ local function fill_lanes()
   to_lane = {}
 end
 
+-- Once, at the end of a script: what was gathered is not forgotten.
 local function flush(prefix)
   fill_lanes()
+  write_awaiting()
+  for lane, ids in pairs(from_lane) do
+    each('ZREM', 'lane:' .. lane, ids)
+    if redis.call('EXISTS', SHARD .. 'lane:' .. lane) == 0 then
+      redis.call('SREM', SHARD .. 'lanes:' .. queue_of(lane), lane)
+    end
+  end
   each('ZREM', 'due', from_due)
   each('ZADD', 'due', to_due)
   each('ZREM', 'lease', from_lease)
@@ -234,6 +192,7 @@ local function flush(prefix)
       redis.call('HDEL', SHARD .. 'count', field)
     end
   end
+  if #touched > 0 then flush_runs(prefix) end
   for i = 1, #published, 2 do redis.call('PUBLISH', prefix .. ':' .. published[i], published[i + 1]) end
 end
 

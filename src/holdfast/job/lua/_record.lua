@@ -2,19 +2,31 @@
 -- together. Mirrors `record.py`. Expects SHARD.
 --
 -- A record is a head of 86 bytes, of which a claim and a good end change the first 38; then type, lane, ext and worker; then
--- its tail: the result of a completed job, else the last failure. Its arguments lie apart in `doc`, written once. `ext` is empty for a plain job, else a msgpack array:
--- chain, run, unique key, unique scope (s | d | w), concurrency key, its limit, when (s: all_success, d: all_done), the
--- job that follows, whether it ever waited for others, the unique key's window.
+-- its tail: the result of a completed job, else the last failure. Its arguments lie apart in `doc`, written once. `ext` is
+-- empty for a plain job, else: bits, when (s: all_success, d: all_done, f: any_failure), the size of the run's id, how many
+-- wait for it, for how many it waits; the run; the ids of those who wait for it (as many as fit in here; `awaiting:<chain>`
+-- has the others); a letter and a name for each chain that it waits for; and what is rare, as a msgpack array: chain, unique
+-- key, unique scope (s | d | w), concurrency key, its limit, the job that follows, the unique key's window.
+-- Letters: w it has not ended; + completed, - failed (or skipped because of a failure), ~ failed and is soft, x cancelled,
+-- k skipped. A job with the bit KEYED waits for more than fit in here, or for jobs that are not of its run: those lie in
+-- `waits:<job>` and `upstream:<job>`.
 -- States: n being made, s scheduled, b blocked, p pending, r running, c completed, f failed, x cancelled, k skipped.
 
 local HEAD, HEAD_SIZE = '>c1BI8I8I8I4dBI2I2I2I8I8I4I4bI8I8', 86
 -- What changes: state, size of the worker's name, fence, finished, started, attempt, progress. Then: flags, sizes of type,
 -- lane and ext, keep.
 local QUICK, QUICK_SIZE, QUICK_READ = '>c1BI8I8I8I4d', 38, '>c1BI8I8I8I4dBI2I2I2I8'
-local WATCHED, CHAIN_WATCHED, CANCEL, LOGGED, OUTPUTS, AWAITED = 1, 2, 4, 8, 16, 32
-local CHAIN, RUN, UNIQUE, SCOPE, KEY, LIMIT, WHEN, NEXT, AFTER, WINDOW = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local WATCHED, CHAIN_WATCHED, CANCEL, LOGGED, OUTPUTS, AWAITED, BLAMED, ARTIFACTS = 1, 2, 4, 8, 16, 32, 64, 128
+local EXT_HEAD, RARE, KEYED, SOFT = '>Bc1BBB', 1, 2, 4
+-- How many names a record has room for: of those it waits for, of those who wait for it.
+local MOST_AFTER, MOST_AWAITING = 16, 8
 -- Fewer arguments than Lua's stack holds, and an even number of them.
 local MANY = 6000
+
+-- What a plain job says. Never to be written to: `own_ext`.
+local NO_EXT = { raw = '', when = 's', run = '', chain = '', unique = '', scope = '', key = '', limit = 0, next = '',
+  window = 0, soft = false, keyed = false, letters = '', after = {}, awaiting = {} }
+local ext_defaults = { __index = NO_EXT }
 
 -- Records as tables, those of them that have changed, and records that were changed without making a table of them.
 local jobs, changed, patched = {}, {}, {}
@@ -35,27 +47,91 @@ local function has(flags, flag)
   return math.floor(flags / flag) % 2 == 1
 end
 
+-- So many names, each with its size before it; and where they end.
+local function names_of(raw, at, n)
+  if n == 0 then return NO_EXT.after, at end
+  local names = {}
+  for i = 1, n do names[i], at = struct.unpack('>Bc0', raw, at) end
+  return names, at
+end
+
+local function read_ext(raw)
+  local bits, when, size, awaiting, after = struct.unpack(EXT_HEAD, raw)
+  local at = 6 + size
+  local ext = setmetatable({ raw = raw, when = when, run = string.sub(raw, 6, at - 1), keyed = has(bits, KEYED),
+    soft = has(bits, SOFT) }, ext_defaults)
+  ext.awaiting, at = names_of(raw, at, awaiting)
+  if after > 0 then
+    ext.letters_at, ext.letters = at, string.sub(raw, at, at + after - 1)
+    ext.after, at = names_of(raw, at + after, after)
+  end
+  if bits % 2 == RARE then
+    local rare = cmsgpack.unpack(string.sub(raw, at))
+    ext.chain, ext.unique, ext.scope, ext.key = rare[1], rare[2], rare[3], rare[4]
+    ext.limit, ext.next, ext.window = rare[5], rare[6], rare[7]
+  end
+  return ext
+end
+
+local function pack_ext(ext)
+  local rare = ext.chain ~= '' or ext.unique ~= '' or ext.key ~= '' or ext.next ~= ''
+  local bits = (rare and RARE or 0) + (ext.keyed and KEYED or 0) + (ext.soft and SOFT or 0)
+  local parts = { struct.pack(EXT_HEAD, bits, ext.when, #ext.run, #ext.awaiting, #ext.after), ext.run }
+  for _, name in ipairs(ext.awaiting) do parts[#parts + 1] = string.char(#name) .. name end
+  parts[#parts + 1] = ext.letters
+  for _, name in ipairs(ext.after) do parts[#parts + 1] = string.char(#name) .. name end
+  if rare then
+    parts[#parts + 1] = cmsgpack.pack({ ext.chain, ext.unique, ext.scope, ext.key, ext.limit, ext.next, ext.window })
+  end
+  return table.concat(parts)
+end
+
+-- An ext that may be written to, and will be packed anew.
+local function own_ext(job)
+  if job.ext == NO_EXT then job.ext = setmetatable({}, ext_defaults) end
+  job.ext.raw = false
+  return job.ext
+end
+
+-- What became of the chain in this place.
+local function set_letter(job, place, letter)
+  local ext = job.ext
+  ext.letters = string.sub(ext.letters, 1, place - 1) .. letter .. string.sub(ext.letters, place + 1)
+  if ext.raw then
+    local at = ext.letters_at + place - 1
+    ext.raw = string.sub(ext.raw, 1, at - 1) .. letter .. string.sub(ext.raw, at + 1)
+  end
+  changed[job.id] = job
+end
+
 local function read(id, raw)
   local state, d, fence, finished, started, attempt, progress, flags, a, b, c, keep, keep_failed, snoozes, retries,
     priority, enqueued, due = struct.unpack(HEAD, raw)
+  local size = c
   a = HEAD_SIZE + a
   b = a + b
   c = b + c
   d = c + d
-  local ext = string.sub(raw, b + 1, c)
   return {
     id = id, state = state, flags = flags, attempt = attempt, retries = retries, snoozes = snoozes, priority = priority,
     enqueued = enqueued, due = due, keep = keep, keep_failed = keep_failed, fence = fence, started = started,
     finished = finished, progress = progress, type = string.sub(raw, HEAD_SIZE + 1, a), lane = string.sub(raw, a + 1, b),
-    worker = string.sub(raw, c + 1, d), ext = ext ~= '' and cmsgpack.unpack(ext) or nil, tail = string.sub(raw, d + 1),
+    worker = string.sub(raw, c + 1, d), ext = size > 0 and read_ext(string.sub(raw, b + 1, c)) or NO_EXT,
+    tail = string.sub(raw, d + 1),
   }
 end
 
 local function packed(job)
-  local ext = job.ext and cmsgpack.pack(job.ext) or ''
+  local ext = job.ext.raw or pack_ext(job.ext)
   return struct.pack(HEAD, job.state, #job.worker, job.fence, job.finished, job.started, job.attempt, job.progress,
     job.flags, #job.type, #job.lane, #ext, job.keep, job.keep_failed, job.snoozes, job.retries, job.priority,
     job.enqueued, job.due) .. job.type .. job.lane .. ext .. job.worker .. job.tail
+end
+
+-- The tail of a record, without making a table of it.
+local function tail_of(raw)
+  local worker, kind, lane, ext = string.byte(raw, 2), struct.unpack('>I2I2I2', raw, 40)
+  return string.sub(raw, HEAD_SIZE + kind + lane + ext + worker + 1)
 end
 
 -- One command for many arguments, in as few calls as they fit into.
@@ -89,6 +165,20 @@ local function fetch(ids)
   end
 end
 
+-- The records of these that nobody has made a table of.
+local function raw_records(ids)
+  local missing, raws = {}, {}
+  for _, id in ipairs(ids) do
+    if patched[id] then
+      raws[id] = patched[id]
+    elseif jobs[id] == nil then
+      missing[#missing + 1] = id
+    end
+  end
+  for i, raw in ipairs(fields_of('job', missing)) do raws[missing[i]] = raw end
+  return raws
+end
+
 local function job_of(id)
   if jobs[id] == nil then
     local raw = patched[id] or redis.call('HGET', SHARD .. 'job', id)
@@ -101,12 +191,8 @@ local function touch(job)
   changed[job.id] = job
 end
 
-local function ext_of(job, field)
-  return job.ext and job.ext[field] or ''
-end
-
 local function chain_of(job)
-  local chain = ext_of(job, CHAIN)
+  local chain = job.ext.chain
   return chain ~= '' and chain or job.id
 end
 
@@ -116,7 +202,7 @@ local function last_of(chain)
   local last = redis.call('HGET', SHARD .. 'chain', chain)
   if last then return job_of(last) end
   local job = job_of(chain)
-  return job and chain_of(job) == chain and ext_of(job, NEXT) == '' and job
+  return job and chain_of(job) == chain and job.ext.next == '' and job
 end
 
 local queue_names = {}

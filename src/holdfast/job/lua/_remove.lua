@@ -1,6 +1,7 @@
 -- Purpose: delete final jobs with all that they left behind. Expects SHARD, now, _record.lua and _moves.lua.
 
 local function remove(ids)
+  local from_run = {}
   fetch(ids)
   for _, id in ipairs(ids) do
     local job = jobs[id]
@@ -10,12 +11,19 @@ local function remove(ids)
       local keys = {}
       if has(job.flags, LOGGED) then keys[#keys + 1] = SHARD .. 'log:' .. id end
       if has(job.flags, OUTPUTS) then keys[#keys + 1] = SHARD .. 'outputs:' .. id end
-      if ext_of(job, AFTER) == true then
+      if has(job.flags, ARTIFACTS) then
+        keys[#keys + 1] = SHARD .. 'artifacts:' .. id
+        for _, name in ipairs(redis.call('HKEYS', SHARD .. 'artifacts:' .. id)) do
+          keys[#keys + 1] = SHARD .. 'artifact:' .. id .. ':' .. name
+        end
+      end
+      if job.ext.run ~= '' then push(from_run, job.ext.run, id) end
+      if job.ext.keyed then
         keys[#keys + 1] = SHARD .. 'waits:' .. id
         keys[#keys + 1] = SHARD .. 'upstream:' .. id
       end
       if has(job.flags, AWAITED) then keys[#keys + 1] = SHARD .. 'awaiting:' .. chain end
-      if #keys > 0 then redis.call('DEL', unpack(keys)) end
+      for i = 1, #keys, MANY do redis.call('DEL', unpack(keys, i, math.min(i + MANY - 1, #keys))) end
       if chain ~= id and redis.call('HGET', SHARD .. 'chain', chain) == id then
         redis.call('HDEL', SHARD .. 'chain', chain)
       end
@@ -26,4 +34,5 @@ local function remove(ids)
   each('HDEL', 'job', ids)
   each('HDEL', 'doc', ids)
   each('ZREM', 'all', ids)
+  for run, gone in pairs(from_run) do each('ZREM', 'run-jobs:' .. run, gone) end
 end

@@ -11,18 +11,21 @@ local function reap(limit)
     if not job or job.state ~= 'r' then
       from_lease[#from_lease + 1] = id -- a record that is gone holds nothing
     else
-      local failure = cmsgpack.pack({ kind = 'LeaseExpired', attempt = job.attempt, at = now,
-        message = 'the worker ' .. job.worker .. ' was not heard of any more' })
+      local why, worker = 'the worker ' .. job.worker .. ' was not heard of any more', job.worker
+      local failure = cmsgpack.pack({ kind = 'LeaseExpired', attempt = job.attempt, at = now, message = why })
       say('owls', id)
+      local run = job.ext.run ~= '' and run_of(job.ext.run)
+      if run then tell(run, 'l', id, job.attempt, worker, why) end
       if has(job.flags, CANCEL) then
-        final(job, 'x', failure)
+        final(job, 'x', failure, why)
       elseif job.attempt > job.retries then
-        final(job, 'f', failure)
+        final(job, 'f', failure, why)
       else
         leave(job)
         job.tail, job.fence, job.worker = failure, 0, ''
-        enter(job)
+        enter(job, why, worker)
       end
+      if ended[1] or arriving[1] then settle() end
     end
   end
 end

@@ -12,7 +12,7 @@ for i = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 fetch(ids)
 for i = 3, #ARGV, 3 do
   local job = jobs[ARGV[i]]
-  if job then resolve(job, ARGV[i + 1], string.sub(ARGV[i + 2], 1, 1) == '+' and string.sub(ARGV[i + 2], 2)) end
+  if job then resolve(job, ARGV[i + 1], ARGV[i + 2]) end
 end
 settle()
 flush(ARGV[2])

@@ -34,37 +34,39 @@ if string.byte(ARGV[4]) == 49 then
       there = redis.call('HMGET', SHARD .. 'job', unpack(ids))
     end
     local records, docs, all, due, lanes = {}, {}, {}, {}, {}
-    local last_score, score_text
+    -- Jobs of one type come with the same record: what is made of it is made once.
+    local known, state, index, score, record, field
     for k, id in ipairs(ids) do
       local i = first + k - 1
       if there[k] or seen[id] then
         states[i] = seen[id] or string.sub(there[k], 1, 1)
       else
         local raw = ARGV[i * 4 + 2]
-        local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
-        local kind, size = struct.unpack('>I2I2', raw, 40)
-        if at == 0 then at = now + delay end
-        local lane = string.sub(raw, 87 + kind, 86 + kind + size)
-        local state = 'p'
-        local index, score = lanes[lane], at - priority * 600000000
-        if at > now then
-          state, index, score = 's', due, at
-        elseif not index then
-          index = {}
-          lanes[lane] = index
+        if raw ~= known then
+          known = raw
+          local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
+          local kind, size = struct.unpack('>I2I2', raw, 40)
+          if at == 0 then at = now + delay end
+          local lane = string.sub(raw, 87 + kind, 86 + kind + size)
+          if at > now then
+            state, index, score = 's', due, string.format('%.0f', at)
+          else
+            state, index, score = 'p', lanes[lane] or {}, string.format('%.0f', at - priority * 600000000)
+            lanes[lane] = index
+          end
+          record = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, at) .. string.sub(raw, 87)
+          field = state .. string.sub(lane, 1, string.find(lane, '\0', 1, true) - 1)
         end
-        if score ~= last_score then last_score, score_text = score, string.format('%.0f', score) end
         local n = #index
-        index[n + 1] = score_text
+        index[n + 1] = score
         index[n + 2] = id
         n = #records
         records[n + 1] = id
-        records[n + 2] = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, at) .. string.sub(raw, 87)
+        records[n + 2] = record
         docs[n + 1] = id
         docs[n + 2] = ARGV[i * 4 + 3]
         all[n + 1] = '0'
         all[n + 2] = id
-        local field = state .. string.sub(lane, 1, string.find(lane, '\0', 1, true) - 1)
         tally[field] = (tally[field] or 0) + 1
         states[i], seen[id] = state, state
       end
@@ -103,7 +105,7 @@ end
 local answer = { '' }
 local states = {}
 for i = 5, #ARGV, 4 do
-  local state, other = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], 0)
+  local state, other = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
   states[#states + 1] = other and string.upper(state) or state
   if other then answer[#answer + 1] = other end
 end

@@ -22,29 +22,43 @@ if whole then
   end
   table.sort(ids, function(a, b) return a > b end)
 else
-  ids = redis.call('ZREVRANGEBYLEX', SHARD .. 'all', before == '' and '+' or '(' .. before, '-', 'LIMIT', 0, WINDOW_SIZE)
+  local where = run == '' and 'all' or 'run-jobs:' .. run
+  ids = redis.call('ZREVRANGEBYLEX', SHARD .. where, before == '' and '+' or '(' .. before, '-', 'LIMIT', 0, WINDOW_SIZE)
 end
 
-local raws, found, last = fields_of('job', ids), { '' }, ''
-local matching = {}
-for i, raw in ipairs(raws) do
+-- A run has an index of its own; that of a state may have jobs of any.
+local any = queue == '' and kind == '' and (run == '' or not whole)
+
+local function fits(id, raw)
+  if state ~= '' and string.sub(raw, 1, 1) ~= state then return false end
+  if any then return true end
+  local job = read(id, raw)
+  return (queue == '' or queue_of(job.lane) == queue) and (kind == '' or job.type == kind)
+    and (run == '' or job.ext.run == run)
+end
+
+-- Whether it waits for more than its record has room for.
+local function is_keyed(raw)
+  local type_, lane, ext = struct.unpack('>I2I2I2', raw, 40)
+  return ext > 0 and has(string.byte(raw, HEAD_SIZE + type_ + lane + 1), KEYED)
+end
+
+local found, last = { '' }, ''
+local matching, raws = {}, {}
+for i, raw in ipairs(fields_of('job', ids)) do
   if #matching == limit then break end
   last = ids[i]
-  if raw and (state == '' or string.sub(raw, 1, 1) == state) then
-    local job = read(ids[i], raw)
-    if (queue == '' or queue_of(job.lane) == queue) and (kind == '' or job.type == kind)
-      and (run == '' or ext_of(job, RUN) == run) then
-      matching[#matching + 1] = { ids[i], raw, job }
-    end
+  if raw and fits(ids[i], raw) then
+    matching[#matching + 1] = ids[i]
+    raws[#raws + 1] = raw
   end
 end
-for _, match in ipairs(matching) do
-  local id, raw, job = match[1], match[2], match[3]
-  found[#found + 1] = id
-  found[#found + 1] = raw
-  found[#found + 1] = redis.call('HGET', SHARD .. 'doc', id)
-  found[#found + 1] = job.state == 'r' and redis.call('ZSCORE', SHARD .. 'lease', id)
-  found[#found + 1] = ext_of(job, AFTER) == true and redis.call('SMEMBERS', SHARD .. 'waits:' .. id) or {}
+local docs = fields_of('doc', matching)
+for i, id in ipairs(matching) do
+  local raw, n = raws[i], 5 * i
+  found[n - 3], found[n - 2], found[n - 1] = id, raw, docs[i]
+  found[n] = string.byte(raw) == 114 and redis.call('ZSCORE', SHARD .. 'lease', id)
+  found[n + 1] = is_keyed(raw) and redis.call('SMEMBERS', SHARD .. 'waits:' .. id) or {}
 end
 if not whole and #ids == WINDOW_SIZE then found[1] = last end
 return found

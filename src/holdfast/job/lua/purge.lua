@@ -1,4 +1,4 @@
--- Purpose: delete final jobs of a state, oldest first.
+-- Purpose: delete final jobs of a state, oldest first. Jobs of a run stay: they go with it.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = state; 3 = queue ('': any); 4 = how many at most; 5 = how many to pass over
 -- Returns: {how many, how many were passed over, whether there may be more}
@@ -9,7 +9,7 @@ local state, queue, limit, skip = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(
 -- include: _moves.lua
 -- include: _remove.lua
 
-local ids = redis.call('ZRANGE', SHARD .. 'end:' .. state, skip, skip + limit - 1)
+local ids = redis.call('ZRANGEBYSCORE', SHARD .. 'end:' .. state, '-inf', '(+inf', 'LIMIT', skip, limit)
 local mine = ids
 if queue ~= '' then
   mine = {}

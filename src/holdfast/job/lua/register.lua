@@ -12,7 +12,7 @@ for i = 2, #ARGV, 2 do
   local state = last and last.state
   -- Those who wait are remembered after the end, too: it may be tried again.
   if last then
-    redis.call('SADD', SHARD .. 'awaiting:' .. ARGV[i + 1], ARGV[i])
+    redis.call('ZADD', SHARD .. 'awaiting:' .. ARGV[i + 1], '0', ARGV[i])
     if not has(last.flags, AWAITED) then
       last.flags = last.flags + AWAITED
       touch(last)

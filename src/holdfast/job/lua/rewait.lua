@@ -8,11 +8,11 @@
 -- include: _moves.lua
 -- include: _again.lua
 
-local elsewhere = {}
+local elsewhere, starting = {}, {}
 for i = 3, #ARGV, 2 do
   local job = job_of(ARGV[i])
-  if job and wait_for(job, ARGV[i + 1]) then
-    for _, part in ipairs(wait_again(job)) do elsewhere[#elsewhere + 1] = part end
+  if job and wait_for(job, ARGV[i + 1], starting) then
+    for _, part in ipairs(wait_again(job, starting)) do elsewhere[#elsewhere + 1] = part end
   end
 end
 flush(ARGV[2])

@@ -1,52 +1,34 @@
 -- Purpose: a worker's turn: reap what has run out, make due what is due, finish, then claim.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = {not_after, lane, seq, lease, worker, want, groups of
---       queues, labels, hints: counters that say how many may be wanted}; then for each finish: id, {kind, fence, delay, whether a job follows}, result or failure, and of
---       the job that follows: id, record, doc, what it waits for
+--       queues, labels, hints: counters that say how many may be wanted}; then for each finish: id, {kind, fence, delay,
+--       whether there is more: how many jobs to add, whether one follows, how many outputs}, result or failure; then of
+--       each job to add and of the one that follows: id, record, doc, what it waits for; then outputs: key, value
 -- Returns: {head, then for each claimed job: id, record, doc, then upstreams: chain, value, then the outbox: job, chain,
---          value, then who is not registered with a blocker elsewhere: '<job> <chain>'}; the head is
---          {now, verdicts, next_in (-1: never), until, ready, claimed, upstreams by job, outbox, unregistered} with
+--          value, then who is not registered with a blocker elsewhere: '<job> <chain>', then what chains that claimed jobs
+--          waited for came to, each once: chain, result}; the head is
+--          {now, verdicts, next_in (-1: never), until, ready, claimed, upstreams by job, outbox, unregistered, results} with
 --          verdicts as letters (o | s), or {now, 'stale' | 'expired' | 'denied'} | error SHARDS n
 
 -- include: _shard.lua
 -- include: _agree.lua
 local _, not_after, lane, seq, lease, worker, want, groups, worker_labels, hints = cmsgpack.unpack_limit(ARGV[4], 9, 1)
 
-local REAPS, DUES = 100, 1000
-
--- include: _record.lua
--- include: _moves.lua
--- include: _time.lua
--- include: _create.lua
--- include: _claim.lua
--- include: _elsewhere.lua
-
 -- What this lane did last: seq, until when it is remembered, the first fence, verdicts, ids.
 local memory = SHARD .. 'memory:' .. lane
-local verdicts, taken = {}, {}
 local last = redis.call('GET', memory)
+local before = last and { cmsgpack.unpack(last) }
 local again = false
-if last then
-  local its_seq, ends, fence, said, ids = cmsgpack.unpack(last)
-  if ends > now then
-    if seq < its_seq then return { cmsgpack.pack({ now, 'stale' }) } end
-    if seq == its_seq then
-      again = true
-      verdicts[1] = said
-      fetch(ids)
-      for i, id in ipairs(ids) do
-        local job = jobs[id]
-        if job and job.state == 'r' and job.fence == fence + i - 1 then
-          taken[#taken + 1] = id
-          to_lease[#to_lease + 1] = now + lease
-          to_lease[#to_lease + 1] = id
-        end
-      end
-    end
-  end
+if before and before[2] > now then
+  if seq < before[1] then return { cmsgpack.pack({ now, 'stale' }) } end
+  again = seq == before[1]
 end
-
 if now > not_after and not again then return { cmsgpack.pack({ now, 'expired' }) } end
+
+local function remember(fence, verdicts, ids)
+  redis.call('SET', memory, cmsgpack.pack(seq, now + 2 * lease, fence, verdicts, ids), 'PX',
+    string.format('%.0f', math.ceil(2 * lease / 1000) + spare))
+end
 
 -- function: take_hint = hub/hint_take.lua
 
@@ -60,50 +42,158 @@ if #hints > 0 and not again then
   if want == 0 and not ARGV[5] then return { cmsgpack.pack({ now, 'denied' }) } end
 end
 
--- Back to where it came from, or scheduled, with all that an attempt leaves behind.
-local function once_more(job, due)
-  leave(job)
-  job.due, job.fence, job.worker = due, 0, ''
-  enter(job)
-end
+-- include: _brisk.lua
 
-local function finish(job, kind, delay, payload, following)
-  if kind == 'c' then
-    if following then
-      local flags = (has(job.flags, CHAIN_WATCHED) and CHAIN_WATCHED or 0) + (has(job.flags, AWAITED) and AWAITED or 0)
-      job.flags = job.flags - flags
-      create(following[1], following[2], following[3], following[4], flags, chain_of(job))
-      job.ext = job.ext or { '', '', '', '', '', 0, 's', '', false, 0 }
-      job.ext[NEXT] = following[1]
-    end
-    final(job, 'c', payload)
-  elseif kind == 'x' or has(job.flags, CANCEL) then
-    final(job, 'x', payload ~= '' and payload or job.tail)
-  elseif kind == 'f' or (kind == 't' and job.attempt > job.retries) then
-    final(job, 'f', payload)
-  elseif kind == 't' then
-    job.tail = payload
-    once_more(job, now + delay)
-  else
-    job.attempt = job.attempt - 1
-    if payload ~= '' then job.tail = payload end
-    if kind == 'z' then job.snoozes = job.snoozes + 1 end
-    once_more(job, kind == 'z' and now + delay or job.due)
+local REAPS, DUES = 100, 1000
+
+-- include: _record.lua
+-- include: _moves.lua
+-- include: _time.lua
+-- include: _create.lua
+-- include: _claim.lua
+-- include: _elsewhere.lua
+
+-- What claimed jobs waited for is told once, however many of them waited for it: chains whose results are wanted. Some have
+-- it in keys of their own: their places among the claimed.
+local wanted, asked, keyed = {}, {}, {}
+
+local function want_result(chain)
+  if not asked[chain] then
+    asked[chain] = true
+    wanted[#wanted + 1] = chain
   end
 end
 
--- Most attempts end well, and most jobs are plain: no table is made of their records. Answers whether this was one.
+local function want_results(place, ext)
+  if ext.keyed then keyed[#keyed + 1] = place end
+  for i, name in ipairs(ext.after) do
+    if string.byte(ext.letters, i) == 43 then want_result(name) end
+  end
+end
+
+local verdicts, taken = {}, {}
+if again then
+  verdicts[1] = before[4]
+  fetch(before[5])
+  for i, id in ipairs(before[5]) do
+    local job = jobs[id]
+    if job and job.state == 'r' and job.fence == before[3] + i - 1 then
+      taken[#taken + 1] = id
+      to_lease[#to_lease + 1] = now + lease
+      to_lease[#to_lease + 1] = id
+      want_results(#taken, job.ext)
+    end
+  end
+end
+
+-- Back to where it came from, or scheduled, with all that an attempt leaves behind.
+local function once_more(job, due, why)
+  local who = job.worker
+  leave(job)
+  job.due, job.fence, job.worker = due, 0, ''
+  enter(job, why, who)
+end
+
+-- The chain goes on: whoever waits for it waits for the next job now.
+local function follow(job, at)
+  local flags = (has(job.flags, CHAIN_WATCHED) and CHAIN_WATCHED or 0) + (has(job.flags, AWAITED) and AWAITED or 0)
+  local heir = { run = job.ext.run, flags = flags, chain = chain_of(job), awaiting = job.ext.awaiting }
+  local ext = own_ext(job)
+  job.flags, ext.awaiting = job.flags - flags, NO_EXT.after
+  create(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], heir)
+  ext.next = ARGV[at]
+  local run = ext.run ~= '' and run_of(ext.run)
+  if run then run.counts.c = run.counts.c - 1 end -- the two are one job of the run, and the heir is counted
+end
+
+-- A good end. From `at` on: jobs to add, the one that follows, outputs.
+local function complete(job, result, at, adds, follows, outputs)
+  final(job, 'c', result)
+  for _ = 1, adds do
+    create(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], { run = job.ext.run })
+    at = at + 4
+  end
+  if follows > 0 then
+    follow(job, at)
+    at = at + 4
+  end
+  if outputs > 0 then
+    local values = {}
+    for i = at, at + 2 * outputs - 1 do values[#values + 1] = ARGV[i] end
+    each('HSET', 'outputs:' .. job.id, values)
+    if not has(job.flags, OUTPUTS) then job.flags = job.flags + OUTPUTS end
+  end
+end
+
+local function finish(job, kind, delay, payload)
+  local tail = payload ~= '' and payload or job.tail
+  if has(job.flags, CANCEL) then
+    final(job, 'x', tail, message_of(tail))
+    return
+  end
+  local why = message_of(payload)
+  if kind == 'x' or kind == 'k' then
+    final(job, kind, tail, why)
+  elseif kind == 'f' or (kind == 't' and job.attempt > job.retries) then
+    final(job, 'f', payload, why)
+  elseif kind == 't' then
+    job.tail = payload
+    once_more(job, now + delay, why)
+  else
+    job.attempt, job.tail = job.attempt - 1, tail
+    if kind == 'z' then job.snoozes = job.snoozes + 1 end
+    once_more(job, kind == 'z' and now + delay or job.due, why)
+  end
+end
+
+-- A job begins whose record is not made a table: its run hears of it. `at`: where its ext begins. Answers whether what it
+-- waited for lies in keys.
+local function start_simple(id, raw, at, attempt)
+  local bits, _, size, awaiting, after = struct.unpack(EXT_HEAD, raw, at)
+  local run = size > 0 and run_of(string.sub(raw, at + 5, at + 4 + size))
+  if run then moved(run, id, 'p', 'r', true, attempt, worker) end
+  if after > 0 then
+    at = at + 5 + size
+    for _ = 1, awaiting do at = at + 1 + string.byte(raw, at) end
+    local letter = at
+    at = at + after
+    for i = 0, after - 1 do
+      local name
+      name, at = struct.unpack('>Bc0', raw, at)
+      if string.byte(raw, letter + i) == 43 then want_result(name) end
+    end
+  end
+  return has(bits, KEYED)
+end
+
+-- Most attempts end well, and most jobs have nothing rare: no table is made of their records. Answers whether this was one.
 local function finish_plain(id, raw, fence, result)
   local state, name, its_fence, _, started, attempt, progress, flags, kind, lane, ext, keep = struct.unpack(QUICK_READ, raw)
-  if state ~= 'r' or its_fence ~= fence or flags ~= 0 or ext ~= 0 then return false end
+  local at = HEAD_SIZE + kind + lane
+  if state ~= 'r' or its_fence ~= fence or flags ~= 0 or (ext > 0 and string.byte(raw, at + 1) % 2 == RARE) then
+    return false
+  end
   patched[id] = struct.pack(QUICK, 'c', name, fence, now, started, attempt, progress)
-    .. string.sub(raw, QUICK_SIZE + 1, HEAD_SIZE + kind + lane + name) .. result
-  local queue = queue_of(string.sub(raw, HEAD_SIZE + kind + 1, HEAD_SIZE + kind + lane))
+    .. string.sub(raw, QUICK_SIZE + 1, at + ext + name) .. result
+  local queue = queue_of(string.sub(raw, HEAD_SIZE + kind + 1, at))
   add('r' .. queue, -1)
   add('c' .. queue, 1)
   from_lease[#from_lease + 1] = id
+  local stays = digits(now + keep)
+  if ext > 0 then
+    local _, _, length, awaiting = struct.unpack(EXT_HEAD, raw, at + 1)
+    local run = length > 0 and run_of(string.sub(raw, at + 6, at + 5 + length))
+    if run then
+      moved(run, id, 'r', 'c', true, attempt, string.sub(raw, at + ext + 1, at + ext + name))
+      stays = '+inf'
+    end
+    if awaiting > 0 then
+      ended[#ended + 1] = { id = id, state = 'c', flags = 0, tail = result, ext = { chain = '', next = '',
+        run = run and run.id or '', awaiting = (names_of(raw, at + 6 + length, awaiting)) } }
+    end
+  end
   local list = to_end.c
-  list[#list + 1] = digits(now + keep)
+  list[#list + 1] = stays
   list[#list + 1] = id
   return true
 end
@@ -117,24 +207,34 @@ if not again then
   while ARGV[at] do
     ids[#ids + 1] = ARGV[at]
     starts[#starts + 1] = at
-    at = at + (string.byte(ARGV[at + 1], 18) == 1 and 7 or 3)
+    if string.byte(ARGV[at + 1], 18) == 0 then
+      at = at + 3
+    else
+      local adds, follows, outputs = struct.unpack('>I4BI4', ARGV[at + 1], 19)
+      at = at + 3 + 4 * (adds + follows) + 2 * outputs
+    end
   end
   to_end.c = to_end.c or {}
   local raws = raw_records(ids)
   for i, id in ipairs(ids) do
     local from = starts[i]
-    local kind, its_fence, delay, follows = struct.unpack('>c1I8I8B', ARGV[from + 1])
+    local kind, its_fence, delay, more = struct.unpack('>c1I8I8B', ARGV[from + 1])
     local payload, raw = ARGV[from + 2], raws[id]
     verdicts[i] = 'o'
-    if not (kind == 'c' and follows == 0 and raw and not patched[id] and jobs[id] == nil
+    if not (kind == 'c' and more == 0 and raw and not patched[id] and jobs[id] == nil
       and finish_plain(id, raw, its_fence, payload)) then
       if jobs[id] == nil and raw and not patched[id] then jobs[id] = read(id, raw) end
       local job = job_of(id)
-      if job and job.state == 'r' and job.fence == its_fence then
-        finish(job, kind, delay, payload,
-          follows == 1 and { ARGV[from + 3], ARGV[from + 4], ARGV[from + 5], ARGV[from + 6] })
-      else
+      -- One after another: who is skipped because of whom depends on it.
+      if ended[1] or arriving[1] then settle() end
+      if not (job and job.state == 'r' and job.fence == its_fence) then
         verdicts[i] = 's'
+      elseif kind ~= 'c' then
+        finish(job, kind, delay, payload)
+      elseif more == 0 then
+        final(job, 'c', payload)
+      else
+        complete(job, payload, from + 3, struct.unpack('>I4BI4', ARGV[from + 1], 19))
       end
     end
   end
@@ -152,25 +252,26 @@ if not again then
     redis.call('HSET', KEYS[1], 'fence', digits(fence + #taken - 1))
     for i, id in ipairs(taken) do
       local raw = plain[id]
+      if fresh[id] then ready[fresh[id]] = ready[fresh[id]] - 1 end
       if raw then
-        local _, _, _, _, _, attempt, _, _, kind, lane = struct.unpack(QUICK_READ, raw)
-        local ends = HEAD_SIZE + kind + lane
+        local _, _, _, _, _, attempt, _, _, kind, lane, ext = struct.unpack(QUICK_READ, raw)
+        local ends = HEAD_SIZE + kind + lane + ext
+        if ext > 0 and start_simple(id, raw, ends - ext + 1, attempt + 1) then keyed[#keyed + 1] = i end
         patched[id] = struct.pack(QUICK, 'r', #worker, fence + i - 1, 0, now, attempt + 1, 0)
           .. string.sub(raw, QUICK_SIZE + 1, ends) .. worker .. (ends < #raw and string.sub(raw, ends + 1) or '')
       else
         local job = jobs[id]
-        move(job, 'r')
         job.attempt, job.fence, job.worker = job.attempt + 1, fence + i - 1, worker
         job.started, job.progress = now, 0
-        if job.fresh then ready[job.type] = ready[job.type] - 1 end
-        if ext_of(job, SCOPE) == 's' then let_go(job) end
+        move(job, 'r')
+        if job.ext.scope == 's' then let_go(job) end
+        want_results(i, job.ext)
       end
       to_lease[2 * i - 1], to_lease[2 * i] = digits(now + lease), id
     end
   end
   store_new()
-  redis.call('SET', memory, cmsgpack.pack(seq, now + 2 * lease, fence, table.concat(verdicts), taken), 'PX',
-    digits(math.ceil(2 * lease / 1000) + spare))
+  remember(fence, table.concat(verdicts), taken)
 end
 flush(ARGV[3])
 
@@ -183,19 +284,29 @@ for i, id in ipairs(taken) do
   answer[n] = patched[id] or packed(jobs[id])
   answer[n + 1] = docs[i] or ''
 end
-for i, id in ipairs(taken) do
-  if jobs[id] and ext_of(jobs[id], AFTER) == true then
-    local found = redis.call('HGETALL', SHARD .. 'upstream:' .. id)
-    upstreams[#upstreams + 1] = i - 1
-    upstreams[#upstreams + 1] = #found / 2
-    for _, part in ipairs(found) do answer[#answer + 1] = part end
+for _, i in ipairs(keyed) do
+  local found = redis.call('HGETALL', SHARD .. 'upstream:' .. taken[i])
+  upstreams[#upstreams + 1] = i - 1
+  upstreams[#upstreams + 1] = #found / 2
+  for k = 1, #found, 2 do
+    answer[#answer + 1] = found[k]
+    answer[#answer + 1] = found[k + 1]
+    if found[k + 1] == '=' then want_result(found[k]) end
   end
 end
 for _, part in ipairs(outbox) do answer[#answer + 1] = part end
 local unregistered = ARGV[2] == '1' and {} or unregistered_since(now - GRACE)
 for _, part in ipairs(unregistered) do answer[#answer + 1] = part end
+if #wanted > 0 then
+  local lasts = fields_of('chain', wanted)
+  for i, chain in ipairs(wanted) do lasts[i] = lasts[i] or chain end
+  for i, raw in ipairs(fields_of('job', lasts)) do
+    answer[#answer + 1] = wanted[i]
+    answer[#answer + 1] = raw and tail_of(raw)
+  end
+end
 local soonest = rushed and 0 or next_in()
 if meters_in and (not soonest or meters_in < soonest) then soonest = meters_in end
 answer[1] = cmsgpack.pack({ now, table.concat(verdicts), soonest or -1, now + lease, made_ready(), #taken, upstreams,
-  #outbox / 3, #unregistered })
+  #outbox / 3, #unregistered, #wanted })
 return answer

@@ -23,7 +23,7 @@ if parts ~= '' then
   redis.call('HSET', SHARD .. 'ticking', name, parts)
   return { 1, '' }
 end
-local state = create(id, ARGV[8], ARGV[9], ARGV[10], 0)
+local state = create(id, ARGV[8], ARGV[9], ARGV[10])
 settle()
 store_new()
 flush(ARGV[3])

@@ -13,15 +13,18 @@ local id = ARGV[3]
 local job = job_of(id)
 if not job then return { '', {}, {} } end
 local elsewhere = {}
+local run = job.ext.run ~= '' and run_of(job.ext.run)
+-- Nothing comes back in a run whose end is wanted.
+if run and run.cancelling and not is_over(run) then return { job.state, {}, {} } end
 if job.state == 's' then
   from_due[1] = id
+  listen_again(job)
   start_over(job)
 elseif job.state == 'f' or job.state == 'x' or job.state == 'k' then
   push(from_end, job.state, id)
-  -- By hand: what failed before it is forgiven.
-  if ext_of(job, AFTER) == true then redis.call('HDEL', SHARD .. 'upstream:' .. id, '') end
+  listen_again(job)
   start_over(job)
-  elsewhere = wait_again(job)
+  elsewhere = wait_again(job, {})
 end
 flush(ARGV[2])
 return { job.state, made_ready(), elsewhere }

@@ -9,12 +9,14 @@ from typing import Any
 from holdfast.engine.base import Micros, Op, PublishHint, Within
 from holdfast.job.model import Delivery, Enqueued, NewJob, Renewal, RenewalVerdict, StepCommand, StepReply
 from holdfast.job.postgres.cron import Cron
+from holdfast.job.postgres.definitions import Definitions, Tokens
 from holdfast.job.postgres.ending import Ends
 from holdfast.job.postgres.enqueue import Enqueueing
-from holdfast.job.postgres.hand import ByHand
+from holdfast.job.postgres.files import Files
 from holdfast.job.postgres.look import Looks
-from holdfast.job.postgres.reap import CAUSE, reap_late
+from holdfast.job.postgres.reap import CAUSE, due_late, reap_late
 from holdfast.job.postgres.rows import AWAITED, Part, inside
+from holdfast.job.postgres.runs import Runs
 from holdfast.job.postgres.step import Steps
 from holdfast.job.postgres.texts import Floats, Numbers, Texts
 from holdfast.job.postgres.tidy import Tidy
@@ -22,12 +24,14 @@ from holdfast.job.postgres.traces import Traces
 from holdfast.job.postgres.workers import Workers
 
 
-class PostgresStore(Looks, ByHand, Traces, Workers, Cron, Tidy):
+class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions, Tokens):
     """The store contract (`store.py`) on PostgreSQL's tables. `prefix` is that of the hub's channels."""
 
     shards = 1
     announces = False
     lanes = 2
+    parts = True
+    takes = True
 
     def __init__(self, namespace: str, prefix: str) -> None:
         super().__init__(namespace, prefix)
@@ -83,7 +87,8 @@ class PostgresStore(Looks, ByHand, Traces, Workers, Cron, Tidy):
                     ends.lost(id_)
                     ends.ready[id_] = type_
             yield from reap_late(ends, sum(not pending for *_, pending in reaped))
-            ends.ready.update(ripe)
+            ends.ready.update((id_, type_) for id_, type_, pending in ripe if pending)
+            yield from due_late(ends, sum(not pending for *_, pending in ripe))
             return ends.counts()
 
         return self.act(work)

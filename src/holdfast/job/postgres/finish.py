@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+
+import msgspec
 
 from holdfast.engine.base import Micros
-from holdfast.job.model import AGEING, Failure, Finish
+from holdfast.job.model import AGEING, Failure, Finish, NewJob
 from holdfast.job.postgres.ending import Ending, Ends
-from holdfast.job.postgres.enqueue import Enqueueing
-from holdfast.job.postgres.rows import AWAITED, CHAIN_WATCHED, Part, ask, encode_failure
-from holdfast.job.postgres.texts import Bytes, Numbers, Texts
+from holdfast.job.postgres.enqueue import NONE, Enqueueing
+from holdfast.job.postgres.rows import AWAITED, CHAIN_WATCHED, IN_RUN, SOFT, Part, ask, encode_failure, inside
+from holdfast.job.postgres.texts import Bytes, Numbers, Texts, readable, storable
 
 #: How a job ends for good.
-STATES = {"complete": "completed", "fail": "failed", "cancel": "cancelled"}
+STATES = {"complete": "completed", "fail": "failed", "cancel": "cancelled", "skip": "skipped"}
+
+
+class Maker(NamedTuple):
+    """A job that ends well and makes others. They are of its run."""
+
+    finish: Finish
+    flags: int
+    chain: str
+    run: str
+
+    @property
+    def made(self) -> list[NewJob]:
+        return [*self.finish.adds, *([self.finish.next] if self.finish.next is not None else [])]
 
 
 class Finishing:
@@ -34,44 +49,69 @@ class Finishing:
         rows = yield from ask("finish_lock", {"space": self._space, **ids})
         endings: list[Ending] = []
         again: list[tuple[str, int, int, int, bytes]] = []
-        nexts: list[tuple[Finish, int, str]] = []
+        makers: list[Maker] = []
+        said: dict[str, tuple[str, str]] = {}
         counted: list[int] = []
-        for nth, id_, attempt, retries, snoozes, flags, chain, cancel, now in sorted(rows, key=_by_place):
-            place, finish = ordered[int(nth) - 1]
+        found = sorted((ordered[int(row[0]) - 1], row[1:]) for row in rows)  # in the order in which they were told
+        for (place, finish), (id_, attempt, retries, snoozes, flags, chain, run, worker, cancel, now) in found:
             counted.append(place)
             error = encode_failure(finish.error) if finish.error is not None else b""
+            why = finish.error.message if finish.error is not None else ""
+            said[id_] = worker, why
+            own: dict[str, Any] = {"worker": worker, "why": why}
             if cancel is not None and finish.kind != "complete":  # it neither fails nor comes back
-                asked = encode_failure(Failure("Cancelled", cancel, attempt=attempt, at=self._now or now))
-                endings.append(Ending(id_, "cancelled", error=error or asked))
+                reason = readable(cancel)
+                asked = encode_failure(Failure("Cancelled", reason, attempt=attempt, at=self._now or now))
+                own["why"] = why if error else reason
+                endings.append(Ending(id_, "cancelled", error=error or asked, **own))
+            elif finish.kind == "complete":
+                follow = finish.next.id if finish.next is not None else ""
+                endings.append(Ending(id_, "completed", finish.result, error, follow, worker=worker))
+                if finish.next is not None or finish.adds:
+                    makers.append(Maker(finish, flags, chain, run))
+            elif finish.kind == "fail" or (finish.kind == "retry" and attempt > retries):
+                endings.append(Ending(id_, "failed", error=error, blame=not flags & SOFT, **own))
             elif finish.kind in STATES:
-                ends_as = cast("Any", STATES[finish.kind])
-                follow = finish.next if finish.kind == "complete" else None
-                endings.append(Ending(id_, ends_as, finish.result, error, follow.id if follow else ""))
-                if follow is not None:
-                    nexts.append((finish, flags, chain))
-            elif finish.kind == "retry" and attempt > retries:
-                endings.append(Ending(id_, "failed", error=error))
+                endings.append(Ending(id_, cast("Any", STATES[finish.kind]), error=error, **own))
             elif finish.kind == "retry":
                 again.append((id_, max(0, finish.delay), attempt, snoozes, error))
             elif finish.kind == "snooze":
                 again.append((id_, max(0, finish.delay), attempt - 1, snoozes + 1, error))
             else:
                 again.append((id_, -1, attempt - 1, snoozes, error))
-        yield from self._go_on(nexts)
+        yield from self._put_outputs([found[0][1] for found in found])
+        yield from self._make(makers)
         yield from self._ends.end(endings)
-        yield from self._again(again)
+        yield from self._again(again, said)
         return sorted(counted)
 
-    def _go_on(self, nexts: list[tuple[Finish, int, str]]) -> Part:
-        """The next jobs of chains: whoever waits for a chain, or watches it, goes on with it."""
-        awaited = {chain for finish, _, _ in nexts if finish.next is not None for chain in finish.next.after}
-        for finish, flags, chain in nexts:
-            if finish.next is None:
-                continue
-            kept = flags & (CHAIN_WATCHED | AWAITED) | (AWAITED if chain in awaited else 0)
-            yield from self._enqueueing.store([finish.next], self._now, self._ends, flags=kept, chain=chain)
+    def _put_outputs(self, finishes: Sequence[Finish]) -> Part:
+        left = [
+            (finish.job, storable(key), value.encode())
+            for finish in finishes
+            if finish.kind == "complete"
+            for key, value in finish.outputs.items()
+        ]
+        if left:
+            jobs, keys, values = zip(*left, strict=True)
+            columns = {"jobs": Texts(jobs), "keys": Texts(keys), "vals": Bytes(values)}
+            yield inside(("finish_outputs", {"space": self._space, **columns}))
 
-    def _again(self, again: list[tuple[str, int, int, int, bytes]]) -> Part:
+    def _make(self, makers: list[Maker]) -> Part:
+        """What finishes add, and the next jobs of chains: whoever waits for a chain, or watches it, goes on with it."""
+        awaited = {chain for maker in makers for made in maker.made for chain in made.after}
+        known = yield from self._enqueueing.runs({maker.run for maker in makers if maker.flags & IN_RUN}, self._now)
+        for finish, flags, chain, run in makers:
+            these: dict[str, Any] = {"follows": True, "runs": known if flags & IN_RUN else NONE}
+            if finish.adds:
+                adds = [msgspec.structs.replace(job, run=run) for job in finish.adds]
+                yield from self._enqueueing.store(adds, self._now, self._ends, **these)
+            if finish.next is not None:
+                kept = flags & (CHAIN_WATCHED | AWAITED) | (AWAITED if chain in awaited else 0)
+                follow = msgspec.structs.replace(finish.next, run=run) if run else finish.next
+                yield from self._enqueueing.store([follow], self._now, self._ends, flags=kept, chain=chain, **these)
+
+    def _again(self, again: list[tuple[str, int, int, int, bytes]], said: dict[str, tuple[str, str]]) -> Part:
         if not again:
             return
         ids, delays, attempts, snoozes, errors = zip(*again, strict=True)
@@ -86,17 +126,18 @@ class Finishing:
             "errors": Bytes(errors),
         }
         rows = yield from ask("again", values)
-        self._ends.ready.update((id_, type_) for id_, type_, _, _, state in rows if state == "pending")
-        keys = {key: limit for _, _, key, limit, _ in rows if key}
-        yield from self._ends.free(keys)
-
-
-def _by_place(row: tuple[Any, ...]) -> int:
-    return int(row[0])
+        self._ends.released([(row[0], row[1], *row[4:]) for row in rows], "running", said)
+        yield from self._ends.free({row[2]: row[3] for row in rows if row[2]})
 
 
 def _by_job(placed: tuple[int, Finish]) -> str:
     return placed[1].job
+
+
+def is_plain(finish: Finish) -> bool:
+    """Whether one statement can end it, if nothing hangs on its job."""
+    bare = finish.next is None and not finish.adds and not finish.outputs
+    return finish.kind in ("fail", "cancel") or (finish.kind == "complete" and bare)
 
 
 def columns(plain: Sequence[Finish | None]) -> dict[str, Any]:

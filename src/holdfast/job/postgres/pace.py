@@ -19,8 +19,9 @@ class Pace:
     def __init__(self) -> None:
         #: When (steady) each busy lane of each worker is to look after leases again.
         self._looked: dict[Who, float] = {}
-        #: Workers that met rates or concurrency keys with their last claim.
+        #: Workers that met rates or concurrency keys with their last claim; that had to do with runs.
         self._limited: set[Who] = set()
+        self._runs: set[Who] = set()
 
     def looks(self, who: Who) -> bool:
         return steady() >= self._looked.get(who, 0.0)
@@ -45,3 +46,12 @@ class Pace:
             self._limited.add(who)
         else:
             self._limited.discard(who)
+
+    def has_runs(self, who: Who) -> bool:
+        return who in self._runs
+
+    def met_runs(self, who: Who, met: bool) -> None:
+        if met:
+            self._runs.add(who)
+        else:
+            self._runs.discard(who)

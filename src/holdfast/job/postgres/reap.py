@@ -1,4 +1,4 @@
-"""Leases that ran out."""
+"""Leases that ran out, and what is due, where something hangs on it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast.job.model import Failure
 from holdfast.job.postgres.ending import Ending, Ends
-from holdfast.job.postgres.rows import CARE, Part, ask, encode_failure, inside
-from holdfast.job.postgres.texts import Bytes, Numbers, Texts
+from holdfast.job.postgres.rows import CARE, SOFT, Part, ask, encode_failure, inside
+from holdfast.job.postgres.texts import Bytes, Numbers, Texts, readable
 
 #: A step looks at no more than this many leases that ran out.
 REAPED = 100
@@ -33,16 +33,20 @@ def reap_late(ends: Ends, limit: int) -> Part:
     rows = yield from ask("reap_hold", {"space": ends.space, "limit": limit, "now": ends.now})
     endings: list[Ending] = []
     again: list[tuple[str, int, int, int, bytes]] = []
-    for id_, attempt, retries, snoozes, cancel, now in rows:
+    said: dict[str, tuple[str, str]] = {}
+    for id_, attempt, retries, snoozes, cancel, flags, run, worker, now in rows:
         error = encode_failure(Failure(KIND, MESSAGE, attempt=attempt, at=now))
         ends.lost(id_)
+        ends.moved(flags, run, id_, "", "", attempt, worker, MESSAGE, "lease_expired")
+        own: dict[str, Any] = {"worker": worker, "why": MESSAGE}
         if cancel is not None:
-            asked = encode_failure(Failure("Cancelled", cancel, attempt=attempt, at=now))
-            endings.append(Ending(id_, "cancelled", error=asked))
+            asked = encode_failure(Failure("Cancelled", readable(cancel), attempt=attempt, at=now))
+            endings.append(Ending(id_, "cancelled", error=asked, **own))
         elif attempt > retries:
-            endings.append(Ending(id_, "failed", error=error))
+            endings.append(Ending(id_, "failed", error=error, blame=not flags & SOFT, **own))
         else:
             again.append((id_, -1, attempt, snoozes, error))
+            said[id_] = worker, MESSAGE
     if again:
         ids, delays, attempts, snoozes, errors = zip(*again, strict=True)
         values = {
@@ -56,6 +60,13 @@ def reap_late(ends: Ends, limit: int) -> Part:
             "errors": Bytes(errors),
         }
         (rows,) = yield inside(("again", values))
-        ends.ready.update((id_, type_) for id_, type_, *_ in rows)
-        yield from ends.free({key: key_limit for _, _, key, key_limit, _ in rows if key})
+        ends.released([(row[0], row[1], *row[4:]) for row in rows], "running", said)
+        yield from ends.free({row[2]: row[3] for row in rows if row[2]})
     yield from ends.end(endings)
+
+
+def due_late(ends: Ends, limit: int) -> Part:
+    """Jobs of runs that are due, so many: those that due.sql left alone."""
+    if limit:
+        rows = yield from ask("due_runs", {"space": ends.space, "limit": limit, "now": ends.now})
+        ends.released(rows, "scheduled")

@@ -12,12 +12,13 @@ import msgspec
 from holdfast.engine.postgres.wire import Rows
 from holdfast.engine.postgres.within import Round
 from holdfast.job.model import Claimed, Concurrency, Failure, Job, NewJob, Unique
-from holdfast.job.postgres.texts import statement
+from holdfast.job.postgres.texts import readable, statement
 
 #: What `flags` of a job are made of.
 WATCHED, CHAIN_WATCHED, AWAITED, UNIQUE_DONE, UNIQUE_START, KEYED, WAITS = 1, 2, 4, 8, 16, 32, 64
+IN_RUN, SOFT = 128, 256
 #: Something hangs on the end of a job with one of these, so that one statement cannot end it.
-CARE = AWAITED | UNIQUE_DONE | KEYED
+CARE = AWAITED | UNIQUE_DONE | KEYED | IN_RUN
 #: Between labels.
 SEPARATOR = "\x1f"
 
@@ -56,14 +57,15 @@ def turn_of(incarnation: str, lane: int, seq: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def lane_of(space: str, queue: str, labels: tuple[str, ...], bucket: str, keyed: bool) -> int:
+def lane_of(space: str, queue: str, labels: tuple[str, ...], bucket: str, keyed: bool, in_run: bool) -> int:
     """Where pending jobs of one kind lie, in order: a number that every process makes of the same parts."""
-    return _number("\x00".join((space, queue, bucket, "key" if keyed else "", *labels)))
+    kind = ("key" if keyed else "") + (" run" if in_run else "")
+    return _number("\x00".join((space, queue, bucket, kind, *labels)))
 
 
-def lane_of_job(space: str, job: NewJob) -> int:
+def lane_of_job(space: str, job: NewJob, *, in_run: bool = False) -> int:
     bucket = job.rate.bucket if job.rate is not None else ""
-    return lane_of(space, job.queue, job.labels, bucket, job.concurrency is not None)
+    return lane_of(space, job.queue, job.labels, bucket, job.concurrency is not None, in_run)
 
 
 @lru_cache(maxsize=4096)
@@ -77,8 +79,15 @@ def split(labels: str) -> tuple[str, ...]:
     return tuple(labels.split(SEPARATOR)) if labels else ()
 
 
+def chains_of(upstream: str) -> tuple[str, ...]:
+    return tuple(upstream.split(SEPARATOR)) if upstream else ()
+
+
 def flags_of(job: NewJob) -> int:
-    flags = WAITS if job.after else 0
+    # Who starts because of a failure, and waits for nobody, is looked at like one who waits.
+    flags = WAITS if job.after or job.when == "any_failure" else 0
+    if job.soft:
+        flags |= SOFT
     if job.concurrency is not None:
         flags |= KEYED
     if job.unique is not None:
@@ -86,17 +95,19 @@ def flags_of(job: NewJob) -> int:
     return flags
 
 
-def claimed(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Claimed], list[str]]:
-    """What claim.sql answers, as jobs in the order of its rows; and which of them waited for others."""
+def claimed(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Claimed], dict[str, tuple[str, ...]]]:
+    """What claim.sql answers, as jobs in the order of its rows; and which of them waited for others, with the chains of
+    their own runs.
+    """
     jobs: list[Claimed] = []
-    waited: list[str] = []
+    waited: dict[str, tuple[str, ...]] = {}
     for row in rows:
         if row[3] is None:
             continue
         job = Claimed(
             id=row[3],
             fence=row[4],
-            type=row[5],
+            type=readable(row[5]),
             queue=row[6],
             args=row[7],
             meta=row[8],
@@ -113,17 +124,18 @@ def claimed(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Claimed], list[str]]:
         )
         jobs.append(job)
         if row[19] & WAITS:
-            waited.append(job.id)
+            waited[job.id] = chains_of(row[21])
     return jobs, waited
 
 
 def job_of(row: Sequence[Any], after: Iterable[tuple[str, bool]] = ()) -> Job:
     """What get.sql answers; `after`: the chains it waits for or waited for, and whether they ended."""
-    chains = sorted(after)
+    ended = dict.fromkeys(chains_of(row[28]), True)  # those of its own run, unless it is said otherwise
+    chains = sorted((ended | dict(after)).items())
     running = row[3] == "running"
     return Job(
         id=row[0],
-        type=row[1],
+        type=readable(row[1]),
         queue=row[2],
         state=row[3],
         args=row[4],
@@ -146,9 +158,9 @@ def job_of(row: Sequence[Any], after: Iterable[tuple[str, bool]] = ()) -> Job:
         error=_failure.decode(row[21]) if row[21] else None,
         unique=Unique(row[22], row[23], row[24]) if row[22] else None,
         concurrency=Concurrency(row[25], row[26]) if row[25] else None,
-        finished=row[28],
-        result=row[29],
-        followed_by=row[30],
+        finished=row[29],
+        result=row[30],
+        followed_by=row[31],
         waits_for=tuple(chain for chain, ended in chains if not ended),
         after=tuple(chain for chain, _ in chains),
     )

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from holdfast.engine.postgres.arrays import Bytes, Floats, Numbers, Texts
 
-__all__ = ["Bytes", "Floats", "Numbers", "Texts", "statement"]
+__all__ = ["Bytes", "Floats", "Numbers", "Texts", "readable", "statement", "storable"]
 
 
 @cache
@@ -21,3 +21,15 @@ def statement(name: str) -> bytes:
 def _read(file: str) -> str:
     text = files("holdfast.job").joinpath("sql", "postgres", file).read_text()
     return re.sub(r"(?m)^-- include: (\S+)$", lambda found: _read(found[1]), text)
+
+
+def storable(text: str) -> str:
+    """Any text as one that PostgreSQL takes: it has no NUL. Different texts stay different."""
+    if "\x00" not in text and "\x1a" not in text:
+        return text
+    return text.replace("\x1a", "\x1a1").replace("\x00", "\x1a0")
+
+
+def readable(text: str) -> str:
+    """What `storable` made of a text, as it was."""
+    return text.replace("\x1a0", "\x00").replace("\x1a1", "\x1a") if "\x1a" in text else text

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.engine.base import Micros, Op, Wake, Within
 from holdfast.errors import ConfigError
 from holdfast.job.model import FINAL, State
-from holdfast.job.postgres.rows import Part, whole
+from holdfast.job.postgres.rows import Part, inside, whole
+from holdfast.job.postgres.texts import Texts
 from holdfast.job.postgres.verbs import Verbs
 
 
@@ -25,6 +28,25 @@ class Tidy(Verbs):
             # Whatever is left of the limit, for those that are too many; then what nobody counts.
             left = {**mine, "limit": limit - old, "keep": keep}
             ((many,),), _rest = yield whole(("prune_many", left), ("prune_rest", mine))
-            return old + many
+            runs = yield from self._prune_runs(mine, limit - old - many)
+            return old + many + runs
 
         return Within(talk)
+
+    def _prune_runs(self, mine: dict[str, Any], limit: int) -> Part:
+        """Runs past their time, each whole with its jobs, begun while below the limit. Returns how many of both."""
+        if limit <= 0:
+            return 0
+        (found,) = yield whole(("prune_find", {**mine, "limit": limit}))
+        runs: list[str] = []
+        for id_, jobs in found:
+            if limit <= 0:
+                break
+            runs.append(id_)
+            limit -= 1 + jobs
+        if not runs:
+            return 0
+        of_these = {"space": mine["space"], "runs": Texts(sorted(runs))}
+        yield inside(("prune_hold", of_these), ("run_hold", {**mine, "ids": Texts(sorted(runs))}))
+        (counts,) = yield whole(("prune_runs", {**of_these, "now": mine["now"]}))
+        return sum(count for (count,) in counts)

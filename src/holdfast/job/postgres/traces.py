@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.engine.base import Micros, Op
 from holdfast.job.model import LogLine
-from holdfast.job.postgres.texts import Bytes, Numbers, Texts
+from holdfast.job.postgres.texts import Bytes, Numbers, Texts, readable, storable
 from holdfast.job.postgres.verbs import Verbs
 
 
@@ -38,12 +38,12 @@ class Traces(Verbs):
         values = {
             "job": job,
             "fence": fence,
-            "keys": Texts(list(outputs)),
+            "keys": Texts([storable(key) for key in outputs]),
             "vals": Bytes([v.encode() for v in outputs.values()]),
         }
         return self.one("put_outputs", values, lambda rows: rows[0][0])
 
     def get_outputs(self, job: str) -> Op[dict[str, str]]:
         return self.one(
-            "get_outputs", {"job": job}, lambda rows: {key: value.decode() for key, value in rows}, reads=True
+            "get_outputs", {"job": job}, lambda rows: {readable(key): value.decode() for key, value in rows}, reads=True
         )

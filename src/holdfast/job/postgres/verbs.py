@@ -24,7 +24,7 @@ class Verbs:
         def talk(now: Micros | None, wakes: list[Wake]) -> Part:
             ends = Ends(self.namespace, self.prefix, now, wakes)
             answer = yield from work(ends)
-            yield whole()
+            yield whole(*(yield from ends.settle()))
             ends.tell()
             return answer
 
@@ -51,7 +51,8 @@ class Verbs:
         else inside a transaction.
         """
         after: dict[str, list[tuple[str, bool]]] = {}
-        waiting = [row[0] for row in rows if row[27] & WAITS]
+        # What a job of a run that has completed waited for, it knows by itself.
+        waiting = [row[0] for row in rows if row[27] & WAITS and not (row[28] and row[3] == "completed")]
         if waiting:
             statement = ("after_of", {"space": self.namespace, "ids": Texts(waiting)})
             (found,) = yield (whole if commit else inside)(statement)

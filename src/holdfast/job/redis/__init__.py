@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from functools import lru_cache, partial
 from struct import Struct
-from typing import Any, Final
-from uuid import uuid4
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from holdfast.engine.base import Micros, Op, Within
 from holdfast.engine.redis.gathering import Gathered
-from holdfast.engine.redis.talks import Talk
-from holdfast.hub.wire import write_scheduled
+from holdfast.engine.redis.talks import Ready, Talk
+from holdfast.hub.wire import new_hint_id, write_scheduled
 from holdfast.job.model import (
     Claimed,
     Delivery,
@@ -37,9 +36,10 @@ from holdfast.job.model import (
 from holdfast.job.redis import record
 from holdfast.job.redis.calls import ready
 from holdfast.job.redis.elsewhere import delivery, outcome, unknown, wire
-from holdfast.job.redis.looking import Looking
+from holdfast.job.redis.runs import Runs
 
 _FINISH = Struct(">cQQB")
+_MORE = Struct(">IBI")
 _RENEWAL = Struct(">Qd")
 _KINDS: Final[dict[FinishKind, bytes]] = {
     "complete": b"c",
@@ -48,9 +48,12 @@ _KINDS: Final[dict[FinishKind, bytes]] = {
     "snooze": b"z",
     "release": b"l",
     "cancel": b"x",
+    "skip": b"k",
 }
 _RENEWALS: Final[dict[int, RenewalVerdict]] = {ord("o"): "ok", ord("c"): "cancelled", ord("l"): "lost"}
 _VERDICTS: Final[dict[str, Verdict]] = {"o": "ok", "s": "stale"}
+#: What is said instead of verdicts when nothing was done.
+_TURNED_AWAY: Final = frozenset(("stale", "expired", "denied"))
 #: A worker's name is kept in the record of each job that it runs.
 LONGEST_WORKER = 255
 
@@ -70,23 +73,37 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     upstreams: tuple[int, ...] = ()
     outbox: int = 0
     unregistered: int = 0
+    results: int = 0
 
 
 _heads = msgspec.msgpack.Decoder(_Head)
 
 
-class RedisStore(Looking):
+class _Plain(NamedTuple):
+    """A job that depends on nothing, as `enqueue.lua` takes it."""
+
+    id: str
+    words: list[bytes]
+    #: Its type, if workers are told of it by the step that makes it.
+    told: list[str]
+
+    def made(self, reply: list[bytes]) -> list[Enqueued]:
+        return [Enqueued(self.id, _BY_LETTER[reply[0][0]])]
+
+
+class RedisStore(Runs):
     """A namespace's jobs, in `shards` shards. Holds nothing but what it was told: processes share nothing here."""
 
     lanes = 2
+    parts = False
 
     # ── work ──
 
     def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
-        if len(jobs) == 1:
-            parts, plain = self._new(shard, jobs, {}) if not jobs[0].after else ([], False)
+        if len(jobs) == 1 and not jobs[0].after:
+            words, plain = self._new(shard, jobs, {})
             if plain:
-                return self._enqueue_plain(shard, parts, self._told(jobs))
+                return self._enqueue_plain(shard, _Plain(jobs[0].id, words, self._told(jobs)))
 
         def talk(clock: bytes) -> Talk:
             if not jobs:
@@ -102,26 +119,33 @@ class RedisStore(Looking):
 
         return self._within(shard, talk)
 
-    def _enqueue_plain(self, shard: int, parts: list[bytes], told: list[str]) -> Op[list[Enqueued]]:
+    def _enqueue_plain(self, shard: int, job: _Plain) -> Op[list[Enqueued]]:
         """One job that depends on nothing: such may go together, for nothing can be wrong with one of them alone."""
-
-        def together(items: list[tuple[list[bytes], list[str]]]) -> Within[list[list[Enqueued]]]:
-            def talk(clock: bytes) -> Talk:
-                words = list(chain.from_iterable([words for words, _ in items]))
-                flags = b"1" + self._announcement(list(chain.from_iterable([types for _, types in items])))
-                (states,) = yield from self._call("enqueue", shard, clock, self._count, self._prefix, flags, *words)
-                return [
-                    [Enqueued(item[0].decode(), _BY_LETTER[state])]
-                    for (item, _), state in zip(items, states, strict=True)
-                ]
-
-            return self._within(shard, talk)
+        key = self._keys[self._checked(shard)]
 
         def alone(clock: bytes) -> Talk:
-            talk: Talk = together([(parts, told)]).work(clock)
+            talk: Talk = self._together(shard, [job]).work(clock)
             return (yield from talk)[0]
 
-        return Gathered(alone, key=self._keys[self._checked(shard)], item=(parts, told), together=together)
+        return Gathered(
+            alone,
+            key=key,
+            item=job,
+            together=partial(self._together, shard),
+            request=(lambda: self._packed("enqueue", shard, b"", *self._plain_words([job]))) if self._agreed else None,
+            read=job.made,
+        )
+
+    def _together(self, shard: int, jobs: Sequence[_Plain]) -> Within[list[list[Enqueued]]]:
+        def talk(clock: bytes) -> Talk:
+            (states,) = yield from self._call("enqueue", shard, clock, *self._plain_words(jobs))
+            return [[Enqueued(job.id, _BY_LETTER[state])] for job, state in zip(jobs, states, strict=True)]
+
+        return self._within(shard, talk)
+
+    def _plain_words(self, jobs: Sequence[_Plain]) -> list[bytes]:
+        said = self._announcement([kind for job in jobs for kind in job.told])
+        return [self._count, self._prefix, b"1" + said, *[word for job in jobs for word in job.words]]
 
     def _told(self, jobs: Sequence[NewJob]) -> list[str]:
         """The types of those that workers are told of by the step that makes them."""
@@ -131,59 +155,69 @@ class RedisStore(Looking):
         """For each type a counter, how many may come, and the message that calls them."""
         if not types:
             return b""
-        said: list[str | int] = []
-        for kind, count in Counter(types).items():
-            hint = str(uuid4())
-            said += (self._hint_keys % hint, count, write_scheduled(hint, kind))
+        said: list[str] = []
+        for kind, count in Counter(types).items() if len(types) > 1 else ((types[0], 1),):
+            hint = new_hint_id()
+            said += (self._hint_keys % hint, str(count), write_scheduled(hint, kind))
         return _encode(said)
 
     def step(self, command: StepCommand) -> Op[StepReply]:
-        shard, claim = command.shard, command.claim
+        shard = command.shard
+        following = [job for finish in command.finishes for job in _made_by(finish)]
 
         def talk(clock: bytes) -> Talk:
-            following = [finish.next for finish in command.finishes if finish.next is not None]
             outcomes: dict[str, bytes] = {}
             if following:
                 outcomes = yield from self._outcomes(clock, shard, following, strict=False)
-            lane = f"{command.worker}\0{command.incarnation}\0{command.lane}"
-            options = _encode(
-                [
-                    command.not_after,
-                    lane,
-                    command.seq,
-                    claim.lease,
-                    _short(command.worker),
-                    claim.want,
-                    claim.queues,
-                    claim.labels,
-                    [self._hint_keys % hint for hint in claim.hints],
-                ]
-            )
-            parts = self._finishes(shard, command.finishes, outcomes)
-            reply = yield from self._call("step", shard, clock, self._count, self._prefix, options, *parts)
+            reply = yield from self._call("step", shard, clock, *self._step_words(command, outcomes))
             head = _heads.decode(reply[0])
-            said = head.verdicts
-            if said in ("stale", "expired", "denied"):
-                return StepReply(
-                    now=head.now, stale=said == "stale", expired=said == "expired", denied=said == "denied"
-                )
-            if following:
-                yield from self._register(clock, shard, _waiting(following, outcomes))
-            if head.unregistered:
-                yield from self._register(clock, shard, reply[-head.unregistered :])
+            if head.verdicts not in _TURNED_AWAY:
+                if following:
+                    yield from self._register(clock, shard, _waiting(following, outcomes))
+                if head.unregistered:
+                    stop = len(reply) - 2 * head.results
+                    yield from self._register(clock, shard, reply[stop - head.unregistered : stop])
             return _step_reply(head, reply)
 
-        return self._within(shard, talk)
+        op = self._within(shard, talk)
+        if following or self.shards > 1 or not self._agreed:
+            return op
+
+        def request() -> bytes:
+            return self._packed("step", shard, b"", *self._step_words(command, {}))
+
+        return Ready(op.work, op.key, request=request, read=_stepped)
+
+    def _step_words(self, command: StepCommand, outcomes: dict[str, bytes]) -> list[bytes]:
+        claim = command.claim
+        options = _encode(
+            (
+                command.not_after,
+                f"{command.worker}\0{command.incarnation}\0{command.lane}",
+                command.seq,
+                claim.lease,
+                _short(command.worker),
+                claim.want,
+                claim.queues,
+                claim.labels,
+                [self._hint_keys % hint for hint in claim.hints],
+            )
+        )
+        return [self._count, self._prefix, options, *self._finishes(command.shard, command.finishes, outcomes)]
 
     def _finishes(self, shard: int, finishes: Sequence[Finish], outcomes: dict[str, bytes]) -> list[bytes]:
         parts: list[bytes] = []
         for finish in finishes:
             error, following = finish.error, finish.next
             payload = finish.result if finish.kind == "complete" else b"" if error is None else _encode(error)
-            head = _pack_finish(_KINDS[finish.kind], finish.fence, finish.delay, following is not None)
-            parts += (finish.job.encode(), head, payload)
-            if following is not None:
-                parts += self._new(shard, [following], outcomes)[0]
+            more = finish.kind == "complete" and bool(following or finish.adds or finish.outputs)
+            head = _pack_finish(_KINDS[finish.kind], finish.fence, finish.delay, more)
+            if not more:
+                parts += (finish.job.encode(), head, payload)
+                continue
+            head += _MORE.pack(len(finish.adds), following is not None, len(finish.outputs))
+            parts += (finish.job.encode(), head, payload, *self._new(shard, _made_by(finish), outcomes)[0])
+            parts += [part.encode() for pair in finish.outputs.items() for part in pair]
         return parts
 
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
@@ -261,8 +295,16 @@ class RedisStore(Looking):
         return self._within(max(shard, 0), talk)
 
 
+@lru_cache(maxsize=64)
 def _short(worker: str) -> str:
     return worker.encode()[:LONGEST_WORKER].decode(errors="ignore")
+
+
+def _made_by(finish: Finish) -> list[NewJob]:
+    """The jobs that come into being with a good end, in order."""
+    if finish.kind != "complete":
+        return []
+    return [*finish.adds, finish.next] if finish.next is not None else list(finish.adds)
 
 
 def _waiting(jobs: Sequence[NewJob], outcomes: dict[str, bytes]) -> list[bytes]:
@@ -290,17 +332,35 @@ def _enqueued(jobs: Sequence[NewJob], states: bytes, others: list[bytes]) -> lis
 _BY_LETTER: Final[dict[int, State]] = {letter[0]: state for letter, state in record.STATES.items()}
 
 
+def _results(head: _Head, reply: list[Any]) -> dict[str, bytes | None]:
+    """What chains came to that several jobs may have waited for: told once."""
+    found = reply[-2 * head.results :]
+    return {chain.decode(): result for chain, result in zip(found[::2], found[1::2], strict=True)}
+
+
+def _stepped(reply: list[Any]) -> StepReply:
+    return _step_reply(_heads.decode(reply[0]), reply)
+
+
 def _step_reply(head: _Head, reply: list[Any]) -> StepReply:
+    said = head.verdicts
+    if said in _TURNED_AWAY:
+        return StepReply(now=head.now, stale=said == "stale", expired=said == "expired", denied=said == "denied")
     at = 1 + 3 * head.jobs
+    results = _results(head, reply) if head.results else {}
     upstreams: dict[int, dict[str, bytes | None]] = {}
     for index, count in zip(head.upstreams[::2], head.upstreams[1::2], strict=True):
         part = reply[at : at + 2 * count]
         at += 2 * count
-        # The nameless one counts those that failed.
-        upstreams[index] = {k.decode(): outcome(v) for k, v in zip(part[::2], part[1::2], strict=True) if k}
+        # Two of them are counters.
+        upstreams[index] = {
+            k.decode(): results.get(k.decode()) if v == b"=" else outcome(v)
+            for k, v in zip(part[::2], part[1::2], strict=True)
+            if k not in (b"", b"!")
+        }
     until, make = head.until, record.claimed
     jobs: list[Claimed] = [
-        make(reply[i], reply[i + 1], reply[i + 2], until, upstreams.get(n, {}))
+        make(reply[i], reply[i + 1], reply[i + 2], until, upstreams.get(n, {}), results)
         for n, i in enumerate(range(1, 1 + 3 * head.jobs, 3))
     ]
     outbox = [
@@ -312,6 +372,6 @@ def _step_reply(head: _Head, reply: list[Any]) -> StepReply:
         verdicts=tuple([_VERDICTS[letter] for letter in head.verdicts]),
         jobs=tuple(jobs),
         next_in=head.next_in if head.next_in >= 0 else None,
-        ready=ready(head.ready),
+        ready=ready(head.ready) if head.ready else {},
         outbox=tuple(outbox),
     )

@@ -35,8 +35,9 @@ def _function(name: str, verb: str) -> str:
 
 @cache
 def script(verb: str) -> Script:
-    """A verb's script, with what it includes."""
-    return Script(_source(verb), keys=2)
+    """A verb's script, with what it includes. From `-- inner` on it is a function of its own."""
+    text, inner = re.subn(r"(?m)^-- inner$", "return (function()", _source(verb))
+    return Script(text + "end)()\n" * inner, keys=2)
 
 
 class Calls:
@@ -46,7 +47,7 @@ class Calls:
         if not 1 <= shards <= MOST_SHARDS:
             raise ConfigError(f"shards is a number from 1 to {MOST_SHARDS}; got {shards!r}")
         self.shards = shards
-        self.announces = announces
+        self.announces = self.takes = announces
         self._prefix = prefix.encode()
         self._hint_keys = f"{wire.hint_key(prefix, '')}%s"
         self._count = str(shards).encode()
@@ -71,12 +72,16 @@ class Calls:
             raise ConfigError(f"there are {self.shards} shards, from 0 on; there is no shard {shard}")
         return shard
 
+    def _packed(self, verb: str, shard: int, clock: bytes, *parts: bytes) -> bytes:
+        """What a call says first."""
+        return script(verb).pack(*self._wire_keys[shard], clock, *parts)
+
     def _call(self, verb: str, shard: int, clock: bytes, *parts: bytes) -> Generator[To, Any, Any]:
-        code, (key, nothing) = script(verb), self._wire_keys[shard]
-        reply = yield To(key, code.pack(key, nothing, clock, *parts))
+        key, nothing = self._wire_keys[shard]
+        reply = yield To(key, self._packed(verb, shard, clock, *parts))
         if type(reply) is Refusal:
             if reply.code == "NOSCRIPT":
-                reply = yield To(key, code.pack(key, nothing, clock, *parts, whole=True))
+                reply = yield To(key, script(verb).pack(key, nothing, clock, *parts, whole=True))
             if type(reply) is Refusal:
                 raise self._disagree(reply) if reply.code == "SHARDS" else reply
         return reply

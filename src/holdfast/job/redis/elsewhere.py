@@ -71,7 +71,7 @@ class Elsewhere(Calls):
                 self._check_home(shard, job)
             if self.shards > 1 and self._shard_of(job.id) != shard:
                 raise ConfigError(f"job {job.id} does not live in shard {shard}: make its id with Ids.new({shard})")
-            parts += (job.id.encode(), raw, doc, self._after(job, outcomes) if job.after else b"")
+            parts += (record.name_of(job), raw, doc, self._after(job, outcomes) if job.after else b"")
         return parts, all_plain
 
     def _check_home(self, shard: int, job: NewJob) -> None:
@@ -84,6 +84,8 @@ class Elsewhere(Calls):
                     f"{what} {key!r} lives in shard {home(key, self.shards)} and job {job.id} in shard {shard}:"
                     " a job, its unique key and its concurrency_key share one; leave one of them out"
                 )
+        if "-" in job.run and self._shard_of(job.run) not in (-1, shard):
+            raise ConfigError(f"job {job.id} is of run {job.run}, which lives in another shard")
         if job.chain and self._shard_of(job.chain) != shard:
             raise ConfigError(f"job {job.id} continues chain {job.chain}, which lives in another shard")
 

@@ -74,7 +74,8 @@ class Looking(Elsewhere):
 
         def talk(clock: bytes) -> Talk:
             found: list[Job] = []
-            for shard in range(self.shards):
+            place = self._shard_of(run) if run else -1
+            for shard in range(self.shards) if place < 0 else (place,):
                 cursor, got = f"{shard:x}-{newer}".encode() if before else b"", 0
                 while got < limit:
                     words = (*filters, cursor, str(limit - got).encode())
@@ -85,8 +86,8 @@ class Looking(Elsewhere):
                     got += len(items) // 5
                     if not cursor:
                         break
-            # By the moment in the id, whatever the shard before it.
-            found.sort(key=lambda job: job.id.partition("-")[2], reverse=True)
+            if place < 0 and self.shards > 1:  # by the moment in the id, whatever the shard before it
+                found.sort(key=lambda job: job.id.partition("-")[2], reverse=True)
             return found[:limit]
 
         return self._within(0, talk, reads=True)

@@ -5,6 +5,7 @@ Mirrors `lua/_record.lua`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import msgspec
 
 from holdfast.engine.base import Micros
 from holdfast.errors import ConfigError, CorruptRecord
-from holdfast.job.model import Claimed, Concurrency, Failure, Job, NewJob, Rate, State, Unique, UniqueScope
+from holdfast.job.model import Claimed, Concurrency, Failure, Job, NewJob, Rate, State, Unique, UniqueScope, When
 
 _HEAD = struct.Struct(">cBQQQIdBHHHQQIIbQQ")
 _LETTERS: Final[dict[State, bytes]] = {
@@ -29,6 +30,9 @@ STATES: Final[dict[bytes, State]] = {letter: state for state, letter in _LETTERS
 _SCOPES: Final[dict[UniqueScope, str]] = {"until_start": "s", "until_done": "d", "window": "w"}
 _SCOPE_NAMES: Final[dict[str, UniqueScope]] = {letter: scope for scope, letter in _SCOPES.items()}
 CANCEL = 4
+_AWAITED = bytes((32,))
+#: The size of a job's or a run's id is one byte of a record.
+LONGEST_NAME = 255
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -41,24 +45,38 @@ class Doc(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=F
     after: tuple[str, ...] = ()
 
 
-class Ext(msgspec.Struct, frozen=True, array_like=True):
-    """What a plain job does not have."""
+class Rare(msgspec.Struct, frozen=True, array_like=True):
+    """What few jobs have."""
 
     chain: str = ""
-    run: str = ""
     unique: str = ""
     scope: str = ""
     key: str = ""
     limit: int = 0
-    when: str = "s"
     next: str = ""
-    after: bool = False
     window: Micros = 0
 
 
+class Ext(msgspec.Struct, frozen=True, gc=False):
+    """What a plain job does not have. `after` and `letters`: the chains it waits for and what became of each, unless
+    that lies in keys.
+    """
+
+    run: str = ""
+    after: tuple[str, ...] = ()
+    letters: str = ""
+    rare: Rare = Rare()
+
+
+_EXT = struct.Struct(">BcBBB")
+_RARE, _KEYED, _SOFT = 1, 2, 4
+#: How many names a record has room for: of those it waits for, of those who wait for it.
+MOST_AFTER, MOST_AWAITING = 16, 8
+_WHENS: Final[dict[When, bytes]] = {"all_success": b"s", "all_done": b"d", "any_failure": b"f"}
 PLAIN = Ext()
+_NOTHING_RARE = Rare()
 _docs = msgspec.msgpack.Decoder(Doc)
-_exts = msgspec.msgpack.Decoder(Ext)
+_rares = msgspec.msgpack.Decoder(Rare)
 _failures = msgspec.msgpack.Decoder(Failure)
 
 
@@ -87,24 +105,70 @@ def _text(raw: bytes) -> str:
     return raw.decode()
 
 
-def new(job: NewJob) -> tuple[bytes, bytes, bool]:
-    """The record and the doc of a job to be, and whether it is plain. `enqueued` has its delay, `due` its moment."""
-    ext = b""
+def name_of(job: NewJob) -> bytes:
+    name = job.id.encode()
+    if len(name) > LONGEST_NAME:
+        raise ConfigError(f"a job's id has at most {LONGEST_NAME} bytes; got {len(name)}: make it with Ids.new(shard)")
+    return name
+
+
+def _names(names: Sequence[bytes]) -> list[bytes]:
+    return [part for name in names for part in (bytes((len(name),)), name)]
+
+
+def _ext(job: NewJob, awaiting: Sequence[bytes], *, inside: bool) -> bytes:
     unique, concurrency = job.unique, job.concurrency
-    if job.chain or job.run or unique or concurrency or job.after:
-        ext = _encode(
-            Ext(
-                chain=job.chain if job.chain != job.id else "",
-                run=job.run,
-                unique=unique.key if unique else "",
-                scope=_SCOPES[unique.scope] if unique else "",
-                key=concurrency.key if concurrency else "",
-                limit=concurrency.limit if concurrency else 0,
-                when="d" if job.when == "all_done" else "s",
-                after=bool(job.after),
-                window=unique.window if unique else 0,
-            )
+    rare = _NOTHING_RARE
+    if unique or concurrency or job.chain not in ("", job.id):
+        rare = Rare(
+            chain=job.chain if job.chain != job.id else "",
+            unique=unique.key if unique else "",
+            scope=_SCOPES[unique.scope] if unique else "",
+            key=concurrency.key if concurrency else "",
+            limit=concurrency.limit if concurrency else 0,
+            window=unique.window if unique else 0,
         )
+    keyed = job.after and not inside
+    bits = _RARE * (rare is not _NOTHING_RARE) + (_KEYED if keyed else 0) + _SOFT * job.soft
+    ext = _of_run(bits, job.when, job.run, tuple(awaiting), job.after if inside else ())
+    return ext + _encode(rare) if bits & _RARE else ext
+
+
+@lru_cache(maxsize=256)
+def _of_run(bits: int, when: When, run: str, awaiting: tuple[bytes, ...], after: tuple[str, ...]) -> bytes:
+    """The same for most jobs that a list was spread over."""
+    name = run.encode()
+    if len(name) > LONGEST_NAME:
+        raise ConfigError(f"a run's id has at most {LONGEST_NAME} bytes; got {run!r}")
+    names = [one.encode() for one in after]
+    head = _EXT.pack(bits, _WHENS[when], len(name), len(awaiting), len(names))
+    return b"".join((head, name, *_names(awaiting), b"w" * len(names), *_names(names)))
+
+
+@lru_cache(maxsize=1024)
+def _read_ext(raw: bytes) -> Ext:
+    head: tuple[Any, ...] = _EXT.unpack_from(raw)
+    bits, _, size, awaiting, after = head
+    at: int = _EXT.size + size
+    run = raw[_EXT.size : at].decode()
+    for _ in range(awaiting):
+        at += 1 + raw[at]
+    letters, at = raw[at : at + after].decode(), at + after
+    names: list[str] = []
+    for _ in range(after):
+        stop = at + 1 + raw[at]
+        names.append(raw[at + 1 : stop].decode())
+        at = stop
+    return Ext(run, tuple(names), letters, _rares.decode(raw[at:]) if bits & _RARE else _NOTHING_RARE)
+
+
+def new(job: NewJob, awaiting: Sequence[bytes] = (), *, inside: bool = False) -> tuple[bytes, bytes, bool]:
+    """The record and the doc of a job to be, and whether it is plain. `enqueued` has its delay, `due` its moment.
+    `inside`: what it waits for is named in its record, as are those who wait for it (`awaiting`).
+    """
+    ext = b""
+    if job.chain or job.run or job.unique or job.concurrency or job.after or job.soft or job.when == "any_failure":
+        ext = _ext(job, awaiting, inside=inside)
     times = job.keep, job.keep_failed, job.retries, job.priority, job.delay, job.due
     try:
         head = _beginning(job.type, lane(job.queue, job.rate, job.labels), len(ext), *times)
@@ -125,14 +189,34 @@ def _beginning(
     return head + kind + lane
 
 
-def claimed(id_: bytes, raw: bytes, doc: bytes, until: Micros, upstream: dict[str, bytes | None]) -> Claimed:
-    """A job for a worker."""
+def of_run(raw: bytes, job: NewJob, *, awaited: bool) -> bytes:
+    """A new record that says whether it waits for others (or for a failure that cannot be), and whether somebody waits
+    for it whom it does not name.
+    """
+    state = b"b" if job.after else b"k" if job.when == "any_failure" else raw[:1]
+    return state + raw[1:38] + (_AWAITED if awaited else raw[38:39]) + raw[39:]
+
+
+def claimed(
+    id_: bytes,
+    raw: bytes,
+    doc: bytes,
+    until: Micros,
+    upstream: dict[str, bytes | None],
+    results: dict[str, bytes | None],
+) -> Claimed:
+    """A job for a worker. `results`: what chains came to that its record names."""
     (_, _, fence, _, _, attempt, _, _, a, b, c, _, _, snoozes, retries, priority, enqueued, due) = _HEAD.unpack_from(
         raw
     )
     a += 86
     b += a
-    ext = _exts.decode(raw[b : b + c]) if c else PLAIN
+    ext = _read_ext(raw[b : b + c]) if c else PLAIN
+    if ext.after:
+        upstream = {
+            chain: results.get(chain) if letter == "+" else None
+            for chain, letter in zip(ext.after, ext.letters, strict=True)
+        }
     queue, labels = _of_lane(raw[a:b])
     name = id_.decode()
     found = _docs.decode(doc)
@@ -147,7 +231,7 @@ def claimed(id_: bytes, raw: bytes, doc: bytes, until: Micros, upstream: dict[st
         retries=retries,
         snoozes=snoozes,
         priority=priority,
-        chain=ext.chain or name,
+        chain=ext.rare.chain or name,
         run=ext.run,
         labels=labels,
         enqueued=enqueued,
@@ -155,6 +239,12 @@ def claimed(id_: bytes, raw: bytes, doc: bytes, until: Micros, upstream: dict[st
         until=until,
         upstream=upstream,
     )
+
+
+def _waited_for(ext: Ext) -> list[str]:
+    if "w" not in ext.letters:
+        return []
+    return [chain for chain, letter in zip(ext.after, ext.letters, strict=True) if letter == "w"]
 
 
 def job(id_: str, raw: bytes, doc: bytes | None, until: Any, waits: list[bytes]) -> Job:
@@ -173,7 +263,8 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
     b += a
     c += b
     d += c
-    ext = _exts.decode(raw[b:c]) if c > b else PLAIN
+    ext = _read_ext(raw[b:c]) if c > b else PLAIN
+    rare = ext.rare
     queue, labels = _of_lane(raw[a:b])
     found = _docs.decode(doc)
     tail = raw[d:]
@@ -181,7 +272,7 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
     failure = _failures.decode(tail) if tail and not done else None
     return Job(
         id=id_,
-        type=raw[86:a].decode(),
+        type=_text(raw[86:a]),
         queue=queue,
         state=STATES[state],
         args=found.args,
@@ -191,10 +282,10 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
         attempt=attempt,
         retries=retries,
         snoozes=snoozes,
-        chain=ext.chain or id_,
+        chain=rare.chain or id_,
         run=ext.run,
         fence=fence,
-        worker=raw[c:d].decode(),
+        worker=_text(raw[c:d]),
         lease_until=int(float(until)) if until is not None and state == b"r" else 0,
         enqueued=enqueued,
         due=due,
@@ -204,9 +295,11 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
         cancel_requested=bool(flags & CANCEL),
         result=tail if done else None,
         error=failure,
-        unique=Unique(ext.unique, _SCOPE_NAMES[ext.scope], ext.window) if ext.unique else None,
-        concurrency=Concurrency(ext.key, ext.limit) if ext.key else None,
-        waits_for=tuple(sorted(chain.decode() for chain in waits)),
+        unique=Unique(rare.unique, _SCOPE_NAMES[rare.scope], rare.window) if rare.unique else None,
+        concurrency=Concurrency(rare.key, rare.limit) if rare.key else None,
+        waits_for=tuple(sorted([*_waited_for(ext), *(chain.decode() for chain in waits)]))
+        if ext.after or waits
+        else (),
         after=found.after,
-        followed_by=ext.next,
+        followed_by=rare.next,
     )

@@ -29,14 +29,30 @@ from holdfast.job.model import (
     Tick,
     Worker,
 )
-from holdfast.job.sqlite import cron, hand, listing, look, queues, tidy, traces, workers
+from holdfast.job.runs import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
+from holdfast.job.sqlite import (
+    artifacts,
+    cron,
+    definitions,
+    events,
+    hand,
+    listing,
+    look,
+    queues,
+    runs,
+    tidy,
+    tokens,
+    traces,
+    workers,
+)
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.ending import deliver
 from holdfast.job.sqlite.ends import Ends
 from holdfast.job.sqlite.enqueue import Enqueuing
-from holdfast.job.sqlite.prepared import prepare
+from holdfast.job.sqlite.prepared import prepare, storable
 from holdfast.job.sqlite.reap import make_due, reap
 from holdfast.job.sqlite.renew import renew
+from holdfast.job.sqlite.rerun import rerun_failed
 from holdfast.job.sqlite.shape import NUMBERS, encode, text_of
 from holdfast.job.sqlite.step import next_due, step
 
@@ -49,6 +65,8 @@ class SqliteStore:
     shards = 1
     announces = False
     lanes = 1
+    parts = False
+    takes = False
 
     def __init__(self, namespace: str, prefix: str) -> None:
         self._space = namespace
@@ -190,3 +208,65 @@ class SqliteStore:
 
     def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
         return self._op(lambda changes: tidy.prune(changes, max(0, keep), max(0, limit)))
+
+    # ── runs ──
+
+    def start_run(self, run: NewRun) -> Op[Run]:
+        prepared = runs.prepare_run(run)
+        return self._op(lambda changes: runs.start(changes, prepared))
+
+    def get_run(self, run: str, *, doc: bool = True) -> Op[Run | None]:
+        return self._op(lambda changes: runs.get(changes, run, doc=doc), reads=True)
+
+    def list_runs(
+        self, *, workflow: str = "", status: RunStatus | None = None, before: str = "", limit: int = 50
+    ) -> Op[list[Run]]:
+        return self._op(lambda changes: runs.list_runs(changes, workflow, status, before, max(0, limit)), reads=True)
+
+    def cancel_run(self, run: str, reason: str) -> Op[Run | None]:
+        return self._op(lambda changes: runs.cancel(changes, run, reason))
+
+    def rerun_failed(self, run: str) -> Op[Run | None]:
+        return self._op(lambda changes: rerun_failed(changes, run))
+
+    def run_events(self, run: str, after: int = 0, limit: int = 1000) -> Op[list[RunEvent]]:
+        return self._op(lambda changes: events.of_run(changes, run, after, max(0, limit)), reads=True)
+
+    def events(self, shard: int, after: str = "", limit: int = 1000) -> Op[EventPage]:
+        events.number_of(after)
+        return self._op(lambda changes: events.of_all(changes, after, max(0, limit)), reads=True)
+
+    def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
+        return self._op(lambda changes: runs.check(changes, max(0, limit)))
+
+    # ── what runs are made from, and what a server keeps ──
+
+    def put_definition(self, workflow: str, digest: str, doc: bytes) -> Op[Definition]:
+        storable("a definition's name", workflow, digest)
+        return self._op(lambda changes: definitions.put(changes, workflow, digest, doc))
+
+    def get_definition(self, workflow: str, version: int = 0) -> Op[Definition | None]:
+        return self._op(lambda changes: definitions.get(changes, workflow, version), reads=True)
+
+    def list_definitions(self, *, after: str = "", limit: int = 100) -> Op[list[Definition]]:
+        return self._op(lambda changes: definitions.newest(changes, after, max(0, limit)), reads=True)
+
+    def put_artifact(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> Op[bool]:
+        storable("a file's name", artifact.name, artifact.digest)
+        return self._op(lambda changes: artifacts.put(changes, artifact, fence, part, data, last=last))
+
+    def list_artifacts(self, job: str) -> Op[list[Artifact]]:
+        return self._op(lambda changes: artifacts.of_job(changes, job), reads=True)
+
+    def read_artifact(self, job: str, name: str, part: int) -> Op[bytes | None]:
+        return self._op(lambda changes: artifacts.read(changes, job, name, part), reads=True)
+
+    def put_token(self, token: TokenRecord) -> Op[None]:
+        storable("a token's name", token.id, token.role, token.name)
+        return self._op(lambda changes: tokens.put(changes, token))
+
+    def drop_token(self, token: str) -> Op[bool]:
+        return self._op(lambda changes: tokens.drop(changes, token))
+
+    def tokens(self) -> Op[list[TokenRecord]]:
+        return self._op(tokens.tokens, reads=True)

@@ -10,14 +10,16 @@ from typing import Final
 
 from holdfast.engine.base import Micros, Wake
 from holdfast.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, channel
-from holdfast.job.sqlite.shape import COLUMNS, FINALS, PENDING, RUNNING, STATES, text_of
+from holdfast.job.sqlite.run import EVENT_BITS, LEASE_EXPIRED, RUN, RunCourse
+from holdfast.job.sqlite.shape import COLUMNS, PENDING, RUNNING, text_of
 from holdfast.job.sqlite.texts import load
 
 SPACE = load("space")
 KIND = load("kind")
-EVENT = load("event")
 #: A watched job ended, its chain goes on.
 JOB_COMPLETED: Final = "jobc"
+#: Something happened in a run.
+EVENTS: Final = "events"
 
 
 class Changes:
@@ -25,7 +27,7 @@ class Changes:
     gathered.
     """
 
-    __slots__ = ("_counts", "_events", "_fence", "db", "now", "prefix", "ready", "space", "wakes")
+    __slots__ = ("_counts", "_event", "_fence", "_runs", "db", "now", "prefix", "ready", "space", "wakes")
 
     def __init__(
         self,
@@ -45,14 +47,16 @@ class Changes:
         #: The namespace's number. No row has 0: whoever only looks finds nothing there.
         self.space: int
         self._fence: int
-        self.space, self._fence = found or (0, 0)
+        self._event: int
+        self.space, self._fence, self._event = found or (0, 0, 0)
         self.prefix = prefix
         self.now = now
         self.wakes = wakes
         #: Jobs that became pending, by number: their kind.
         self.ready: dict[int, int] = {}
         self._counts: dict[int, list[int]] = {}
-        self._events: list[tuple[str, str, str]] = []
+        #: Runs that were looked up, by id. None: there is no such run.
+        self._runs: dict[str, RunCourse | None] = {}
 
     def moved(self, kind: int, old: int | None, new: int | None, times: int = 1) -> None:
         """Jobs of a kind went from one state to another; None: from or to nowhere."""
@@ -64,23 +68,56 @@ class Changes:
         if new is not None:
             counts[new] += times
 
-    def event(self, run: str, kind: str, job: str) -> None:
-        """Something happened to a job: its run is told, if it has one."""
-        if run:
-            self._events.append((run, kind, job))
-
-    def entered(self, num: int, id_: str, kind: int, run: str, old: int | None, new: int) -> None:
-        """A job went from one state to another, and whoever must hear of it does."""
+    def entered(
+        self,
+        num: int,
+        id_: str,
+        kind: int,
+        run: str,
+        old: int | None,
+        new: int,
+        attempt: int = 0,
+        worker: str = "",
+        why: str = "",
+        *,
+        soft: bool = False,
+        followed: bool = False,
+    ) -> None:
+        """A job went from one state to another, and whoever must hear of it does. Its run tells of the attempt and
+        whose it was, and why; `soft`: its failure is nobody's; `followed`: its chain goes on.
+        """
         self.moved(kind, old, new)
         if new == PENDING:
             self.ready[num] = kind
-        if run:
-            if new == PENDING:
-                self.event(run, "ready", id_)
-            elif new == RUNNING:
-                self.event(run, "started", id_)
-            elif new in FINALS:
-                self.event(run, STATES[new], id_)
+        if run and (course := self.run(run)) is not None:
+            course.moved(old, new, id_, attempt, worker, why, soft=soft, followed=followed)
+
+    def run(self, id_: str) -> RunCourse | None:
+        """A run, if it is stored. Whatever becomes of it is written at the end."""
+        if id_ not in self._runs:
+            row = self.db.execute(RUN["find"], (self.space, id_)).fetchone()
+            self._runs[id_] = RunCourse(id_, row, self.now) if row is not None else None
+        return self._runs[id_]
+
+    @property
+    def last_event(self) -> int:
+        """The number of the last event that is told in this namespace."""
+        return self._event
+
+    def began(self, run: RunCourse) -> None:
+        """A run was made by this very verb."""
+        self._runs[run.id] = run
+
+    def started(self, run: str, job: str, attempt: int, worker: str) -> None:
+        """A job was handed to a worker. Its kind is counted elsewhere, with others."""
+        course = self.run(run)
+        if course is not None:
+            course.moved(PENDING, RUNNING, job, attempt, worker)
+
+    def lease_expired(self, run: str, job: str, attempt: int, worker: str, why: str) -> None:
+        course = self.run(run) if run else None
+        if course is not None:
+            course.tell(LEASE_EXPIRED, job, attempt, worker, why)
 
     def chain_ended(self, chain: str) -> None:
         self.wakes.append(Wake(channel(self.prefix, CHAIN_COMPLETED), chain))
@@ -108,8 +145,8 @@ class Changes:
     def write(self) -> None:
         """Write counts and events."""
         self.count()
-        if self._events:
-            self._append_events()
+        if self._runs:
+            self._write_runs()
 
     def close(self) -> dict[str, int]:
         """Write counts and events. Answers how many jobs became ready, by type."""
@@ -123,11 +160,17 @@ class Changes:
             ready[types[kind]] = ready.get(types[kind], 0) + 1
         return ready
 
-    def _append_events(self) -> None:
-        """The one place where a run's events are written, in the transaction of what they tell of."""
-        last: dict[str, int] = {}
-        for run, kind, job in self._events:
-            if run not in last:
-                (last[run],) = self.db.execute(EVENT["last"], (self.space, run)).fetchone()
-            last[run] += 1
-            self.db.execute(EVENT["append"], (self.space, run, last[run], self.now, kind, job, b""))
+    def _write_runs(self) -> None:
+        """The one place where runs change, in the transaction of what they tell of."""
+        before = self._event
+        for course in self._runs.values():
+            if course is None or not course.changed:
+                continue
+            course.settle()
+            told = course.write(self.db, (self.space << EVENT_BITS) + self._event)
+            self._event += told
+            if told:
+                self.wakes.append(Wake(channel(self.prefix, EVENTS), f"{course.id}:{course.seq}"))
+        self._runs.clear()
+        if self._event != before:
+            self.db.execute(RUN["last_event"], (self._event, self.space))

@@ -15,7 +15,7 @@ from holdfast.engine.base import Micros
 from holdfast.job.model import Claim, Claimed
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.ending import free_unique
-from holdfast.job.sqlite.lanes import CKEY, CLAIM, CLIMIT, FLAGS, ID, KIND, NUM, RANK, RUN, UNIQ, Budget, Lane
+from holdfast.job.sqlite.lanes import ATTEMPT, CKEY, CLAIM, CLIMIT, FLAGS, ID, KIND, NUM, RANK, RUN, UNIQ, Budget, Lane
 from holdfast.job.sqlite.shape import (
     HAS_BLOCKERS,
     HAS_BODY,
@@ -23,7 +23,7 @@ from holdfast.job.sqlite.shape import (
     PENDING,
     RUNNING,
     SPECIAL,
-    WELL,
+    THERE,
     label_set,
     labels_of,
     text_of,
@@ -192,7 +192,8 @@ class Claiming:
             changes.moved(kind, PENDING, RUNNING, times)
         for row in rows:
             if row[FLAGS] & SPECIAL:
-                changes.event(row[RUN], "started", row[ID])
+                if row[RUN]:
+                    changes.started(row[RUN], row[ID], row[ATTEMPT] + 1, self._worker)
                 if row[UNIQ] is not None:
                     free_unique(changes, row[UNIQ], row[ID], started=True)
         if changes.ready:
@@ -213,6 +214,8 @@ def hand_out(
         else changes.db.execute(CLAIM["kinds"], (text_of(wanted),))
     )
     kinds = {num: (type_, queue, labels_of(labels)) for num, type_, queue, labels in found}
+    waited = [row[NUM] for row in rows if row[FLAGS] & HAS_BLOCKERS]
+    upstream = _upstream(changes, waited) if waited else {}
     jobs: list[Claimed] = []
     for row, fence in zip(rows, fences, strict=True):
         (
@@ -256,14 +259,21 @@ def hand_out(
                 enqueued=enqueued,
                 due=due,
                 until=until,
-                upstream=_upstream(changes, num) if flags & HAS_BLOCKERS else NOTHING,
+                upstream=upstream.get(num, NOTHING) if upstream else NOTHING,
             )
         )
     return jobs
 
 
-def _upstream(changes: Changes, num: int) -> dict[str, bytes | None]:
-    return {
-        chain: result if ended == WELL else None
-        for chain, ended, result in changes.db.execute(CLAIM["upstream"], (num,))
-    }
+def _upstream(changes: Changes, nums: list[int]) -> dict[int, dict[str, bytes | None]]:
+    """By job: what the chains it waited for came to. A result that lies with the blocker is read once, however many
+    waited for it.
+    """
+    db = changes.db
+    waits = db.execute(CLAIM["upstream"], (text_of(nums),)).fetchall()
+    chains = {chain for _, chain, ended, _ in waits if ended == THERE}
+    there = dict(db.execute(CLAIM["results"], (changes.space, text_of(list(chains))))) if chains else {}
+    upstream: dict[int, dict[str, bytes | None]] = {}
+    for num, chain, ended, result in waits:
+        upstream.setdefault(num, {})[chain] = there[chain] if ended == THERE else result
+    return upstream

@@ -48,7 +48,8 @@ def _in_row(finishes: Sequence[Finish]) -> Sequence[Finish]:
     if many < ALIKE:
         return ()
     result = finishes[0].result
-    fences = [f.fence for f in finishes if f.kind == "complete" and f.result == result and f.next is None]
+    plain = [f for f in finishes if f.kind == "complete" and f.next is None and not f.adds and not f.outputs]
+    fences = [f.fence for f in plain if f.result == result]
     if len(fences) < many:
         return ()
     first = min(fences)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from holdfast.engine.base import Micros
-from holdfast.job.model import AGEING, Failure, State
+from holdfast.job.model import AGEING, State
+from holdfast.job.sqlite.blockers import ENQUEUE
 from holdfast.job.sqlite.changes import Changes
-from holdfast.job.sqlite.ending import FINISH, ended, unpark
-from holdfast.job.sqlite.enqueue import ENQUEUE
+from holdfast.job.sqlite.ending import FINISH, End, ended_together, stays, unpark
 from holdfast.job.sqlite.shape import (
+    ALL_DONE,
+    ANY_FAILURE,
+    BADLY,
+    BLAMED,
     BLOCKED,
     CANCEL_WANTED,
     CANCELLED,
     FAILED,
     FINALS,
+    HAS_BLOCKERS,
     PENDING,
     RUNNING,
     SCHEDULED,
     SKIPPED,
+    SOFT,
     STATES,
     Entry,
+    cancellation,
     decode_unique,
-    encode,
     text_of,
 )
 from holdfast.job.sqlite.texts import load
@@ -41,19 +50,34 @@ def cancel(changes: Changes, job: str, reason: str) -> State | None:
         return None
     if entry.state in FINALS:
         return STATES[entry.state]
-    now = changes.now
-    error = encode(Failure(kind="Cancelled", message=reason, attempt=entry.attempt, at=now))
-    if entry.state == RUNNING:
-        changes.db.execute(CANCEL["want"], (error, entry.num))
-        changes.lost(entry.id)
-        return "running"
-    changes.db.execute(FINISH["end"], (CANCELLED, now, now + entry.keep, error, entry.num))
-    changes.entered(entry.num, entry.id, entry.kind, entry.run, entry.state, CANCELLED)
-    ended(changes, entry, None)
-    if entry.ckey is not None:  # it may have been the one that was put back for the others
-        unpark(changes, entry.ckey)
+    cancel_all(changes, [entry], reason)
     changes.write()
-    return "cancelled"
+    return "running" if entry.state == RUNNING else "cancelled"
+
+
+def cancel_all(changes: Changes, entries: Sequence[Entry], reason: str) -> None:
+    """Jobs that have not ended. All of them are cancelled before anybody hears of it, so that none is skipped or
+    released because of another.
+    """
+    now = changes.now
+    wanted: list[tuple[bytes, int]] = []
+    over: list[tuple[Any, ...]] = []
+    ends: list[End] = []
+    for entry in entries:
+        error = cancellation(reason, entry.attempt, now)
+        if entry.state == RUNNING:
+            wanted.append((error, entry.num))
+            changes.lost(entry.id)
+            continue
+        over.append((CANCELLED, now, stays(changes, entry, CANCELLED), error, entry.num))
+        changes.entered(entry.num, entry.id, entry.kind, entry.run, entry.state, CANCELLED, entry.attempt, "", reason)
+        ends.append(End(entry, BADLY))
+    changes.db.executemany(CANCEL["want"], wanted)
+    changes.db.executemany(FINISH["end"], over)
+    ended_together(changes, ends)
+    for end in ends:
+        if end.entry.ckey is not None:  # it may have been the one that was put back for the others
+            unpark(changes, end.entry.ckey)
 
 
 def trigger(changes: Changes, job: str) -> State | None:
@@ -63,28 +87,45 @@ def trigger(changes: Changes, job: str) -> State | None:
         return None
     if entry.state not in (SCHEDULED, FAILED, CANCELLED, SKIPPED):
         return STATES[entry.state]
-    changes.db.execute(TRIGGER["forgive"], (entry.num,))
-    waits = changes.db.execute(FINISH["waits"], (entry.num,)).fetchone() is not None
-    state = BLOCKED if waits else PENDING
-    _again(changes, entry, state, changes.now)
+    run = changes.run(entry.run) if entry.run else None
+    if run is not None and run.is_cancelling:
+        return STATES[entry.state]
+    state = BLOCKED if _waits_again(changes, entry) else PENDING
+    again(changes, entry, state, changes.now)
     if entry.state != SCHEDULED:
         _wait_again(changes, entry)
     changes.write()
     return STATES[state]
 
 
-def _again(changes: Changes, entry: Entry, state: int, due: Micros) -> None:
-    flags = entry.flags & ~CANCEL_WANTED
-    changes.db.execute(TRIGGER["again"], (state, due - entry.priority * AGEING, due, flags, entry.num))
-    changes.entered(entry.num, entry.id, entry.kind, entry.run, entry.state, state)
+def again(changes: Changes, entry: Entry, state: int, due: Micros) -> None:
+    """With all its attempts."""
+    flags = entry.flags & ~(CANCEL_WANTED | BLAMED)
+    alarm = due if state == SCHEDULED else 0
+    changes.db.execute(TRIGGER["again"], (state, due - entry.priority * AGEING, due, flags, alarm, entry.num))
+    soft = bool(entry.flags & SOFT)
+    changes.entered(entry.num, entry.id, entry.kind, entry.run, entry.state, state, soft=soft)
     if entry.uniq is not None and entry.state != SCHEDULED:
         unique = decode_unique(entry.uniq)
         if unique.scope != "window":
             changes.db.execute(TRIGGER["hold"], (changes.space, unique.key, entry.id))
 
 
+def _waits_again(changes: Changes, entry: Entry) -> bool:
+    """Whether a blocker has not ended, or has not any more: one that is tried again is waited for again."""
+    db = changes.db
+    if not entry.flags & HAS_BLOCKERS:
+        return False
+    reopened = db.execute(TRIGGER["reopened"], (entry.num,)).fetchall()
+    db.executemany(TRIGGER["wait_again"], [(entry.num, chain) for chain, _ in reopened])
+    db.executemany(ENQUEUE["await"], [(num,) for _, num in reopened])
+    return db.execute(FINISH["waits"], (entry.num,)).fetchone() is not None
+
+
 def _wait_again(changes: Changes, entry: Entry) -> None:
     """Jobs that were skipped because of this one and of no other are blocked as before; and those because of them."""
+    back: dict[int, Entry] = {}
+    awaited: list[tuple[int]] = []
     todo = [entry]
     while todo:
         entry = todo.pop()
@@ -92,8 +133,19 @@ def _wait_again(changes: Changes, entry: Entry) -> None:
         skipped = [Entry._make(row) for row in changes.db.execute(TRIGGER["skipped"], (changes.space, chain))]
         for dependent in skipped:
             changes.db.execute(TRIGGER["wait_again"], (dependent.num, chain))
-            if changes.db.execute(FINISH["bad"], (dependent.num,)).fetchone() is None:
-                _again(changes, dependent, BLOCKED, dependent.due)
+            if dependent.num in back:
+                continue
+            if dependent.flags & (ALL_DONE | ANY_FAILURE) or not is_spoilt(changes, dependent):
+                back[dependent.num] = dependent
                 todo.append(dependent)
         if skipped:
-            changes.db.execute(ENQUEUE["await"], (entry.num,))
+            awaited.append((entry.num,))
+    # Only now: until then each is found, as skipped, behind every one of its blockers that comes back with it.
+    for dependent in back.values():
+        again(changes, dependent, BLOCKED, dependent.due)
+    changes.db.executemany(ENQUEUE["await"], awaited)
+
+
+def is_spoilt(changes: Changes, entry: Entry) -> bool:
+    """Whether a blocker ended badly."""
+    return changes.db.execute(FINISH["bad"], (entry.num,)).fetchone() is not None

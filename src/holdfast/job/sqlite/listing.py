@@ -54,12 +54,11 @@ def _filtered(changes: Changes, state: State | None, queue: str, type_: str, bef
 
 
 def oldest(changes: Changes, number: int, queue: str, limit: int) -> list[str]:
-    """The oldest jobs in a final state."""
+    """The oldest jobs in a final state that go by themselves: those of a run go with it."""
     db, space = changes.db, changes.space
-    if not queue:
-        return [row[0] for row in db.execute(LIST["oldest"], (space, number, limit))]
-    kinds = db.execute(LIST["kinds"], (space, queue, "")).fetchall()
-    most = min(limit, sum(kind[number + 1] for kind in kinds))
-    return [
-        row[0] for row in db.execute(LIST["oldest_of"], (space, number, text_of([kind[0] for kind in kinds]), most))
-    ]
+    kinds = [kind for kind in db.execute(LIST["loose_kinds"], (space, queue, number)) if kind[1]]
+    most = min(limit, sum(kind[1] for kind in kinds))
+    if most <= 0:
+        return []
+    rows = db.execute(LIST["oldest_of"], (space, number, text_of([kind[0] for kind in kinds]), most))
+    return [row[0] for row in rows]

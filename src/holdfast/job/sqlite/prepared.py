@@ -6,7 +6,17 @@ from typing import NamedTuple
 
 from holdfast.errors import ConfigError
 from holdfast.job.model import LARGEST_PRIORITY, NewJob
-from holdfast.job.sqlite.shape import ALL_DONE, HAS_BLOCKERS, HAS_BODY, SPECIAL, encode, text_of
+from holdfast.job.sqlite.shape import (
+    ALL_DONE,
+    ANY_FAILURE,
+    HAS_BLOCKERS,
+    HAS_BODY,
+    IN_RUN,
+    SOFT,
+    SPECIAL,
+    encode,
+    text_of,
+)
 
 #: SQLite's whole numbers end here; times stay far below, so that sums of two fit.
 LARGEST = 2**61
@@ -23,6 +33,8 @@ class Kind(NamedTuple):
     period: int
     burst: int
     type: str
+    #: 1: of a run that is stored.
+    runs: int = 0
 
 
 class Encoded(NamedTuple):
@@ -32,6 +44,14 @@ class Encoded(NamedTuple):
     kind: Kind
     uniq: bytes | None
     flags: int
+
+
+def storable(what: str, *texts: str) -> None:
+    """Refuses text that SQLite would refuse in the middle of a transaction."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} is not text that can be stored: {error.reason}") from error
 
 
 def prepare(job: NewJob) -> Encoded:
@@ -54,10 +74,7 @@ def prepare(job: NewJob) -> Encoded:
         raise ConfigError(f"a number of job {job.id} ({job.type}) is too large: times are µs, below {LARGEST}")
     if "\0" in job.id or "\0" in job.queue:
         raise ConfigError(f"job {job.id!r} in queue {job.queue!r}: SQLite takes a NUL for the end of a name")
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"a name of job {job.id!r} is not text that can be stored: {error.reason}") from error
+    storable("a name of a job", *texts)
     return Encoded(
         job,
         Kind(
@@ -80,4 +97,13 @@ def flags_of(job: NewJob) -> int:
         | (ALL_DONE if job.when == "all_done" else 0)
         | (HAS_BODY if len(job.args) + len(job.meta) > LARGE else 0)
         | (SPECIAL if special else 0)
+        | (ANY_FAILURE if job.when == "any_failure" else 0)
+        | (SOFT if job.soft else 0)
     )
+
+
+def in_run(encoded: Encoded) -> Encoded:
+    """A job whose run is stored."""
+    if encoded.kind.runs:
+        return encoded
+    return Encoded(encoded.job, Kind(*encoded.kind[:-1], 1), encoded.uniq, encoded.flags | IN_RUN)

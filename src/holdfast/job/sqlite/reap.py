@@ -7,7 +7,16 @@ from __future__ import annotations
 from holdfast.job.model import Failure
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.finish import Finishing
-from holdfast.job.sqlite.shape import CANCEL_WANTED, CANCELLED, FAILED, PENDING, SCHEDULED, Entry, encode
+from holdfast.job.sqlite.shape import (
+    CANCEL_WANTED,
+    CANCELLED,
+    FAILED,
+    PENDING,
+    SCHEDULED,
+    Entry,
+    decode_failure,
+    encode,
+)
 from holdfast.job.sqlite.texts import load
 
 REAP = load("reap")
@@ -21,21 +30,16 @@ def reap(changes: Changes, limit: int) -> None:
     finishing = Finishing(changes)
     for entry in entries:
         changes.lost(entry.id)
-        changes.event(entry.run, "lease_expired", entry.id)
-        error = encode(
-            Failure(
-                kind="LeaseExpired",
-                message=f"worker {entry.worker} did not renew its lease",
-                attempt=entry.attempt,
-                at=changes.now,
-            )
-        )
+        why = f"worker {entry.worker} did not renew its lease"
+        changes.lease_expired(entry.run, entry.id, entry.attempt, entry.worker, why)
+        error = encode(Failure(kind="LeaseExpired", message=why, attempt=entry.attempt, at=changes.now))
         if entry.flags & CANCEL_WANTED:
-            finishing.end(entry, CANCELLED, entry.error)
+            wanted = decode_failure(entry.error).message if entry.error is not None else ""
+            finishing.end(entry, CANCELLED, entry.error, wanted)
         elif entry.attempt > entry.retries:
-            finishing.end(entry, FAILED, error)
+            finishing.end(entry, FAILED, error, why)
         else:
-            finishing.again(entry, min(entry.due, changes.now), entry.attempt, entry.snoozes, error)
+            finishing.again(entry, min(entry.due, changes.now), entry.attempt, entry.snoozes, error, why)
     finishing.write()
 
 
@@ -44,6 +48,6 @@ def make_due(changes: Changes, limit: int) -> None:
     rows = changes.db.execute(REAP["due"], (changes.space, changes.now, limit)).fetchall()
     if not rows:
         return
-    for num, kind, id_, run in rows:
-        changes.entered(num, id_, kind, run, SCHEDULED, PENDING)
+    for num, kind, id_, run, attempt in rows:
+        changes.entered(num, id_, kind, run, SCHEDULED, PENDING, attempt)
     changes.db.executemany(REAP["ready"], [(row[0],) for row in rows])

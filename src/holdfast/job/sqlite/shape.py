@@ -55,6 +55,15 @@ HAS_OUTPUTS: Final = 128
 SPECIAL: Final = 256
 #: Its arguments are large, and lie in a table of their own.
 HAS_BODY: Final = 512
+#: Its failure holds nobody up.
+SOFT: Final = 1024
+#: It starts when all of its blockers ended and one of them failed.
+ANY_FAILURE: Final = 2048
+#: It was skipped because one before it had failed.
+BLAMED: Final = 4096
+#: Its run is stored, and decides how long it stays.
+IN_RUN: Final = 8192
+HAS_FILES: Final = 16384
 #: With any of these, others must hear of its end.
 TOLD: Final = JOB_WATCHED | CHAIN_WATCHED | AWAITED | SPECIAL
 
@@ -62,13 +71,20 @@ TOLD: Final = JOB_WATCHED | CHAIN_WATCHED | AWAITED | SPECIAL
 NOT_YET: Final = 0
 WELL: Final = 1
 BADLY: Final = 2
-#: Badly, but somebody had the job go on by hand.
-FORGIVEN: Final = 3
+#: It failed, or was skipped because one before it had.
+FAILING: Final = 4
+#: Well, and its result lies with itself: both belong to one run, and stay as long.
+THERE: Final = 6
 
 encode = msgspec.msgpack.Encoder().encode
 decode_failure = msgspec.msgpack.Decoder(Failure).decode
 decode_unique = msgspec.msgpack.Decoder(Unique).decode
 to_json = msgspec.json.Encoder().encode
+
+
+def cancellation(reason: str, attempt: int, now: int) -> bytes:
+    """Why a job was cancelled, as it is stored."""
+    return encode(Failure(kind="Cancelled", message=reason, attempt=attempt, at=now))
 
 
 class Entry(NamedTuple):

@@ -7,13 +7,29 @@ from typing import Any
 
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.listing import oldest
-from holdfast.job.sqlite.shape import COMPLETED, FINALS, HAS_BLOCKERS, HAS_BODY, HAS_LOG, HAS_OUTPUTS, text_of
+from holdfast.job.sqlite.shape import (
+    COMPLETED,
+    FINALS,
+    HAS_BLOCKERS,
+    HAS_BODY,
+    HAS_FILES,
+    HAS_LOG,
+    HAS_OUTPUTS,
+    text_of,
+)
 from holdfast.job.sqlite.texts import load
 
 PURGE = load("purge")
 PRUNE = load("prune")
 #: By flag: what goes with a job that has it.
-BELONGINGS = ((HAS_BODY, "body"), (HAS_BLOCKERS, "waits"), (HAS_LOG, "log"), (HAS_OUTPUTS, "outputs"))
+BELONGINGS = (
+    (HAS_BODY, "body"),
+    (HAS_BLOCKERS, "waits"),
+    (HAS_LOG, "log"),
+    (HAS_OUTPUTS, "outputs"),
+    (HAS_FILES, "parts"),
+    (HAS_FILES, "files"),
+)
 #: How long a worker that fell silent is remembered.
 WORKER_LIFE = 86_400_000_000
 
@@ -23,7 +39,7 @@ def purge(changes: Changes, state: int, queue: str, limit: int) -> int:
 
 
 def prune(changes: Changes, keep: int, limit: int) -> int:
-    """Also forgets windows, rates, turns and workers that are over."""
+    """Also forgets windows, rates, turns, workers and tokens that are over."""
     db, space, now = changes.db, changes.space, changes.now
     deleted = 0
     for state in FINALS:
@@ -36,10 +52,26 @@ def prune(changes: Changes, keep: int, limit: int) -> int:
     excess = min(completed - keep, limit - deleted)
     if excess > 0:
         deleted += _delete_ids(changes, oldest(changes, COMPLETED, "", excess))
+    deleted += _prune_runs(changes, limit - deleted)
     db.execute(PRUNE["windows"], (space, now, limit))
     db.execute(PRUNE["rates"], (space, now, limit))
     db.execute(PRUNE["turns"], (space, now))
     db.execute(PRUNE["workers"], (space, now - WORKER_LIFE))
+    db.execute(PRUNE["tokens"], (space, now))
+    return deleted
+
+
+def _prune_runs(changes: Changes, limit: int) -> int:
+    """Runs past their time, each with all that belongs to it: half of one is worth nothing to anybody."""
+    db = changes.db
+    deleted = 0
+    for num, id_ in db.execute(PRUNE["runs"], (changes.space, changes.now, max(0, limit))).fetchall():
+        if deleted >= limit:
+            break
+        jobs = db.execute(PRUNE["jobs_of"], (changes.space, id_)).fetchall()
+        deleted += 1 + _delete(changes, jobs)
+        for what in ("events", "doc", "run"):
+            db.execute(PRUNE[what], (num,))
     return deleted
 
 

@@ -22,10 +22,8 @@ def append_log(changes: Changes, job: str, fence: int, lines: Sequence[tuple[Mic
 
 
 def read_log(changes: Changes, job: str, after: int, limit: int) -> list[LogLine]:
-    row = changes.db.execute(LOG["found"], (changes.space, job)).fetchone()
-    if row is None:
-        return []
-    return [LogLine(*line) for line in changes.db.execute(LOG["read"], (row[0], after, limit))]
+    num = find(changes, job)
+    return [LogLine(*line) for line in changes.db.execute(LOG["read"], (num, after, limit))]
 
 
 def put_outputs(changes: Changes, job: str, fence: int, outputs: dict[str, str]) -> bool:
@@ -37,18 +35,21 @@ def put_outputs(changes: Changes, job: str, fence: int, outputs: dict[str, str])
 
 
 def get_outputs(changes: Changes, job: str) -> dict[str, str]:
-    row = changes.db.execute(LOG["found"], (changes.space, job)).fetchone()
-    return {} if row is None else dict(changes.db.execute(LOG["outputs"], (row[0],)))
+    return dict(changes.db.execute(LOG["outputs"], (find(changes, job),)))
 
 
-def _writable(changes: Changes, job: str, fence: int, flag: int) -> int | None:
-    """The job's number, if this lease may write. The flag says that something has to go when the job does."""
+def find(changes: Changes, job: str, fence: int = 0) -> int | None:
+    """The job's number, if this lease is current. 0: any."""
     row = changes.db.execute(LOG["found"], (changes.space, job)).fetchone()
     if row is None:
         return None
-    num, state, current, flags = row
-    if fence and (state != RUNNING or current != fence):
-        return None
-    if not flags & flag:
+    num, state, current, _ = row
+    return None if fence and (state != RUNNING or current != fence) else int(num)
+
+
+def _writable(changes: Changes, job: str, fence: int, flag: int) -> int | None:
+    """The same. The flag says that something has to go when the job does."""
+    num = find(changes, job, fence)
+    if num is not None:
         changes.db.execute(LOG["flag"], (flag, num))
-    return int(num)
+    return num

@@ -35,8 +35,9 @@ expire by themselves after a day.
 
 `JobSuite` holds the job store itself to its contract, on a clock that the claims set. It needs a fixture `store`: a
 `LocalStoreDriver(URL)`, or a `RemoteStoreDriver(URL)` in three processes. Its jobs stay where they were: give it a
-server of its own. `WakingSuite` counts what workers ask when jobs come; it needs a fixture `fleet`: a
-`Fleet(URL, hub=…)`. `LostHubSuite` kills the hub's server meanwhile: `Fleet(URL, hub_server=RedisServer().start())`.
+server of its own. `RunSuite` does the same for workflow runs, with the same fixture. `WakingSuite` counts what workers
+ask when jobs come; it needs a fixture `fleet`: a `Fleet(URL, hub=…)`. `LostHubSuite` kills the hub's server meanwhile:
+`Fleet(URL, hub_server=RedisServer().start())`.
 """
 
 from holdfast.testing.conformance.driver import Driver, Stage, claim
@@ -54,6 +55,7 @@ from holdfast.testing.conformance.job import (
 )
 from holdfast.testing.conformance.limit import LimitSuite
 from holdfast.testing.conformance.processes import ProcessDriver
+from holdfast.testing.conformance.run import RunSuite
 
 __all__ = [
     "AsyncDriver",
@@ -71,6 +73,7 @@ __all__ = [
     "LostHubSuite",
     "ProcessDriver",
     "RemoteStoreDriver",
+    "RunSuite",
     "Stage",
     "WakingSuite",
     "claim",

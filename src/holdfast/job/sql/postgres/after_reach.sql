@@ -1,17 +1,21 @@
--- Purpose: all jobs that the end of these chains may start or skip, also through others that it skips. A look: whoever
--- acts on it holds them first.
--- Parameters: space; arrays chains (all), bad (those that did not complete).
--- Returns: ids.
-WITH RECURSIVE skipped (chain) AS (
-    SELECT chain COLLATE "C" FROM unnest(%(bad)b) AS b (chain)
+-- Purpose: hold all jobs that the end of these chains may start or skip, also through others that it skips; in one order
+-- for all who do. Two blockers that end at the same moment meet here: the second waits, and sees in its next statement
+-- what the first has left.
+-- Parameters: space; arrays chains, bad (1: it did not succeed).
+WITH RECURSIVE reached (job, bad, doubts) AS (
+    SELECT a.job, c.bad > 0, a.doubts FROM unnest(%(chains)b, %(bad)b) AS c (chain, bad) CROSS JOIN LATERAL (
+        SELECT job, doubts FROM holdfast_job_after WHERE space = %(space)s AND chain = c.chain AND NOT ended OFFSET 0) a
     UNION
-    SELECT job.chain FROM skipped
-    CROSS JOIN LATERAL (
-        SELECT job FROM holdfast_job_after WHERE space = %(space)s AND chain = skipped.chain AND NOT ended OFFSET 0) a
-    CROSS JOIN LATERAL (
+    SELECT a.job, true, a.doubts FROM reached CROSS JOIN LATERAL (
         SELECT chain FROM holdfast_job
-        WHERE space = %(space)s AND id = a.job AND fence = 0 AND condition = 'all_success' OFFSET 0) job
+        WHERE space = %(space)s AND id = reached.job AND fence = 0
+            AND (condition = 'any_failure' OR (reached.bad AND condition = 'all_success')) OFFSET 0) skipped
+    CROSS JOIN LATERAL (
+        SELECT job, doubts FROM holdfast_job_after
+        WHERE space = %(space)s AND chain = skipped.chain AND NOT ended OFFSET 0) a
+    WHERE reached.bad OR reached.doubts
+), waiting AS MATERIALIZED (
+    SELECT DISTINCT job FROM reached ORDER BY job
 )
-SELECT a.job FROM (SELECT chain FROM skipped UNION SELECT chain FROM unnest(%(chains)b) AS c (chain)) ended
-CROSS JOIN LATERAL (
-    SELECT job FROM holdfast_job_after WHERE space = %(space)s AND chain = ended.chain AND NOT ended OFFSET 0) a
+SELECT count(*) FROM waiting CROSS JOIN LATERAL (
+    SELECT id FROM holdfast_job WHERE space = %(space)s AND id = waiting.job FOR NO KEY UPDATE) job

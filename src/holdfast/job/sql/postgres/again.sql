@@ -1,6 +1,6 @@
 -- Purpose: attempts end, and their jobs will be tried again. Whoever calls it holds them.
 -- Parameters: space, now, ageing; arrays ids, delays (µs; below 0: as due as before), attempts, snoozes, errors.
--- Returns: id, type, key, key_limit, state.
+-- Returns: id, type, key, key_limit, state, attempt, flags, run.
 WITH
 -- include: _clock.sql
 , later AS MATERIALIZED (
@@ -16,7 +16,7 @@ WITH
         attempt = l_attempt, snoozes = l_snoozes, error = CASE l_error WHEN '' THEN error ELSE l_error END,
         fence = 0, until = 0, worker = '', turn = 0, progress = 0
     FROM later, clock WHERE holdfast_job.ctid = tid
-    RETURNING id, type, state, lane, queue, labels, bucket, key, key_limit
+    RETURNING id, type, state, lane, queue, labels, bucket, key, key_limit, attempt, flags, run
 ),
 -- include: _lanes.sql
-SELECT id, type, key, key_limit, state FROM moved
+SELECT id, type, key, key_limit, state, attempt, flags, run FROM moved

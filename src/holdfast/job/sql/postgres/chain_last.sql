@@ -1,9 +1,10 @@
--- Purpose: the job at the end of a job's chain.
+-- Purpose: the job at the end of the chain that a job belongs to, or that began with a job whose record is gone.
 -- Parameters: space, id.
 -- Returns: its id.
 WITH chain AS MATERIALIZED (
-    SELECT chain FROM holdfast_job WHERE space = %(space)s AND id = %(id)s
-    UNION ALL SELECT chain FROM holdfast_job_done WHERE space = %(space)s AND id = %(id)s
+    SELECT coalesce(
+        (SELECT chain FROM holdfast_job WHERE space = %(space)s AND id = %(id)s),
+        (SELECT chain FROM holdfast_job_done WHERE space = %(space)s AND id = %(id)s), %(id)s) AS chain
 ), links AS (
     SELECT j.id, 0 AS place FROM holdfast_job j WHERE j.space = %(space)s AND j.id = (SELECT chain FROM chain)
     UNION ALL

@@ -1,16 +1,23 @@
 -- Purpose: hand out pending jobs, the smallest rank first over all lanes of a group of queues. Does nothing while there
--- are jobs with a rate or a concurrency key in reach: see claim_lanes.sql and what follows it. Nor while finishes of
--- this step (`expected`: how many; below 0: whatever), or leases that ran out (if `reaped`), are left to be seen to with
--- care: what they make pending comes first, too.
+-- are jobs with a rate or a concurrency key in reach: see claim_lanes.sql and what follows it. Nor, unless `runs`, while
+-- there are jobs of runs, which are moved with care: see moves.py. Nor while finishes of
+-- this step (`expected`: how many; below 0: whatever), or (if `reaped`) leases that ran out and jobs of runs that are
+-- due, are left to be seen to with
+-- care: what they make pending comes first, too; nor, if `quick` (see cascade.py), while release_heard.sql left something.
+-- `lazy`: the commit need not wait for the disk, unless one of them has no attempt left behind this one, or replicas are
+-- waited for: see "A claim does not wait for the disk" in docs/internals/decisions.md.
 -- Parameters: space, worker, incarnation, lane, now, turn, lease (µs), want, spare, look, expected,
--- reaped; arrays queues, groups, labels.
+-- reaped, runs, quick, lazy, hinted (no more than take_hint.sql allowed); arrays queues, groups, labels.
 -- Returns: at least one row: the time; whether there are such jobs; µs until something is due or a lease ends, if
--- `look`, or fewer than wanted were found; then the job (id NULL: none), its flags and rank;
--- whether others were taking so many of the first that a larger `spare` would find more.
+-- `look`, or fewer than wanted were found; then the job (id NULL: none), its flags, rank and upstream;
+-- whether others were taking so many of the first that a larger `spare` would find more; whether jobs of runs were left
+-- alone; what was set.
 WITH
 -- include: _clock.sql
-, near AS MATERIALIZED (
-    SELECT l.lane, g.place, l.special OR coalesce(q.rate_burst, 0) > 0 AS special
+, wanted AS MATERIALIZED (
+    SELECT CASE WHEN %(hinted)s THEN least(%(want)s, current_setting('holdfast.taken')::bigint) ELSE %(want)s END AS n
+), near AS MATERIALIZED (
+    SELECT l.lane, g.place, l.special OR coalesce(q.rate_burst, 0) > 0 AS special, l.runs
     FROM unnest(%(queues)b, %(groups)b) AS g (queue, place)
     CROSS JOIN LATERAL (SELECT * FROM holdfast_job_lane WHERE space = %(space)s AND queue = g.queue OFFSET 0) l
     LEFT JOIN LATERAL (
@@ -20,28 +27,32 @@ WITH
         AND (%(expected)s < 0 OR %(expected)s = (
             SELECT cardinality(finished) FROM holdfast_job_turn
             WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s))
-        AND NOT (%(reaped)s AND EXISTS (
-            SELECT FROM holdfast_job
-            WHERE space = %(space)s AND state = 'running' AND until <= (SELECT now FROM clock)))
+        AND NOT (%(reaped)s AND
+-- include: _late.sql
+        )
+        AND NOT (%(quick)s AND coalesce(current_setting('holdfast.released', true), '') = '{-}')
 ), state AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE NOT special) AS lanes, min(lane) FILTER (WHERE NOT special) AS single, EXISTS (
         SELECT FROM near n CROSS JOIN LATERAL (
-            SELECT FROM holdfast_job WHERE lane = n.lane AND state = 'pending' LIMIT 1) j WHERE n.special) AS special
+            SELECT FROM holdfast_job WHERE lane = n.lane AND state = 'pending' LIMIT 1) j WHERE n.special) AS special,
+        NOT %(runs)s AND EXISTS (
+        SELECT FROM near n CROSS JOIN LATERAL (
+            SELECT FROM holdfast_job WHERE lane = n.lane AND state = 'pending' LIMIT 1) j WHERE n.runs) AS runs
     FROM near
 ), one AS MATERIALIZED (
     SELECT ctid AS place FROM holdfast_job
-    WHERE lane = (SELECT single FROM state WHERE lanes = 1 AND NOT special) AND state = 'pending'
-    ORDER BY rank, id LIMIT %(want)s FOR NO KEY UPDATE SKIP LOCKED
+    WHERE lane = (SELECT single FROM state WHERE lanes = 1 AND NOT special AND NOT runs) AND state = 'pending'
+    ORDER BY rank, id LIMIT (SELECT n FROM wanted) FOR NO KEY UPDATE SKIP LOCKED
 ), first AS MATERIALIZED (
     SELECT head.place, near.place AS grp, head.rank, head.id
     FROM near CROSS JOIN LATERAL (
         SELECT ctid AS place, rank, id FROM holdfast_job j WHERE j.lane = near.lane AND j.state = 'pending'
-        ORDER BY rank, id LIMIT %(want)s + %(spare)s) head
-    WHERE (SELECT lanes > 1 AND NOT special FROM state) AND NOT near.special
-    ORDER BY grp, head.rank, head.id LIMIT %(want)s + %(spare)s
+        ORDER BY rank, id LIMIT (SELECT n FROM wanted) + %(spare)s) head
+    WHERE (SELECT lanes > 1 AND NOT special AND NOT runs FROM state) AND NOT near.special
+    ORDER BY grp, head.rank, head.id LIMIT (SELECT n FROM wanted) + %(spare)s
 ), many AS MATERIALIZED (
     SELECT j.ctid AS place FROM first JOIN holdfast_job j ON j.ctid = first.place AND j.state = 'pending'
-    ORDER BY first.grp, first.rank, first.id LIMIT %(want)s FOR NO KEY UPDATE OF j SKIP LOCKED
+    ORDER BY first.grp, first.rank, first.id LIMIT (SELECT n FROM wanted) FOR NO KEY UPDATE OF j SKIP LOCKED
 ), claimed AS (
     UPDATE holdfast_job SET state = 'running', fence = greatest(base + nth, last_fence + 1),
         last_fence = greatest(base + nth, last_fence + 1), until = now + %(lease)s, started = now, attempt = attempt + 1,
@@ -53,7 +64,7 @@ WITH
             FROM holdfast_job_turn turn WHERE turn.space = %(space)s) last
     WHERE holdfast_job.ctid = chosen.place
     RETURNING id, fence, type, queue, args, meta, attempt, retries, snoozes, priority, chain, run, labels, enqueued,
-        due, until, flags, rank, unique_key
+        due, until, flags, rank, upstream, unique_key
 ), started AS (
     DELETE FROM holdfast_job_unique USING (
         SELECT u.tid FROM claimed CROSS JOIN LATERAL (
@@ -70,10 +81,19 @@ WITH
         (SELECT due FROM holdfast_job WHERE space = %(space)s AND state = 'scheduled' ORDER BY due LIMIT 1),
         (SELECT until FROM holdfast_job WHERE space = %(space)s AND state = 'running' ORDER BY until LIMIT 1)
         ) - clock.now END AS next_in,
-        (SELECT count(*) FROM claimed) < %(want)s AND (SELECT count(*) FROM first) >= %(want)s + %(spare)s AS crowded
-    FROM clock, state
+        crowd.ed AS crowded, state.runs,
+        CASE WHEN %(lazy)s AND current_setting('synchronous_standby_names') = ''
+            AND NOT EXISTS (SELECT FROM claimed WHERE attempt > retries)
+            THEN set_config('synchronous_commit', 'off', true) END AS lazy,
+        -- For run_hold_more.sql.
+        CASE WHEN %(quick)s THEN set_config('holdfast.claimed', CASE WHEN state.special OR crowd.ed THEN '{-}' ELSE (
+            SELECT coalesce(array_agg(DISTINCT run) FILTER (WHERE flags & 128 <> 0), '{}')::text FROM claimed) END, true)
+            END AS held
+    FROM clock, state, LATERAL (
+        SELECT (SELECT count(*) FROM claimed) < wanted.n AND (SELECT count(*) FROM first) >= wanted.n + %(spare)s AS ed
+        FROM wanted) crowd
 )
 SELECT seen.now, seen.special, seen.next_in, c.id, c.fence, c.type, c.queue, c.args, c.meta, c.attempt, c.retries,
-    c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank,
-    seen.crowded
+    c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank, c.upstream,
+    seen.crowded, seen.runs, seen.lazy, seen.held
 FROM seen LEFT JOIN claimed c ON true

@@ -16,7 +16,7 @@ WITH
             FROM holdfast_job_turn turn WHERE turn.space = %(space)s) last
     WHERE holdfast_job.ctid = tid AND state = 'pending'
     RETURNING id, fence, type, queue, args, meta, attempt, retries, snoozes, priority, chain, run, labels, enqueued,
-        due, until, flags, rank, unique_key
+        due, until, flags, rank, upstream, unique_key
 ), started AS (
     DELETE FROM holdfast_job_unique USING (
         SELECT u.tid FROM claimed CROSS JOIN LATERAL (
@@ -30,5 +30,5 @@ WITH
         AND EXISTS (SELECT FROM claimed)
 )
 SELECT clock.now, false, NULL::bigint, c.id, c.fence, c.type, c.queue, c.args, c.meta, c.attempt, c.retries,
-    c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank
+    c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank, c.upstream
 FROM clock LEFT JOIN claimed c ON true

@@ -25,7 +25,7 @@ WITH
         ORDER BY j.rank, j.id LIMIT greatest(room.free, 0)) p
 ), moved AS (
     UPDATE holdfast_job SET state = 'pending' FROM next WHERE holdfast_job.ctid = next.place AND state = 'parked'
-    RETURNING id, type, lane, queue, labels, bucket, key
+    RETURNING id, type, lane, queue, labels, bucket, key, flags
 ),
 -- include: _lanes.sql
 SELECT id, type FROM moved

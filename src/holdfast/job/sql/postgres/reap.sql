@@ -15,7 +15,7 @@ WITH
     UPDATE holdfast_job job SET state = 'pending', fence = 0, until = 0, worker = '', turn = 0, progress = 0,
         error = %(cause_before)b || int4send(job.attempt) || %(cause_between)b || int8send(clock.now)
     FROM late, clock WHERE job.ctid = late.place AND late.plain
-    RETURNING job.id, job.type, late.fence, job.lane, job.queue, job.labels, job.bucket, job.key
+    RETURNING job.id, job.type, late.fence, job.lane, job.queue, job.labels, job.bucket, job.key, job.flags
 ),
 -- include: _lanes.sql
 SELECT id, type, fence, true FROM moved UNION ALL SELECT id, type, fence, false FROM late WHERE NOT plain

@@ -1,6 +1,6 @@
 -- Purpose: jobs that have waited for others start, or wait until they are due.
 -- Parameters: space, now; array ids.
--- Returns: id, type, state.
+-- Returns: id, type, state, attempt, flags, run.
 WITH
 -- include: _clock.sql
 , found AS MATERIALIZED (
@@ -9,7 +9,7 @@ WITH
 ), moved AS (
     UPDATE holdfast_job SET state = CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END
     FROM found, clock WHERE holdfast_job.ctid = tid AND state = 'blocked'
-    RETURNING id, type, state, lane, queue, labels, bucket, key
+    RETURNING id, type, state, lane, queue, labels, bucket, key, attempt, flags, run
 ),
 -- include: _lanes.sql
-SELECT id, type, state FROM moved
+SELECT id, type, state, attempt, flags, run FROM moved

@@ -2,16 +2,17 @@
 -- Parameters: space; array chains.
 -- Returns: the jobs that were skipped for no other reason.
 WITH skipped AS MATERIALIZED (
-    SELECT a.tid, a.job FROM unnest(%(chains)b) AS n (chain) CROSS JOIN LATERAL (
+    SELECT a.tid, a.job, done.condition FROM unnest(%(chains)b) AS n (chain) CROSS JOIN LATERAL (
         SELECT ctid AS tid, job FROM holdfast_job_after
-        WHERE space = %(space)s AND chain = n.chain AND ended AND completed IS NOT TRUE OFFSET 0) a
-    CROSS JOIN LATERAL (SELECT state FROM holdfast_job_done WHERE space = %(space)s AND id = a.job OFFSET 0) done
+        WHERE space = %(space)s AND chain = n.chain AND ended AND NOT completed OFFSET 0) a
+    CROSS JOIN LATERAL (
+        SELECT state, condition FROM holdfast_job_done WHERE space = %(space)s AND id = a.job OFFSET 0) done
     WHERE done.state = 'skipped'
 ), waits AS (
-    UPDATE holdfast_job_after a SET ended = false, completed = false, result = NULL FROM skipped
-    WHERE a.ctid = skipped.tid
+    UPDATE holdfast_job_after a SET ended = false, completed = false, spoilt = false, blame = false, result = NULL
+    FROM skipped WHERE a.ctid = skipped.tid
 )
-SELECT DISTINCT skipped.job FROM skipped
-WHERE NOT EXISTS (
+SELECT skipped.job FROM (SELECT DISTINCT job, condition FROM skipped) skipped
+WHERE skipped.condition <> 'all_success' OR NOT EXISTS (
     SELECT FROM holdfast_job_after other WHERE other.space = %(space)s AND other.job = skipped.job AND other.ended
-        AND other.completed IS NOT TRUE AND other.chain <> ALL(%(chains)b))
+        AND other.spoilt AND other.chain <> ALL(%(chains)b))

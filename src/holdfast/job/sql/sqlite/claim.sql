@@ -76,9 +76,16 @@ SELECT num, type, queue, labels FROM holdfast_job_kind WHERE num = ?;
 SELECT args, meta FROM holdfast_job_body WHERE num = ?;
 
 -- name: upstream
--- Params: num.
--- Returns: chain, ended, result of what it waited for.
-SELECT chain, ended, result FROM holdfast_job_wait WHERE num = ? ORDER BY place;
+-- Params: numbers as JSON.
+-- Returns: num, chain, ended, result (NULL unless it completed) of what each waited for.
+SELECT w.num, w.chain, w.ended, w.result FROM json_each(?) n CROSS JOIN holdfast_job_wait w ON w.num = n.value
+ORDER BY w.num, w.place;
+
+-- name: results
+-- Params: space, chains as JSON.
+-- Returns: chain, the result of its last job.
+SELECT c.value, j.result FROM json_each(?2) c CROSS JOIN holdfast_job j ON j.space = ?1
+    AND j.id = coalesce((SELECT last FROM holdfast_job_chain WHERE space = ?1 AND id = c.value), c.value);
 
 -- name: charge_queue
 -- Params: tat, space, name.

@@ -39,8 +39,8 @@ INSERT INTO holdfast_job_wait (num, chain, place, ended, space, result) VALUES (
 
 -- name: tail
 -- Params: space, chain.
--- Returns: num, id, state (-1: another job follows it), result, flags of the last job of a chain that is stored.
-SELECT num, id, iif(follower = '', state, -1), result, flags FROM holdfast_job
+-- Returns: num, id, state (-1: another job follows it), result, flags, run of the last job of a chain that is stored.
+SELECT num, id, iif(follower = '', state, -1), result, flags, run FROM holdfast_job
 WHERE space = ?1 AND id = coalesce((SELECT last FROM holdfast_job_chain WHERE space = ?1 AND id = ?2),
     (SELECT id FROM holdfast_job WHERE space = ?1 AND id = ?2 AND chain = ''));
 

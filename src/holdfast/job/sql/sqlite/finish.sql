@@ -64,28 +64,55 @@ ORDER BY rank, id LIMIT 1;
 -- Params: num.
 UPDATE holdfast_job SET state = 2 WHERE num = ?;
 
--- name: dependents
--- Params: space, chain.
--- Returns: an Entry for each job that waits for this chain.
-SELECT j.num, j.id, j.kind, j.lane, j.state, j.due, j.priority, j.attempt, j.retries, j.snoozes, j.flags, j.fence,
-    j.worker, j.keep, j.keep_failed, j.chain, j.run, j.ckey, j.uniq, j.error
-FROM holdfast_job_wait w CROSS JOIN holdfast_job j ON j.num = w.num
-WHERE w.space = ? AND w.chain = ? AND w.ended = 0 ORDER BY w.num;
+-- name: waiting
+-- Params: chains as JSON, space.
+-- Returns: num, run, flags of each job that waits for one of these chains.
+SELECT DISTINCT w.num, j.run, j.flags
+FROM json_each(?) c CROSS JOIN holdfast_job_wait w ON w.space = ? AND w.chain = c.value AND w.ended = 0
+CROSS JOIN holdfast_job j ON j.num = w.num ORDER BY w.num;
 
 -- name: told
--- Params: ended, result, space, chain: everybody who waits for this chain has its end.
+-- Params: ended, chains as JSON, space: everybody who waits for these chains has their end.
+UPDATE holdfast_job_wait SET ended = ?1, result = NULL
+WHERE space = ?3 AND chain IN (SELECT value FROM json_each(?2)) AND ended = 0;
+
+-- name: told_result
+-- Params: ended, result, space, chain: the same for one chain, with what came of it.
 UPDATE holdfast_job_wait SET ended = ?, result = ? WHERE space = ? AND chain = ? AND ended = 0;
+
+-- name: blocked
+-- Params: numbers as JSON.
+-- Returns: for each that is blocked: whether it still waits for something, and an Entry.
+SELECT EXISTS (SELECT 1 FROM holdfast_job_wait w INDEXED BY holdfast_job_wait_open
+        WHERE w.num = j.num AND w.ended = 0),
+    j.num, j.id, j.kind, j.lane, j.state, j.due, j.priority, j.attempt, j.retries, j.snoozes, j.flags, j.fence,
+    j.worker, j.keep, j.keep_failed, j.chain, j.run, j.ckey, j.uniq, j.error
+FROM json_each(?) n CROSS JOIN holdfast_job j ON j.num = n.value WHERE j.state = 1;
 
 -- name: waits
 -- Params: num.
 -- Returns: a row, if it still waits for something.
-SELECT 1 FROM holdfast_job_wait WHERE num = ? AND ended = 0 LIMIT 1;
+SELECT 1 FROM holdfast_job_wait INDEXED BY holdfast_job_wait_open WHERE num = ? AND ended = 0 LIMIT 1;
 
 -- name: bad
 -- Params: num.
--- Returns: a row, if a blocker ended badly, and nobody forgave that.
-SELECT 1 FROM holdfast_job_wait WHERE num = ? AND ended = 2 LIMIT 1;
+-- Returns: a row, if a blocker ended badly.
+SELECT 1 FROM holdfast_job_wait WHERE num = ? AND ended IN (2, 4) LIMIT 1;
+
+-- name: failing
+-- Params: num.
+-- Returns: a row, if a blocker failed, or was skipped because one before it had.
+SELECT 1 FROM holdfast_job_wait INDEXED BY holdfast_job_wait_failing WHERE num = ? AND ended = 4 LIMIT 1;
+
+-- name: blame
+-- Params: num: it is skipped because one before it failed.
+UPDATE holdfast_job SET flags = flags | 4096 WHERE num = ?;
 
 -- name: unblock
--- Params: state, alarm, num: it waits for nothing any more.
-UPDATE holdfast_job SET state = ?, alarm = ? WHERE num = ?;
+-- Params: now, numbers as JSON: those that wait for nothing any more.
+-- Returns: num, id, kind, run, attempt, state of each.
+UPDATE holdfast_job SET state = iif(due > ?1, 0, 2), alarm = iif(due > ?1, due, 0)
+WHERE num IN (SELECT value FROM json_each(?2)) AND state = 1
+    AND NOT EXISTS (SELECT 1 FROM holdfast_job_wait w INDEXED BY holdfast_job_wait_open
+        WHERE w.num = holdfast_job.num AND w.ended = 0)
+RETURNING num, id, kind, run, attempt, state;

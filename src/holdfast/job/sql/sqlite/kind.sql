@@ -1,10 +1,10 @@
 -- Purpose: what jobs have in common, and how many there are of each.
 
 -- name: find
--- Params: space, queue, labels, bucket, period, burst, type.
+-- Params: space, queue, labels, bucket, period, burst, type, runs.
 -- Returns: num, lane.
 SELECT num, lane FROM holdfast_job_kind
-WHERE space = ? AND queue = ? AND labels = ? AND bucket = ? AND period = ? AND burst = ? AND type = ?;
+WHERE space = ? AND queue = ? AND labels = ? AND bucket = ? AND period = ? AND burst = ? AND type = ? AND runs = ?;
 
 -- name: lane
 -- Params: space, queue, labels, bucket, period, burst.
@@ -13,8 +13,9 @@ SELECT lane FROM holdfast_job_kind
 WHERE space = ? AND queue = ? AND labels = ? AND bucket = ? AND period = ? AND burst = ? LIMIT 1;
 
 -- name: add
--- Params: space, queue, labels, bucket, period, burst, type, lane (0: one of its own, with `own`).
-INSERT INTO holdfast_job_kind (space, queue, labels, bucket, period, burst, type, lane) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- Params: space, queue, labels, bucket, period, burst, type, runs, lane (0: one of its own, with `own`).
+INSERT INTO holdfast_job_kind (space, queue, labels, bucket, period, burst, type, runs, lane)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: own
 -- Params: num.

@@ -20,6 +20,12 @@ ORDER BY j.id DESC LIMIT ?7;
 SELECT num, scheduled, blocked, pending, running, completed, failed, cancelled, skipped, parked FROM holdfast_job_kind
 WHERE space = ?1 AND (?2 = '' OR queue = ?2) AND (?3 = '' OR type = ?3);
 
+-- name: loose_kinds
+-- Params: space, queue ('': any), state.
+-- Returns: num, how many of its jobs are in that final state, of kinds whose jobs go by themselves.
+SELECT num, CASE ?3 WHEN 4 THEN completed WHEN 5 THEN failed WHEN 6 THEN cancelled ELSE skipped END
+FROM holdfast_job_kind WHERE space = ?1 AND runs = 0 AND (?2 = '' OR queue = ?2);
+
 -- name: newest
 -- Params: space, state, before, limit.
 -- Returns: ids, newest first, of one state (other than running).
@@ -33,15 +39,9 @@ SELECT id FROM holdfast_job INDEXED BY holdfast_job_listed
 WHERE state <> 3 AND space = ? AND state = ? AND id < ? AND kind IN (SELECT value FROM json_each(?))
 ORDER BY id DESC LIMIT ?;
 
--- name: oldest
--- Params: space, state, limit.
--- Returns: ids, oldest first, of one state (other than running).
-SELECT id FROM holdfast_job INDEXED BY holdfast_job_listed
-WHERE state <> 3 AND space = ? AND state = ? ORDER BY id LIMIT ?;
-
 -- name: oldest_of
 -- Params: space, state, kinds as JSON, limit.
--- Returns: the same, of some kinds.
+-- Returns: ids, oldest first, of one state (other than running) and some kinds. The index alone is read.
 SELECT id FROM holdfast_job INDEXED BY holdfast_job_listed
 WHERE state <> 3 AND space = ? AND state = ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?;
 

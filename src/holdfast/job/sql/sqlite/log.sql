@@ -25,4 +25,4 @@ SELECT key, value FROM holdfast_job_output WHERE num = ? ORDER BY key;
 
 -- name: flag
 -- Params: flags, num: it has something that goes with it.
-UPDATE holdfast_job SET flags = flags | ? WHERE num = ?;
+UPDATE holdfast_job SET flags = flags | ?1 WHERE num = ?2 AND flags & ?1 = 0;

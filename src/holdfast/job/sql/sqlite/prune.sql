@@ -20,8 +20,30 @@ WHERE j.alarm = 0 LIMIT ?2;
 
 -- name: completed
 -- Params: space.
--- Returns: how many completed jobs there are.
-SELECT coalesce(sum(completed), 0) FROM holdfast_job_kind WHERE space = ?;
+-- Returns: how many completed jobs there are that belong to no run.
+SELECT coalesce(sum(completed), 0) FROM holdfast_job_kind WHERE space = ? AND runs = 0;
+
+-- name: runs
+-- Params: space, now, limit.
+-- Returns: num, id of runs past their time.
+SELECT num, id FROM holdfast_run WHERE until > 0 AND space = ? AND until <= ? ORDER BY until LIMIT ?;
+
+-- name: jobs_of
+-- Params: space, run.
+-- Returns: num, id, kind, state, chain, flags of its jobs.
+SELECT num, id, kind, state, chain, flags FROM holdfast_job WHERE run <> '' AND space = ? AND run = ?;
+
+-- name: events
+-- Params: run.
+DELETE FROM holdfast_run_event WHERE run = ?;
+
+-- name: doc
+-- Params: run.
+DELETE FROM holdfast_run_doc WHERE num = ?;
+
+-- name: run
+-- Params: run.
+DELETE FROM holdfast_run WHERE num = ?;
 
 -- name: windows
 -- Params: space, now, limit: unique keys whose window has ended.
@@ -40,3 +62,7 @@ DELETE FROM holdfast_job_turn WHERE space = ? AND keep_until <= ?;
 -- name: workers
 -- Params: space, the oldest beat that counts.
 DELETE FROM holdfast_job_worker WHERE space = ? AND beat < ?;
+
+-- name: tokens
+-- Params: space, now.
+DELETE FROM holdfast_token WHERE space = ? AND expires > 0 AND expires <= ?;

@@ -31,6 +31,14 @@ DELETE FROM holdfast_job_log WHERE num = ?;
 -- Params: num.
 DELETE FROM holdfast_job_output WHERE num = ?;
 
+-- name: parts
+-- Params: num.
+DELETE FROM holdfast_artifact_part WHERE artifact IN (SELECT num FROM holdfast_artifact WHERE job = ?);
+
+-- name: files
+-- Params: num.
+DELETE FROM holdfast_artifact WHERE job = ?;
+
 -- name: chain
 -- Params: space, chain, its last job.
 DELETE FROM holdfast_job_chain WHERE space = ? AND id = ? AND last = ?;

@@ -9,8 +9,8 @@ FROM holdfast_job WHERE alarm > 0 AND space = ? AND state = 3 AND alarm <= ? ORD
 
 -- name: due
 -- Params: space, now, limit.
--- Returns: num, kind, id, run of scheduled jobs whose time has come.
-SELECT num, kind, id, run FROM holdfast_job WHERE alarm > 0 AND space = ? AND state = 0 AND alarm <= ?
+-- Returns: num, kind, id, run, attempt of scheduled jobs whose time has come.
+SELECT num, kind, id, run, attempt FROM holdfast_job WHERE alarm > 0 AND space = ? AND state = 0 AND alarm <= ?
 ORDER BY alarm LIMIT ?;
 
 -- name: ready

@@ -2,8 +2,8 @@
 
 -- name: find
 -- Params: name.
--- Returns: num, the last fence given out.
-SELECT num, fence FROM holdfast_job_space WHERE name = ?;
+-- Returns: num, the last fence given out, the number of the last event.
+SELECT num, fence, event FROM holdfast_job_space WHERE name = ?;
 
 -- name: add
 -- Params: name.

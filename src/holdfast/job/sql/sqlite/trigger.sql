@@ -1,13 +1,9 @@
 -- Purpose: try a job again by hand.
 
--- name: forgive
--- Params: num: blockers that ended badly no longer matter to it.
-UPDATE holdfast_job_wait SET ended = 3 WHERE num = ? AND ended = 2;
-
 -- name: again
--- Params: state, rank, due, flags, num: with all its attempts, and nobody wants it ended.
-UPDATE holdfast_job SET state = ?, rank = ?, due = ?, flags = ?, attempt = 0, alarm = 0, finished = 0,
-    progress = 0, result = NULL
+-- Params: state, rank, due, flags, alarm, num: with all its attempts, and nobody wants it ended.
+UPDATE holdfast_job SET state = ?, rank = ?, due = ?, flags = ?, alarm = ?, attempt = 0, finished = 0, progress = 0,
+    result = NULL
 WHERE num = ?;
 
 -- name: hold
@@ -16,11 +12,18 @@ INSERT OR IGNORE INTO holdfast_job_unique (space, key, job, until) VALUES (?, ?,
 
 -- name: skipped
 -- Params: space, chain.
--- Returns: an Entry for each job that was skipped because this chain ended badly.
+-- Returns: an Entry for each job that was skipped and had waited for this chain, which did not complete.
 SELECT j.num, j.id, j.kind, j.lane, j.state, j.due, j.priority, j.attempt, j.retries, j.snoozes, j.flags, j.fence,
     j.worker, j.keep, j.keep_failed, j.chain, j.run, j.ckey, j.uniq, j.error
 FROM holdfast_job_wait w CROSS JOIN holdfast_job j ON j.num = w.num
-WHERE w.space = ? AND w.chain = ? AND w.ended = 2 AND j.state = 7 ORDER BY w.num;
+WHERE w.space = ? AND w.chain = ? AND w.ended IN (1, 2, 3, 4) AND w.result IS NULL AND j.state = 7 ORDER BY w.num;
+
+-- name: reopened
+-- Params: num.
+-- Returns: chains that it waited for, which ended without completing and go on by now; num of the last job of each.
+SELECT w.chain, j.num FROM holdfast_job_wait w CROSS JOIN holdfast_job j ON j.space = w.space
+    AND j.id = coalesce((SELECT last FROM holdfast_job_chain WHERE space = w.space AND id = w.chain), w.chain)
+WHERE w.num = ? AND w.ended IN (1, 2, 3, 4) AND w.result IS NULL AND j.state IN (0, 1, 2, 3, 8);
 
 -- name: wait_again
 -- Params: num, chain.

@@ -40,7 +40,7 @@ class Leases:
     @claim
     async def test_a_lease_that_ends_lets_the_next_waiter_in(self, stage: Stage) -> None:
         holder, waiter, observer = await stage.actors(3)
-        held = await holder.acquire(NAME, ttl=0.3, renew=False)
+        held = await holder.acquire(NAME, ttl=2, renew=False)  # time to enter the queue on a busy machine
         place = await enter(observer, waiter, NAME)
         grant = await place
         assert grant.fence > held.fence
@@ -77,10 +77,9 @@ class Leases:
 
     @claim
     async def test_max_hold_ends_the_renewal(self, stage: Stage) -> None:
-        holder, waiter, observer = await stage.actors(3)
+        holder, waiter = await stage.actors(2)
         held = await holder.acquire(NAME, ttl=0.3, max_hold=0.6)
-        place = await enter(observer, waiter, NAME)
-        grant = await place
+        grant = await waiter.acquire(NAME)  # whether it has to wait depends on the machine
         assert grant.fence > held.fence
         assert await holder.is_lost(held)
 

@@ -33,8 +33,12 @@ from holdfast.testing.waiting import soon
 SECOND: Micros = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 LEASE = 30 * SECOND
-#: No claim takes longer on a working engine.
+#: No claim takes longer on a working engine; and no claim about thousands.
 PATIENCE = 60.0
+LONG_PATIENCE = 300.0
+
+
+Scenario = Callable[[Any, "Bench"], Awaitable[None]]
 
 
 class Desk:
@@ -165,8 +169,12 @@ class Bench(ABC):
 
     def job(self, type_: str = "work", **fields: Any) -> NewJob:
         """A job to be, with an id of its own in this claim's shard."""
-        whole: dict[str, Any] = {"id": self._ids.new(self.shard), "type": type_, **fields}
+        whole: dict[str, Any] = {"id": self.new_id(), "type": type_, **fields}
         return NewJob(**whole)
+
+    def new_id(self) -> str:
+        """An id in this claim's shard."""
+        return self._ids.new(self.shard)
 
     def key(self, word: str = "key") -> str:
         """A unique or concurrency key that belongs into this claim's shard."""
@@ -204,14 +212,14 @@ class StoreDriver(ABC):
     def bench(self, namespace: str, now: Micros) -> Bench:
         """An empty store."""
 
-    def play(self, scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    def play(self, scenario: Callable[[Bench], Awaitable[None]], patience: float = PATIENCE) -> None:
         """Run a scenario to its end on a bench of its own."""
-        asyncio.run(self._play(scenario))
+        asyncio.run(self._play(scenario, patience))
 
-    async def _play(self, scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def _play(self, scenario: Callable[[Bench], Awaitable[None]], patience: float) -> None:
         bench = self.bench(f"jobs-{secrets.token_hex(6)}", self._latest)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience):
                 await scenario(bench)
         finally:
             self._latest = bench.now + SECOND
@@ -227,14 +235,18 @@ class StoreDriver(ABC):
         self.close()
 
 
-def claim(scenario: Callable[[Any, Bench], Awaitable[None]]) -> Callable[[Any, StoreDriver], None]:
+def claim(scenario: Scenario, *, patience: float = PATIENCE) -> Callable[[Any, StoreDriver], None]:
     """Make a test of a scenario: pytest sees a plain method that takes the `store` fixture, a `StoreDriver`."""
 
     def test(self: Any, store: StoreDriver) -> None:
-        store.play(functools.partial(scenario, self))
+        store.play(functools.partial(scenario, self), patience)
 
     test.__name__ = scenario.__name__
     test.__qualname__ = scenario.__qualname__
     test.__doc__ = scenario.__doc__
     test.__module__ = scenario.__module__
     return test
+
+
+#: The same for a claim about thousands of jobs.
+long_claim = functools.partial(claim, patience=LONG_PATIENCE)

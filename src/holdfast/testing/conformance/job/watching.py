@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from holdfast.job.model import Failure, Job
-from holdfast.testing.conformance.job.bench import LEASE, Bench, Desk, claim
+from holdfast.testing.conformance.job.bench import LEASE, SECOND, Bench, Desk, claim
 
 OOPS = Failure("OSError", "disk full")
+MANY = 1_000_000
 
 
 async def watched(desk: Desk, job: str, *, chain: bool = False) -> Job:
@@ -75,6 +76,21 @@ class Watching:
         assert jobs.payloads == []
         seen = await watched(other, chain, chain=True)
         assert (seen.id, seen.state, seen.result) == (new.id, "completed", b"end")
+
+    @claim
+    async def test_a_chain_is_watched_to_its_end_although_its_first_job_is_forgotten(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        heard = await bench.hear("chainc")
+        chain = await one.add(keep=SECOND)
+        new = bench.job(chain=chain)
+        await one.finish(await one.take(), next=new)
+        bench.wait(SECOND)
+        assert await one.ask("prune", bench.shard, MANY) == 1
+        seen = await watched(other, chain, chain=True)
+        assert (seen.id, seen.state) == (new.id, "pending")
+        await one.finish(await one.take(), result=b"end")
+        assert await heard.soon(chain)
+        assert (await watched(other, chain, chain=True)).result == b"end"
 
     @claim
     async def test_a_watched_job_whose_chain_goes_on_is_announced_as_a_job(self, bench: Bench) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from holdfast.core import Core
+from holdfast.errors import ConfigError
 from holdfast.inputs import Duration
+from holdfast.inputs import seconds as seconds_of
+from holdfast.job.scheduler import KEEP
 from holdfast.job.slots import Queues
 from holdfast.job.worker import CONCURRENCY, Worker
 
@@ -27,6 +31,12 @@ class WorkerDoor:
         blocked_after: Duration = 1,
         signals: bool = True,
         name: str = "",
+        keep: int = KEEP,
+        allow_commands: bool = False,
+        pass_env: Iterable[str] = (),
+        secrets: Iterable[str] | Mapping[str, str] = (),
+        directory: str | Path = ".",
+        artifacts: str | Path = "",
     ) -> Worker:
         """Somebody who runs jobs: `await hf.worker(queues=["default"], concurrency=100).run()`.
 
@@ -35,8 +45,25 @@ class WorkerDoor:
         lease: seconds until its jobs go to others when it dies; renewed while it lives. drain: seconds that a stop
         waits for what runs. grace: seconds a handler has to end once it is told to. blocked_after: warn when the event
         loop stands still for so long (0: never). signals: SIGTERM and Ctrl-C stop it, unless the program hears them
-        itself. name: what it is called; made up unless given, and never to be shared.
+        itself. name: what it is called; made up unless given, and never to be shared. keep: completed jobs that stay at
+        most, whatever their own `keep=` says; whoever keeps the fewest decides.
+
+        allow_commands: it also runs commands of workflows, as the user and in the `directory` it was started in.
+        pass_env: variables of its own that they get, beside a few that betray nothing; patterns have a `*`. secrets:
+        variables that they get and that are hidden in logs, by name or with their values. artifacts: a directory for
+        the files that they leave, shared by all who need them; else the engine keeps them.
         """
+        from holdfast.workflow import decide  # programs without a worker do without
+
+        decide.install(self._core)
+        if allow_commands:
+            from holdfast.workflow.command_job import install
+            from holdfast.workflow.surroundings import surroundings
+
+            ending = seconds_of(grace, "grace", zero=True)
+            install(self._core, surroundings(pass_env, secrets, directory, ending, artifacts))
+        elif tuple(pass_env) or tuple(secrets):
+            raise ConfigError("pass_env= and secrets= are for commands: pass allow_commands=True as well")
         return Worker(
             self._core,
             queues=queues,
@@ -48,4 +75,6 @@ class WorkerDoor:
             blocked_after=blocked_after,
             signals=signals,
             name=name,
+            allow_commands=allow_commands,
+            keep=keep,
         )

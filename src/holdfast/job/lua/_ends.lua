@@ -1,0 +1,224 @@
+-- Purpose: the end of a job, and what it means to those who wait for it. Part of _moves.lua.
+
+-- A job is final. Its chain ends with it; `settle` tells those who wait for that. `blamed`: it is skipped because of a
+-- failure before it.
+local function final(job, state, tail, why, blamed)
+  if job.state == 'r' then leave(job) end
+  job.finished, job.tail = now, tail
+  if blamed and not has(job.flags, BLAMED) then job.flags = job.flags + BLAMED end
+  move(job, state, why)
+  local ext = job.ext
+  if ext.run ~= '' and run_of(ext.run) then
+    push(to_end, state, '+inf', job.id)
+  else
+    push(to_end, state, now + (state == 'f' and job.keep_failed or job.keep), job.id)
+  end
+  if ext.unique ~= '' then let_go(job) end
+  if job.flags > 0 or #ext.awaiting > 0 then ended[#ended + 1] = job end
+end
+
+-- How a final job counts for those who wait for it: a letter, as in a record.
+local function letter_of(job)
+  if job.state == 'c' then return '+' end
+  if job.state == 'f' then return job.ext.soft and '~' or '-' end
+  if job.state == 'k' then return has(job.flags, BLAMED) and '-' or 'k' end
+  return 'x'
+end
+
+local function is_bad(letter)
+  return letter == '-' or letter == 'x' or letter == 'k'
+end
+
+local function place_of(job, chain)
+  for i, name in ipairs(job.ext.after) do
+    if name == chain then return i end
+  end
+end
+
+local resolve, write_awaiting, dependents, settle
+do
+  -- A blocked job has heard of the end of one that it waits for (`letter`). `left`: whether it waits for more; `failed`:
+  -- whether any of those that ended failed.
+  local function judge(job, letter, left, failed)
+    if job.ext.when == 's' and is_bad(letter) then
+      final(job, 'k', '', '', letter == '-')
+    elseif not left then
+      if job.ext.when == 'f' and not failed then
+        final(job, 'k', '', '')
+      else
+        enter(job)
+      end
+    end
+  end
+
+  -- One chain that a job waits for has come to something. Twice is once: a letter that is no w stays. A job whose waiting
+  -- lies in keys hears of all that end in a script at once. `value` is a letter; for those it is followed by a result, or
+  -- '=' for one that can be looked up as long as the job is there.
+  resolve = function(job, chain, value)
+    if job.ext.keyed then
+      local list = arrivals[job.id]
+      if not list then
+        list = {}
+        arrivals[job.id] = list
+        arriving[#arriving + 1] = job
+      end
+      list[#list + 1] = chain
+      list[#list + 1] = value
+      return
+    end
+    local place = place_of(job, chain)
+    if not place or string.byte(job.ext.letters, place) ~= 119 then return end
+    local letter = string.sub(value, 1, 1)
+    if letter == '=' then letter = '+' end
+    set_letter(job, place, letter)
+    if job.state ~= 'b' then return end
+    local letters = job.ext.letters
+    judge(job, letter, string.find(letters, 'w', 1, true), string.find(letters, '-', 1, true))
+  end
+
+  -- The same for a job whose waiting lies in keys. `upstream` has what chains came to, and under '' how many of them came
+  -- to no good, under '!' how many failed.
+  local function land(job, list)
+    local waits, upstream = 'waits:' .. job.id, SHARD .. 'upstream:' .. job.id
+    local names, values, seen, bad, failed, first = {}, {}, {}, 0, 0, '+'
+    for i = 1, #list, MANY do
+      local asked = {}
+      for k = i, math.min(i + MANY - 1, #list), 2 do asked[#asked + 1] = list[k] end
+      for k, there in ipairs(redis.call('SMISMEMBER', SHARD .. waits, unpack(asked))) do
+        if there == 1 and not seen[asked[k]] then
+          seen[asked[k]] = true
+          local value = list[i + 2 * k - 1]
+          local letter = string.sub(value, 1, 1)
+          names[#names + 1] = asked[k]
+          values[#values + 1] = asked[k]
+          values[#values + 1] = value
+          if is_bad(letter) then
+            bad = bad + 1
+            if first == '+' then first = letter end
+            if letter == '-' then failed = failed + 1 end
+          end
+        end
+      end
+    end
+    if #names == 0 then return end
+    each('SREM', waits, names)
+    each('HSET', 'upstream:' .. job.id, values)
+    if bad > 0 then redis.call('HINCRBY', upstream, '', bad) end
+    if failed > 0 then redis.call('HINCRBY', upstream, '!', failed) end
+    if job.state ~= 'b' then return end
+    judge(job, first, redis.call('EXISTS', SHARD .. waits) == 1, redis.call('HEXISTS', upstream, '!') == 1)
+  end
+
+  write_awaiting = function()
+    for chain, list in pairs(to_await) do each('ZADD', 'awaiting:' .. chain, list) end
+    to_await = {}
+  end
+
+  -- Who waits for a job's chain: those of this shard, and those of others.
+  dependents = function(job)
+    if not has(job.flags, AWAITED) then return job.ext.awaiting, NO_EXT.after end
+    local here, elsewhere, home = {}, {}, string.match(job.id, '^[^-]*-')
+    for _, id in ipairs(job.ext.awaiting) do here[#here + 1] = id end
+    for _, id in ipairs(redis.call('ZRANGE', SHARD .. 'awaiting:' .. chain_of(job), 0, -1)) do
+      local list = string.sub(id, 1, #home) == home and here or elsewhere
+      list[#list + 1] = id
+    end
+    return here, elsewhere
+  end
+
+  local function announce_end(job)
+    local chain = chain_of(job)
+    if job.ext.next ~= '' then
+      if has(job.flags, WATCHED) then say('jobc', job.id) end
+    elseif has(job.flags, CHAIN_WATCHED) or has(job.flags, WATCHED) then
+      say('chainc', chain)
+      if has(job.flags, WATCHED) and chain ~= job.id then say('jobc', job.id) end
+    end
+  end
+
+  -- A job of a run that waited for one that has completed and for nothing else, with nothing rare, is pending; no table is
+  -- made of its record. Answers whether this was such a one.
+  local function release_simple(id, raw, run)
+    if string.byte(raw) ~= 98 then return false end
+    local attempt, _, _, kind, lane, size = struct.unpack('>I4dBI2I2I2', raw, 27)
+    local priority, _, due = struct.unpack('>bI8I8', raw, 70)
+    if size == 0 or due > now then return false end
+    local at = HEAD_SIZE + kind + lane + 1
+    local bits, when, length, awaiting, after = struct.unpack(EXT_HEAD, raw, at)
+    if after ~= 1 or bits % SOFT ~= 0 or when == 'f' then return false end
+    at = at + 5 + length
+    if string.sub(raw, at - length, at - 1) ~= run.id then return false end
+    for _ = 1, awaiting do at = at + 1 + string.byte(raw, at) end
+    if string.byte(raw, at) ~= 119 then return false end
+    patched[id] = 'p' .. string.sub(raw, 2, at - 1) .. '+' .. string.sub(raw, at + 1)
+    local name = string.sub(raw, HEAD_SIZE + 1, HEAD_SIZE + kind)
+    local where = string.sub(raw, HEAD_SIZE + kind + 1, HEAD_SIZE + kind + lane)
+    local list = to_lane[where]
+    if not list then
+      list = {}
+      to_lane[where] = list
+    end
+    list[#list + 1] = digits(due - priority * AGEING)
+    list[#list + 1] = id
+    local queue = queue_of(where)
+    add('b' .. queue, -1)
+    add('p' .. queue, 1)
+    fresh[id] = name
+    ready[name] = (ready[name] or 0) + 1
+    moved(run, id, 'b', 'p', true, attempt, '')
+    return true
+  end
+
+  -- Tell those who wait for the chain of a job that has ended.
+  local function tell_dependents(job)
+    local here, elsewhere = dependents(job)
+    if #here + #elsewhere == 0 then return end
+    local chain, letter, run = chain_of(job), letter_of(job), job.ext.run
+    local value = letter == '+' and '+' .. job.tail or letter
+    for _, id in ipairs(elsewhere) do
+      -- Others are only told whether it came to good.
+      local told = letter == '+' and value or letter == '~' and '+' or '-'
+      redis.call('HSET', SHARD .. 'outbox', id .. ' ' .. chain, told)
+      outbox[#outbox + 1] = id
+      outbox[#outbox + 1] = chain
+      outbox[#outbox + 1] = told
+    end
+    -- Jobs of one run stay together: nobody needs a copy of the result.
+    local lasting = letter == '+' and run ~= '' and run_of(run)
+    local raws = #here > 1 and raw_records(here) or {}
+    for _, id in ipairs(here) do
+      local raw = jobs[id] == nil and raws[id]
+      if not (lasting and raw and release_simple(id, raw, lasting)) then
+        if raw then jobs[id] = read(id, raw) end
+        local other = job_of(id)
+        if other then resolve(other, chain, lasting and other.ext.run == run and '=' or value) end
+      end
+    end
+  end
+
+  local function spread()
+    write_awaiting()
+    local i = 1
+    while ended[i] do
+      if ended[i].flags > 0 then announce_end(ended[i]) end
+      tell_dependents(ended[i])
+      i = i + 1
+    end
+    ended = {}
+  end
+
+  -- Tell everybody who waits for what has ended so far, and for those whom that ends, until nobody is left.
+  settle = function()
+    spread()
+    while arriving[1] do
+      local list = arriving
+      arriving = {}
+      for _, other in ipairs(list) do
+        local told = arrivals[other.id]
+        arrivals[other.id] = nil
+        land(other, told)
+      end
+      spread()
+    end
+  end
+end

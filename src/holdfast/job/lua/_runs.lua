@@ -1,0 +1,146 @@
+-- Purpose: what a run keeps of its jobs: how many are in which state, what happened, and how it ended. `move` tells it of
+-- every job; all is written once, by `flush_runs`. Mirrors `runs.py`. Expects SHARD, now and _record.lua.
+--
+-- A run's record: status (q queued, r running, s success, f failure, x cancelled), whether its end is wanted, times, its
+-- last event's number, its version, how many failed that are not soft, how many jobs are in which state (of a chain only the
+-- last one), its workflow, and
+-- why its end is wanted. An event: what (the state that a job came into, l: its lease ran out; of the run: n it was made,
+-- e it ended, o it goes on after all, w its end is wanted), when, attempt, the worker, the job, why.
+
+local RUN_HEAD, RUN_SIZE = '>c1BI8I8I8I8I8I8I4I4I4I4I4I4I4I4I4I4I4I2', 96
+
+-- Runs by id (false: there is no such run), and those that a script has changed.
+local runs, touched = {}, {}
+
+local function read_run(id, raw)
+  local status, wanted, created, started, finished, deadline, timeout, keep, events, version, hard, s, b, p, r, c, f, x,
+    k, size = struct.unpack(RUN_HEAD, raw)
+  return {
+    id = id, status = status, was = status, cancelling = wanted == 1, created = created, started = started,
+    finished = finished, deadline = deadline, timeout = timeout, keep = keep, events = events, version = version,
+    hard = hard, counts = { s = s, b = b, p = p, r = r, c = c, f = f, x = x, k = k }, told = {},
+    workflow = string.sub(raw, RUN_SIZE + 1, RUN_SIZE + size), reason = string.sub(raw, RUN_SIZE + size + 1),
+  }
+end
+
+local function packed_run(run)
+  local n = run.counts
+  return struct.pack(RUN_HEAD, run.status, run.cancelling and 1 or 0, run.created, run.started, run.finished, run.deadline,
+    run.timeout, run.keep, run.events, run.version, run.hard, n.s, n.b, n.p, n.r, n.c, n.f, n.x, n.k, #run.workflow)
+    .. run.workflow .. run.reason
+end
+
+local function run_of(id)
+  if runs[id] == nil then
+    local raw = redis.call('HGET', SHARD .. 'run', id)
+    runs[id] = raw and read_run(id, raw)
+  end
+  return runs[id]
+end
+
+local function is_over(run)
+  return run.status ~= 'q' and run.status ~= 'r'
+end
+
+local function touch_run(run)
+  if not run.changed then
+    run.changed = true
+    touched[#touched + 1] = run
+  end
+end
+
+local tell
+do
+  -- Many events of a script begin alike.
+  local event_head, head_kind, head_attempt, head_worker
+
+  tell = function(run, kind, id, attempt, worker, why)
+    if kind ~= head_kind or attempt ~= head_attempt or worker ~= head_worker then
+      head_kind, head_attempt, head_worker = kind, attempt, worker
+      event_head = struct.pack('>c1I8I4B', kind, now, attempt, #worker) .. worker
+    end
+    if not run.changed then touch_run(run) end
+    run.events = run.events + 1
+    local told = run.told
+    told[#told + 1] = event_head .. string.char(#id) .. id .. (why or '')
+  end
+end
+
+-- A job went from one state to another.
+local function moved(run, id, from, to, soft, attempt, worker, why)
+  local counts = run.counts
+  if from ~= 'n' then counts[from] = counts[from] - 1 end
+  counts[to] = counts[to] + 1
+  if not soft and (to == 'f' or from == 'f') then run.hard = run.hard + (to == 'f' and 1 or -1) end
+  local status = run.status
+  if status ~= 'q' and status ~= 'r' and (to == 'p' or to == 'b' or to == 's' or to == 'r') then
+    run.status, run.finished, run.cancelling, run.reason = 'r', 0, false, ''
+    run.deadline = run.timeout > 0 and now + run.timeout or 0
+    tell(run, 'o', '', 0, '')
+  end
+  if to == 'r' then
+    if status == 'q' then run.status = 'r' end
+    if run.started == 0 then run.started = now end
+  end
+  if to == 'b' then
+    touch_run(run)
+  else
+    tell(run, to, id, attempt, worker, why)
+  end
+end
+
+-- A run is listed by its status, by its workflow, by both and by neither.
+local function list_run(command, run, status)
+  local score = command == 'ZADD' and { '0', run.id } or { run.id }
+  redis.call(command, SHARD .. 'runs:' .. status .. ':', unpack(score))
+  redis.call(command, SHARD .. 'runs:' .. status .. ':' .. run.workflow, unpack(score))
+end
+
+local flush_runs
+do
+  local STATUS_NAMES = { s = 'success', f = 'failure', x = 'cancelled' }
+  -- How many entries of all runs' events are kept, about; and for how long after the last of them, in ms.
+  local MOST_EVENTS, EVENTS_LAST = 50000, 2592000000
+
+  local function end_if_done(run)
+    local n = run.counts
+    if is_over(run) or n.s + n.b + n.p + n.r > 0 then return end
+    run.status = run.cancelling and 'x' or run.hard > 0 and 'f' or 's'
+    run.finished = now
+    tell(run, 'e', '', 0, '', STATUS_NAMES[run.status])
+  end
+
+  flush_runs = function(prefix)
+    local records, lasting = {}, false
+    for _, run in ipairs(touched) do
+      end_if_done(run)
+      if run.status ~= run.was then
+        lasting = true
+        if run.was then list_run('ZREM', run, run.was) end
+        list_run('ZADD', run, run.status)
+        if is_over(run) then
+          redis.call('ZADD', SHARD .. 'run-end', digits(run.finished + run.keep), run.id)
+          redis.call('ZREM', SHARD .. 'run-deadline', run.id)
+        else
+          redis.call('ZREM', SHARD .. 'run-end', run.id)
+          if run.deadline > 0 then redis.call('ZADD', SHARD .. 'run-deadline', digits(run.deadline), run.id) end
+        end
+        run.was = run.status
+      end
+      if #run.told > 0 then
+        local last = digits(run.events)
+        each('RPUSH', 'run-events:' .. run.id, run.told)
+        redis.call('XADD', SHARD .. 'events', 'MAXLEN', '~', MOST_EVENTS, '*', run.id,
+          digits(run.events - #run.told + 1) .. ' ' .. last)
+        redis.call('PUBLISH', prefix .. ':events', run.id .. ':' .. last)
+        run.told = {}
+      end
+      records[#records + 1] = run.id
+      records[#records + 1] = packed_run(run)
+      run.changed = false
+    end
+    each('HSET', 'run', records)
+    if lasting then redis.call('PEXPIRE', SHARD .. 'events', EVENTS_LAST) end
+    touched = {}
+  end
+end

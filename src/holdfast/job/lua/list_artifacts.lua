@@ -1,0 +1,8 @@
+-- Purpose: the files that a job left.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = job
+-- Returns: name, {created, size, digest}, …; names begin with '=' if the file is whole
+
+local SHARD = string.sub(KEYS[1], 1, -5)
+
+return redis.call('HGETALL', SHARD .. 'artifacts:' .. ARGV[2])

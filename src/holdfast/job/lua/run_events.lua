@@ -1,0 +1,10 @@
+-- Purpose: what happened in a run, after a number.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = run; 3 = after; 4 = how many at most
+-- Returns: events
+
+local SHARD = string.sub(KEYS[1], 1, -5)
+local after, limit = tonumber(ARGV[3]), tonumber(ARGV[4])
+
+if limit <= 0 then return {} end
+return redis.call('LRANGE', SHARD .. 'run-events:' .. ARGV[2], after, after + limit - 1)

@@ -1,0 +1,5 @@
+-- Purpose: which of these jobs wait for a chain that has not ended.
+-- Parameters: space; array ids.
+-- Returns: ids.
+SELECT n.id FROM unnest(%(ids)b) AS n (id)
+WHERE EXISTS (SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND NOT ended)

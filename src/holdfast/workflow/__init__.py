@@ -1,0 +1,1 @@
+"""Workflows: definitions, runs, and what decides who goes next."""

@@ -1,0 +1,28 @@
+"""Who waits for something to happen in a run, in this process: one subscription for all of them.
+
+What happens is announced on `<prefix>:events`, as `<run>:<number of its last event>`.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from holdfast.core import Core
+from holdfast.job.waiters import Waiters
+
+
+class Watchers(Waiters):
+    """One for each Holdfast; made by `watchers_of`."""
+
+    channels = ("events",)
+
+    def _named(self, payload: str) -> str:
+        return payload.rpartition(":")[0]
+
+
+def watchers_of(core: Core) -> Watchers:
+    """The Holdfast's own. A forked child begins with new ones."""
+    watchers = core.notes.get("workflow.watchers")
+    if watchers is None:
+        watchers = core.notes["workflow.watchers"] = Watchers(core)
+    return cast("Watchers", watchers)

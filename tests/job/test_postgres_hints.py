@@ -1,0 +1,145 @@
+"""On PostgreSQL a claim takes from the announcement that called it, in the same trip."""
+
+from __future__ import annotations
+
+import uuid
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from holdfast.engine.base import Ping, PublishHint
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.pool import open_pool
+from holdfast.engine.postgres.wire import Wire
+from holdfast.hub.wire import hint_key
+from holdfast.job.ids import Ids
+from holdfast.job.model import Claim, Finish, NewJob, StepCommand
+from holdfast.job.postgres import PostgresStore
+
+pytestmark = pytest.mark.postgres
+
+SECOND = 1_000_000
+IDS = Ids()
+
+
+class Desk:
+    """A worker's lane, and somebody who enqueues and announces."""
+
+    def __init__(self, engine, namespace):
+        self.engine, self.namespace, self.seq = engine, namespace, 0
+        self.store = PostgresStore(namespace, namespace)
+        engine.apply(Ping())
+
+    def ask(self, verb, *args):
+        return self.engine.apply(getattr(self.store, verb)(*args))
+
+    def announced(self, count):
+        """So many jobs, and the hint that tells of them."""
+        hint = str(uuid.uuid4())
+        channel = f"{self.namespace}:sched"
+        said = PublishHint(hint_key(self.namespace, hint), count, 60 * SECOND, channel, f"{hint}:work")
+        jobs = [NewJob(id=IDS.new(0), type="work") for _ in range(count)]
+        self.engine.apply(self.store.enqueue_telling(jobs, [said]))
+        return hint
+
+    def command(self, want, hints=(), finishes=()):
+        self.seq += 1
+        return StepCommand(
+            shard=0,
+            worker="w",
+            incarnation="i",
+            lane=0,
+            seq=self.seq,
+            finishes=tuple(finishes),
+            claim=Claim(want=want, lease=30 * SECOND, hints=tuple(hints)),
+            not_after=self.engine.now() + 30 * SECOND,
+        )
+
+    def step(self, want, hints=(), finishes=()):
+        return self.ask("step", self.command(want, hints, finishes))
+
+
+@pytest.fixture(params=["own connections", "a pool"])
+def desk(request, holdfast_postgres, namespace):
+    if request.param == "a pool":
+        with ConnectionPool(holdfast_postgres.url, min_size=2, max_size=4) as pool:
+            engine = open_pool(pool, blocking=True, namespace=namespace)
+            yield Desk(engine, namespace)
+            engine.close_blocking()
+        return
+    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+    yield Desk(engine, namespace)
+    engine.close_blocking()
+
+
+@pytest.fixture
+def left(holdfast_postgres, namespace):
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as admin:
+        yield lambda hint: admin.execute(
+            "SELECT remaining FROM holdfast_hint_counter WHERE hint = %s", (hint_key(namespace, hint),)
+        ).fetchone()[0]
+
+
+def test_a_claim_takes_no_more_than_its_hints_allow(desk, left):
+    first, second, third = desk.announced(2), desk.announced(1), desk.announced(4)
+    assert len(desk.step(10, [first, second]).jobs) == 3
+    assert len(desk.step(1, [third]).jobs) == 1
+    assert [left(hint) for hint in (first, second, third)] == [0, 0, 3]
+
+
+def test_a_claim_that_has_what_it_wants_takes_no_more(desk, left):
+    first, second = desk.announced(3), desk.announced(3)
+    assert len(desk.step(4, [first, second]).jobs) == 4
+    assert [left(first), left(second)] == [0, 2]
+
+
+def test_a_claim_for_hints_that_are_used_up_is_denied_and_changes_nothing(desk):
+    hint = desk.announced(1)
+    assert len(desk.step(5, [hint]).jobs) == 1
+    desk.announced(1)
+    command = desk.command(5, [hint])
+    denied = desk.ask("step", command)
+    assert (denied.denied, denied.jobs, denied.stale) == (True, (), False)
+    assert desk.ask("step", command).denied, "its number was not used"
+    assert len(desk.step(5).jobs) == 1, "who looks for itself finds it"
+
+
+def test_a_claim_for_a_hint_that_is_gone_takes_freely(desk):
+    desk.announced(2)
+    assert len(desk.step(5, [str(uuid.uuid4())]).jobs) == 2
+
+
+def test_a_claim_that_is_sent_again_takes_from_its_hint_once(desk, left):
+    hint = desk.announced(4)
+    command = desk.command(2, [hint])
+    first, again = desk.ask("step", command), desk.ask("step", command)
+    assert [job.id for job in first.jobs] == [job.id for job in again.jobs]
+    assert left(hint) == 2
+
+
+def test_a_claim_that_took_all_there_was_is_told_so_again(desk, left):
+    hint = desk.announced(2)
+    command = desk.command(2, [hint])
+    first, again = desk.ask("step", command), desk.ask("step", command)
+    assert {job.id for job in first.jobs} == {job.id for job in again.jobs}
+    assert (len(first.jobs), again.denied, left(hint)) == (2, False, 0)
+
+
+def test_finishes_are_taken_although_the_hint_denies(desk):
+    hint = desk.announced(1)
+    (job,) = desk.step(1, [hint]).jobs
+    said = desk.step(1, [hint], [Finish(job=job.id, fence=job.fence, kind="complete")])
+    assert (said.verdicts, said.denied) == (("ok",), False)
+    assert desk.ask("get", job.id).state == "completed"
+
+
+def test_it_is_one_trip(desk, monkeypatch):
+    hint = desk.announced(3)
+    desk.step(1, [hint])
+    sent = []
+    send = Wire.send
+    monkeypatch.setattr(Wire, "send", lambda self, statements: sent.append(statements) or send(self, statements))
+    assert len(desk.step(5, [hint]).jobs) == 2
+    assert len(sent) == 1

@@ -1,0 +1,337 @@
+"""What is special to runs on PostgreSQL: who holds what in which order, and that plain jobs do not notice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from holdfast.engine.base import Ping
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.within import WithinLane
+from holdfast.job.ids import Ids
+from holdfast.job.model import Claim, Finish, NewJob, StepCommand
+from holdfast.job.postgres import PostgresStore
+from holdfast.job.runs import NewRun
+from holdfast.testing.waiting import eventually
+
+pytestmark = pytest.mark.postgres
+
+SECOND = 1_000_000
+IDS = Ids()
+
+
+def job(**fields):
+    return NewJob(id=IDS.new(0), type="work", **fields)
+
+
+def plan(*afters, **fields):
+    """A run whose jobs wait for those at these places."""
+    id_ = IDS.new(0)
+    jobs = []
+    for after in afters:
+        jobs.append(job(run=id_, after=tuple(jobs[place].id for place in after)))
+    return NewRun(id=id_, workflow="w", jobs=tuple(jobs), **fields)
+
+
+class Hand:
+    """One worker on connections of its own."""
+
+    def __init__(self, url, namespace, name="w"):
+        self.engine = PostgresEngine(parse(url), namespace=namespace)
+        self.engine.apply(Ping())
+        self.store = PostgresStore(namespace, namespace)
+        self.name, self.seq = name, 0
+
+    def ask(self, verb, *args, **named):
+        return self.engine.apply(getattr(self.store, verb)(*args, **named))
+
+    def step(self, finishes=(), want=10, lease=60 * SECOND):
+        self.seq += 1
+        command = StepCommand(
+            shard=0,
+            worker=self.name,
+            incarnation="i",
+            lane=0,
+            seq=self.seq,
+            finishes=tuple(finishes),
+            claim=Claim(want=want, lease=lease),
+            not_after=self.engine.now() + 60 * SECOND,
+        )
+        return self.ask("step", command)
+
+    def close(self):
+        self.engine.close_blocking()
+
+
+def end(claimed, kind="complete", **fields):
+    return Finish(job=claimed.id, fence=claimed.fence, kind=kind, **fields)
+
+
+@pytest.fixture
+def hands(holdfast_postgres, namespace):
+    made = []
+
+    def make(name="w"):
+        made.append(Hand(holdfast_postgres.url, namespace, name))
+        return made[-1]
+
+    yield make
+    for hand in made:
+        hand.close()
+
+
+@pytest.fixture
+def admin(holdfast_postgres):
+    with psycopg.connect(holdfast_postgres.url, autocommit=True) as admin:
+        yield admin
+
+
+def test_a_step_without_runs_is_one_round_trip_while_runs_go_on_elsewhere(hands, monkeypatch):
+    """Also where a run's jobs wait in queues that this worker does not look at."""
+    hand = hands()
+    id_ = IDS.new(0)
+    hand.ask("start_run", NewRun(id=id_, workflow="w", jobs=(job(run=id_, queue="elsewhere"),)))
+    hand.ask("enqueue", 0, [job() for _ in range(20)])
+    jobs = hand.step(want=5).jobs
+    rounds = []
+    carry_out = WithinLane._round
+
+    def counted(self, session, talks, **options):
+        rounds.append([one.round.commit for one in talks])
+        carry_out(self, session, talks, **options)
+
+    monkeypatch.setattr(WithinLane, "_round", counted)
+    assert len(hand.step(map(end, jobs), want=5).jobs) == 5
+    assert rounds == [[True]]
+
+
+@pytest.mark.slow
+def test_a_cascade_that_goes_well_is_three_round_trips(hands, monkeypatch):
+    """A chain, and a diamond: an end, whoever waited for it, and the next jobs."""
+    hand = hands()
+    run = plan((), (0,), (1,), (1,), (2, 3), (4,))
+    hand.ask("start_run", run)
+    held = hand.step(want=10).jobs
+    rounds = []
+    carry_out = WithinLane._round
+
+    def counted(self, session, talks, **options):
+        rounds.append(talks[0].round.commit)
+        carry_out(self, session, talks, **options)
+
+    monkeypatch.setattr(WithinLane, "_round", counted)
+    names = {made.id: place for place, made in enumerate(run.jobs)}
+    order = []
+    while held:
+        order.append({names[claimed.id] for claimed in held})
+        rounds.clear()
+        held = hand.step(map(end, held), want=10).jobs
+        assert rounds == [False, False, True]
+    assert order == [{0}, {1}, {2, 3}, {4}, {5}]
+    assert hand.ask("get_run", run.id).status == "success"
+
+
+def test_a_job_that_starts_because_of_a_failure_is_skipped_when_there_is_none(hands):
+    """Quickly or not, whatever waits beside it for the same job is released and handed out."""
+    hand = hands()
+    id_ = IDS.new(0)
+    first = job(run=id_)
+    beside, rescue = job(run=id_, after=(first.id,)), job(run=id_, after=(first.id,), when="any_failure")
+    behind = job(run=id_, after=(rescue.id,), when="all_done")
+    hand.ask("start_run", NewRun(id=id_, workflow="w", jobs=(first, beside, rescue, behind)))
+    (held,) = hand.step(want=10).jobs
+    held = hand.step([end(held)], want=10).jobs
+    assert {claimed.id for claimed in held} == {beside.id, behind.id}
+    assert hand.ask("get", rescue.id).state == "skipped"
+    hand.step(map(end, held), want=10)
+    assert hand.ask("get_run", id_).status == "success"
+
+
+def test_a_quick_end_that_is_not_ours_leaves_the_others_to_be_told_one_by_one(hands):
+    hand = hands()
+    run = plan((), (), (0, 1))
+    hand.ask("start_run", run)
+    held = hand.step(want=10).jobs
+    foreign = Finish(job=held[0].id, fence=held[0].fence + 1, kind="complete")
+    assert hand.step([foreign, end(held[1])], want=0).verdicts == ("stale", "ok")
+    reply = hand.step([end(held[0])], want=10)
+    assert (reply.verdicts, [claimed.id for claimed in reply.jobs]) == (("ok",), [run.jobs[2].id])
+
+
+def test_a_run_that_is_being_cancelled_catches_what_a_quick_end_releases(hands):
+    """The cancellation has been decided, and its jobs are not yet found."""
+    hand = hands()
+    run = plan((), (0,))
+    hand.ask("start_run", run)
+    held = hand.step(want=10).jobs
+    hand.step((), want=10)
+    hand.ask("cancel_run", run.id, "enough")
+    assert hand.step(map(end, held), want=10).jobs == ()
+    assert hand.ask("get_run", run.id).status == "cancelled"
+
+
+def test_steps_that_meet_in_many_runs_never_wait_in_a_circle(hands, admin, namespace):
+    """Each holds several runs at once, in whatever order their jobs came; some are cancelled and tried again."""
+    before = _deadlocks(admin)
+    workers = [hands(f"w{n}") for n in range(4)]
+    runs = [plan((), (), (0, 1), (0,), (2, 3), timeout=3600 * SECOND) for _ in range(25)]
+    for nth, run in enumerate(runs):
+        workers[nth % 4].ask("start_run", run)
+    done = threading.Event()
+
+    def work(hand):
+        dice, jobs = random.Random(hand.name), ()
+        for _ in range(200):
+            kinds = [dice.choice(("complete", "complete", "complete", "fail", "release")) for _ in jobs]
+            ends = [end(claimed, kind) for claimed, kind in zip(jobs, kinds, strict=True)]
+            dice.shuffle(ends)
+            jobs = hand.step(ends, want=dice.choice((1, 3, 7))).jobs
+            if dice.random() < 0.1:
+                run = dice.choice(runs)
+                verb = dice.choice(("cancel_run", "rerun_failed", "trigger"))
+                args = {"cancel_run": (run.id, "why not"), "trigger": (dice.choice(run.jobs).id,)}.get(verb, (run.id,))
+                hand.ask(verb, *args)
+            if done.is_set():
+                break
+        hand.step([end(claimed) for claimed in jobs], want=0)
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(work, hand) for hand in workers]:
+            each.result(120)
+    while jobs := workers[0].step(want=100).jobs:
+        workers[0].step([end(claimed) for claimed in jobs], want=0)
+    assert workers[1].ask("check_runs", 0) == []
+    for run in runs:
+        seen = workers[1].ask("get_run", run.id)
+        assert seen.finished, seen
+        events = workers[1].ask("run_events", run.id, limit=10_000)
+        assert [event.seq for event in events] == list(range(1, seen.events + 1))
+    assert _deadlocks(admin) == before
+
+
+def _deadlocks(admin):
+    return admin.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone()
+
+
+@pytest.mark.slow
+def test_what_is_added_while_its_run_is_being_cancelled_never_stays(hands):
+    """The one who adds sees no cancellation, and the one who cancels no new job: they meet at the run."""
+    one, other = hands("one"), hands("other")
+    barrier = threading.Barrier(2)
+
+    def add(claimed):
+        barrier.wait()
+        return one.step([end(claimed, adds=(job(), job()), next=job())], want=0)
+
+    def cancel(run):
+        barrier.wait()
+        return other.ask("cancel_run", run.id, "enough")
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(40):
+            run = plan((), (0,))
+            one.ask("start_run", run)
+            (claimed,) = one.step(want=1).jobs
+            added, asked = pool.submit(add, claimed), pool.submit(cancel, run)
+            for each in (added, asked):
+                each.result(30)
+            seen = one.ask("get_run", run.id)
+            assert (seen.status, seen.counts) == ("cancelled", {"cancelled": 4})
+
+
+def test_the_order_of_all_events_is_that_of_each_run(hands, admin):
+    """Although the transaction that came second at the run had begun first."""
+    one, other = hands("one"), hands("other")
+    first, second = plan((), ()), plan(())
+    for run in (first, second):
+        one.ask("start_run", run)
+    claimed = [one.step(want=1).jobs[0], other.step(want=1).jobs[0]]
+    with admin.transaction(), ThreadPoolExecutor(1) as pool:
+        admin.execute("SELECT FROM holdfast_run WHERE id = %s FOR UPDATE", (first.id,))
+        late = pool.submit(one.step, [end(claimed[0])], 0)  # has its transaction id, and waits for the run
+        (third,) = other.step(want=1).jobs
+        assert third.run == second.id
+        other.step([end(third)], want=0)
+        admin.execute("COMMIT")
+        late.result(30)
+    other.step([end(claimed[1])], want=0)
+    page = one.ask("events", 0)
+    for run in (first, second):
+        mine = [event for event in page.events if event.run == run.id]
+        assert mine == one.ask("run_events", run.id)
+        assert mine[-1].kind == "run_finished"
+
+
+def test_the_last_event_is_shown_although_nobody_writes_after_it(hands, admin, holdfast_postgres):
+    """Also when younger transactions had ended before it was told."""
+    one = hands("one")
+    one.ask("start_run", plan(()))
+    run = plan(())
+    with psycopg.connect(holdfast_postgres.url) as blocker, ThreadPoolExecutor(1) as pool:
+        blocker.execute("LOCK TABLE holdfast_run_event IN SHARE MODE")
+        late = pool.submit(one.ask, "start_run", run)  # has its transaction id, and waits to tell
+        waits = "SELECT FROM pg_locks WHERE relation = 'holdfast_run_event'::regclass AND NOT granted"
+        assert eventually(lambda: admin.execute(waits).fetchall())
+        admin.execute("SELECT pg_current_xact_id()")
+        blocker.rollback()
+        late.result(30)
+    shown = [event for event in one.ask("events", 0).events if event.run == run.id]
+    assert shown == one.ask("run_events", run.id)
+
+
+def test_events_come_in_the_order_of_numbers_and_not_of_their_digits(hands, admin):
+    """Whatever a transaction is called: 1000 comes after 999."""
+    one = hands("one")
+    runs = [plan(()) for _ in range(4)]
+    for run in runs:
+        one.ask("start_run", run)
+    for mark, run in zip((9, 10, 99, 100), runs, strict=True):
+        admin.execute("UPDATE holdfast_run_event SET mark = %s::text::xid8 WHERE run = %s", (str(mark), run.id))
+    shown, cursor = [], ""
+    while (page := one.ask("events", 0, cursor, 3)).events:
+        shown += [event.run for event in page.events]
+        cursor = page.cursor
+    assert shown == [run.id for run in runs for _ in range(2)]
+
+
+def test_what_happens_in_one_moment_is_one_row_and_pages_may_end_inside_it(hands, admin, namespace):
+    one = hands("one")
+    run = plan(*[()] * 200)
+    one.ask("start_run", run)
+    rows = "SELECT last - first + 1 FROM holdfast_run_event WHERE space = %s ORDER BY number"
+    assert [count for (count,) in admin.execute(rows, (namespace,))] == [80, 80, 41]
+    whole = one.ask("run_events", run.id)
+    assert [event.seq for event in whole] == list(range(1, 202))
+    shown, cursor = [], ""
+    while (page := one.ask("events", 0, cursor, 7)).events:
+        assert len(page.events) <= 7
+        shown += page.events
+        cursor = page.cursor
+    assert shown == whole
+    assert one.ask("run_events", run.id, 75, 10) == whole[75:85]
+
+
+def test_an_edge_of_a_run_is_gone_with_its_success_and_stays_with_its_failure(hands, admin, namespace):
+    """The job remembers what it waited for, and hears of the results."""
+    one = hands("one")
+    run = plan((), (), (0, 1, 0))
+    first, second, last = (job.id for job in run.jobs)
+    one.ask("start_run", run)
+    jobs = {claimed.id: claimed for claimed in one.step().jobs}
+    edges = "SELECT chain, ended, spoilt FROM holdfast_job_after WHERE space = %s ORDER BY chain"
+    assert admin.execute(edges, (namespace,)).fetchall() == [(first, False, False), (second, False, False)]
+    one.step([end(jobs[first], result=b"\x01"), end(jobs[second], "fail")], want=0)
+    assert admin.execute(edges, (namespace,)).fetchall() == [(second, True, True)]
+    seen = one.ask("get", last)
+    assert (seen.state, seen.after, seen.waits_for) == ("skipped", (first, second), ())
+    one.ask("rerun_failed", run.id)
+    assert one.ask("get", last).waits_for == (second,)
+    (again,) = one.step().jobs
+    (final,) = one.step([end(again, result=b"\x02")]).jobs
+    assert final.upstream == {first: b"\x01", second: b"\x02"}
+    assert not admin.execute(edges, (namespace,)).fetchall()

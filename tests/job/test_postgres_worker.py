@@ -1,0 +1,108 @@
+"""How a worker talks to PostgreSQL: ends and claims apart while there is much of both; hints at the first try only."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import shop, working
+
+from holdfast.errors import OutcomeUnknown
+from holdfast.job.lanes import Identity, Lane
+from holdfast.job.model import Claim, StepReply
+from holdfast.job.postgres import PostgresStore
+from holdfast.testing.waiting import soon
+
+JOBS, SLOTS = 600, 40
+
+
+async def reached(claim):
+    async def there():
+        return claim()
+
+    assert await soon(there, 30)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Every step of every worker: how many ends, how many wanted."""
+    seen = []
+    step = PostgresStore.step
+
+    def noted(self, command):
+        seen.append((len(command.finishes), command.claim.want))
+        return step(self, command)
+
+    monkeypatch.setattr(PostgresStore, "step", noted)
+    return seen
+
+
+@pytest.mark.postgres
+@on_a_loop
+async def test_a_busy_worker_tells_ends_with_one_lane_and_asks_with_the_other(holdfast_postgres, namespace, steps):
+    hf = shop(holdfast_postgres.url, namespace)
+    done = 0
+
+    @hf.job()
+    async def quick() -> None:
+        nonlocal done
+        done += 1
+
+    async with hf:
+        await quick.enqueue_many([()] * JOBS)
+        async with working(hf, concurrency=SLOTS):
+            await reached(lambda: done == JOBS)
+    assert all(want <= SLOTS for _, want in steps)
+    assert sum(ends for ends, _ in steps) == JOBS
+    assert any(ends and not want for ends, want in steps)
+    assert any(want == SLOTS and not ends for ends, want in steps), "all slots are asked for at once"
+
+
+@pytest.mark.postgres
+@on_a_loop
+async def test_a_worker_with_few_ends_asks_along_with_them(holdfast_postgres, namespace, steps):
+    """Two transactions where one will do would be one too many."""
+    hf = shop(holdfast_postgres.url, namespace)
+    gates, begun = asyncio.Semaphore(0), 0
+
+    @hf.job()
+    async def slow() -> None:
+        nonlocal begun
+        begun += 1
+        await gates.acquire()
+
+    async with hf:
+        await slow.enqueue_many([()] * 30)
+        async with working(hf, concurrency=20):
+            await reached(lambda: begun == 20)
+            steps.clear()
+            for place in range(1, 6):
+                gates.release()
+                await reached(lambda: sum(ends for ends, _ in steps) == place and begun == 20 + place)  # noqa: B023 - now
+            assert all(want for ends, want in steps if ends)
+            for _ in range(30):
+                gates.release()
+
+
+@on_a_loop
+async def test_what_is_sent_again_comes_for_no_announcement():
+    """Its counter may have been taken from by the copy that was lost: asked again, it would deny."""
+    sent = []
+
+    async def apply(command):
+        sent.append(command)
+        if len(sent) < 3:
+            raise OutcomeUnknown("no answer")
+        return StepReply(now=1)
+
+    core = SimpleNamespace(
+        engine=SimpleNamespace(now=lambda: 1),
+        port=SimpleNamespace(apply=apply),
+        telemetry=SimpleNamespace(emit=lambda *_, **__: None),
+    )
+    lane = Lane(core, SimpleNamespace(step=lambda command: command), Identity("w"), 0, 0)
+    await lane.step([], Claim(want=3, hints=("one",)))
+    assert [command.claim.hints for command in sent] == [("one",), (), ()]
+    assert {(command.seq, command.claim.want) for command in sent} == {(1, 3)}

@@ -1,0 +1,131 @@
+"""Every store does what the pure graph says: random graphs, random outcomes, people who cancel and try again."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from graph_walks import Walk, walks
+from hypothesis import HealthCheck, given, settings
+
+from holdfast.app import open_store
+from holdfast.testing.clocked import open_clocked
+from holdfast.testing.job_model import ModelEngine, ModelStore
+
+pytestmark = pytest.mark.timeout(600)
+#: The same walks in every run; the long runs look for new ones.
+THOROUGH = settings(
+    max_examples=300,
+    deadline=None,
+    print_blob=True,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+#: Each command is a trip to the server and a commit.
+ON_A_SERVER = settings(THOROUGH, max_examples=100)
+FOR_LONG = settings(THOROUGH, max_examples=3000, derandomize=False)
+START = 1_790_000_000_000_000
+#: A file remembers the latest time it has seen: the next walk begins after it.
+APART = 1_000_000_000_000
+
+
+class Side:
+    """A real store on a clock of ours. Each walk has a namespace of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._now = START
+        self._engine = open_clocked(url, "property-graph", lambda: self._now)
+        self._spaces = itertools.count(1)
+
+    def walk(self, plan: bytes, script: list[bytes]) -> None:
+        space = next(self._spaces)
+        where = SimpleNamespace(default_hub=self._engine.default_hub, namespace=f"property-graph-{space}")
+        store = open_store(where, "property-graph", 1)
+
+        def ask(now, verb, args, named):
+            self._now = now
+            return self._engine.apply(getattr(store, verb)(*args, **named))
+
+        Walk(ask, START + space * APART, space).play(plan, script)
+
+    def close(self) -> None:
+        self._engine.close_blocking()
+
+
+def _side(url):
+    side = Side(url)
+    yield side
+    side.close()
+
+
+@pytest.fixture(scope="module")
+def on_sqlite():
+    yield from _side("memory://")
+
+
+@pytest.fixture(scope="module")
+def on_redis(holdfast_redis):
+    yield from _side(holdfast_redis.url)
+
+
+@pytest.fixture(scope="module")
+def on_postgres(holdfast_postgres):
+    yield from _side(holdfast_postgres.url)
+
+
+@THOROUGH
+@given(walk=walks)
+def test_the_model_does_what_the_graph_says(walk):
+    now = [START]
+    store = ModelStore()
+    engine = ModelEngine(store, lambda: now[0])
+
+    def ask(moment, verb, args, named):
+        now[0] = moment
+        return engine.apply(getattr(store, verb)(*args, **named))
+
+    Walk(ask, START, 0).play(*walk)
+
+
+@THOROUGH
+@given(walk=walks)
+def test_the_sqlite_store_does_what_the_graph_says(on_sqlite, walk):
+    on_sqlite.walk(*walk)
+
+
+@pytest.mark.redis
+@ON_A_SERVER
+@given(walk=walks)
+def test_the_redis_store_does_what_the_graph_says(on_redis, walk):
+    on_redis.walk(*walk)
+
+
+@pytest.mark.postgres
+@ON_A_SERVER
+@given(walk=walks)
+def test_the_postgres_store_does_what_the_graph_says(on_postgres, walk):
+    on_postgres.walk(*walk)
+
+
+@pytest.mark.soak
+@FOR_LONG
+@given(walk=walks)
+def test_thousands_of_walks_on_sqlite(on_sqlite, walk):
+    on_sqlite.walk(*walk)
+
+
+@pytest.mark.soak
+@pytest.mark.redis
+@FOR_LONG
+@given(walk=walks)
+def test_thousands_of_walks_on_redis(on_redis, walk):
+    on_redis.walk(*walk)
+
+
+@pytest.mark.soak
+@pytest.mark.postgres
+@FOR_LONG
+@given(walk=walks)
+def test_thousands_of_walks_on_postgres(on_postgres, walk):
+    on_postgres.walk(*walk)

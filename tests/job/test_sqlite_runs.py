@@ -1,0 +1,477 @@
+"""What is special to runs on SQLite: plans, costs, rows. RunSuite has what every store promises."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+
+import msgspec
+import pytest
+from sqlite_shop import NOW, Shop, end, work_of
+
+from holdfast.engine import migrations
+from holdfast.engine.base import Ping
+from holdfast.engine.sqlite import SqliteEngine
+from holdfast.errors import ConfigError
+from holdfast.job.model import Concurrency
+from holdfast.job.runs import Artifact, NewRun, TokenRecord
+from holdfast.job.sqlite import SqliteStore
+from holdfast.job.sqlite.shape import STATES
+from holdfast.job.sqlite.texts import load
+
+DAY = 86_400_000_000
+#: What a run is made of, and what belongs to its jobs.
+OF_A_RUN = (
+    "holdfast_run",
+    "holdfast_run_doc",
+    "holdfast_run_event",
+    "holdfast_job",
+    "holdfast_job_body",
+    "holdfast_job_wait",
+    "holdfast_job_chain",
+    "holdfast_job_log",
+    "holdfast_job_output",
+    "holdfast_artifact",
+    "holdfast_artifact_part",
+    "holdfast_job_kind",
+)
+
+
+class RunShop(Shop):
+    """A shop with runs in it."""
+
+    def begin(self, graph, **options):
+        """A run of jobs by name, with the names of those that each waits for; and their ids."""
+        run = self.ids.new(0)
+        ids = {name: self.ids.new(0) for name in graph}
+        jobs = tuple(
+            msgspec.structs.replace(
+                self.job(type=name, **({} if isinstance(after, (list, tuple)) else after)),
+                id=ids[name],
+                run=run,
+                after=tuple(ids[other] for other in (after if isinstance(after, (list, tuple)) else ())),
+            )
+            for name, after in graph.items()
+        )
+        self.ask("start_run", NewRun(id=run, workflow="w", doc=b"doc", jobs=jobs, **options))
+        return run, ids
+
+    def drain(self):
+        held = self.step().jobs
+        while held:
+            held = self.step([end(job) for job in held]).jobs
+
+
+@pytest.fixture
+def shop(tmp_path):
+    shop = RunShop(tmp_path / "runs.db")
+    yield shop
+    shop.engine.close_blocking()
+
+
+def fan(width):
+    """One before many before one."""
+    middle = [f"m{n}" for n in range(width)]
+    return {"first": [], **{name: ["first"] for name in middle}, "last": middle}
+
+
+# ── plans and costs ──
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "index"),
+    [
+        ("run", "find", "holdfast_run_id (space=? AND id=?)"),
+        ("list_runs", "all", "holdfast_run_id (space=? AND id<?)"),
+        ("list_runs", "of_workflow", "holdfast_run_workflow (space=? AND workflow=? AND id<?)"),
+        ("list_runs", "in_status", "holdfast_run_status (space=? AND status=? AND id<?)"),
+        (
+            "list_runs",
+            "of_workflow_in_status",
+            "holdfast_run_workflow_status (space=? AND workflow=? AND status=? AND id<?)",
+        ),
+        ("events", "of_run", "holdfast_run_event_seq (run=? AND seq>?)"),
+        ("events", "of_all", "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        ("check_runs", "late", "holdfast_run_deadline (space=? AND deadline>? AND deadline<?)"),
+        ("check_runs", "oldest", "holdfast_run_checked (space=?)"),
+        ("prune", "runs", "holdfast_run_until (space=? AND until>? AND until<?)"),
+        ("finish", "waits", "holdfast_job_wait_open (num=?)"),
+        ("finish", "unblock", "holdfast_job_wait_open (num=?)"),
+        ("finish", "blocked", "holdfast_job_wait_open (num=?)"),
+        ("finish", "failing", "holdfast_job_wait_failing (num=?)"),
+        ("finish", "waiting", "COVERING INDEX holdfast_job_wait_chain (space=? AND chain=? AND ended=?)"),
+        ("definition", "list", "holdfast_definition_newest (space=? AND workflow>?)"),
+        ("artifact", "list", "holdfast_artifact_name (job=?)"),
+    ],
+)
+def test_runs_are_found_by_their_indexes(shop, verb, name, index):
+    shop.engine.apply(Ping())
+    sql = load(verb)[name]
+    numbered = [int(n) for n in re.findall(r"\?(\d+)", sql)]
+    params = [None] * (max(numbered) if numbered else sql.count("?"))
+    with sqlite3.connect(shop.path) as db:
+        plan = [line for *_, line in db.execute(f"EXPLAIN QUERY PLAN {sql}", params)]
+    db.close()
+    assert any(line.endswith(index) for line in plan), plan
+    sorts = [line for line in plan if "TEMP B-TREE" in line]
+    # Few rows each: those who wait for what one step ends; the files of one job, which lie by whether they are whole.
+    assert not sorts or (verb, name) in (("finish", "waiting"), ("artifact", "list")), plan
+
+
+def test_the_last_blocker_is_found_without_a_look_at_the_others(shop):
+    """A job that waits for many costs each of them the same, the first like the last."""
+    shop.begin(fan(400))
+    (first,) = shop.step().jobs
+    jobs = shop.step([end(first)], want=400).jobs
+    early, _ = work_of(shop, shop.store.step(shop.command([end(jobs[0])], want=0)))
+    shop.step([end(job) for job in jobs[1:-2]], want=0)
+    late, _ = work_of(shop, shop.store.step(shop.command([end(jobs[-2])], want=0)))
+    assert late <= 1.2 * early
+
+
+def test_an_end_costs_the_same_in_a_large_run(shop):
+    costs = []
+    for size in (10, 2000):
+        shop.begin({"a": [], "b": ["a"], **{f"n{n}": {"delay": 1_000_000} for n in range(size)}})
+        (job,) = shop.step().jobs
+        cost, reply = work_of(shop, shop.store.step(shop.command([end(job)])))
+        costs.append(cost)
+        assert [job.type for job in reply.jobs] == ["b"]
+        shop.step([end(job) for job in reply.jobs], want=0)
+    few, many = costs
+    assert many <= 1.2 * few
+
+
+def test_a_plain_step_pays_nothing_for_runs(shop):
+    """Jobs without a run neither look for one nor tell of anything."""
+    asked = []
+    shop.ask("enqueue", 0, [shop.job() for _ in range(10)])
+    jobs = shop.step(want=5).jobs
+    op = shop.store.step(shop.command([end(job) for job in jobs], want=5))
+
+    def traced(db, now, wakes):
+        db.set_trace_callback(asked.append)
+        try:
+            return op.work(db, now, wakes)
+        finally:
+            db.set_trace_callback(None)
+
+    shop.engine.apply(msgspec.structs.replace(op, work=traced))
+    assert asked
+    assert not [sql for sql in asked if "holdfast_run" in sql or "holdfast_job_wait" in sql]
+
+
+def test_what_a_step_tells_of_a_run_is_one_row(shop):
+    run, _ = shop.begin(fan(300))
+    (first,) = shop.step().jobs
+    shop.step([end(first)], want=300)
+    rows = shop.rows("SELECT seq FROM holdfast_run_event ORDER BY num")
+    stored = shop.ask("get_run", run)
+    assert stored.events == 1 + 1 + 1 + 1 + 300 + 300
+    assert len(rows) == 4  # 601 events in the last step, at most 500 in a row
+    assert rows[-1] == (stored.events,)
+
+
+# ── counts ──
+
+
+def test_counts_of_runs_agree_with_their_jobs(shop):
+    """Whatever happened to them, also to one that is parked."""
+    run, ids = shop.begin(
+        {
+            "a": {"retries": 1},
+            "b": {"concurrency": Concurrency("k", 1)},
+            "c": {"concurrency": Concurrency("k", 1)},
+            "d": {"soft": True},
+            "e": {"delay": 5_000_000},
+            "f": ["a", "d"],
+        }
+    )
+    jobs = {job.type: job for job in shop.step().jobs}
+    assert sorted(jobs) == ["a", "b", "d"]
+    shop.step([end(jobs["a"], "retry", delay=5), end(jobs["d"], "fail")], want=0)
+    shop.ask("cancel", ids["c"], "no")
+    shop.ask("trigger", ids["d"])
+    shop.now += 60_000_000
+    shop.ask("reap", 0)
+    counted = {}
+    for state, count in shop.rows("SELECT state, count(*) FROM holdfast_job GROUP BY state"):
+        counted[STATES[state]] = counted.get(STATES[state], 0) + count
+    assert shop.ask("get_run", run).counts == counted
+    assert len(counted) > 3
+    assert shop.ask("check_runs", 0) == []
+
+
+def test_counts_that_are_wrong_are_set_right_and_told(shop):
+    right, _ = shop.begin({"a": [], "b": ["a"]})
+    wrong, _ = shop.begin({"a": [], "b": ["a"]})
+    before = shop.ask("get_run", wrong)
+    with sqlite3.connect(shop.path) as db:
+        db.execute("UPDATE holdfast_run SET pending = 7, blocked = 0, broken = 1 WHERE id = ?", (wrong,))
+    db.close()
+    assert shop.ask("check_runs", 0) == [wrong]
+    assert shop.ask("get_run", wrong) == before
+    assert shop.ask("check_runs", 0) == []
+    shop.drain()
+    assert [shop.ask("get_run", run).status for run in (right, wrong)] == ["success", "success"]
+
+
+def test_a_run_that_ended_unnoticed_is_ended_by_the_check(shop):
+    run, _ = shop.begin({"a": []})
+    with sqlite3.connect(shop.path) as db:
+        db.execute("UPDATE holdfast_job SET state = 4")
+        db.execute("UPDATE holdfast_run SET pending = 0, completed = 1")
+    db.close()
+    assert shop.ask("check_runs", 0) == [run]
+    assert shop.ask("get_run", run).status == "success"
+    assert [event.kind for event in shop.ask("run_events", run)][-1] == "run_finished"
+
+
+def test_the_check_comes_to_every_run_in_turn(shop):
+    runs = [shop.begin({"a": []})[0] for _ in range(5)]
+    with sqlite3.connect(shop.path) as db:
+        db.execute("UPDATE holdfast_run SET pending = 9")
+    db.close()
+    found = []
+    for _ in range(3):
+        shop.now += 1
+        found.append(shop.ask("check_runs", 0, limit=2))
+    assert [len(ids) for ids in found] == [2, 2, 1]
+    assert sorted(id_ for ids in found for id_ in ids) == sorted(runs)
+
+
+# ── results ──
+
+
+def test_a_result_is_not_copied_to_those_who_wait_for_it_in_the_run(shop):
+    _, ids = shop.begin(fan(50))
+    (first,) = shop.step().jobs
+    large = b"r" * 100_000
+    jobs = shop.step([end(first, result=large)]).jobs
+    assert [job.upstream for job in jobs] == [{ids["first"]: large}] * 50
+    assert shop.rows("SELECT count(*) FROM holdfast_job_wait WHERE result IS NOT NULL") == [(0,)]
+    (last,) = shop.step([end(job, result=job.type.encode()) for job in jobs]).jobs
+    assert last.upstream == {ids[f"m{n}"]: f"m{n}".encode() for n in range(50)}
+
+
+def test_a_job_outside_the_run_has_its_copy_of_the_result(shop):
+    """It may outlive the run that it waited for."""
+    run, ids = shop.begin({"a": [], "b": ["a"]}, keep=0)
+    outside = shop.add(after=(ids["a"],), labels=("rare",))
+    (job,) = shop.step().jobs
+    (job,) = shop.step([end(job, result=b"of a")]).jobs
+    shop.step([end(job)], want=0)
+    assert shop.ask("prune", 0, 1000) > 0
+    assert shop.ask("get_run", run) is None
+    (job,) = shop.step(labels=("rare",)).jobs
+    assert (job.id, job.upstream) == (outside, {ids["a"]: b"of a"})
+
+
+def test_the_result_of_a_chain_is_that_of_its_last_job(shop):
+    _, ids = shop.begin({"a": [], "b": ["a"]})
+    (job,) = shop.step().jobs
+    (job,) = shop.step([end(job, result=b"first", next=shop.job(type="more", chain=job.chain))]).jobs
+    (job,) = shop.step([end(job, result=b"second")]).jobs
+    assert job.upstream == {ids["a"]: b"second"}
+
+
+def test_one_that_began_to_wait_after_the_end_is_told_when_both_are_tried_again(shop):
+    run, ids = shop.begin({"a": []})
+    (job,) = shop.step().jobs
+    late = shop.job(type="late", run=run, after=(ids["a"],), when="all_done")
+    shop.step([end(job, "fail")], want=0)
+    shop.ask("enqueue", 0, [late])
+    (job,) = shop.step().jobs
+    shop.step([end(job, "fail")], want=0)
+    assert shop.ask("trigger", ids["a"]) == "pending"
+    assert shop.ask("trigger", late.id) == "blocked"
+    (job,) = shop.step().jobs
+    (job,) = shop.step([end(job, result=b"now")]).jobs
+    assert job.upstream == {ids["a"]: b"now"}
+    shop.step([end(job, "fail")], want=0)
+    shop.ask("trigger", ids["a"])  # it completed: nothing to try again
+    assert shop.ask("rerun_failed", run).counts == {"completed": 1, "pending": 1}
+
+
+# ── events ──
+
+
+def test_pages_of_any_size_hold_every_event_once(shop):
+    """Also where a page ends inside of a row."""
+    one, _ = shop.begin(fan(7))
+    other, _ = shop.begin(fan(3))
+    shop.drain()
+    whole = shop.ask("events", 0).events
+    assert sorted(whole, key=lambda event: (event.run, event.seq)) == sorted(
+        [*shop.ask("run_events", one), *shop.ask("run_events", other)], key=lambda event: (event.run, event.seq)
+    )
+    for size in (1, 2, 5, 13, len(whole)):
+        cursor, seen = "", []
+        while (page := shop.ask("events", 0, after=cursor, limit=size)).events:
+            seen += page.events
+            cursor = page.cursor
+        assert tuple(seen) == whole
+        events = shop.ask("run_events", one)
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        pages = [shop.ask("run_events", one, after=n, limit=size) for n in range(0, len(events), size)]
+        assert [event for page in pages for event in page] == events
+
+
+def test_a_cursor_outlives_the_events_before_it(shop):
+    """Numbers are not given out again when everything is deleted."""
+    shop.begin({"a": []}, keep=0)
+    shop.drain()
+    cursor = shop.ask("events", 0).cursor
+    assert shop.ask("prune", 0, 1000) == 2
+    assert shop.rows("SELECT count(*) FROM holdfast_run_event") == [(0,)]
+    assert shop.ask("events", 0, after=cursor).events == ()
+    run, _ = shop.begin({"a": []})
+    page = shop.ask("events", 0, after=cursor)
+    assert [(event.run, event.kind) for event in page.events] == [(run, "run_created"), (run, "ready")]
+    assert shop.ask("events", 0).events == page.events
+
+
+def test_events_of_namespaces_do_not_meet(shop):
+    other = SqliteEngine(shop.path, namespace="other", synchronous="off", clock=lambda: shop.now)
+    store = SqliteStore("other", "other")
+    try:
+        for n in range(3):
+            shop.begin({"a": []})
+            other.apply(store.start_run(NewRun(id=f"0-{n}", workflow="w")))
+        assert {event.run for event in other.apply(store.events(0)).events} == {"0-0", "0-1", "0-2"}
+        assert len(shop.ask("events", 0).events) == 6
+        assert other.apply(store.events(0, "$")).events == ()
+    finally:
+        other.close_blocking()
+
+
+@pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "٣", "9" * 20])
+def test_what_is_no_cursor_is_refused(shop, cursor):
+    with pytest.raises(ConfigError, match="cursor"):
+        shop.ask("events", 0, after=cursor)
+
+
+# ── tidiness ──
+
+
+def test_a_run_goes_with_everything_that_belongs_to_it(shop):
+    run, ids = shop.begin({"a": {"args": b"x" * 5000}, "b": ["a"]}, keep=DAY)
+    (job,) = shop.step().jobs
+    shop.ask("append_log", job.id, job.fence, [(NOW, "stdout", "line")], 1)
+    for part in range(2):
+        artifact = Artifact(job=job.id, name="f", size=8, digest="d")
+        assert shop.ask("put_artifact", artifact, job.fence, part, b"data", last=part == 1)
+    (job,) = shop.step([end(job, outputs={"k": "v"}, next=shop.job(chain=job.chain))]).jobs
+    shop.step([end(job)])
+    shop.ask("cancel_run", run, "enough")
+    (job,) = [shop.ask("get", ids["b"])]
+    shop.step([end(job)], want=0)
+    assert shop.ask("get_run", run).status == "cancelled"
+    full = {table: shop.rows(f"SELECT count(*) FROM {table}") for table in OF_A_RUN}  # noqa: S608 - names above
+    assert all(count > [(0,)] for count in full.values()), full
+    shop.now += DAY - 1
+    assert shop.ask("prune", 0, 0) == 0
+    shop.now += 1
+    assert shop.ask("prune", 0, 0) > 0
+    left = {table: shop.rows(f"SELECT count(*) FROM {table}") for table in OF_A_RUN}  # noqa: S608 - names above
+    assert all(count == [(0,)] for count in left.values()), left
+
+
+def test_jobs_of_runs_are_not_counted_among_those_to_keep(shop):
+    """However many there are: the oldest plain job goes, and jobs of runs stay with their run."""
+    run, _ = shop.begin({f"n{n}": [] for n in range(20)})
+    shop.drain()
+    plain = [shop.add() for _ in range(3)]
+    shop.drain()
+    assert shop.ask("prune", 0, 3) == 0
+    assert shop.ask("prune", 0, 2) == 1
+    assert [shop.ask("get", id_) is None for id_ in plain] == [True, False, False]
+    assert shop.ask("purge", "completed") == 2
+    assert shop.ask("get_run", run).counts == {"completed": 20}
+    assert len(shop.ask("list_jobs", run=run)) == 20
+
+
+def test_jobs_of_runs_and_others_share_a_lane(shop):
+    """Who was due first goes first."""
+    shop.add(type="plain")
+    shop.now += 1
+    shop.begin({"a": []})
+    shop.now += 1
+    shop.add(type="plain")
+    assert len(shop.rows("SELECT DISTINCT lane FROM holdfast_job_kind")) == 1
+    assert [job.type for job in shop.step().jobs] == ["plain", "a", "plain"]
+
+
+# ── refusals and looks ──
+
+
+def test_a_run_that_is_refused_leaves_nothing(shop):
+    known = shop.add()
+    label = shop.ids.new(0)
+    shop.add(run=label)
+    fresh = shop.ids.new(0)
+    bad = [
+        NewRun(id=fresh, workflow="w", jobs=(shop.job(run=fresh), shop.job(run=fresh, after=(known,)))),
+        NewRun(id=fresh, workflow="w", jobs=(msgspec.structs.replace(shop.job(run=fresh), id=known),)),
+        NewRun(id=fresh, workflow="w", jobs=(shop.job(run=fresh, queue="a NUL \0 inside"),)),
+        NewRun(id=fresh, workflow="lone \ud800 surrogate"),
+        NewRun(id=fresh, workflow="w", timeout=2**63),
+        NewRun(id=label, workflow="w"),
+    ]
+    for run in bad:
+        with pytest.raises(ConfigError):
+            shop.ask("start_run", run)
+    assert shop.rows("SELECT count(*) FROM holdfast_run") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM holdfast_job") == [(2,)]
+
+
+def test_looking_at_runs_takes_no_write_lock(shop):
+    run, ids = shop.begin({"a": []})
+    shop.ask("put_definition", "w", "d", b"doc")
+    shop.ask("put_token", TokenRecord(id="t", digest=b"d", role="admin"))
+    with sqlite3.connect(shop.path, isolation_level=None) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE holdfast_run SET status = 3")
+        assert shop.ask("get_run", run).status == "queued"
+        assert [found.id for found in shop.ask("list_runs", workflow="w", status="queued")] == [run]
+        assert len(shop.ask("run_events", run)) == len(shop.ask("events", 0).events) == 2
+        assert shop.ask("get_definition", "w").version == 1
+        assert len(shop.ask("list_definitions")) == len(shop.ask("tokens")) == 1
+        assert shop.ask("list_artifacts", ids["a"]) == []
+        assert shop.ask("read_artifact", ids["a"], "f", 0) is None
+        db.execute("ROLLBACK")
+    db.close()
+
+
+def test_a_file_from_before_there_were_runs_goes_on(tmp_path):
+    """Its jobs are where they were, and runs can begin beside them."""
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
+        db.execute("INSERT INTO holdfast_meta VALUES ('schema', 4)")
+        for script in migrations.scripts("sqlite")[:4]:
+            db.executescript(script)
+        db.execute("INSERT INTO holdfast_job_space (num, name, fence) VALUES (1, 'shop', 5)")
+        db.execute(
+            "INSERT INTO holdfast_job_kind (space, type, queue, labels, bucket, period, burst, lane, pending, blocked)"
+            " VALUES (1, 't', 'default', '[]', '', 0, 0, 1, 1, 1)"
+        )
+        for num, (id_, state, flags) in enumerate([("0-1", 2, 4), ("0-2", 1, 32)], 1):
+            db.execute(
+                "INSERT INTO holdfast_job VALUES (?, 1, ?, 1, 1, ?, 0, 0, 0, 0, 0, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, '',"
+                " '', '', '', NULL, NULL, NULL, x'', x'', NULL, NULL)",
+                (num, id_, state, flags),
+            )
+        db.execute("INSERT INTO holdfast_job_wait VALUES (2, '0-1', 0, 0, 1, NULL)")
+    db.close()
+    shop = RunShop(path)
+    try:
+        (job,) = shop.step().jobs
+        (job,) = shop.step([end(job, result=b"r")]).jobs
+        assert (job.id, job.upstream) == ("0-2", {"0-1": b"r"})
+        shop.step([end(job)], want=0)
+        run, _ = shop.begin({"a": [], "b": ["a"]})
+        shop.drain()
+        assert shop.ask("get_run", run).status == "success"
+    finally:
+        shop.engine.close_blocking()

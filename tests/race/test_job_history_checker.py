@@ -1,0 +1,49 @@
+"""The judge of races of jobs: what it makes of kills, restarts and attempts that never began."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.job_history import END, START, Note, Outcome, check
+
+DONE = {7: Outcome(state="completed", fence=30, result=30, attempt=3)}
+
+
+def history(attempt):
+    """Begun in process 1, which was killed at 10, and again at 14 in process 2."""
+    return [
+        Note(START, 7, 10, 1, 9.5, 1),
+        Note(START, 7, 30, 2, 14.0, attempt),
+        Note(END, 7, 30, 2, 14.1, attempt),
+    ]
+
+
+def test_the_time_from_a_kill_to_the_restart_is_taken():
+    report = check(history(attempt=2), DONE, {1: 10.0})
+    assert (report.violations, report.restarts, report.unbegun) == ([], [4.0], 0)
+
+
+def test_an_attempt_that_its_worker_never_began_took_a_lease_of_its_own():
+    report = check(history(attempt=3), DONE, {1: 10.0, 3: 11.0})
+    assert (report.violations, report.restarts, report.unbegun) == ([], [2.0], 1)
+
+
+def test_who_was_not_killed_restarts_nothing():
+    assert check(history(attempt=2), DONE, {}).restarts == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (None, "lost"),
+        (Outcome("pending", 30, None, 3), "stuck"),
+        (Outcome("completed", 10, 10, 3), "begun under 30"),
+        (Outcome("completed", 30, 10, 3), "with the result of 10"),
+    ],
+)
+def test_what_is_wrong_is_told(outcome, said):
+    assert said in check(history(attempt=2), {7: outcome}, {}).violations[0]
+
+
+def test_a_job_that_nobody_ran_was_not_completed():
+    assert "nobody ran it" in check([], DONE, {}).violations[0]

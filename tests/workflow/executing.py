@@ -1,0 +1,56 @@
+"""A command job without a store: what it wrote, what it put out, how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.workflow.chunks import Chunk
+from holdfast.workflow.command import Execution
+from holdfast.workflow.command_spec import CommandSpec, Step
+from holdfast.workflow.environment import inherited
+from holdfast.workflow.surroundings import Surroundings
+
+
+class Ran:
+    """An execution and what came of it."""
+
+    def __init__(
+        self,
+        *steps: Step | str,
+        directory: Path | str = ".",
+        environ: Mapping[str, str] | None = None,
+        wanted: Sequence[str] = (),
+        secrets: Sequence[str] = (),
+        given: Mapping[str, str] | None = None,
+        needs: Mapping[str, Mapping[str, str]] | None = None,
+        grace: float = 2.0,
+        **spec,
+    ) -> None:
+        self.chunks: list[Chunk] = []
+        self.outputs: dict[str, str] = {}
+        self.execution = Execution(
+            CommandSpec(steps=tuple(Step(run=s) if isinstance(s, str) else s for s in steps), **spec),
+            Surroundings(
+                directory=str(directory),
+                environment=inherited(wanted, environ),
+                secrets=tuple(secrets),
+                grace=grace,
+            ),
+            given=given or {},
+            needs=needs or {},
+            sink=self.keep,
+            now=lambda: time.time_ns() // 1000,
+        )
+
+    async def keep(self, chunks: Sequence[Chunk]) -> None:
+        self.chunks += chunks
+
+    async def run(self) -> Ran:
+        self.outputs = await self.execution.run()
+        return self
+
+    def text(self, *streams: str) -> str:
+        chosen = [c for c in self.chunks if c.stream in (streams or ("stdout", "stderr"))]
+        return "".join(c.data + "\n" if c.stream == "log" else c.data for c in chosen)

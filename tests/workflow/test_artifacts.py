@@ -1,0 +1,159 @@
+"""Files that jobs leave: whole, verified, and nowhere but where they belong."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import aclosing
+
+import pytest
+from awaited import awaited
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import ConfigError, CorruptRecord, Holdfast, PayloadTooLarge
+from holdfast.errors import JobError
+from holdfast.job import flows
+from holdfast.job.model import NewJob
+from holdfast.job.registry import ids_of
+from holdfast.workflow.artifacts import PART, Artifacts, checked_name, files_below
+
+
+async def job_of(hf: Holdfast) -> str:
+    return (await flows.enqueue(hf._core, NewJob(id=ids_of(hf._core).new(0), type="x"))).id
+
+
+async def whole(artifacts: Artifacts, job: str, name: str) -> bytes:
+    artifact = await artifacts.find(job, name)
+    assert artifact is not None
+    async with aclosing(artifacts.read(artifact)) as parts:
+        return b"".join([part async for part in parts])
+
+
+@pytest.fixture(params=["engine", "directory"])
+def shelf(request, tmp_path):
+    return None if request.param == "engine" else tmp_path / "shelf"
+
+
+@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 3 * PART + 7])
+@awaited
+async def test_a_file_is_read_back_as_it_was_left(shelf, size):
+    async with Holdfast("memory://") as hf:
+        artifacts, job, data = Artifacts(hf._core, directory=shelf), await job_of(hf), os.urandom(size)
+        left = await artifacts.put(job, 0, "report/index.html", io.BytesIO(data))
+        assert left.size == size
+        assert [one.name for one in await artifacts.list(job)] == ["report/index.html"]
+        assert await whole(artifacts, job, "report/index.html") == data
+
+
+@awaited
+async def test_a_file_of_the_same_name_is_replaced(shelf):
+    async with Holdfast("memory://") as hf:
+        artifacts, job = Artifacts(hf._core, directory=shelf), await job_of(hf)
+        for data in (b"one", b"two" * PART, b"one"):
+            await artifacts.put(job, 0, "a", io.BytesIO(data))
+            assert await whole(artifacts, job, "a") == data
+        assert len(await artifacts.list(job)) == 1
+
+
+@awaited
+async def test_a_file_above_the_limit_is_refused_before_anything_is_stored(shelf):
+    async with Holdfast("memory://") as hf:
+        artifacts, job = Artifacts(hf._core, directory=shelf, limit=1000), await job_of(hf)
+        with pytest.raises(PayloadTooLarge, match="at most 1000"):
+            await artifacts.put(job, 0, "a", io.BytesIO(b"x" * 1001))
+        assert await artifacts.list(job) == []
+        await artifacts.put(job, 0, "a", io.BytesIO(b"x" * 1000))
+
+
+@awaited
+async def test_only_the_holder_of_the_lease_leaves_files(shelf):
+    async with Holdfast("memory://") as hf:
+        artifacts, job = Artifacts(hf._core, directory=shelf), await job_of(hf)
+        with pytest.raises(JobError, match="somebody else's by now"):
+            await artifacts.put(job, 77, "a", io.BytesIO(b"x"))
+        assert await artifacts.list(job) == []
+
+
+@awaited
+async def test_bytes_that_are_not_what_was_left_are_never_passed_off_as_it(tmp_path):
+    async with Holdfast("memory://") as hf:
+        artifacts, job = Artifacts(hf._core, directory=tmp_path / "shelf"), await job_of(hf)
+        left = await artifacts.put(job, 0, "a", io.BytesIO(b"genuine"))
+        (place,) = [path for path in (tmp_path / "shelf").rglob("*") if path.is_file()]
+        place.write_bytes(b"forged!")
+        target = tmp_path / "copy"
+        with pytest.raises(CorruptRecord, match="is not what was stored"):
+            await artifacts.fetch(left, target)
+        assert list(tmp_path.glob("copy")) == []
+        place.unlink()
+        with pytest.raises(CorruptRecord, match="is gone"):
+            await artifacts.fetch(left, target)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["shelf"]
+
+
+@awaited
+async def test_a_file_is_fetched_whole(tmp_path, shelf):
+    async with Holdfast("memory://") as hf:
+        artifacts, job, data = Artifacts(hf._core, directory=shelf), await job_of(hf), os.urandom(2 * PART + 5)
+        left = await artifacts.put(job, 0, "a", io.BytesIO(data))
+        await artifacts.fetch(left, tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == data
+
+
+@awaited
+async def test_a_reader_without_the_directory_is_told_so(tmp_path):
+    async with Holdfast("memory://") as hf:
+        job = await job_of(hf)
+        left = await Artifacts(hf._core, directory=tmp_path).put(job, 0, "a", io.BytesIO(b"x"))
+        with pytest.raises(ConfigError, match="a directory of artifacts"):
+            await Artifacts(hf._core).fetch(left, tmp_path / "copy")
+
+
+class Moving(io.BytesIO):
+    """A file that somebody writes to while it is stored."""
+
+    def seek(self, *place):
+        self.getbuffer()[:1] = b"!"
+        return super().seek(*place)
+
+
+@awaited
+async def test_a_file_that_changes_while_it_is_stored_is_refused(shelf):
+    async with Holdfast("memory://") as hf:
+        artifacts, job = Artifacts(hf._core, directory=shelf), await job_of(hf)
+        with pytest.raises(ConfigError, match="changed while it was stored"):
+            await artifacts.put(job, 0, "a", Moving(b"x" * 1000))
+        assert await artifacts.list(job) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/etc/passwd", "../a", "a/../b", "a/./b", ".", "..", "a//b", "a/", "a\\b", "c:x", "a\0b", "a\nb", "x" * 513],
+)
+def test_a_name_that_could_lead_elsewhere_is_refused(name):
+    with pytest.raises(ConfigError):
+        checked_name(name)
+
+
+@given(st.text(max_size=40))
+def test_a_name_that_is_taken_stays_below_its_directory(name):
+    try:
+        checked_name(name)
+    except ConfigError:
+        return
+    assert os.path.normpath(f"/kept/{name}").startswith("/kept/")
+    assert os.path.normpath(name) == name
+
+
+def test_links_and_pipes_are_no_files(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    (tmp_path / "passwd").symlink_to("/etc/passwd")
+    (tmp_path / "etc").symlink_to("/etc")
+    os.mkfifo(tmp_path / "pipe")
+    refused: list[str] = []
+    found = files_below(tmp_path, lambda name, _: refused.append(name))
+    assert [name for name, _ in found] == ["b", "sub/a"]
+    assert sorted(refused) == ["etc", "passwd", "pipe"]

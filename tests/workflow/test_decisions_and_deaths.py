@@ -1,0 +1,83 @@
+"""What a run does between its jobs, when the one who does it has other work, or dies."""
+
+import asyncio
+import logging
+
+from test_flows_run import on_a_loop, working
+
+from holdfast.job.flows import send
+from holdfast.job.internal import GATHER, INTERNAL
+from holdfast.job.lanes import Identity, Lane
+from holdfast.job.model import Claim
+from holdfast.job.registry import store_of
+from holdfast.testing.waiting import soon
+
+
+@on_a_loop
+async def test_a_skip_is_counted_and_sets_free_who_decided_it(hf):
+    @hf.job()
+    async def work() -> str:
+        return "done"
+
+    @hf.workflow
+    def choosy(flow, go: str) -> None:
+        flow.add(work, key="maybe", when="inputs.go == 'yes'")
+        flow.add(work, key="surely")
+
+    log = logging.getLogger("holdfast")
+    errors = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = errors.append
+    log.addHandler(handler)
+    try:
+        async with working(hf, concurrency=1) as worker:
+            for _ in range(3):
+                run = await choosy.start("no")
+                assert await run.wait(20) == "success"
+                assert {job.key: job.state for job in await run.jobs()} == {"maybe": "skipped", "surely": "completed"}
+            assert await soon(lambda: asyncio.sleep(0, worker.counts["completed"] == 3))
+        assert worker.counts["skipped"] == 3
+    finally:
+        log.removeHandler(handler)
+    assert errors == []
+
+
+@on_a_loop
+async def test_a_death_while_results_are_gathered_costs_an_attempt_and_no_run(hf):
+    @hf.job()
+    async def deal() -> list[int]:
+        return [1, 2, 3]
+
+    may_end = asyncio.Event()
+
+    @hf.job()
+    async def double(n: int) -> int:
+        await may_end.wait()
+        return 2 * n
+
+    @hf.workflow
+    def doubles(flow) -> None:
+        flow.map(double, flow.add(deal).output)
+
+    core, store = hf._core, store_of(hf._core)
+    run = await doubles.start()
+
+    async def states(kind):
+        return [job.state for job in await send(core, store.list_jobs(run=run.id, limit=100)) if job.type == kind]
+
+    async with working(hf):
+        assert await soon(lambda: _is(states("double"), ["running"] * 3))
+        await send(core, store.pause(INTERNAL, paused=True))
+        may_end.set()
+        assert await soon(lambda: _is(states(GATHER), ["pending"]))
+    await send(core, store.pause(INTERNAL, paused=False))
+    mortal = Lane(core, store, Identity("mortal"), 0, 0)
+    reply, _ = await mortal.step([], Claim(want=1, queues=((INTERNAL,),), lease=200_000))
+    assert [job.type for job in reply.jobs] == [GATHER]
+    async with working(hf):
+        assert await run.wait(30) == "success"
+    assert run.outputs["double"] == [2, 4, 6]
+
+
+async def _is(asked, wanted):
+    return await asked == wanted

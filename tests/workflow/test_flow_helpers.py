@@ -1,0 +1,176 @@
+"""Workflows beside the rest: workers that look after runs, middleware, tests that run at once, arguments with gaps."""
+
+import asyncio
+import functools
+
+import pytest
+
+from holdfast import Holdfast, Middleware, sync
+from holdfast.job import scheduler
+from holdfast.job.fills import fill, filled
+from holdfast.job.meta import Fill, Meta, pack
+from holdfast.job.model import Claimed
+from holdfast.plain import ANYTHING
+from holdfast.testing.jobs import drain, eager
+
+
+def on_a_loop(test):
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run
+
+
+@on_a_loop
+async def test_a_worker_cancels_runs_that_are_past_their_time(monkeypatch):
+    monkeypatch.setattr(scheduler, "CHECK", 0.05)
+    async with Holdfast("memory://") as hf:
+
+        @hf.job()
+        async def hang() -> None:
+            await asyncio.sleep(60)
+
+        @hf.workflow(timeout=0.3)
+        def slow(flow):
+            flow.add(hang)
+
+        worker = hf.worker(signals=False)
+        task = asyncio.create_task(worker.run())
+        run = await slow.start()
+        assert await run.wait(timeout=30) == "cancelled"
+        worker.stop()
+        await task
+
+
+@on_a_loop
+async def test_middleware_stands_around_the_programs_jobs_alone():
+    seen = []
+
+    class Noting(Middleware):
+        async def attempt(self, job, call):
+            seen.append(job.type)
+            return await call()
+
+    async with Holdfast("memory://") as hf:
+        hf.use(Noting())
+
+        @hf.job()
+        async def work() -> str:
+            return "x"
+
+        @hf.workflow
+        def decided(flow):
+            flow.add(work, key="second", after=flow.add(work), when="needs.work.outputs.result == 'x'")
+
+        run = await decided.start()
+        await hf.worker(signals=False).run(burst=True)
+        assert await run.wait(timeout=10) == "success"
+    assert seen == ["work", "work"]
+
+
+@on_a_loop
+async def test_in_a_test_a_run_has_ended_when_it_has_started():
+    async with Holdfast("memory://") as hf:
+
+        @hf.job(queue="far", labels=["gpu"])
+        async def work(n: int) -> int:
+            return n + 1
+
+        @hf.workflow
+        def line(flow, n: int):
+            flow.add(work, flow.add(work, n).output, key="second", when="always() && inputs.n == 1")
+
+        with eager(hf):
+            run = await line.start(1)
+            assert await run.status() == "success"
+        later = await line.start(2)
+        assert (await drain(hf))["completed"] == 1
+        assert await later.status() == "success"
+        assert {job.key: job.state for job in await later.jobs()} == {"work": "completed", "second": "skipped"}
+
+
+def test_a_blocking_test_drains_runs_too():
+    with sync.Holdfast("memory://") as hf:
+
+        @hf.job()
+        def work(n: int) -> int:
+            return n + 1
+
+        @hf.workflow
+        def line(flow):
+            flow.add(work, flow.add(work, 1).output, key="second")
+
+        run = line.start()
+        hf.workflows.put("name: commands\njobs: {a: {run: x}}")
+        commands = hf.workflows.start("commands")
+        drain(hf)
+        assert run.wait(timeout=5) == "success"
+        assert run.outputs["second"] == 3
+        assert commands.status() == "queued", "commands run on workers that allow them"
+
+
+def claimed(args, fills, upstream):
+    raw = ANYTHING.encode(args)
+    return Claimed(
+        id="0-1", fence=1, type="t", queue="q", args=raw, meta=pack(Meta(fills=fills)), attempt=1, retries=0, snoozes=0,
+        priority=0, chain="0-1", run="0-0", labels=(), enqueued=0, due=0, until=0, upstream=upstream,
+    )  # fmt: skip
+
+
+def test_gaps_are_filled_with_what_others_came_to():
+    fills = (
+        Fill(("one",), ("a",)),
+        Fill(("many",), ("a", "b"), many=True),
+        Fill(("deep", "list", 1), ("b",), item=("x", 0)),
+        Fill(("none",), ("c",)),
+        Fill(("part_of_none",), ("c",), item=("x",)),
+    )
+    args = {"one": None, "many": None, "deep": {"list": [0, None]}, "none": 1, "part_of_none": 1, "own": 5}
+    upstream = {"a": ANYTHING.encode(1), "b": ANYTHING.encode({"x": [7]}), "c": None}
+    assert ANYTHING.decode(filled(claimed(args, fills, upstream)).args) == {
+        "one": 1,
+        "many": [1, {"x": [7]}],
+        "deep": {"list": [0, 7]},
+        "none": None,
+        "part_of_none": None,
+        "own": 5,
+    }
+
+
+def test_a_part_that_is_not_there_is_a_bad_argument():
+    with pytest.raises(ValueError, match="has no 'path'"):
+        fill({"a": None}, (Fill(("a",), ("x",), item=("path",)),), {"x": ANYTHING.encode({"other": 1})}, "t")
+
+
+def test_a_job_without_gaps_is_left_as_it_is():
+    job = claimed({"a": 1}, (), {})
+    assert filled(job) is job
+
+
+@on_a_loop
+async def test_a_result_of_the_wrong_kind_fails_the_job_that_gets_it():
+    async with Holdfast("memory://") as hf:
+
+        @hf.job(retries=0)
+        async def make() -> str:
+            return "text"
+
+        @hf.job(retries=0)
+        async def use(n: int) -> int:
+            return n
+
+        @hf.workflow
+        def mixed(flow):
+            made = flow.add(make)
+            flow.add(use, made.output)
+            flow.add(use, made.output["part"], key="part")
+            flow.map(use, made.output, key="each")
+
+        run = await mixed.start()
+        await hf.worker(signals=False).run(burst=True)
+        assert await run.wait(timeout=10) == "failure"
+        errors = {job.key: job.info.error for job in await run.jobs() if job.state != "completed"}
+        assert "Expected `int`" in errors["use"].message
+        assert errors["part"].kind == "BadArgument"
+        assert "for each item of a list" in errors["each"].message

@@ -1,0 +1,429 @@
+"""Workflows in Python, from start to end, with a real worker."""
+
+import asyncio
+import contextlib
+from uuid import uuid4
+
+import pytest
+
+from holdfast import BadArgument, BadInput, ConfigError, Holdfast, JobNotFound, ResultTimeout, RunNotFound, current_job
+from holdfast.testing.waiting import soon
+
+
+@contextlib.asynccontextmanager
+async def working(hf, **options):
+    worker = hf.worker(**{"signals": False, "drain": 5, "grace": 1} | options)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 30)
+
+
+ENGINES = [
+    "sqlite",
+    pytest.param("redis", marks=pytest.mark.redis),
+    pytest.param("postgres", marks=pytest.mark.postgres),
+]
+
+
+def on_a_loop(test):
+    """A test with a Holdfast on each engine."""
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def run(engine, tmp_path, request):
+        url = f"sqlite:///{tmp_path / 'flow.db'}?synchronous=normal"
+        if engine != "sqlite":
+            url = request.getfixturevalue(f"holdfast_{engine}").url
+
+        async def whole():
+            async with Holdfast(url, namespace=f"flow-{uuid4().hex}") as hf:
+                await asyncio.wait_for(test(hf), 60)
+
+        asyncio.run(whole())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@on_a_loop
+async def test_the_release_of_the_design(hf):
+    @hf.job()
+    async def build(version: str) -> str:
+        return f"app-{version}.whl"
+
+    @hf.job()
+    async def run_tests(python: str, wheel: str) -> str:
+        return f"{wheel} on {python}"
+
+    @hf.job()
+    async def publish(wheel: str) -> dict[str, str]:
+        return {"published": wheel}
+
+    @hf.workflow
+    def release(flow, version: str):
+        wheel = flow.add(build, version)
+        tests = flow.map(run_tests, ["3.11", "3.12"], wheel=wheel.output)
+        flow.add(publish, wheel.output, after=tests, when="all_success")
+
+    async with working(hf):
+        run = await release.start("1.2")
+        assert await run.wait(timeout=30) == "success"
+    assert run.outputs["publish"] == {"published": "app-1.2.whl"}
+    assert run.outputs["run_tests (3.12)"] == "app-1.2.whl on 3.12"
+    assert run.outputs["run_tests"] == ["app-1.2.whl on 3.11", "app-1.2.whl on 3.12"]
+    jobs = {job.key: job for job in await run.jobs()}
+    assert jobs["publish"].needs == ("build", "run_tests (3.11)", "run_tests (3.12)")
+    info = await run.info()
+    assert info.inputs == {"version": "1.2"}
+    assert info.counts == {"completed": 4}
+    kinds = [event.kind async for event in run.events()]
+    assert kinds[0] == "run_created"
+    assert kinds[-1] == "run_finished"
+    assert kinds.count("completed") == 4
+
+
+@on_a_loop
+async def test_a_map_over_an_output_makes_its_jobs_when_it_is_known(hf):
+    @hf.job()
+    async def find(count: int) -> list[int]:
+        return list(range(count))
+
+    @hf.job()
+    async def square(n: int, plus: int = 0) -> int:
+        return n * n + plus
+
+    @hf.job()
+    async def add_up(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @hf.workflow
+    def squares(flow, count: int):
+        found = flow.add(find, count)
+        each = flow.map(square, found.output, plus=1)
+        flow.add(add_up, each.output)
+
+    async with working(hf):
+        run = await squares.start(5)
+        assert await run.wait(timeout=30) == "success"
+        assert run.outputs["square"] == [1, 2, 5, 10, 17]
+        assert run.outputs["add_up"] == 35
+        assert run.outputs["square (3)"] == 10
+        keys = [job.key for job in await run.jobs()]
+        assert keys == ["find", "square", *(f"square ({n})" for n in range(5)), "add_up"]
+        empty = await squares.start(0)
+        assert await empty.wait(timeout=30) == "success"
+        assert empty.outputs["add_up"] == 0
+
+
+@on_a_loop
+async def test_one_of_a_map_that_fails_fails_its_dependents_and_can_be_tried_again(hf):
+    broken = {2}
+
+    @hf.job()
+    async def find() -> list[int]:
+        return [1, 2, 3]
+
+    @hf.job(retries=0)
+    async def check(n: int) -> int:
+        if n in broken:
+            raise ValueError(n)
+        return n
+
+    @hf.job()
+    async def report(numbers: list[int]) -> int:
+        return len(numbers)
+
+    @hf.workflow
+    def checks(flow):
+        flow.add(report, flow.map(check, flow.add(find).output).output)
+
+    async with working(hf):
+        run = await checks.start()
+        assert await run.wait(timeout=30) == "failure"
+        states = {job.key: job.state for job in await run.jobs()}
+        assert states["check (2)"] == "failed"
+        assert states["check"] == "failed"
+        assert states["report"] == "skipped"
+        broken.clear()
+        await run.rerun_failed()
+        assert await run.wait(timeout=30) == "success"
+        assert run.outputs["report"] == 3
+
+
+@on_a_loop
+async def test_outputs_go_where_they_are_spoken_of_also_inside_of_others(hf):
+    @hf.job()
+    async def make(name: str) -> dict[str, object]:
+        return {"path": f"/{name}", "sizes": [1, 2]}
+
+    @hf.job()
+    async def join(parts: list[str], by: dict[str, int], *, tail: str = "") -> str:
+        return ",".join(parts) + str(by["size"]) + tail
+
+    @hf.workflow
+    def joining(flow):
+        a, b = flow.add(make, "a"), flow.add(make, "b")
+        by = {"size": b.output["sizes"][1]}
+        flow.add(join, [a.output["path"], "x", b.output["path"]], by, tail="!", key="joined")
+
+    async with working(hf):
+        run = await joining.start()
+        assert await run.wait(timeout=30) == "success"
+    assert run.outputs["joined"] == "/a,x,/b2!"
+    assert [job.key for job in await run.jobs()] == ["make", "make-2", "joined"]
+
+
+@on_a_loop
+async def test_conditions_decide_who_runs(hf):
+    @hf.job(retries=0)
+    async def check(fails: bool) -> dict[str, str]:
+        if fails:
+            raise ValueError
+        return {"changed": "yes"}
+
+    @hf.job()
+    async def say(word: str) -> str:
+        return word
+
+    @hf.workflow
+    def conditional(flow, fails: bool, deploy: bool = True):
+        first = flow.add(check, fails)
+        flow.add(say, "a", key="changed", after=first, when="needs.check.outputs.changed == 'yes' && inputs.deploy")
+        flow.add(say, "b", key="unchanged", after=first, when="needs.check.outputs.changed != 'yes'")
+        flow.add(say, "c", key="mail", after=first, when="any_failure")
+        flow.add(say, "d", key="tidy", after=first, when="all_done")
+        flow.add(say, "e", key="either", after=first, when="failure() || needs.check.outputs.changed == 'yes'")
+
+    async def states(**inputs):
+        run = await conditional.start(**inputs)
+        status = await run.wait(timeout=30)
+        return status, {job.key for job in await run.jobs() if job.state == "completed"} - {"check"}
+
+    async with working(hf):
+        assert await states(fails=False) == ("success", {"changed", "tidy", "either"})
+        assert await states(fails=False, deploy=False) == ("success", {"tidy", "either"})
+        assert await states(fails=True) == ("failure", {"mail", "tidy", "either"})
+
+
+@on_a_loop
+async def test_a_failure_far_away_is_seen_by_a_condition(hf):
+    @hf.job(retries=0)
+    async def fail() -> None:
+        raise ValueError
+
+    @hf.job()
+    async def work() -> str:
+        return "done"
+
+    @hf.workflow
+    def far(flow):
+        first = flow.add(fail)
+        second = flow.add(work, key="second", after=first)
+        flow.add(work, key="third", after=second, when="failure() && needs.second.result == 'skipped'")
+        soft = flow.add(fail, key="soft", soft=True)
+        flow.add(work, key="goes-on", after=soft, when="success() && needs.soft.result == 'success'")
+
+    async with working(hf):
+        run = await far.start()
+        assert await run.wait(timeout=30) == "failure"
+        states = {job.key: job.state for job in await run.jobs()}
+    assert states["third"] == "completed"
+    assert states["goes-on"] == "completed"
+
+
+@on_a_loop
+async def test_a_run_is_cancelled_and_the_next_one_is_untouched(hf):
+    started = asyncio.Event()
+
+    @hf.job()
+    async def hang(long: bool) -> str:
+        started.set()
+        if long:
+            await asyncio.sleep(60)
+        return "done"
+
+    @hf.workflow
+    def waiting(flow, long: bool):
+        flow.add(hang, long, key="second", after=flow.add(hang, long))
+
+    async with working(hf):
+        run = await waiting.start(long=True)
+        await asyncio.wait_for(started.wait(), 10)
+        assert await run.cancel("enough") == "running"
+        assert await run.wait(timeout=30) == "cancelled"
+        assert {job.state for job in await run.jobs()} == {"cancelled"}
+        assert (await run.info()).reason == "enough"
+        again = await waiting.start(long=False)
+        assert await again.wait(timeout=30) == "success"
+        assert await run.status() == "cancelled"
+
+
+@on_a_loop
+async def test_one_job_of_a_run_is_tried_again(hf):
+    broken = [True]
+
+    @hf.job(retries=0)
+    async def shaky() -> str:
+        if broken:
+            raise ValueError
+        return "fine"
+
+    @hf.job()
+    async def after(word: str) -> str:
+        return word.upper()
+
+    @hf.workflow
+    def shaking(flow):
+        flow.add(after, flow.add(shaky).output)
+
+    async with working(hf):
+        run = await shaking.start()
+        assert await run.wait(timeout=30) == "failure"
+        broken.clear()
+        assert await run.retry("shaky") == "pending"
+        assert await run.wait(timeout=30) == "success"
+        assert run.outputs["after"] == "FINE"
+        with pytest.raises(JobNotFound):
+            await run.retry("nobody")
+
+
+@on_a_loop
+async def test_a_run_past_its_timeout_is_cancelled(hf):
+    @hf.job()
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    @hf.workflow(timeout=0.2)
+    def slow(flow):
+        flow.add(hang)
+
+    run = await slow.start()
+    core = hf._core
+
+    async def checked():
+        await core.port.apply(core.store.check_runs(0))
+        return (await run.status()) == "cancelled"
+
+    assert await soon(checked, 10)
+
+
+@on_a_loop
+async def test_a_job_of_a_run_may_carry_on_its_chain(hf):
+    @hf.job()
+    async def first() -> str:
+        current_job().continue_with(second, 2)
+        return "first"
+
+    @hf.job()
+    async def second(n: int) -> str:
+        return f"second {n}"
+
+    @hf.job()
+    async def last(word: str) -> str:
+        return f"last after {word}"
+
+    @hf.workflow
+    def chained(flow):
+        flow.add(last, flow.add(first).output)
+
+    async with working(hf):
+        run = await chained.start()
+        assert await run.wait(timeout=30) == "success"
+    assert run.outputs == {"first": "second 2", "last": "last after second 2"}
+
+
+@on_a_loop
+async def test_what_cannot_work_is_said_before_anything_starts(hf):
+    @hf.job()
+    async def build(version: str) -> str:
+        return version
+
+    @hf.job(unique="one")
+    async def single() -> None: ...
+
+    def broken(what):
+        def flow(flow):
+            what(flow)
+
+        flow.__name__ = f"flow{len(hf._core.workflows)}"
+        return hf.workflow(flow)
+
+    other = None
+
+    def keep(flow):
+        nonlocal other
+        other = flow.add(build, "1")
+
+    broken(keep).build()
+    cases = {
+        "@hf.job above": lambda flow: flow.add(print, 1),
+        ".output": lambda flow: flow.add(build, flow.add(build, "1")),
+        "not known yet": lambda flow: flow.add(build, f"{flow.add(build, '1').output}"),
+        "called 'x'": lambda flow: [flow.add(build, "1", key="x"), flow.add(build, "2", key="x")],
+        "another run": lambda flow: flow.add(build, other.output),
+        "unique": lambda flow: flow.add(single),
+        "when is one of": lambda flow: flow.add(build, "1", when="sometimes"),
+        "there is no needs.build": lambda flow: flow.add(build, "1", when="needs.build.result == 'success'"),
+        "takes a list": lambda flow: flow.map(build, "abc"),
+        "after= takes": lambda flow: flow.add(build, "1", after="build"),
+    }
+    for words, case in cases.items():
+        with pytest.raises(ConfigError, match=words):
+            await broken(case).start()
+    with pytest.raises(BadArgument):
+        await broken(lambda flow: flow.add(build, 7)).start()
+    with pytest.raises(TypeError):
+        await broken(lambda flow: flow.add(build)).start()
+    with pytest.raises(BadInput):
+        await broken(keep).start("too much")
+    assert await hf.runs.list() == []
+
+
+@on_a_loop
+async def test_runs_are_found_by_id_and_by_status(hf):
+    @hf.job()
+    async def work() -> int:
+        return 1
+
+    @hf.workflow
+    def plain(flow):
+        flow.add(work)
+
+    run = await plain.start()
+    other = await hf.workflows.start("plain")
+    assert [one.id for one in await hf.runs.list(status="queued")] == [other.id, run.id]
+    assert [one.id for one in await hf.runs.list(before=other.id)] == [run.id]
+    with pytest.raises(ResultTimeout):
+        await run.wait(timeout=0.05)
+    with pytest.raises(ConfigError, match="wait"):
+        _ = run.outputs
+    for unknown in ("0-00", "zz", "f-1", ""):
+        with pytest.raises(RunNotFound):
+            await hf.runs.get(unknown)
+    (stored,) = await hf.workflows.list()
+    assert (stored.name, stored.version) == ("plain", 1)
+    async with working(hf):
+        handle = await hf.runs.handle(run.id)
+        assert await handle.wait(timeout=30) == "success"
+        assert handle.outputs == {"work": 1}
+
+
+@on_a_loop
+async def test_a_program_that_does_not_define_the_jobs_reads_a_runs_outputs(hf):
+    @hf.job()
+    async def work() -> list[int]:
+        return [1, 2]
+
+    @hf.workflow
+    def plain(flow):
+        flow.add(work)
+
+    async with working(hf):
+        run = await plain.start()
+        await run.wait(timeout=30)
+    async with Holdfast(hf._settings.url, namespace=hf._settings.namespace) as stranger:
+        handle = await stranger.runs.handle(run.id)
+        assert await handle.wait(timeout=30) == "success"
+        assert handle.outputs == {"work": [1, 2]}

@@ -1,0 +1,195 @@
+"""Workflows from YAML, from start to end, with a real worker and real commands; and the blocking API."""
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import Holdfast, sync
+from holdfast.testing.waiting import eventually
+
+CI = """
+name: ci
+inputs: {word: hello, deploy: {type: boolean, default: false}}
+env: {GREETING: "${{ inputs.word }}"}
+jobs:
+  build:
+    run: echo "tag=$GREETING-1" >> "$HOLDFAST_OUTPUT"
+    outputs: {image: "app:${{ outputs.tag }}"}
+  test:
+    needs: build
+    matrix: {n: [1, 2]}
+    steps:
+      - run: echo "got=$IMAGE/${{ matrix.n }}/$STEP" >> "$HOLDFAST_OUTPUT"
+        env: {STEP: one}
+    env: {IMAGE: "${{ needs.build.outputs.image }}"}
+  flaky: {run: exit 3, continue-on-error: true}
+  deploy:
+    needs: [test, flaky]
+    if: inputs.deploy && needs.build.result != 'failure'
+    run: echo "where=there" >> "$HOLDFAST_OUTPUT"
+  told:
+    needs: [test]
+    run: echo "said=${{ needs.test.outputs.got }}" >> "$HOLDFAST_OUTPUT"
+  mail: {needs: [deploy, told], if: failure(), run: "true"}
+  tidy: {needs: [deploy, told, mail], if: always(), run: 'echo "result=$HOLDFAST_RESULT_DEPLOY" >> "$HOLDFAST_OUTPUT"'}
+""".replace("needs: [test, flaky]", "needs: [build, test, flaky]")
+
+
+def ran(tmp_path, text, inputs=None):
+    """The run of a document, worked off on this machine."""
+
+    async def whole():
+        async with Holdfast(f"sqlite:///{tmp_path / 'ci.db'}?synchronous=normal") as hf:
+            await hf.workflows.put(text, name="x")
+            run = await hf.workflows.start((await hf.workflows.list())[0].name, inputs)
+            await hf.worker(signals=False, allow_commands=True, directory=tmp_path).run(burst=True)
+            status = await run.wait(timeout=30)
+            return status, run.outputs, {job.key: job for job in await run.jobs()}
+
+    return asyncio.run(whole())
+
+
+def test_a_whole_document_runs(tmp_path):
+    status, outputs, jobs = ran(tmp_path, CI, {"word": "bye"})
+    assert status == "success"
+    assert outputs["build"] == {"tag": "bye-1", "image": "app:bye-1"}
+    assert outputs["test (2)"] == {"got": "app:bye-1/2/one"}
+    assert outputs["told"] == {"said": "app:bye-1/2/one"}
+    assert {key: job.state for key, job in jobs.items()} == {
+        "build": "completed",
+        "test (1)": "completed",
+        "test (2)": "completed",
+        "flaky": "failed",
+        "deploy": "skipped",
+        "told": "completed",
+        "mail": "skipped",
+        "tidy": "completed",
+    }
+
+
+def test_an_input_decides(tmp_path):
+    status, outputs, _ = ran(tmp_path, CI, {"deploy": "true"})
+    assert status == "success"
+    assert outputs["deploy"] == {"where": "there"}
+
+
+def test_a_decision_over_a_failure_far_away(tmp_path):
+    text = """
+jobs:
+  a: {run: exit 1}
+  b: {run: "true", needs: a}
+  c: {run: "true", needs: b, if: failure() && needs.b.result == 'skipped'}
+  d: {run: "true", needs: a, if: needs.a.result == 'failure'}
+"""
+    status, _, jobs = ran(tmp_path, text)
+    assert status == "failure"
+    assert {key: job.state for key, job in jobs.items()} == {
+        "a": "failed",
+        "b": "skipped",
+        "c": "completed",
+        "d": "skipped",
+    }
+
+
+def test_what_another_job_put_out_is_text_whatever_it_looks_like(tmp_path):
+    text = (
+        "jobs:\n  a:\n    run: |\n      printf '%s\\n' 'x=$''{{ env.A }}' >> \"$HOLDFAST_OUTPUT\"\n"
+        "  b:\n    needs: a\n    env: {A: s3cret, B: '${{ needs.a.outputs.x }}'}\n"
+        '    run: echo "y=$B" >> "$HOLDFAST_OUTPUT"\n'
+    )
+    status, outputs, _ = ran(tmp_path, text)
+    assert status == "success"
+    assert outputs["a"] == {"x": "${{ env.A }}"}
+    assert outputs["b"] == {"y": "${{ env.A }}"}
+
+
+@pytest.fixture
+def blocking(tmp_path):
+    with sync.Holdfast(f"sqlite:///{tmp_path / 'blocking.db'}?synchronous=normal") as hf:
+        yield hf
+
+
+def test_blocking_code_has_the_same_names(blocking):
+    hf = blocking
+
+    @hf.job()
+    def double(n: int) -> int:
+        return 2 * n
+
+    @hf.job()
+    def add_up(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @hf.workflow(name="sums", timeout=60)
+    def sums(flow, numbers: list[int]):
+        flow.add(add_up, flow.map(double, numbers).output)
+
+    worker = hf.worker(signals=False)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        run = sums.start([1, 2, 3])
+        kinds = [event.kind for event in run.events()]
+        assert kinds[-1] == "run_finished"
+        assert run.wait(timeout=30) == "success"
+        assert run.outputs["add_up"] == 12
+        assert [job.key for job in run.jobs()] == ["double (1)", "double (2)", "double (3)", "add_up"]
+        assert hf.runs.list(workflow="sums")[0].id == run.id
+        assert hf.runs.get(run.id).status == "success"
+        assert hf.runs.handle(run.id).status() == "success"
+        assert next(iter(hf.runs.events(run.id, after=2, follow=False))).seq == 3
+    finally:
+        worker.stop()
+        thread.join(30)
+
+
+def test_a_blocking_waiter_is_told_of_the_end(blocking):
+    """By the hub: long before it would look by itself."""
+    hf = blocking
+
+    @hf.job()
+    def work() -> int:
+        return 1
+
+    @hf.workflow
+    def plain(flow):
+        flow.add(work)
+
+    run = plain.start()
+    ends = []
+    waiting = threading.Thread(target=lambda: ends.append(run.wait(timeout=30)))
+    waiting.start()
+    assert eventually(lambda: hf._core.notes.get("workflow.watchers") is not None, 10)
+    hf.worker(signals=False).run(burst=True)
+    waiting.join(30)
+    assert ends == ["success"]
+    assert run.cancel() == "success", "what has ended stays as it is"
+    assert run.rerun_failed() == "success"
+
+
+STEPS = """
+name: steps
+inputs: {folder: left}
+env: {ALL: "1"}
+jobs:
+  first: {run: "echo folder=right >> $HOLDFAST_OUTPUT"}
+  second:
+    needs: first
+    steps:
+      - run: echo "own=yes" >> "$HOLDFAST_OUTPUT"
+        env: {MINE: "${{ inputs.folder }}", ALL: "2"}
+        if: env.MINE == 'left' && env.ALL == '2'
+      - run: echo "others=yes" >> "$HOLDFAST_OUTPUT"
+        if: env.MINE == 'left' || env.ALL == '2'
+        env: {MINE: none}
+      - run: echo "here=$(basename "$PWD")" >> "$HOLDFAST_OUTPUT"
+        working-directory: ${{ inputs.folder }}/${{ needs.first.outputs.folder }}
+"""
+
+
+def test_a_step_may_ask_for_its_own_variables_and_choose_its_directory(tmp_path):
+    (tmp_path / "left" / "right").mkdir(parents=True)
+    status, outputs, _ = ran(tmp_path, STEPS)
+    assert status == "success"
+    assert outputs["second"] == {"own": "yes", "here": "right"}
