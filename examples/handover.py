@@ -1,4 +1,4 @@
-"""Five processes share one lock, one of them dies, one of them oversleeps. `make demo`.
+"""Five processes share one lock, one of them dies, one of them oversleeps.
 
 Everything here is real: operating system processes, one SQLite file in a temporary folder, kill -9 and SIGSTOP.
 What the run claims is checked at the end; the exit code is 0 only if all of it was so.

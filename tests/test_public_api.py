@@ -12,6 +12,8 @@ import holdfast
 from holdfast import sync
 from holdfast.job.definition import BlockingJobType, JobType
 from holdfast.job.handle import BlockingJobHandle
+from holdfast.workflow.handle import BlockingRunHandle
+from holdfast.workflow.python import BlockingWorkflowType, WorkflowType
 
 OPTIONAL = ["typer", "rich", "fastapi", "psycopg", "uvloop", "ruamel", "django", "opentelemetry", "redis"]
 
@@ -53,6 +55,10 @@ def test_every_public_name_says_what_it_is():
         (type(holdfast.Holdfast("memory://").jobs), type(sync.Holdfast("memory://").jobs)),
         (type(holdfast.Holdfast("memory://").jobs.dead), type(sync.Holdfast("memory://").jobs.dead)),
         (type(holdfast.Holdfast("memory://").queues), type(sync.Holdfast("memory://").queues)),
+        (type(holdfast.Holdfast("memory://").workflows), type(sync.Holdfast("memory://").workflows)),
+        (type(holdfast.Holdfast("memory://").runs), type(sync.Holdfast("memory://").runs)),
+        (holdfast.RunHandle, BlockingRunHandle),
+        (WorkflowType, BlockingWorkflowType),
         (holdfast.JobHandle, BlockingJobHandle),
         (JobType, BlockingJobType),
     ],

@@ -15,6 +15,7 @@ from holdfast.core import Core, Identity
 from holdfast.engine.base import Carrier, Engine, WakesAfterCommit
 from holdfast.engine.owned import Owned, family
 from holdfast.errors import ConfigError
+from holdfast.gate.base import UNSET, Unset
 from holdfast.gate.durability import replicas
 from holdfast.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
 from holdfast.hub.base import Hub
@@ -24,14 +25,16 @@ from holdfast.idempotency.decorator import Calls, awaited
 from holdfast.inputs import Duration, Template
 from holdfast.job import closing
 from holdfast.job.door import JobDoor
-from holdfast.job.worker_door import WorkerDoor
 from holdfast.limit.limit import LimitDoor
 from holdfast.listening import Channels
+from holdfast.n8n_wire import Wire, is_n8n
 from holdfast.plain import Codec
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
 from holdfast.rooms import Rooms, Settings, observer
 from holdfast.telemetry import Telemetry
+from holdfast.workflow.door import WorkflowDoor
+from holdfast.workflow.worker_door import WorkerDoor
 
 if TYPE_CHECKING:
     from holdfast.job.store import Store
@@ -183,7 +186,7 @@ def build_core(settings: Settings, *, blocking: bool) -> Core:
     )
 
 
-class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, WorkerDoor):
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, WorkerDoor, WorkflowDoor):
     """Everything, from one URL or client. Belongs to the first event loop that uses it.
 
     url: `sqlite:///holdfast.db` (the default), `memory://`, `redis://…`, `postgresql://…`; or a client or pool of
@@ -235,14 +238,17 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, Worker
         key: str,
         *,
         ttl: Duration | None = None,
-        wait: Duration | None = None,
+        wait: Duration | Unset | None = UNSET,
         renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
         durability: str | None = None,
+        wire: Wire = "holdfast",
+        poll: Duration | None = None,
     ) -> Callable[[F], F]:
         """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`. Async or not."""
         replicas(self._core, durability)  # what cannot work is said here, not at the first call
+        is_n8n(self._core.engine, wire)
         options: dict[str, Any] = {
             "ttl": ttl,
             "wait": wait,
@@ -250,6 +256,8 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, Worker
             "max_hold": max_hold,
             "reentrant": reentrant,
             "durability": durability,
+            "wire": wire,
+            "poll": poll,
         }
 
         def decorate(function: F) -> F:

@@ -7,7 +7,6 @@ lost raises OutcomeUnknown: it may have been heard. A take never raises for the 
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -227,14 +226,14 @@ async def publish_scheduled(core: Core, job_type: str, count: int) -> str:
     """Announce work. Answers the hint's id."""
     inputs.name(job_type, "type")
     inputs.count(count, "count")
-    hint_id = str(uuid.uuid4())
+    hint_id = wire.new_hint_id()
     await _send(core, wire.SCHEDULED, hint_of(core, job_type, count, hint_id))
     return hint_id
 
 
 def hint_of(core: Core, job_type: str, count: int, hint_id: str = "") -> PublishHint:
     """The operation that announces work, with a counter of its own."""
-    hint_id = hint_id or str(uuid.uuid4())
+    hint_id = hint_id or wire.new_hint_id()
     channel = wire.channel(core.hub_prefix, wire.SCHEDULED)
     payload = wire.write_scheduled(hint_id, job_type)
     return core.hub.publish_hint(wire.hint_key(core.hub_prefix, hint_id), count, channel, payload)

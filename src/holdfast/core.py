@@ -84,6 +84,10 @@ class Core:
         self._store: Any = None
         #: Job types by name, and who stands around them. Defined by the program, so a fork keeps them.
         self.jobs: dict[str, Any] = {}
+        #: Workflows of the program's, by name.
+        self.workflows: dict[str, Any] = {}
+        #: Job types of Holdfast's own, which every worker runs: those that decide what a workflow run does next.
+        self.internals: dict[str, Any] = {}
         self.middleware: list[Any] = []
         self.port = port
         #: How the hub's operations go: the engine's own way, or that of the hub's carrier.

@@ -31,10 +31,23 @@ HoldfastError
 │   ├── JobNotFound        no such job (any more); also a LookupError
 │   ├── ResultTimeout      not done within `timeout`; also a TimeoutError
 │   ├── JobTimeout         ran longer than its `timeout`; also a TimeoutError
+│   ├── CommandFailed      a command ended with an exit code or a signal, or what it put out cannot be read
 │   ├── UnknownJob         a job type that this process does not define; also a LookupError
 │   ├── BadArgument        an argument that cannot be carried to a worker; also a ValueError
 │   ├── BadResult          a result that cannot be kept; also a ValueError
 │   └── PayloadTooLarge    arguments or a result above their limit; also a ValueError
+├── WorkflowError
+│   ├── BadDefinition      a workflow that cannot be; every problem is listed with its line; also a ValueError
+│   ├── BadExpression      an `if` or a `${{ … }}` that cannot be read; also a ValueError
+│   ├── BadInput           inputs that a workflow does not take; also a ValueError
+│   ├── WorkflowNotFound   no workflow of this name, or no such version; also a LookupError
+│   └── RunNotFound        no such run (any more); also a LookupError
+├── N8nError
+│   ├── BadWorkflow        a file that is no n8n workflow; also a ValueError
+│   ├── WorkspaceError     something in a workspace is missing, wrong or in the way; nothing was changed
+│   ├── WeaveRefused       a workflow that cannot be given the lock or limit as asked; nothing was changed
+│   ├── N8nUnreachable     no n8n answers there
+│   └── N8nRefused         n8n answered, and the answer is no
 └── RateLimited            too much of something in too short a time
 """
 
@@ -371,6 +384,28 @@ class JobTimeout(JobError, TimeoutError):
         self.timeout = timeout
 
 
+class CommandFailed(JobError):
+    """A command job went wrong: `.step` and `.exit_code` or `.signal` say where and how, `.output` is the end of what
+    it wrote. `exit_code` is None where no process ended by itself.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: str = "",
+        exit_code: int | None = None,
+        signal: str = "",
+        output: str = "",
+        job_id: str = "",
+    ) -> None:
+        super().__init__(f"{step}: {message}" if step else message, job_id=job_id)
+        self.step = step
+        self.exit_code = exit_code
+        self.signal = signal
+        self.output = output
+
+
 class UnknownJob(JobError, LookupError):
     """A job type that this process does not define."""
 
@@ -423,3 +458,109 @@ class PayloadTooLarge(JobError, ValueError):
         self.what = what
         self.size = size
         self.limit = limit
+
+
+class WorkflowError(HoldfastError):
+    """About a workflow or one of its runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong in a definition, and where. Lines and columns count from 1; 0: nowhere in particular."""
+
+    message: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.line}:{self.column}: {self.message}" if self.line else self.message
+
+    def within(self, source: str) -> str:
+        """The same with its file, as editors find it."""
+        return f"{source}{':' if self.line else ': '}{self}" if source else str(self)
+
+
+class BadDefinition(WorkflowError, ValueError):
+    """A workflow that cannot be. `.problems` are all that were found; nothing was stored."""
+
+    def __init__(self, problems: tuple[Problem, ...], *, source: str = "") -> None:
+        lines = "".join(f"\n  {one.within(source)}" for one in problems)
+        many = f"{len(problems)} problems" if len(problems) != 1 else "a problem"
+        super().__init__(f"the workflow has {many}; nothing was stored:{lines}")
+        self.problems = problems
+        self.source = source
+
+
+class BadExpression(WorkflowError, ValueError):
+    """An `if` or a `${{ … }}` that cannot be read. `.position` counts characters from 0."""
+
+    def __init__(self, message: str, *, text: str, position: int) -> None:
+        super().__init__(f"{message}, at character {position + 1} of {text!r}")
+        self.message = message
+        self.text = text
+        self.position = position
+
+
+class BadInput(WorkflowError, ValueError):
+    """Inputs that a workflow does not take, or lacks. No run was started."""
+
+    def __init__(self, *, workflow: str, reason: str) -> None:
+        super().__init__(f"workflow {workflow!r} cannot be started so: {reason}")
+        self.workflow = workflow
+        self.reason = reason
+
+
+class WorkflowNotFound(WorkflowError, LookupError):
+    """There is no workflow of this name, or no such version of it."""
+
+    def __init__(self, *, workflow: str, version: int = 0) -> None:
+        which = f"version {version} of workflow" if version else "workflow"
+        super().__init__(f"there is no {which} {workflow!r}; `holdfast workflows ls` shows what there is")
+        self.workflow = workflow
+        self.version = version
+
+
+class RunNotFound(WorkflowError, LookupError):
+    """There is no such run: never was, or its record is past its time (`keep=`)."""
+
+    def __init__(self, *, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id!r}; its record may be past its time")
+        self.run_id = run_id
+
+
+class N8nError(HoldfastError):
+    """Something about n8n: a workflow file, a workspace, a server."""
+
+
+class BadWorkflow(N8nError, ValueError):
+    """A file that is no n8n workflow. The message says where and why."""
+
+    def __init__(self, why: str, *, source: str = "", line: int = 0, column: int = 0) -> None:
+        place = source or "this workflow"
+        if line:
+            place += f", line {line}, column {column}"
+        super().__init__(f"{place}: {why}")
+        self.why = why
+        self.source = source
+        self.line = line
+        self.column = column
+
+
+class WorkspaceError(N8nError):
+    """Something in a workspace is missing, wrong or in the way. Nothing was changed."""
+
+
+class WeaveRefused(N8nError):
+    """A workflow that cannot be given the lock or limit as asked. Nothing was changed."""
+
+
+class N8nUnreachable(N8nError):
+    """No n8n answers there, or not in time."""
+
+
+class N8nRefused(N8nError):
+    """n8n answered, and the answer is no."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status

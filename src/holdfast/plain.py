@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
@@ -49,3 +49,22 @@ class Plain:
 
 
 ANYTHING = Plain()
+
+
+def jsonable(value: Any) -> Any:
+    """Plain data as JSON can have it: bytes as base64, moments as text, any key as text, no NaN."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError):  # a key that JSON has no word for
+        return _with_text_keys(value)
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(one) for key, one in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_text_keys(one) for one in cast("Sequence[Any]", value)]
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError):
+        return str(value)

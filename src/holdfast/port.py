@@ -104,10 +104,18 @@ class AsyncPort:
             await do(things[0])
             return
         rest = iter(things)
+        failed = False
 
         async def some() -> None:
+            nonlocal failed
             for thing in rest:
-                await do(thing)
+                try:
+                    await do(thing)
+                except BaseException:
+                    failed = True
+                    raise
+                if failed:
+                    return
 
         self.loop()
         done = await asyncio.gather(*[some() for _ in range(min(abreast, len(things)))], return_exceptions=True)

@@ -6,16 +6,17 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast import inputs
+from holdfast import inputs, n8n_keys
 from holdfast.core import Core
 from holdfast.engine.base import Engine
 from holdfast.engine.owned import Owned
 from holdfast.errors import ConfigError
-from holdfast.gate.base import MAX_WAITERS, spec
+from holdfast.gate.base import MAX_WAITERS, UNSET, Unset, n8n_spec, spec
 from holdfast.gate.flows import Spec
 from holdfast.gate.machine import UNLIMITED
 from holdfast.hub.base import Hub
 from holdfast.inputs import Duration
+from holdfast.n8n_wire import Wire, locks_n8n
 from holdfast.policy import BALANCED, Policy
 from holdfast.telemetry import Telemetry
 
@@ -54,12 +55,14 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         name: str,
         *,
         ttl: Duration | None = None,
-        wait: Duration | None = None,
+        wait: Duration | Unset | None = UNSET,
         renew: bool | None = None,
         max_hold: Duration | None = None,
         max_waiters: int = MAX_WAITERS,
         reentrant: bool = False,
         durability: str | None = None,
+        wire: Wire = "holdfast",
+        poll: Duration | None = None,
     ) -> LockT:
         """One holder at a time, first come, first served, with a fence.
 
@@ -67,8 +70,17 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         renew: keep it alive in the background (yes). max_hold: renewal stops after that (1 h).
         max_waiters: the longest queue to join. reentrant: count instead of refusing a second entry of one task.
         durability: "replicas:1" hands a grant out only once a replica has it (Redis); else NotReplicated.
+        wire: "n8n" shares the lock with n8n's own Redis nodes (Redis only). Then ttl and wait are a day, nothing is
+        renewed unless asked, and there is no queue, no push and no fence: waiters look every `poll` seconds (1).
         """
         core = self._core
+        if locks_n8n(core.engine, wire, inputs.name(name)):
+            shared = n8n_spec(core, name, ttl, renew, max_hold, max_waiters, reentrant, durability, poll)
+            return self._lock_type(core, shared, n8n_keys.MAX_WAIT_SECONDS if isinstance(wait, Unset) else wait)
+        if poll is not None:
+            raise ConfigError("poll= is for wire='n8n': otherwise whoever waits is told of its turn")
+        if isinstance(wait, Unset):
+            wait = None
         wanted = spec(core, name, True, 1, ttl, renew, max_hold, max_waiters, reentrant, durability)
         return self._lock_type(core, wanted, wait)
 

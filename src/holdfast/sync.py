@@ -23,6 +23,7 @@ from holdfast.gate.base import UNSET, BaseGate, Unset, caller
 from holdfast.gate.durability import replicas
 from holdfast.gate.flows import Spec
 from holdfast.gate.held import Held
+from holdfast.gate.n8n import admin as n8n
 from holdfast.gate.rwlock import BaseReadWriteLock
 from holdfast.gate.view import Cleanup, ForceReleased, Inspection, Released
 from holdfast.hub.base import Hub
@@ -38,9 +39,11 @@ from holdfast.limit.blocking import Limit as Limit  # noqa: PLC0414 - offered he
 from holdfast.limit.blocking import LimitDoor
 from holdfast.limit.blocking import Limits as Limits  # noqa: PLC0414 - the same
 from holdfast.listening import BlockingChannels as Channels
+from holdfast.n8n_wire import Wire, is_n8n, locks_n8n
 from holdfast.plain import Codec
 from holdfast.policy import Policy
 from holdfast.rooms import Rooms, Settings
+from holdfast.workflow.door import BlockingWorkflowDoor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,28 +156,36 @@ class Locks:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def inspect(self, name: str) -> Inspection:
+    def inspect(self, name: str, *, wire: Wire = "holdfast") -> Inspection:
         """Holders, queue with waiting times, and the fence of one name."""
+        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+            return run(n8n.inspect(self._core, name))
         return run(admin.inspect(self._core, inputs.name(name)))
 
     def list(self, prefix: str = "") -> builtins.list[Inspection]:
         """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
         return run(admin.list_gates(self._core, prefix))
 
-    def release(self, name: str, lock_id: str) -> Released:
+    def release(self, name: str, lock_id: str, *, wire: Wire = "holdfast") -> Released:
         """Release what another process took, by its lock_id. Verifies ownership."""
+        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+            return run(n8n.release_by_id(self._core, name, inputs.name(lock_id, "lock_id")))
         return run(admin.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id")))
 
-    def force_release(self, name: str) -> ForceReleased:
+    def force_release(self, name: str, *, wire: Wire = "holdfast") -> ForceReleased:
         """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
+        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+            return run(n8n.force_release(self._core, name))
         return run(admin.force_release(self._core, inputs.name(name)))
 
-    def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None) -> Cleanup:
+    def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None, *, wire: Wire = "holdfast") -> Cleanup:
         """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
+        if is_n8n(self._core.engine, wire):
+            return run(n8n.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
         return run(admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
 
 
-class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor):
+class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor, BlockingWorkflowDoor):
     """Everything, from one URL, for any number of threads. The arguments are those of `holdfast.Holdfast`."""
 
     _lock_type = Lock
@@ -216,14 +227,17 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor
         key: str,
         *,
         ttl: Duration | None = None,
-        wait: Duration | None = None,
+        wait: Duration | Unset | None = UNSET,
         renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
         durability: str | None = None,
+        wire: Wire = "holdfast",
+        poll: Duration | None = None,
     ) -> Callable[[F], F]:
         """Run a function under a lock named by its arguments: `@hf.locked("user:{user_id}")`."""
         replicas(self._core, durability)  # what cannot work is said here, not at the first call
+        is_n8n(self._core.engine, wire)
         options: dict[str, Any] = {
             "ttl": ttl,
             "wait": wait,
@@ -231,6 +245,8 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor
             "max_hold": max_hold,
             "reentrant": reentrant,
             "durability": durability,
+            "wire": wire,
+            "poll": poll,
         }
 
         def decorate(function: F) -> F:
@@ -298,7 +314,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor
             shards=settings.shards,
         )
         core = twin._core  # noqa: SLF001 - its other half
-        core.jobs, core.middleware = self._core.jobs, self._core.middleware
+        core.jobs, core.middleware, core.workflows = self._core.jobs, self._core.middleware, self._core.workflows
         return twin
 
     def close(self) -> None:

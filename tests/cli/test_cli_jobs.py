@@ -74,6 +74,17 @@ def test_show_tells_all(sqlite_cli, jobs):
     assert "no job" in missing.stderr
 
 
+def test_arguments_that_json_has_no_word_for_are_shown_all_the_same(sqlite_cli):
+    odd = {"raw": b"\xff", "pairs": {(1, 2): {None: float("nan")}}, "by": {b"\xff": 1}}
+    id_ = sqlite_cli.holdfast.jobs.enqueue("odd", odd).id
+    args = {"raw": "/w==", "pairs": {"(1, 2)": {"None": None}}, "by": {"b'\\xff'": 1}}
+    assert sqlite_cli.json("jobs", "ls")["jobs"][0]["args"] == args
+    assert sqlite_cli.json("jobs", "show", id_)["args"] == args
+    for words in (("ls",), ("show", id_)):
+        shown = sqlite_cli.call("jobs", *words)
+        assert (shown.exit_code, "/w==" in shown.stdout) == (0, True), shown.output
+
+
 def test_logs_are_shown_and_followed_to_the_end(sqlite_cli, jobs):
     assert sqlite_cli.call("jobs", "logs", jobs["done"]).stdout == "line 1\n"
     assert sqlite_cli.call("jobs", "logs", jobs["done"], "--follow").stdout == "line 1\n"

@@ -18,7 +18,12 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/cli.md").read_text
 
 def commands(command, path=()):
     """Every command with its options."""
-    options = {name for parameter in command.params for name in parameter.opts if name.startswith("-")}
+    options = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("-")
+    }
     yield " ".join(path) or "root", options
     for name, child in getattr(command, "commands", {}).items():
         yield from commands(child, (*path, name))

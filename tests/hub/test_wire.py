@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import uuid
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 import redis
@@ -161,6 +165,43 @@ def test_scripts_are_sent_whole_to_a_server_that_forgot_them(ours, plain):
 )
 def test_what_is_no_announcement_is_none(payload):
     assert wire.read_scheduled(payload) is None
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "0000000-00000-0000-0000-000000000000",  # a dash in another place
+        "00000000-0000-0000-0000-0000 0000000",
+        "00000000-0000-0000-0000- 00000000000",
+        "00000000-0000-0000-0000-00000000_000",
+        "00000000-0000-0000-0000-00000000000٣",
+        "00000000-0000-0000-0000-0000000000000",
+        "00000000-0000-0000-000--000000000000",
+    ],
+)
+def test_what_is_not_shaped_like_a_uuid_is_no_hint(hint):
+    assert not wire.is_hint_id(hint)
+    assert wire.read_scheduled(f"{hint}:t") is None
+
+
+def test_a_new_hint_is_a_uuid():
+    made = {wire.new_hint_id() for _ in range(1000)}
+    assert len(made) == 1000
+    assert all(A_UUID.fullmatch(hint) and wire.is_hint_id(hint) and wire.is_hint_id(hint.upper()) for hint in made)
+
+
+def test_hints_differ_in_processes_that_seed_alike():
+    random.seed(1)
+    first = wire.new_hint_id()
+    random.seed(1)
+    assert wire.new_hint_id() != first
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_hints_of_a_forked_child_are_its_own():
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as child:
+        theirs = child.submit(wire.new_hint_id).result()
+    assert theirs != wire.new_hint_id()
 
 
 def test_an_announcement_is_split_at_its_first_colon():

@@ -12,8 +12,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.cli.guard import Guard
 from holdfast.cli.terminal import Terminal
+from holdfast.orphan_guard import Guard
 
 #: How often the rest of an ending group is looked for.
 LOOK_AGAIN = 0.05

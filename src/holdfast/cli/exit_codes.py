@@ -9,6 +9,7 @@ from holdfast.errors import (
     LeaseLost,
     LockHeld,
     LockTimeout,
+    N8nUnreachable,
     QueueFull,
 )
 
@@ -17,7 +18,7 @@ OK = 0
 FAILED = 1
 #: A wrong option, or settings that cannot work.
 USAGE = 2
-#: The engine cannot be reached, or does not serve us.
+#: The engine cannot be reached, or does not serve us; nor does an n8n.
 ENGINE = 3
 #: `doctor`: what it found. The same numbers as above, for the same reasons.
 WARNINGS = 1
@@ -38,7 +39,7 @@ def of(error: HoldfastError) -> int:
     match error:
         case ConfigError():
             return USAGE
-        case EngineError():
+        case EngineError() | N8nUnreachable():
             return ENGINE
         case LockHeld() | LockTimeout() | QueueFull():
             return NOT_ACQUIRED

@@ -7,7 +7,25 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import doctor, hub, idempotency, jobs, limits, locks, migrate, queues, run_locked, worker
+from holdfast.cli import (
+    doctor,
+    hub,
+    idempotency,
+    jobs,
+    limits,
+    locks,
+    migrate,
+    n8n,
+    queues,
+    run_file,
+    run_locked,
+    runs,
+    scheduler,
+    serve,
+    token,
+    worker,
+    workflows,
+)
 
 #: `holdfast NAME VERB …`
 GROUPS: tuple[tuple[str, typer.Typer], ...] = (
@@ -17,13 +35,20 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (
     ("hub", hub.app),
     ("jobs", jobs.app),
     ("queues", queues.app),
+    ("token", token.app),
+    ("workflows", workflows.app),
+    ("runs", runs.app),
+    ("n8n", n8n.app),
 )
 
 
 def register(app: typer.Typer) -> None:
     """Hang every command and group under the root."""
     app.command("lock")(run_locked.lock)
+    app.command("run")(run_file.run)
     app.command("worker")(worker.worker)
+    app.command("serve")(serve.serve)
+    app.command("scheduler")(scheduler.scheduler)
     app.command("doctor")(doctor.doctor)
     app.command("migrate")(migrate.migrate)
     for name, group in GROUPS:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from holdfast.errors import ConfigError
 from holdfast.job.worker import Worker
 from holdfast.loop import Loop
 from holdfast.telemetry import Telemetry
@@ -48,7 +49,10 @@ class Health:
 
     async def open(self) -> None:
         if self._port:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+            try:
+                self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+            except OSError as error:
+                raise ConfigError(f"--health-port {self._port} cannot be had: {error.strerror or error}") from error
         if self._file is not None:
             self._loop.start()
 

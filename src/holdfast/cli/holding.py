@@ -19,13 +19,13 @@ from holdfast.cli import exit_codes
 from holdfast.cli.command import Command
 from holdfast.cli.connection import Connection
 from holdfast.cli.durations import span
-from holdfast.cli.guard import Guard
 from holdfast.cli.output import printable, quoted, warn, who
 from holdfast.cli.relay import Relay
 from holdfast.cli.terminal import Terminal, wants_terminal
 from holdfast.cli.waiting import shown
 from holdfast.errors import EngineError, HolderInfo, LeaseLost, LockHeld, LockTimeout, NotOwner, QueueFull
 from holdfast.gate.lock import Lease
+from holdfast.orphan_guard import Guard
 
 
 class Gate(Protocol):

@@ -10,6 +10,7 @@ from holdfast.cli.durations import span
 from holdfast.cli.output import printable, say, say_table
 from holdfast.job.model import LogLine
 from holdfast.job.view import JobInfo, QueueInfo
+from holdfast.plain import jsonable
 
 COLUMNS = ("id", "type", "queue", "state", "attempt", "age", "what")
 RIGHT = ("attempt", "age")
@@ -56,7 +57,7 @@ def _short(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)
+    return json.dumps(jsonable(value), ensure_ascii=False)
 
 
 def page(job: JobInfo, now: float) -> None:
@@ -108,7 +109,7 @@ def as_json(job: JobInfo) -> dict[str, Any]:
         "type": job.type,
         "queue": job.queue,
         "state": job.state,
-        "args": job.args,
+        "args": jsonable(job.args),
         "labels": list(job.labels),
         "priority": job.priority,
         "attempt": job.attempt,
@@ -124,7 +125,7 @@ def as_json(job: JobInfo) -> dict[str, Any]:
         "started": _iso(job.started),
         "finished": _iso(job.finished),
         "lease_until": _iso(job.lease_until),
-        "result": _plain(job.result),
+        "result": jsonable(job.result),
         "error": None
         if job.error is None
         else {
@@ -142,11 +143,6 @@ def as_json(job: JobInfo) -> dict[str, Any]:
 
 def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no word for is text."""
-    return json.loads(json.dumps(value, default=str))
 
 
 def line_json(line: LogLine) -> dict[str, Any]:

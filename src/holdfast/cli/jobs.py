@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Annotated, TypeVar, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
 from holdfast.cli import exit_codes, job_views
 from holdfast.cli.connection import connection
+from holdfast.cli.found import found
+from holdfast.cli.log_lines import Lines
 from holdfast.cli.output import printable, quoted, say, say_json, say_table, warn
-from holdfast.errors import JobNotFound
 from holdfast.job.model import FINAL, LogLine, State
 from holdfast.sync import Holdfast
-
-T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -63,16 +61,16 @@ def list_jobs(
     if state and state not in get_args(State):
         raise typer.BadParameter(f"{state!r} is none of {', '.join(get_args(State))}", param_hint="--state")
     with connection(context).existing() as hf:
-        found = hf.jobs.list(
+        listed = hf.jobs.list(
             state=cast("State", state) if state else None, queue=queue, type=type_, before=before, limit=limit
         )
         now = _now(hf)
     if as_json:
-        say_json({"jobs": [job_views.as_json(job) for job in found]})
-    elif found:
-        say_table(job_views.COLUMNS, (job_views.row(job, now) for job in found), right=job_views.RIGHT)
-        if len(found) == limit:
-            say(f"More with --before {found[-1].id}")
+        say_json({"jobs": [job_views.as_json(job) for job in listed]})
+    elif listed:
+        say_table(job_views.COLUMNS, (job_views.row(job, now) for job in listed), right=job_views.RIGHT)
+        if len(listed) == limit:
+            say(f"More with --before {listed[-1].id}")
     else:
         say("No such job.")
 
@@ -88,7 +86,7 @@ def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None
       holdfast jobs show 0-19a8c3d2f4100000a1b2c3d4e5f6 --json | jq .error
     """
     with connection(context).existing() as hf:
-        job = _found(lambda: hf.jobs.get(job_id))
+        job = found(lambda: hf.jobs.get(job_id))
         now = _now(hf)
     if as_json:
         say_json(job_views.as_json(job))
@@ -108,7 +106,7 @@ def retry(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> Non
       holdfast jobs retry 0-19a8c3d2f4100000a1b2c3d4e5f6
     """
     with connection(context).existing() as hf:
-        state = _found(lambda: hf.jobs.retry(job_id))
+        state = found(lambda: hf.jobs.retry(job_id))
     if as_json:
         say_json({"id": job_id, "state": state})
     else:
@@ -130,7 +128,7 @@ def cancel(
       holdfast jobs cancel 0-19a8c3d2f4100000a1b2c3d4e5f6 --reason "wrong customer"
     """
     with connection(context).existing() as hf:
-        state = _found(lambda: hf.jobs.cancel(job_id, reason))
+        state = found(lambda: hf.jobs.cancel(job_id, reason))
     if as_json:
         say_json({"id": job_id, "state": state})
     elif state == "running":
@@ -155,18 +153,22 @@ def logs(
     """
     with connection(context).existing() as hf:
         lines: list[LogLine] = []
+        text = Lines()
         after = 0
         while True:
-            ended = _found(lambda: hf.jobs.get(job_id)).state in FINAL  # first: what is logged before it is read
+            ended = found(lambda: hf.jobs.get(job_id)).state in FINAL  # first: what is logged before it is read
             while more := hf.jobs.logs(job_id, after):
                 after = more[-1].seq
                 lines += more
                 if not as_json:
-                    for line in more:
-                        say(printable(line.data))
+                    for chunk in more:
+                        for line in text.feed(job_id, chunk):
+                            say(line)
             if ended or not follow:
                 break
             time.sleep(FOLLOW)
+    for _, line in text.rest():
+        say(line)
     if as_json:
         say_json({"id": job_id, "lines": [job_views.line_json(line) for line in lines]})
 
@@ -208,12 +210,12 @@ def dead(
                 raise typer.Exit(exit_codes.FAILED)
             _told("deleted", hf.jobs.dead.purge(queue=queue), as_json=as_json)
         else:
-            found = hf.jobs.dead.list(queue=queue, type=type_, before=before, limit=limit)
+            listed = hf.jobs.dead.list(queue=queue, type=type_, before=before, limit=limit)
             now = _now(hf)
             if as_json:
-                say_json({"jobs": [job_views.as_json(job) for job in found]})
-            elif found:
-                say_table(job_views.COLUMNS, (job_views.row(job, now) for job in found), right=job_views.RIGHT)
+                say_json({"jobs": [job_views.as_json(job) for job in listed]})
+            elif listed:
+                say_table(job_views.COLUMNS, (job_views.row(job, now) for job in listed), right=job_views.RIGHT)
             else:
                 say("The dead letter is empty.")
 
@@ -223,14 +225,6 @@ def _told(what: str, count: int, *, as_json: bool) -> None:
         say_json({what: count})
     else:
         say(f"{count} {what}.")
-
-
-def _found(ask: Callable[[], T]) -> T:
-    try:
-        return ask()
-    except JobNotFound as error:
-        warn(str(error))
-        raise typer.Exit(exit_codes.FAILED) from error
 
 
 def _now(hf: Holdfast) -> float:

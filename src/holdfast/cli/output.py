@@ -13,6 +13,8 @@ from holdfast.gate.view import WaiterInfo
 
 #: Nobody watches a pipe, and `grep` wants whole lines: never fold there.
 PIPE_WIDTH = 10_000
+#: Where a command's context remembers that JSON was asked for.
+JSON_ASKED = "holdfast.json"
 
 
 def printable(text: str) -> str:
@@ -45,6 +47,21 @@ def warn(line: str) -> None:
 def say_json(value: dict[str, Any]) -> None:
     """A program's answer. Fences in it are text: not every reader has 64-bit numbers."""
     print(json.dumps(value, indent=2))
+
+
+def asks_for_json(context: Any, value: bool) -> bool:
+    """The callback of a --json: from now on a refusal of this command is JSON, too. Eager, so that it comes first."""
+    context.meta[JSON_ASKED] = value
+    return value
+
+
+def wants_json(context: Any) -> bool:
+    return context.meta.get(JSON_ASKED) is True
+
+
+def say_refusal(message: str, kind: str, exit_code: int) -> None:
+    """What was asked for in JSON and is refused says so in JSON, too; people read the line on standard error."""
+    say_json({"error": {"kind": kind, "message": message, "exit_code": exit_code}})
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:

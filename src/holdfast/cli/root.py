@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from holdfast.cli import exit_codes, groups
 from holdfast.cli.connection import URL, Connection
-from holdfast.cli.output import say, warn
+from holdfast.cli.output import say, say_refusal, wants_json, warn
 from holdfast.errors import HoldfastError
 
 
@@ -22,7 +22,13 @@ class Root(TyperGroup):
             return super().invoke(ctx)
         except HoldfastError as error:
             warn(str(error))
+            if wants_json(ctx):
+                say_refusal(str(error), type(error).__name__, exit_codes.of(error))
             raise typer.Exit(exit_codes.of(error)) from error
+        except typer.BadParameter as error:
+            if wants_json(ctx):
+                say_refusal(error.format_message(), type(error).__name__, exit_codes.USAGE)
+            raise
 
 
 app = typer.Typer(
@@ -44,7 +50,9 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     context: typer.Context,
-    url: Annotated[str, typer.Option("--url", metavar="URL", envvar="HOLDFAST_URL", help="The engine.")] = URL,
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", envvar=["HOLDFAST_URL", "REDIS_URL"], help="The engine.")
+    ] = URL,
     namespace: Annotated[
         str | None,
         typer.Option(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -11,22 +13,33 @@ import typer
 
 from holdfast import Holdfast
 from holdfast.cli.burst_bar import burst_bar
+from holdfast.cli.connection import connection
 from holdfast.cli.durations import duration
 from holdfast.cli.find_app import find_app
 from holdfast.cli.health import Health
 from holdfast.cli.supervisor import Supervisor, hear_the_end
 from holdfast.errors import ConfigError
 from holdfast.job.blocking import new_loop
+from holdfast.job.scheduler import KEEP
 from holdfast.job.worker import CONCURRENCY
 
 LEVELS = ("debug", "info", "warning", "error")
 
+Keep = Annotated[
+    int, typer.Option("--keep", metavar="N", min=1, help="Completed jobs that stay at most; the oldest go first.")
+]
+
 
 def worker(
+    context: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:APP", help="The program's Holdfast, as in shop.jobs:hf.", show_default=False),
-    ],
+        typer.Argument(
+            metavar="[MODULE:APP]",
+            help="The program's Holdfast, as in shop.jobs:hf. Not needed for commands.",
+            show_default=False,
+        ),
+    ] = "",
     *,
     queues: Annotated[
         str,
@@ -46,6 +59,29 @@ def worker(
     processes: Annotated[
         int, typer.Option("--processes", "-p", metavar="N", min=1, help="Worker processes; restarted when they crash.")
     ] = 1,
+    allow_commands: Annotated[
+        bool,
+        typer.Option("--allow-commands", help="Run the commands of workflows, too: as this user, in this directory."),
+    ] = False,
+    pass_env: Annotated[
+        str,
+        typer.Option(
+            "--pass-env",
+            metavar="NAMES",
+            help="Variables that commands get, as in JAVA_HOME,GO*; * brings no secrets.",
+        ),
+    ] = "",
+    secrets: Annotated[
+        str,
+        typer.Option("--secrets", metavar="NAMES", help="Variables that commands get and logs never show."),
+    ] = "",
+    directory: Annotated[
+        str, typer.Option("--directory", metavar="PATH", help="Where commands run.", show_default="here")
+    ] = ".",
+    artifacts: Annotated[
+        str,
+        typer.Option("--artifacts", metavar="PATH", help="Keep the files that commands leave here, not in the engine."),
+    ] = "",
     burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left to do.")] = False,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew when a .py file below here changes.")] = False,
     lease: Annotated[
@@ -78,6 +114,15 @@ def worker(
             show_default="5s",
         ),
     ] = 5,
+    server: Annotated[
+        str,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            envvar="HOLDFAST_SERVER",
+            help="Speak HTTP with this server instead of the engine; its token is in HOLDFAST_TOKEN.",
+        ),
+    ] = "",
     health_file: Annotated[
         str, typer.Option("--health-file", metavar="PATH", help="Written every 2 s while all is well.")
     ] = "",
@@ -88,6 +133,7 @@ def worker(
         ),
     ] = 0,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="What it is called; made up unless given.")] = "",
+    keep: Keep = KEEP,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
     ] = "info",
@@ -117,34 +163,62 @@ def worker(
       holdfast worker shop.jobs:hf --burst
 
       holdfast worker shop.jobs:hf --reload
+
+      holdfast worker --allow-commands --labels linux,docker --concurrency 4
+
+      HOLDFAST_TOKEN=hf_… holdfast worker --server https://ci.example.org --allow-commands
     """
     if log_level not in LEVELS:
         raise typer.BadParameter(f"{log_level!r} is none of {', '.join(LEVELS)}", param_hint="--log-level")
+    if not target and not allow_commands:
+        raise typer.BadParameter("name a program, as in: holdfast worker shop.jobs:hf; or pass --allow-commands")
     options: dict[str, Any] = {
         "queues": parse_queues(queues),
-        "labels": _names(labels),
+        "labels": split_names(labels),
         "concurrency": concurrency,
         "lease": lease,
         "drain": drain,
         "grace": grace,
         "name": name,
+        "keep": keep,
+        "allow_commands": allow_commands,
+        "pass_env": split_names(pass_env),
+        "secrets": split_names(secrets),
+        "directory": directory,
+        "artifacts": artifacts,
     }
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    if server:
+        if processes > 1 or reload or burst or health_file or health_port:
+            raise typer.BadParameter("--server goes without --processes, --reload, --burst and --health-…")
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_work_remotely(server, target, options))
+        return
     if processes > 1 or reload:
 
         def command(place: int) -> list[str]:
-            own = [sys.executable, "-m", "holdfast", "worker", target, "--queues", queues, "--labels", labels]
+            own = [sys.executable, "-m", "holdfast", "worker", *([target] if target else [])]
+            own += ["--queues", queues, "--labels", labels]
             own += ["--concurrency", str(concurrency), "--lease", str(lease), "--drain", str(drain)]
-            own += ["--grace", str(grace), "--log-level", log_level]
+            own += ["--grace", str(grace), "--keep", str(keep), "--log-level", log_level]
             own += ["--burst"] if burst else []
+            if allow_commands:
+                own += ["--allow-commands", "--pass-env", pass_env, "--secrets", secrets, "--directory", directory]
+                own += ["--artifacts", artifacts] if artifacts else []
             own += ["--name", f"{name}-{place}" if processes > 1 else name] if name else []
             own += ["--health-file", f"{health_file}.{place}" if processes > 1 else health_file] if health_file else []
             return own + (["--health-port", str(health_port + place)] if health_port else [])
 
+        if not target:  # by environment: a URL may have a password, and others see our arguments
+            given = connection(context)
+            os.environ["HOLDFAST_URL"] = given.url
+            if given.namespace is not None:
+                os.environ["HOLDFAST_NAMESPACE"] = given.namespace
         supervisor = _supervise(command, processes, burst=burst, reload=reload)
         raise typer.Exit(supervisor)
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_work(find_app(target), options, burst=burst, health_file=health_file, health_port=health_port))
+        hf = find_app(target) if target else connection(context).create()
+        runner.run(_work(hf, options, burst=burst, health_file=health_file, health_port=health_port))
 
 
 def _supervise(command: Any, processes: int, *, burst: bool, reload: bool) -> int:
@@ -172,9 +246,48 @@ async def _work(hf: Holdfast, options: dict[str, Any], *, burst: bool, health_fi
     log.info("worker %s: %s", made.id, counts or "nothing was done")
 
 
+async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None:
+    """Over HTTP: the engine is the server's business."""
+    from holdfast.server.client import Answered, Client
+    from holdfast.server.remote import RemoteWorker
+    from holdfast.workflow.surroundings import surroundings
+
+    log = logging.getLogger("holdfast")
+    commands = None
+    if options["allow_commands"]:
+        commands = surroundings(options["pass_env"], options["secrets"], options["directory"], options["grace"])
+    hf = find_app(target) if target else None
+    made = RemoteWorker(
+        Client(url, os.environ.get("HOLDFAST_TOKEN", "")),
+        surroundings=commands,
+        core=hf._core if hf is not None else None,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the house's own
+        queues=list(options["queues"]),
+        labels=options["labels"],
+        concurrency=options["concurrency"],
+        lease=options["lease"],
+        drain=options["drain"],
+        grace=options["grace"],
+        name=options["name"],
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, made.stop)
+    log.info("worker %s at %s: queues %s, %d at once", made.id, url, ", ".join(made.queues), options["concurrency"])
+    try:
+        await made.run()
+    except Answered as error:
+        raise ConfigError(f"the server refuses this worker: {error}") from None
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        if hf is not None:
+            await hf.close()
+    log.info("worker %s: %d done", made.id, made.done)
+
+
 def parse_queues(text: str) -> list[str] | dict[str, int]:
     """`a,b` as names, `a=3,b=1` as weights; both at once means weight 1 for those without."""
-    names = _names(text)
+    names = split_names(text)
     if not any("=" in name for name in names):
         return names
     weights: dict[str, int] = {}
@@ -186,5 +299,5 @@ def parse_queues(text: str) -> list[str] | dict[str, int]:
     return weights
 
 
-def _names(text: str) -> list[str]:
+def split_names(text: str) -> list[str]:
     return [name for name in (part.strip() for part in text.split(",")) if name]

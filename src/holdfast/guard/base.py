@@ -53,6 +53,11 @@ class Guard:
                 f"{lease.name!r} is shared: another live permit or reader may bear a newer fence, so a fence cannot"
                 " tell who is late; guard with hf.lock(…) or rwlock.write()"
             )
+        if lease.wired is not None:
+            raise ConfigError(
+                f"{lease.name!r} is held over n8n's keys, which know no fence: n8n's holders could not be told apart."
+                " Guard with a lock of Holdfast's own wire"
+            )
         self._lease = lease
 
     @property

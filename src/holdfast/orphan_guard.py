@@ -1,4 +1,4 @@
-"""A shell that outlives us: when this process is killed without a word, it ends the command.
+"""A shell that outlives us: when this process is killed without a word, it ends the commands that it started.
 
 `PR_SET_PDEATHSIG` would reach the command but not what it started, and only on Linux; it would also need code
 between fork and exec, which is unsafe with threads. A shell at the end of a pipe needs neither. It leads the process
@@ -56,6 +56,13 @@ class Guard:
     def group(self) -> int:
         """The group to join; 0, which is a new one, when nobody guards."""
         return self._process.pid if self._process is not None else 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Somebody killed it. It stays in the table of processes, so that its group's number is nobody else's yet."""
+        if self._process is None:
+            return False
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def dismiss(self) -> None:
         """Nothing to guard any more. Safe twice."""

@@ -1,0 +1,134 @@
+// A client for the HTTP API in TypeScript, without a library: workflows, logs, live logs, workers.
+// Run it with Node 22.18 or later, which reads TypeScript: node client.ts http://127.0.0.1:3000
+
+type Status = "queued" | "running" | "success" | "failure" | "skipped" | "cancelled";
+
+interface Job {
+  id: string;
+  name: string;
+  status: Status;
+  command: string;
+  duration_secs: number | null;
+  started_at: number | null;
+  depends_on: string[];
+  output: string | null;
+}
+
+interface Workflow {
+  id: string;
+  name: string;
+  trigger: string;
+  jobs: Job[];
+}
+
+interface LogChunk {
+  workflow_id: string;
+  job_id: string;
+  sequence: number;
+  data: string;
+  timestamp_ms: number;
+  stream: string;
+}
+
+interface WorkerInfo {
+  worker_id: string;
+  labels: string[];
+  registered_at_ms: number;
+  last_heartbeat_ms: number;
+  current_job: string | null;
+  status: "idle" | "busy" | "offline";
+}
+
+export class HoldfastError extends Error {
+  readonly status: number;
+
+  constructor(status: number, detail: string) {
+    super(`${status}: ${detail}`);
+    this.status = status;
+  }
+}
+
+export class Holdfast {
+  readonly url: string;
+  readonly token: string;
+
+  constructor(url: string, token = "") {
+    this.url = url.replace(/\/$/, "");
+    this.token = token;
+  }
+
+  listWorkflows = (limit = 50, offset = 0) => this.ask<Workflow[]>("GET", `/api/workflows?limit=${limit}&offset=${offset}`);
+  createWorkflow = (workflow: object) => this.ask<Workflow>("POST", "/api/workflows", workflow);
+  status = (id: string) => this.ask<Workflow>("GET", `/api/workflows/${encodeURIComponent(id)}/status`);
+  run = (id: string, inputs: object = {}) =>
+    this.ask<{ run_id: string; status: Status }>("POST", `/api/workflows/${encodeURIComponent(id)}/run`, { inputs });
+  cancel = (id: string) => this.ask<{ run_id: string }>("POST", `/api/workflows/${encodeURIComponent(id)}/cancel`, {});
+  logs = (id: string, job: string) => this.ask<LogChunk[]>("GET", this.#job(id, job, "logs"));
+  workers = () => this.ask<WorkerInfo[]>("GET", "/api/workers");
+
+  /** A job's log as it grows. A broken connection is taken up again behind the last chunk: no gap, no double. */
+  async *streamLogs(id: string, job: string): AsyncGenerator<LogChunk> {
+    let last = "";
+    for (;;) {
+      const headers: Record<string, string> = { ...this.#headers(), ...(last ? { "last-event-id": last } : {}) };
+      const answer = await fetch(this.url + this.#job(id, job, "logs/stream"), { headers });
+      if (!answer.ok || !answer.body) throw await this.#refusal(answer);
+      try {
+        for await (const event of events(answer.body)) {
+          if (event.kind === "end") return;
+          last = event.id;
+          yield JSON.parse(event.data) as LogChunk;
+        }
+      } catch (error) {
+        if (!(error instanceof TypeError)) throw error; // how fetch says that a connection broke
+      }
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+    }
+  }
+
+  async ask<T>(method: string, path: string, body?: object): Promise<T> {
+    const headers = { ...this.#headers(), ...(body ? { "content-type": "application/json" } : {}) };
+    const answer = await fetch(this.url + path, { method, headers, body: body && JSON.stringify(body) });
+    if (!answer.ok) throw await this.#refusal(answer);
+    return (await answer.json()) as T;
+  }
+
+  #job = (id: string, job: string, rest: string) =>
+    `/api/workflows/${encodeURIComponent(id)}/jobs/${encodeURIComponent(job)}/${rest}`;
+  #headers = (): Record<string, string> => (this.token ? { authorization: `Bearer ${this.token}` } : {});
+  #refusal = async (answer: Response) =>
+    new HoldfastError(answer.status, ((await answer.json().catch(() => ({}))) as { detail?: string }).detail ?? "");
+}
+
+async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<{ kind: string; id: string; data: string }> {
+  let text = "";
+  for await (const piece of body.pipeThrough(new TextDecoderStream())) {
+    text += piece;
+    for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+      const fields = new Map(
+        text.slice(0, end).split("\n").map((line) => [line.split(": ", 1)[0], line.slice(line.indexOf(": ") + 2)]),
+      );
+      text = text.slice(end + 2);
+      if (fields.has("event"))
+        yield { kind: fields.get("event")!, id: fields.get("id") ?? "", data: fields.get("data") ?? "" };
+    }
+  }
+}
+
+if (process.argv[1]?.endsWith("client.ts")) {
+  const holdfast = new Holdfast(process.argv[2] ?? "http://127.0.0.1:3000", process.env.HOLDFAST_TOKEN);
+  await holdfast.createWorkflow({
+    name: "hello",
+    jobs: { greet: { run: "echo hello; sleep 0.2; echo world" }, wave: { needs: "greet", run: "echo bye" } },
+  });
+  const { run_id } = await holdfast.run("hello");
+  for await (const chunk of holdfast.streamLogs("hello", "greet")) process.stdout.write(chunk.data);
+  for await (const chunk of holdfast.streamLogs("hello", "wave")) process.stdout.write(chunk.data);
+  const shown = await holdfast.status("hello");
+  console.log(run_id, shown.jobs.map((job) => `${job.id}: ${job.status}`).join(", "));
+  console.log((await holdfast.logs("hello", "greet")).length > 0, (await holdfast.listWorkflows()).length);
+  console.log((await holdfast.workers()).map((worker) => worker.status).join(", "));
+  await holdfast.run("hello");
+  await holdfast.cancel("hello");
+  await holdfast.run("none").catch((error: HoldfastError) => console.log(error.status));
+}

@@ -1,0 +1,36 @@
+"""Whose keys a lock or a limit lives in: Holdfast's own, or those that n8n's Redis nodes can speak."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from holdfast import n8n_keys
+from holdfast.engine.base import Engine
+from holdfast.errors import ConfigError
+
+Wire = Literal["holdfast", "n8n"]
+
+
+def is_n8n(engine: Engine, wire: str) -> bool:
+    """Whether it is n8n's wire that is asked for. Raises ConfigError where that cannot be."""
+    if wire == "holdfast":
+        return False
+    if wire != "n8n":
+        raise ConfigError(f"wire is 'holdfast' or 'n8n'; got {wire!r}")
+    if getattr(engine, "dialect", "") != "redis":
+        raise ConfigError(
+            "wire='n8n' is for Redis, the only store that n8n's own nodes reach: use redis://…, or leave out wire="
+        )
+    return True
+
+
+def locks_n8n(engine: Engine, wire: str, scope: str) -> bool:
+    """The same for a lock, whose keys must live in one place."""
+    if not is_n8n(engine, wire):
+        return False
+    if getattr(engine, "spreads", False) and not n8n_keys.hash_tag(scope):
+        raise ConfigError(
+            f"on a Redis Cluster the two keys of {scope!r} may live on two nodes: give the scope a hash tag, as in"
+            f" {'{' + scope + '}'!r}, here and in n8n"
+        )
+    return True

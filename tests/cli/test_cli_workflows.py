@@ -1,0 +1,182 @@
+"""`holdfast workflows` and `holdfast runs`: what people see, what programs get."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast
+
+GOOD = """
+name: ci
+inputs: {word: {default: hello}}
+jobs:
+  build: {run: 'echo "built ${{ inputs.word }}"'}
+  test: {run: 'echo "tested"; test ! -e broken', needs: build}
+  mail: {run: echo sad, needs: test, if: failure()}
+"""
+BAD = "name: x\njobs:\n  a: {rnu: make}\n  b: {run: x, needs: c}\n"
+
+
+@pytest.fixture
+def files(sqlite_cli):
+    good, bad = sqlite_cli.folder / "ci.yml", sqlite_cli.folder / "bad.yml"
+    good.write_text(GOOD)
+    bad.write_text(BAD)
+    return str(good), str(bad)
+
+
+def work(cli, defines=None, **options):
+    """Everything that can be done now is done."""
+
+    async def burst():
+        async with Holdfast(cli.url, namespace=cli.namespace) as hf:
+            if defines is not None:
+                defines(hf)
+            await hf.worker(signals=False, **options).run(burst=True)
+
+    asyncio.run(burst())
+
+
+def command_worker(cli):
+    work(cli, allow_commands=True, directory=cli.folder)
+
+
+def test_validate_lists_every_problem_with_its_place(sqlite_cli, files):
+    good, bad = files
+    fine = sqlite_cli.call("workflows", "validate", good)
+    assert fine.exit_code == 0, fine.output
+    assert "ci, 3 jobs, no problem" in fine.stdout
+    shown = sqlite_cli.call("workflows", "validate", good, bad)
+    assert shown.exit_code == 1
+    assert f"{bad}:3:7: 'rnu' is not a key of job 'a'; did you mean 'run'?" in shown.stdout
+    assert f"{bad}:4:22: job 'b' needs 'c', and there is no such job" in shown.stdout
+    told = json.loads(sqlite_cli.call("workflows", "validate", bad, "--json").stdout)
+    assert told["files"][0]["problems"][-1]["line"] == 4
+    piped = sqlite_cli.call("workflows", "validate", "-", input=BAD)
+    assert piped.exit_code == 1
+    assert "-:3:7" in piped.stdout
+
+
+def test_validate_says_which_file_is_too_large(sqlite_cli, tmp_path):
+    large = tmp_path / "large.yml"
+    large.write_text("name: large\njobs:\n" + "".join(f"  job{n}: {{run: echo {n}}}\n" for n in range(100_000)))
+    shown = sqlite_cli.call("workflows", "validate", str(large))
+    assert shown.exit_code == 1
+    assert f"{large}: the document has " in shown.stdout
+
+
+def test_validate_needs_no_engine(sqlite_cli, files):
+    shown = sqlite_cli.call("--url", "redis://127.0.0.1:1/0", "workflows", "validate", files[0])
+    assert shown.exit_code == 0, shown.output
+
+
+def test_the_schema_is_printed(sqlite_cli):
+    assert json.loads(sqlite_cli.call("workflows", "schema").stdout)["required"] == ["jobs"]
+
+
+def test_workflows_are_stored_listed_and_shown(sqlite_cli, files):
+    good, bad = files
+    assert "No workflow is stored" in sqlite_cli.call("workflows", "ls").stdout
+    put = sqlite_cli.call("workflows", "put", good, bad)
+    assert put.exit_code == 1
+    assert "ci version 1" in put.stdout
+    assert "bad.yml:3:7" in put.stderr
+    assert sqlite_cli.json("workflows", "put", good)["workflows"] == [{"name": "ci", "version": 1}]
+    assert [one["name"] for one in sqlite_cli.json("workflows", "ls")["workflows"]] == ["ci"]
+    shown = sqlite_cli.call("workflows", "show", "ci")
+    assert "mail" in shown.stdout
+    assert "failure()" in shown.stdout
+    assert sqlite_cli.json("workflows", "show", "ci")["definition"]["jobs"]["test"]["needs"] == ["build"]
+    missing = sqlite_cli.call("workflows", "show", "nobody")
+    assert missing.exit_code == 1
+    assert "no workflow 'nobody'" in missing.stderr
+
+
+def test_a_run_is_started_shown_and_its_logs_read(sqlite_cli, files):
+    sqlite_cli.call("workflows", "put", files[0])
+    started = sqlite_cli.json("workflows", "start", "ci", "-i", "word=bye")
+    assert started["status"] == "queued"
+    command_worker(sqlite_cli)
+    shown = sqlite_cli.call("runs", "show", started["id"])
+    assert shown.exit_code == 0, shown.output
+    assert "success" in shown.stdout
+    told = sqlite_cli.json("runs", "show", started["id"])
+    assert {job["key"]: job["state"] for job in told["jobs"]} == {
+        "build": "completed",
+        "test": "completed",
+        "mail": "skipped",
+    }
+    assert told["inputs"] == {"word": "bye"}
+    logs = sqlite_cli.call("runs", "logs", started["id"], "--follow")
+    assert "build | built bye" in logs.stdout
+    one = sqlite_cli.call("runs", "logs", started["id"], "test")
+    assert one.stdout.strip() == "tested"
+    lines = sqlite_cli.json("runs", "logs", started["id"])["lines"]
+    assert [(line["job"], line["data"].strip()) for line in lines] == [("build", "built bye"), ("test", "tested")]
+
+
+def test_what_failed_is_run_again(sqlite_cli, files):
+    (sqlite_cli.folder / "broken").touch()
+    sqlite_cli.call("workflows", "put", files[0])
+    run = sqlite_cli.json("workflows", "start", "ci")["id"]
+    command_worker(sqlite_cli)
+    assert [one["id"] for one in sqlite_cli.json("runs", "ls", "--status", "failure")["runs"]] == [run]
+    listed = sqlite_cli.call("runs", "ls", "--workflow", "ci")
+    assert run in listed.stdout
+    (sqlite_cli.folder / "broken").unlink()
+    assert "runs again" in sqlite_cli.call("runs", "rerun", run).stdout
+    command_worker(sqlite_cli)
+    assert sqlite_cli.json("runs", "show", run)["status"] == "success"
+    assert "test is completed" in sqlite_cli.call("runs", "retry", run, "test").stdout
+    assert sqlite_cli.call("runs", "retry", run, "nobody").exit_code == 1
+
+
+def test_a_run_is_cancelled(sqlite_cli, files):
+    sqlite_cli.call("workflows", "put", files[0])
+    run = sqlite_cli.json("workflows", "start", "ci")["id"]
+    assert "is cancelled" in sqlite_cli.call("runs", "cancel", run, "--reason", "wrong\x1b[31m").stdout
+    shown = sqlite_cli.call("runs", "show", run)
+    assert "wrong" in shown.stdout
+    assert "\x1b[31m" not in shown.stdout
+    for args in (("show",), ("cancel",), ("rerun",), ("logs",)):
+        missing = sqlite_cli.call("runs", *args, "0-0")
+        assert missing.exit_code == 1, args
+        assert "no run '0-0'" in missing.stderr
+
+
+def test_bad_options_are_refused(sqlite_cli, files):
+    sqlite_cli.call("workflows", "put", files[0])
+    assert sqlite_cli.call("runs", "ls", "--status", "lost").exit_code == 2
+    assert sqlite_cli.call("workflows", "start", "ci", "-i", "nothing").exit_code == 2
+    wrong = sqlite_cli.call("workflows", "start", "ci", "-i", "wrod=1")
+    assert wrong.exit_code == 2
+    assert "did you mean 'word'?" in wrong.stderr
+
+
+def test_runs_of_python_workflows_are_shown_too(sqlite_cli):
+    def defines(hf):
+        @hf.job(name="double")
+        async def double(n: int) -> int:
+            holdfast.current_job().log(f"doubling {n}")
+            return 2 * n
+
+    hf = sqlite_cli.holdfast
+
+    @hf.job(name="double")
+    def double(n: int) -> int:
+        return 2 * n
+
+    @hf.workflow
+    def twice(flow, n: int):
+        flow.add(double, flow.add(double, n).output, key="again")
+
+    run = twice.start(3)
+    work(sqlite_cli, defines)
+    assert run.wait(timeout=10) == "success"
+    assert run.outputs == {"double": 6, "again": 12}
+    assert "again | doubling 6" in sqlite_cli.call("runs", "logs", run.id).stdout
+    assert "twice.<locals>" not in sqlite_cli.call("workflows", "show", "twice").stdout.partition("defined in")[0]

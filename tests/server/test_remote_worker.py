@@ -1,0 +1,326 @@
+"""The worker that speaks HTTP alone: functions and commands, cancellations, stops, servers that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+
+from holdfast import Cancel, Holdfast, Retry, Snooze, current_job
+from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.server.client import Answered, Client
+from holdfast.server.remote import RemoteWorker
+from holdfast.testing.waiting import eventually
+from holdfast.workflow.surroundings import surroundings
+
+SLEEP = {"name": "sleepy", "jobs": {"nap": {"run": "echo started; sleep 60", "retries": 3}}}
+
+
+@contextlib.contextmanager
+def working(site, *, core=None, **options):
+    """A remote worker on a loop of its own; yields it. It is stopped at the end."""
+    ready = threading.Event()
+    made = []
+
+    async def work():
+        around = surroundings((), (), ".", 2.0)
+        worker = RemoteWorker(Client(site.url), surroundings=around, core=core, **{"lease": 3.0, **options})
+        made.extend([worker, asyncio.get_running_loop()])
+        ready.set()
+        await worker.run()
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    assert ready.wait(10)
+    worker, loop = made
+    try:
+        yield worker, lambda: loop.call_soon_threadsafe(worker.stop)
+    finally:
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(worker.stop)
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def status(site, job):
+    return site.get(f"/api/jobs/{job}").json()
+
+
+def test_functions_of_a_program_are_run_by_their_names(site):
+    hf = Holdfast("memory://")
+
+    @hf.job
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    @hf.job
+    def shout(word: str) -> dict[str, str]:
+        return {"loud": word.upper()}
+
+    @hf.job
+    async def fall() -> None:
+        raise ValueError("over")
+
+    with working(site, core=hf._core, queues=["default"], concurrency=2):
+        jobs = [
+            site.enqueue("add", {"a": 2}),
+            site.enqueue("shout", {"word": "hey"}),
+            site.enqueue("fall", retries=0),
+            site.enqueue("nobody-knows", retries=0),
+        ]
+        assert eventually(lambda: all(status(site, job)["status"] in ("success", "failure") for job in jobs), 60)
+    added, loud, fell, unknown = (status(site, job) for job in jobs)
+    assert added["result"] == 3
+    assert loud["result"] == {"loud": "HEY"}
+    assert fell["error"]["message"] == "ValueError: over"
+    assert "nobody-knows" in unknown["error"]["message"]
+
+
+@pytest.fixture
+def program():
+    """Functions that do all that a function may do with its job."""
+    hf = Holdfast("memory://")
+    gone = threading.Event()
+
+    @hf.job
+    async def tell(word: str) -> dict[str, object]:
+        ctx = current_job()
+        ctx.log(word)
+        ctx.log("w" * 20_000, stream="debug")
+        ctx.progress(0.5)
+        ctx.outputs["word"] = word
+        ctx.check()
+        return {"id": ctx.id, "attempt": ctx.attempt, "fence": ctx.fence > 0, "last": ctx.is_last_attempt}
+
+    @hf.job
+    def tell_from_a_thread(word: str) -> str:
+        current_job().log(word)
+        return current_job().type
+
+    @hf.job
+    async def ask(how: str) -> str:
+        ctx = current_job()
+        if how == "snooze" and not ctx.snoozes:
+            return Snooze(0.01)
+        if how == "retry" and ctx.attempt == 1:
+            raise Retry(after=0.01, reason="not yet")
+        if how == "cancel":
+            raise Cancel("nobody wants it")
+        if how == "go on":
+            ctx.continue_with(ask, "end")
+        return how
+
+    @hf.job
+    async def wait() -> None:
+        current_job().log("waiting")
+        try:
+            await asyncio.sleep(600)
+        finally:
+            gone.set()
+
+    @hf.job
+    def wait_in_a_thread() -> None:
+        ctx = current_job()
+        ctx.log("waiting")
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        gone.set()
+        ctx.check()
+
+    hf.gone = gone
+    return hf
+
+
+def ended(site, job, within=60):
+    assert eventually(lambda: status(site, job)["status"] not in ("queued", "running"), within), status(site, job)
+    return status(site, job)
+
+
+def test_a_function_knows_its_job_and_its_words_are_kept(site, program):
+    with working(site, core=program._core, queues=["default"]):
+        told = ended(site, site.enqueue("tell", {"word": "hello"}, retries=0))
+        other = ended(site, site.enqueue("tell_from_a_thread", {"word": "there"}))
+    assert told["result"] == {"id": told["id"], "attempt": 1, "fence": True, "last": True}
+    lines = [chunk["data"] for chunk in site.get(f"/api/workflows/-/jobs/{told['id']}/logs").json()]
+    assert lines == ["hello", "w" * 16_000, "w" * 4_000]
+    assert site.get(f"/api/workflows/-/jobs/{told['id']}/artifacts").json()["outputs"] == {"word": "hello"}
+    assert other["result"] == "tell_from_a_thread"
+    assert [chunk["data"] for chunk in site.get(f"/api/workflows/-/jobs/{other['id']}/logs").json()] == ["there"]
+
+
+def test_a_function_says_how_its_job_goes_on(site, program):
+    with working(site, core=program._core, queues=["default"]):
+        jobs = {how: site.enqueue("ask", {"how": how}) for how in ("snooze", "retry", "cancel", "go on")}
+        found = {how: ended(site, job) for how, job in jobs.items()}
+    assert found["snooze"]["result"] == "snooze"
+    assert found["snooze"]["attempt"] == 1
+    assert found["retry"]["attempt"] == 2
+    assert (found["cancel"]["status"], found["cancel"]["error"]["message"]) == ("cancelled", "nobody wants it")
+    assert found["go on"]["status"] == "failure"
+    assert "continue_with() needs a worker that speaks to the engine" in found["go on"]["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["wait", "wait_in_a_thread"])
+def test_a_cancelled_function_is_ended(site, program, name):
+    with working(site, core=program._core, queues=["default"], lease=1.0):
+        job = site.enqueue(name)
+        assert eventually(lambda: site.get(f"/api/workflows/-/jobs/{job}/logs").json(), 60)
+        site.post(f"/api/jobs/{job}/cancel")
+        assert ended(site, job)["status"] == "cancelled"
+        assert program.gone.wait(10)
+
+
+def test_a_function_that_takes_too_long_has_failed(site, program):
+    with working(site, core=program._core, queues=["default"]):
+        found = ended(site, site.enqueue("wait", timeout_secs=0.2, retries=0))
+    assert found["error"]["message"] == "it ran longer than 0.2 s"
+
+
+def test_a_worker_that_stops_gives_its_function_back(site, program):
+    with working(site, core=program._core, queues=["default"], drain=0.1) as (_, stop):
+        job = site.enqueue("wait")
+        assert eventually(lambda: site.get(f"/api/workflows/-/jobs/{job}/logs").json(), 60)
+        stop()
+        assert eventually(lambda: status(site, job)["status"] == "queued", 60)
+    assert status(site, job)["attempt"] == 0
+
+
+def test_a_worker_that_has_left_is_not_listed(site):
+    with working(site, name="guest"):
+        assert eventually(lambda: [one["worker_id"] for one in site.get("/api/workers").json()] == ["guest"], 60)
+    assert site.get("/api/workers").json() == []
+
+
+def test_a_cancelled_command_is_ended(site):
+    site.post("/api/workflows", SLEEP)
+    with working(site):
+        run = site.post("/api/workflows/sleepy/run").json()["run_id"]
+        assert eventually(lambda: site.get("/api/workflows/sleepy/jobs/nap/logs").json(), 60)
+        site.post(f"/api/runs/{run}/cancel", {"reason": "enough"})
+        assert eventually(lambda: site.get(f"/api/runs/{run}").json()["status"] == "cancelled", 60)
+
+
+def test_a_worker_that_stops_gives_its_job_back(site):
+    site.post("/api/workflows", SLEEP)
+    with working(site, drain=0.1) as (_, stop):
+        run = site.post("/api/workflows/sleepy/run").json()["run_id"]
+        assert eventually(lambda: site.get("/api/workflows/sleepy/jobs/nap/logs").json(), 60)
+        stop()
+        assert eventually(lambda: site.get(f"/api/runs/{run}").json()["jobs"][0]["status"] == "queued", 60)
+    assert site.get(f"/api/runs/{run}").json()["jobs"][0]["attempt"] == 0
+
+
+def test_an_idle_worker_stops_at_once(site):
+    with working(site, concurrency=3):
+        assert eventually(lambda: site.server.waiting == 3, 60)
+    assert eventually(lambda: site.server.waiting == 0)
+
+
+def test_a_command_that_takes_too_long_has_failed(site):
+    site.post("/api/workflows", {"name": "slow", "jobs": {"nap": {"run": "sleep 60", "timeout": 1}}})
+    with working(site):
+        run = site.post("/api/workflows/slow/run").json()["run_id"]
+        assert eventually(lambda: site.get(f"/api/runs/{run}").json()["status"] == "failure", 60)
+    assert "1 s" in site.get(f"/api/runs/{run}").json()["jobs"][0]["error"]
+
+
+FILES = """\
+name: files
+jobs:
+  build:
+    run: |
+      mkdir "$HOLDFAST_ARTIFACTS/dist"
+      printf wheel > "$HOLDFAST_ARTIFACTS/dist/a.whl"
+      : > "$HOLDFAST_ARTIFACTS/empty"
+  check:
+    needs: build
+    run: |
+      cat "$HOLDFAST_NEEDS_DIR/BUILD/dist/a.whl"
+      test -f "$HOLDFAST_NEEDS_DIR/BUILD/empty"
+"""
+ENDS = """\
+name: ends
+jobs:
+  good: {run: "echo '::set-output word=hello'"}
+  soft: {run: exit 1, continue-on-error: true}
+  bad: {run: exit 1}
+  never: {needs: bad, run: echo never}
+  last:
+    needs: [good, soft, bad, never]
+    if: always()
+    run: |
+      echo "$NEEDS_GOOD_WORD $HOLDFAST_RESULT_GOOD $HOLDFAST_RESULT_SOFT $HOLDFAST_RESULT_BAD $HOLDFAST_RESULT_NEVER"
+"""
+
+
+def to_the_end(site, text, name):
+    """What a worker over HTTP makes of a workflow."""
+    assert site.http.post("/api/workflows", content=text, headers={"content-type": "text/yaml"}).status_code == 201
+    with working(site):
+        run = site.post(f"/api/workflows/{name}/run").json()["run_id"]
+        assert eventually(lambda: site.get(f"/api/runs/{run}").json()["status"] not in ("queued", "running"), 100)
+    return {job["id"]: job for job in site.get(f"/api/runs/{run}").json()["jobs"]}
+
+
+def test_files_of_commands_are_kept_and_found_by_those_behind(site):
+    jobs = to_the_end(site, FILES, "files")
+    assert {id_: job["status"] for id_, job in jobs.items()} == {"build": "success", "check": "success"}
+    files = site.get("/api/workflows/files/jobs/build/artifacts").json()["files"]
+    assert [(one["name"], one["size"]) for one in files] == [("dist/a.whl", 5), ("empty", 0)]
+    assert site.get("/api/workflows/files/jobs/build/artifacts/dist%2Fa.whl").content == b"wheel"
+    assert site.get("/api/workflows/files/jobs/build/artifacts/empty").content == b""
+    assert [chunk["data"] for chunk in site.get("/api/workflows/files/jobs/check/logs").json()] == ["wheel"]
+
+
+def test_a_command_is_told_how_each_of_those_before_it_ended(site):
+    to_the_end(site, ENDS, "ends")
+    (said,) = site.get("/api/workflows/ends/jobs/last/logs").json()
+    assert said["data"] == "hello success success failure skipped\n"
+
+
+def test_a_client_says_what_is_wrong():
+    for url in ("nonsense", "ftp://x", "http://", "http://user:secret@127.0.0.1:1"):
+        with pytest.raises(ConfigError) as refused:
+            Client(url)
+        assert "secret" not in str(refused.value)
+
+    async def ask():
+        await Client("http://127.0.0.1:1").post("/healthz", {})
+
+    with pytest.raises(EngineUnavailable):
+        asyncio.run(ask())
+
+
+def test_a_refusal_has_its_status_and_words(site):
+    async def ask(url):
+        client = Client(url)
+        try:
+            await client.post("/api/jobs/none.1/complete", {})
+        finally:
+            await client.close()
+
+    with pytest.raises(Answered, match="not current") as refused:
+        asyncio.run(ask(site.url))
+    assert refused.value.status == 409
+
+
+DECLARED = """\
+name: declared
+inputs: {tag: one}
+jobs:
+  build: {run: "echo '::set-output wheel=a.whl'"}
+  test:
+    needs: build
+    matrix: {python: ["3.11"]}
+    run: echo "::set-output ok=yes"
+    outputs:
+      all: ${{ inputs.tag }} ${{ matrix.python }} ${{ outputs.ok }} ${{ needs.build.outputs.wheel }}
+"""
+
+
+def test_outputs_that_a_definition_makes_may_speak_of_the_jobs_before(site):
+    jobs = to_the_end(site, DECLARED, "declared")
+    assert jobs["test (3.11)"]["outputs"] == {"ok": "yes", "all": "one 3.11 yes a.whl"}

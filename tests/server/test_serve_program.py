@@ -1,0 +1,131 @@
+"""`holdfast serve`, `scheduler`, `token` and `worker --server` as programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.root import app
+from holdfast.testing.waiting import eventually
+from programs import programs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(560)]
+
+FLOW = """\
+name: flow
+jobs:
+  build:
+    run: |
+      echo building
+      echo "wheel=a.whl" >> $HOLDFAST_OUTPUT
+      echo report > $HOLDFAST_ARTIFACTS/report.txt
+  test:
+    needs: build
+    if: needs.build.outputs.wheel == 'a.whl'
+    run: |
+      echo "testing ${{ needs.build.outputs.wheel }}"
+      cat $HOLDFAST_NEEDS_DIR/BUILD/report.txt
+  never:
+    needs: build
+    if: needs.build.outputs.wheel == 'b.whl'
+    run: echo never
+  broken:
+    run: exit 3
+    continue-on-error: true
+"""
+
+
+def holdfast(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=200, check=False
+    )
+    return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+@pytest.fixture
+def start():
+    with programs() as starter:
+        yield starter
+
+
+def where(program):
+    return program.waits_for(r"listening on (http://\S+)")[1]
+
+
+def ended(client, run):
+    return eventually(lambda: client.get(f"/api/runs/{run}").json()["status"] not in ("queued", "running"), 120)
+
+
+def test_a_remote_worker_carries_out_a_run_with_tokens(start, tmp_path):
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    folder = tmp_path / "flows"
+    folder.mkdir()
+    (folder / "flow.yml").write_text(FLOW)
+    (folder / "bad.yml").write_text("name: bad\njobs:\n  a: {run: x, nonsense: 1}\n")
+    submit = holdfast("--url", url, "token", "create", "--role", "submit")[1]
+    worker = holdfast("--url", url, "token", "create", "--role", "worker", "--name", "builders")[1]
+    server = start("--url", url, "serve", "--port", "0", "--workflows", str(folder))
+    at = where(server)
+    remote = start(
+        *("worker", "--server", at, "--allow-commands", "--concurrency", "2", "--name", "far"), HOLDFAST_TOKEN=worker
+    )
+    assert httpx.get(f"{at}/api/workflows").status_code == 401
+    with httpx.Client(base_url=at, headers={"authorization": f"Bearer {submit}"}, timeout=30) as client:
+        run = client.post("/api/workflows/flow/run", json={}).json()["run_id"]
+        assert ended(client, run), remote.said
+        shown = client.get(f"/api/runs/{run}").json()
+        states = {job["id"]: job["status"] for job in shown["jobs"]}
+        assert states == {"build": "success", "test": "success", "never": "skipped", "broken": "failure"}, remote.said
+        assert shown["status"] == "success"
+        logs = client.get("/api/workflows/flow/jobs/test/logs").json()
+        assert "testing a.whl\nreport\n" in "".join(chunk["data"] for chunk in logs)
+        assert [one["worker_id"] for one in client.get("/api/workers").json() if one["worker_id"] == "far"]
+        # A definition that changes is a new version; a bad one was told of, with its line.
+        (folder / "flow.yml").write_text(FLOW.replace("echo building", "echo building anew"))
+        assert eventually(lambda: client.get("/api/workflows/flow").json()["version"] == 2)
+    assert "bad.yml:3:" in server.said
+    assert "no job is defined" not in server.said
+    assert worker not in server.said + remote.said
+    assert submit not in server.said
+    assert remote.stop() == 0
+    assert server.stop() == 0
+
+
+def test_tokens_are_listed_without_their_secrets_and_revoked(tmp_path):
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+
+    def holdfast(*arguments):
+        done = CliRunner().invoke(app, arguments)
+        return done.exit_code, done.stdout.strip(), done.stderr.strip()
+
+    code, token, _ = holdfast("--url", url, "token", "create", "--role", "admin", "--name", "ops", "--expires", "2h")
+    assert code == 0
+    assert token.startswith("hf_")
+    _, listed, _ = holdfast("--url", url, "token", "ls")
+    id_ = token.split("_")[1]
+    assert id_ in listed
+    assert "ops" in listed
+    assert token.split("_", 2)[2] not in listed
+    assert holdfast("--url", url, "token", "revoke", id_)[0] == 0
+    assert holdfast("--url", url, "token", "revoke", id_)[0] == 1
+    assert id_ not in holdfast("--url", url, "token", "ls")[1]
+    assert holdfast("--url", url, "token", "create", "--role", "root")[0] == 2
+
+
+def test_another_address_without_tokens_is_refused_with_a_way_out(tmp_path):
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    code, _, said = holdfast("--url", url, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - what is refused
+    assert code == 2
+    assert "holdfast token create --role admin" in said
+
+
+def test_a_port_that_is_taken_is_said(start, tmp_path):
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    port = where(start("--url", url, "serve", "--port", "0", "--no-access-log")).rpartition(":")[2]
+    code, _, said = holdfast("--url", url, "serve", "--port", port)
+    assert code == 2
+    assert "--port 0" in said

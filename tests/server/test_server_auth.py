@@ -1,0 +1,243 @@
+"""Tokens and roles. Which routes there are is read from the table: a new one is tested with its first line."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from site_of_tests import serving
+
+from holdfast.errors import ConfigError
+from holdfast.job.flows import send
+from holdfast.server import auth, hosting
+from holdfast.server.auth import digest, new_token
+from holdfast.server.hosting import Plan
+from holdfast.server.route import ROLES
+from holdfast.server.settings import Settings, refuse_open_door
+from holdfast.server.table import TABLE
+from holdfast.testing.waiting import eventually
+
+GUARDED = [route for route in TABLE if route.roles]
+
+
+def name(route):
+    return f"{route.method} {route.path}"
+
+
+def path_of(route):
+    path = route.path
+    for parameter in route.parameters:
+        path = path.replace(f"{{{parameter}}}", "some-thing")
+    return path
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server with a token of each role: the site, and the tokens by role."""
+    made = {}
+
+    async def prepare(server):
+        await server.hf.open()
+        for role in ROLES:
+            made[role], record = new_token(role, role)
+            await send(server.core, server.store.put_token(record))
+
+    url = f"sqlite:///{tmp_path_factory.mktemp('auth') / 'holdfast.db'}?synchronous=normal"
+    with serving(url, prepare=prepare, settings=Settings(access_log=False, guesses="1000/minute")) as running:
+        yield running, made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('open') / 'holdfast.db'}?synchronous=normal") as running:
+        yield running
+
+
+def ask(site, route, token=None, scheme="Bearer"):
+    headers = {} if token is None else {"authorization": f"{scheme} {token}"}
+    patience = {"poll_seconds": 0} if route.path.endswith("/acquire") else {}
+    body = {"json": patience} if route.method == "POST" else {}
+    with site.http.stream(route.method, path_of(route), headers=headers, **body) as answer:
+        return answer.status_code, dict(answer.headers)
+
+
+def test_only_health_and_the_page_are_open():
+    assert {route.path for route in TABLE if not route.roles} == {"/healthz", "/readyz", "/", "/assets/{file}"}
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=name)
+def test_no_route_answers_without_a_token(guarded, route):
+    site, _ = guarded
+    status, headers = ask(site, route)
+    assert status == 401
+    assert headers["www-authenticate"].startswith("Bearer")
+    assert headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=name)
+def test_no_route_answers_to_a_wrong_token(guarded, route):
+    site, tokens = guarded
+    right = tokens["admin"]
+    for wrong in (f"{right}x", right[:-1], "hf_nobody_secret", "x", f"hf_{right}", right.replace("hf_", "xx_")):
+        assert ask(site, route, wrong)[0] == 401
+    assert ask(site, route, right, scheme="Basic")[0] == 401
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=name)
+def test_a_route_is_for_its_roles_alone(guarded, route):
+    site, tokens = guarded
+    for role in ROLES:
+        status, _ = ask(site, route, tokens[role])
+        if role in route.roles:
+            assert status not in (401, 403, 500)
+        else:
+            assert status == 403
+
+
+def test_health_is_open_and_says_nothing(guarded):
+    site, _ = guarded
+    assert site.get("/healthz").json() == {"status": "ok"}
+    assert site.get("/readyz").json() == {"status": "ok"}
+
+
+def test_a_token_is_stored_as_a_hash_alone(guarded):
+    site, tokens = guarded
+    records = site.do(send(site.server.core, site.server.store.tokens()))
+    assert {record.role for record in records} == set(ROLES)
+    for record in records:
+        secret = tokens[record.role].split("_", 2)[2]
+        assert record.digest == digest(secret)
+        assert secret.encode() not in repr(record).encode()
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Tokens are read again after a moment, not after two seconds."""
+    monkeypatch.setattr(auth, "FRESH", 0.05)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_revoked_token_is_refused_soon(tmp_path):
+    token, record = new_token("submit")
+    admin, other = new_token("admin")
+
+    async def prepare(server):
+        await server.hf.open()
+        await send(server.core, server.store.put_token(record))
+        await send(server.core, server.store.put_token(other))
+
+    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site:
+        headers = {"authorization": f"Bearer {token}"}
+        assert site.get("/api/jobs", headers=headers).status_code == 200
+        site.do(send(site.server.core, site.server.store.drop_token(record.id)))
+        assert eventually(lambda: site.get("/api/jobs", headers=headers).status_code == 401)
+        assert site.get("/api/jobs", headers={"authorization": f"Bearer {admin}"}).status_code == 200
+
+
+@pytest.mark.usefixtures("soon")
+def test_the_first_token_closes_the_door(site):
+    assert site.get("/api/jobs").status_code == 200
+    _, record = new_token("admin")
+    site.do(send(site.server.core, site.server.store.put_token(record)))
+    assert eventually(lambda: site.get("/api/jobs").status_code == 401)
+
+
+@pytest.mark.usefixtures("soon")
+def test_revoking_the_last_token_does_not_open_the_door(site):
+    token, record = new_token("admin")
+    mine = {"authorization": f"Bearer {token}"}
+    site.do(send(site.server.core, site.server.store.put_token(record)))
+    assert eventually(lambda: site.get("/api/jobs").status_code == 401)
+    assert site.get("/api/jobs", headers=mine).status_code == 200
+    site.do(send(site.server.core, site.server.store.drop_token(record.id)))
+    assert eventually(lambda: site.get("/api/jobs", headers=mine).status_code == 401)
+    assert site.get("/api/jobs").status_code == 401
+
+
+def test_a_token_that_has_expired_is_refused(tmp_path):
+    token, record = new_token("admin", expires=1)
+    lasting, other = new_token("admin")
+
+    async def prepare(server):
+        await server.hf.open()
+        await send(server.core, server.store.put_token(other))
+        await server.keyring.refresh()
+        server.keyring.learn([record, other])
+
+    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site:
+        assert site.get("/api/jobs", headers={"authorization": f"Bearer {token}"}).status_code == 401
+        assert site.get("/api/jobs", headers={"authorization": f"Bearer {lasting}"}).status_code == 200
+
+
+def test_who_guesses_tokens_is_slowed_down(tmp_path):
+    settings = Settings(access_log=False, guesses="5/minute", require_tokens=True)
+    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
+        statuses = [site.get("/api/jobs", headers={"authorization": f"Bearer hf_a_{n}"}).status_code for n in range(8)]
+        assert statuses == [401] * 5 + [429] * 3
+        assert site.get("/api/jobs").status_code == 401
+
+
+def test_another_address_than_loopback_needs_tokens():
+    for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.8.8.8"):
+        refuse_open_door(host, tokens=0, required=False)
+    for host in ("0.0.0.0", "::", "192.168.1.5", "example.org", ""):  # noqa: S104 - what is refused
+        with pytest.raises(ConfigError, match="holdfast token create"):
+            refuse_open_door(host, tokens=0, required=False)
+        refuse_open_door(host, tokens=1, required=False)
+        refuse_open_door(host, tokens=0, required=True)
+
+
+def test_at_another_address_than_loopback_tokens_are_needed_for_good():
+    assert Plan(host="0.0.0.0").bounds.require_tokens  # noqa: S104 - which is what it is about
+    assert not Plan(host="127.0.0.1").bounds.require_tokens
+    assert Plan(host="127.0.0.1", settings=Settings(require_tokens=True)).bounds.require_tokens
+
+
+def test_a_page_with_another_hosts_name_does_not_get_in(site):
+    for host in ("evil.example.org", "evil.example.org:3000", "127.0.0.1.evil.org", "localhost.evil.org", ""):
+        assert site.get("/api/jobs", headers={"host": host}).status_code == 421
+    for host in ("localhost", "localhost:9", "127.0.0.1:80", "[::1]:3000", "[::1]"):
+        assert site.get("/api/jobs", headers={"host": host}).status_code == 200
+
+
+FOREIGN = (
+    {"origin": "https://evil.example.org"},
+    {"origin": "null"},
+    {"origin": "http://127.0.0.1:1"},
+    {"origin": "https://evil.example.org", "sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+)
+
+
+@pytest.mark.parametrize("route", [route for route in GUARDED if route.method != "GET"], ids=name)
+def test_a_page_of_another_site_changes_nothing(shared, route):
+    for headers in FOREIGN:
+        answer = shared.http.request(route.method, path_of(route), headers=headers)
+        assert answer.status_code == 403, headers
+        assert "--cors" in answer.json()["detail"]
+
+
+def test_a_page_of_this_server_and_programs_may_do_everything(shared):
+    own = f"http://127.0.0.1:{shared.port}"
+    for headers in ({}, {"origin": own}, {"origin": own, "sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
+        assert shared.http.post("/api/queues/q/resume", headers=headers).status_code == 200
+    # Behind a proxy that calls this server by another name than its callers do.
+    proxied = {"origin": "https://ops.example.org", "sec-fetch-site": "same-origin"}
+    assert shared.http.post("/api/queues/q/resume", headers=proxied).status_code == 200
+
+
+def test_a_page_whose_origin_was_named_may_do_everything(tmp_path):
+    settings = Settings(access_log=False, cors=("https://ops.example.org",))
+    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
+        headers = {"origin": "https://ops.example.org", "sec-fetch-site": "cross-site"}
+        assert site.http.post("/api/queues/q/resume", headers=headers).status_code == 200
+
+
+def test_a_role_that_is_not_known_makes_no_token():
+    with pytest.raises(ConfigError, match="submit"):
+        new_token("root")
+
+
+def test_no_answer_waits_for_more_to_send():
+    with hosting.bind("127.0.0.1", 0) as sock:
+        assert sock.proto == socket.IPPROTO_TCP  # without it asyncio leaves Nagle's algorithm on

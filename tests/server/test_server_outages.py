@@ -1,0 +1,79 @@
+"""Servers whose engine goes away and comes back, and servers that share one."""
+
+from __future__ import annotations
+
+import pytest
+from site_of_tests import serving
+from test_server_streams import listening
+from test_server_workflows import command, create, finish, start
+
+from holdfast.server.settings import Settings
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.ports import lasting_port
+from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def redis():
+    """A server of this test's own that remembers over a restart."""
+    server = RedisServer(port=lasting_port(), aof=True)
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+def test_an_engine_that_is_killed_is_503_and_nothing_is_lost(redis):
+    settings = Settings(access_log=False, engine_patience=2.0)
+    with serving(redis.url, settings=settings) as site:
+        create(site)
+        run = start(site).json()["run_id"]
+        build = command(site)
+        with listening(site, f"/api/runs/{run}/events/stream") as stream:
+            seen = [next(stream)[1]]
+            redis.kill()
+            assert eventually(lambda: site.get("/readyz").status_code == 503, 30)
+            assert site.get("/healthz").status_code == 200
+            away = site.get("/api/queues")
+            assert away.status_code == 503
+            assert away.headers["retry-after"] == "1"
+            assert str(redis.port) not in away.text
+            assert site.post("/api/jobs/claim", {"worker_id": "w"}).status_code == 503
+            redis.start()
+            assert eventually(lambda: site.get("/readyz").status_code == 200, 60)
+            # The stream outlives it, and tells of everything once.
+            assert finish(site, build, file="a").status_code == 200
+            finish(site, command(site, labels=["linux"]))
+            finish(site, command(site))
+            seen += [id_ for kind, id_, _ in stream if kind not in {"end", ":"}]
+        assert seen == [str(n + 1) for n in range(len(seen))]
+        assert site.get(f"/api/runs/{run}").json()["status"] == "success"
+
+
+def test_servers_answer_for_one_another(redis):
+    with serving(redis.url) as one, serving(redis.url) as two:
+        create(one)
+        run = start(two).json()["run_id"]
+        build = command(one)
+        lease = build["lease"]["lease_id"]
+        assert two.post(f"/api/jobs/{lease}/heartbeat").json() == {"cancelled": False}
+        two.post(f"/api/jobs/{lease}/logs", {"chunks": [{"sequence": 0, "data": "a", "timestamp_ms": 1}]})
+        one.post(f"/api/jobs/{lease}/logs", {"chunks": [{"sequence": 1, "data": "b", "timestamp_ms": 2}]})
+        two.post(f"/api/jobs/{lease}/logs", {"chunks": [{"sequence": 2, "data": "c", "timestamp_ms": 3}]})
+        with listening(one, f"/api/runs/{run}/events/stream") as stream:
+            assert finish(two, build, file="a").json() == finish(one, build, file="a").json()
+            kinds = []
+            while ("completed", "build") not in kinds:
+                kind, _, data = next(stream)
+                kinds.append((kind, data["job_id"]))
+        chunks = one.get("/api/workflows/ci/jobs/build/logs").json()
+        assert [chunk["data"] for chunk in chunks] == ["a", "b", "c"]
+        assert command(two, labels=["linux"])["job"]["upstream_outputs"] == {"build": {"file": "a", "wheel": "a.whl"}}
+        first = one.post("/api/locks/x/acquire", {"request_id": "a"}).json()
+        waiting = one.post("/api/locks/x/acquire", {"request_id": "b", "poll_seconds": 0.1})
+        assert waiting.status_code == 202
+        two.post("/api/locks/x/release", {"lock_id": first["lock_id"]})
+        assert two.post("/api/locks/x/acquire", {"request_id": "b", "poll_seconds": 10}).json()["acquired"]

@@ -1,0 +1,116 @@
+"""Servers that die, and engines that go away, in the middle of something: nothing is begun twice or told twice."""
+
+from __future__ import annotations
+
+import pytest
+from site_of_tests import serving
+from test_server_streams import carry_out, listening
+from test_server_workflows import create, start
+
+from holdfast.errors import EngineUnavailable
+from holdfast.job.ids import shard_of
+from holdfast.server.happenings import AllSource, RunSource, position
+from holdfast.workflow import flows
+
+
+@pytest.fixture
+def two_shards(holdfast_redis, namespace):
+    with serving(holdfast_redis.url, namespace=namespace, shards=2) as site:
+        create(site)
+        while len({shard_of(run["id"]) for run in site.get("/api/runs").json()}) < 2:
+            start(site)
+        yield site
+
+
+@pytest.mark.redis
+def test_all_events_of_several_shards_are_resumed_at_each_of_them(two_shards):
+    with listening(two_shards, "/api/events", params={"after": "0"}) as stream:
+        count = sum(run["events"] for run in two_shards.get("/api/runs").json())
+        whole = [next(stream) for _ in range(count)]
+    places = [(data["run_id"], data["sequence"]) for _, _, data in whole]
+    assert len(set(places)) == count
+    seen, last = [], whole[0][1]
+    seen.append(places[0])
+    while len(seen) < count:  # somebody who is cut off after each event
+        with listening(two_shards, "/api/events", last=last) as stream:
+            _, last, data = next(stream)
+            seen.append((data["run_id"], data["sequence"]))
+    assert sorted(seen) == sorted(places)
+
+
+def once(monkeypatch, store, verb, when=lambda *_: True):
+    """The engine does not answer this, the first time."""
+    real = getattr(store, verb)
+    left = [1]
+
+    def asked(*args, **named):
+        if left and when(*args):
+            left.clear()
+            raise EngineUnavailable("it is away")
+        return real(*args, **named)
+
+    monkeypatch.setattr(store, verb, asked)
+
+
+@pytest.mark.redis
+def test_an_engine_that_goes_away_between_shards_takes_no_event_along(two_shards, monkeypatch):
+    server = two_shards.server
+    count = sum(run["events"] for run in two_shards.get("/api/runs").json())
+    source = AllSource(server, server.names, position("0", 2))
+    once(monkeypatch, server.store, "events", lambda shard, *_: shard == 1)
+    with pytest.raises(EngineUnavailable):
+        two_shards.do(source.look())
+    assert len(two_shards.do(source.look()).events) == count
+
+
+def test_an_event_is_told_by_name_although_the_engine_was_away(any_site, monkeypatch):
+    create(any_site)
+    run = start(any_site).json()["run_id"]
+    server = any_site.server
+    for source in (RunSource(server, server.names, run, 0), AllSource(server, server.names, position("0", 1))):
+        server.runbook._plays.clear()
+        once(monkeypatch, server.store, "get_run")
+        with pytest.raises(EngineUnavailable):
+            any_site.do(source.look())
+        page = any_site.do(source.look())
+        assert len(page.events) == any_site.get(f"/api/runs/{run}").json()["events"]
+        assert all(b'"workflow_id":"ci"' in event for event in page.events)
+    carry_out(any_site)
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_a_server_that_dies_while_it_begins_a_run_leaves_one_run(any_site, monkeypatch, dies):
+    create(any_site)
+    real = flows.start
+
+    async def start_and_die(core, new):
+        monkeypatch.setattr(flows, "start", real)
+        if dies == "after":
+            await real(core, new)
+        raise EngineUnavailable("it is away")
+
+    monkeypatch.setattr(flows, "start", start_and_die)
+    assert start(any_site, request_id="r1").status_code == 503
+    run = start(any_site, request_id="r1")
+    assert run.status_code == 202
+    assert start(any_site, request_id="r1").json()["run_id"] == run.json()["run_id"]
+    assert [one["id"] for one in any_site.get("/api/runs").json()] == [run.json()["run_id"]]
+
+
+def test_back_off_and_time_limit_of_a_job_of_a_run_reach_http_workers(tmp_path):
+    async def prepare(server):
+        @server.hf.job(retries=3, backoff=7, timeout=9)
+        async def dig() -> None: ...
+
+        @server.hf.workflow
+        def hole(flow):
+            flow.add(dig)
+            flow.add(dig.options(backoff=8, timeout=None))
+
+    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site:
+        assert start(site, "hole").status_code == 202
+        got = {job["job_id"]: job for job in (site.claim()["job"], site.claim()["job"])}
+        assert got["dig"]["timeout_secs"] == 9
+        assert got["dig"]["retry_policy"] == {"max_retries": 3, "backoff": {"Fixed": {"delay_secs": 7}}}
+        assert got["dig-2"]["timeout_secs"] == 0
+        assert got["dig-2"]["retry_policy"]["backoff"] == {"Fixed": {"delay_secs": 8}}

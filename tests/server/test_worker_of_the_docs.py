@@ -1,0 +1,114 @@
+"""The worker of docs/how-to/worker-protocol.md carries out a DAG: the block on the page is what runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.job.flows import send
+from holdfast.job.ids import lease_id
+from holdfast.job.internal import INTERNAL
+from holdfast.testing.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "examples" / "ci.yml"
+PAGE = ROOT / "docs" / "how-to" / "worker-protocol.md"
+DIAMOND = """\
+name: diamond
+jobs:
+  top:
+    run: |
+      echo "::set-output word=hello"
+  left:
+    needs: top
+    run: |
+      echo "left heard $NEEDS_TOP_WORD"
+  right:
+    needs: top
+    labels: [linux]
+    run: exit 0
+  bottom:
+    needs: [left, right]
+    run: echo done
+"""
+
+
+def source():
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return block
+
+
+def test_it_is_forty_lines_without_a_library():
+    lines = [line for line in source().splitlines() if line.strip()]
+    assert len(lines) <= 40
+    assert re.findall(r"^import (.+)$|^from", source(), re.MULTILINE) == [
+        "json, os, pathlib, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request"
+    ]
+
+
+@contextlib.contextmanager
+def working(site, tmp_path):
+    """The worker on the page; yields what it has complained about when it is over."""
+    script = tmp_path / "worker.py"
+    script.write_text(source(), encoding="utf-8")
+    said = []
+    worker = subprocess.Popen(
+        [sys.executable, str(script), "linux"], env={**os.environ, "HOLDFAST_SERVER": site.url}, stderr=subprocess.PIPE
+    )
+    try:
+        yield said
+    finally:
+        worker.kill()
+        said.append(worker.communicate()[1].decode())
+
+
+def to_the_end(site, run):
+    def has_ended():
+        site.do(site.hf.worker(queues=[INTERNAL]).run(burst=True))  # as a scheduler does
+        return site.get(f"/api/runs/{run}").json()["status"] not in ("queued", "running")
+
+    assert eventually(has_ended, 100)
+    return site.get(f"/api/runs/{run}").json()
+
+
+def test_the_worker_on_the_page_completes_a_dag(site, tmp_path):
+    site.http.post("/api/workflows", content=DIAMOND, headers={"content-type": "application/yaml"})
+    run = site.post("/api/workflows/diamond/run").json()["run_id"]
+    with working(site, tmp_path) as said:
+        assert to_the_end(site, run)["status"] == "success"
+    logs = site.get("/api/workflows/diamond/jobs/left/logs").json()
+    assert [chunk["data"] for chunk in logs] == ["left heard hello\n"]
+    assert said == [""]
+
+
+def test_the_worker_on_the_page_completes_the_sample(site, tmp_path):
+    """What jobs put out by file and by line, inputs, a matrix, steps and conditions: as on Holdfast's own worker."""
+    with working(site, tmp_path) as said:
+        site.http.post("/api/workflows", content=SAMPLE.read_bytes(), headers={"content-type": "application/yaml"})
+        run = to_the_end(site, site.post("/api/workflows/ci/run").json()["run_id"])
+    jobs = {job["id"]: job for job in run["jobs"]}
+    assert run["status"] == "success", run
+    assert jobs["build"]["outputs"]["wheel"] == "demo-1.0.whl"
+    assert jobs["release-notes"]["status"] == "success"
+    assert jobs["alarm"]["status"] == "skipped"
+    assert said == [""]
+
+
+def test_the_worker_on_the_page_goes_on_after_a_job_that_was_taken_from_it(site, tmp_path):
+    nap = {"run": "echo here; while :; do echo on; sleep 0.2; done"}
+    site.post("/api/workflows", {"name": "nap", "jobs": {"nap": nap}})
+    site.http.post("/api/workflows", content=DIAMOND, headers={"content-type": "application/yaml"})
+    with working(site, tmp_path) as said:
+        run = site.post("/api/workflows/nap/run").json()["run_id"]
+        assert eventually(lambda: site.get("/api/workflows/nap/jobs/nap/logs").json(), 60)
+        uid = site.get(f"/api/runs/{run}").json()["jobs"][0]["uid"]
+
+        fence = site.do(send(site.server.core, site.server.store.get(uid))).fence
+        assert site.post(f"/api/jobs/{lease_id(uid, fence)}/fail", {"retryable": False}).status_code == 200
+        run = site.post("/api/workflows/diamond/run").json()["run_id"]
+        assert to_the_end(site, run)["status"] == "success"
+    assert said[0].count("409") == 1
