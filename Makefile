@@ -1,19 +1,23 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak clean
+.PHONY: help setup web demo test check bench soak test-n8n-server clean
 
 READY := .venv/.ready
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with everything pinned (instant when nothing changed)
 
 $(READY): pyproject.toml requirements/uv.txt requirements/dev.txt scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup
 
-demo: setup ## Watch a lock change hands when its holder dies
-	@.venv/bin/python examples/handover.py
+web: setup ## Build the dashboard into the package (instant when nothing changed)
+	@scripts/web
+
+demo: setup ## A server, two workers, a CI-like workflow, its page; without a terminal it ends by itself
+	@if [ -t 1 ]; then scripts/web || echo "the page is not built: the demo goes on without it" >&2; fi
+	@.venv/bin/python examples/demo.py
 
 test: setup ## Run the checks and every test, as CI does
 	@scripts/test
@@ -27,6 +31,9 @@ bench: setup ## Compare with peers, side by side in one run
 soak: setup ## Run the long tests
 	@scripts/soak
 
+test-n8n-server: setup ## Install a whole n8n server (1.3 GB) and run what needs one
+	@scripts/n8n_server
+
 clean: ## Remove .venv, caches and build output
-	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .n8n build dist web/node_modules src/holdfast/server/dashboard .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -14,6 +14,7 @@ from bench.channels import channels
 from bench.fairness import fairness
 from bench.handover import handover
 from bench.harness import Bench, Row, facts
+from bench.http import http
 from bench.idempotency import idempotency
 from bench.jobs import jobs, jobs_sql
 from bench.limits import limits
@@ -22,6 +23,7 @@ from bench.postgres import postgres
 from bench.renewal import renewal
 from bench.sqlite import sqlite
 from bench.startup import startup
+from bench.workflows import workflows
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -42,6 +44,8 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "jobs": jobs,
     "jobs-sql": jobs_sql,
     "backlog": backlog,
+    "workflows": workflows,
+    "http": http,
     "import": startup,
 }
 
@@ -65,6 +69,19 @@ def table(rows: list[Row]) -> Table:
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}×"
         shown.add_row(row.measure, row.holdfast, row.peer, ratio, row.target, verdicts[row.met])
+    return shown
+
+
+def peers(rows: list[Row]) -> Table | None:
+    """Every peer by itself, where several took part: each ran once, and the best of them once more beside us."""
+    told = [row for row in rows if len(row.detail.get("peers", ())) > 1]
+    if not told:
+        return None
+    shown = Table(caption="Each peer once, to find the best; what is compared above comes from rounds of its own.")
+    shown.add_column("measure", overflow="fold")
+    shown.add_column("peers", overflow="fold")
+    for row in told:
+        shown.add_row(row.measure, ", ".join(f"{name} {found}" for name, found in row.detail["peers"].items()))
     return shown
 
 
@@ -97,6 +114,8 @@ def main() -> int:
                 console.print(f"[red]{name} crashed[/]", traceback.format_exc(), highlight=False)
             progress.advance(task)
     console.print(table(rows))
+    if (each := peers(rows)) is not None:
+        console.print(each)
     console.print(", ".join(f"{what} {value}" for what, value in machine.items()), highlight=False)
     if options.json:
         report = {"machine": machine, "quick": options.quick, "crashed": crashed, "rows": [r.as_dict() for r in rows]}

@@ -20,6 +20,7 @@ import psycopg
 from bench.harness import Bench, Row, Sample, compare, percentile
 from bench.queues.contenders import (
     HOLDFAST,
+    HOLDFAST_BLOCKING,
     ON_POSTGRES,
     ON_REDIS,
     ON_SQLITE,
@@ -68,6 +69,7 @@ class Contest:
         self.bench = bench
         self.mine: Entry = (Stage(HOLDFAST, url, home), HOLDFAST.ways[0])
         self.peers = entries(peers, url, home)
+        self.home = home
         self._empty = empty
 
     def once(self, what: str, entry: Entry, measure: Callable[[Entry], T]) -> T:
@@ -81,13 +83,17 @@ class Contest:
             raise RuntimeError(f"{label(entry)} left {found.missing} of {n} jobs undone")
         return found
 
+    def best(self, scouted: dict[Entry, float], better: Callable[..., Entry]) -> Entry:
+        """Of those whom targets speak of."""
+        return better((e for e in scouted if not e[0].contender.beside), key=lambda entry: scouted[entry])
+
     def drains(self, what: str, peers: Sequence[Entry] | None = None, least: float = 0) -> tuple[Row, float]:
         """Jobs a second, and the memory of our worker at the end."""
         scouted = {
             entry: self.drained(what, entry, sized(self.bench, self.drained(what, entry, 300).sample.rate)).sample.rate
             for entry in (self.peers if peers is None else peers)
         }
-        best = max(scouted, key=lambda entry: scouted[entry])
+        best = self.best(scouted, max)
         mine = sized(self.bench, self.drained(what, self.mine, 3000).sample.rate)
         theirs = sized(self.bench, scouted[best])
         rounds: list[tuple[Drain, Drain]] = [
@@ -95,51 +101,69 @@ class Contest:
             for _ in range(self.bench.pick(3, 1))
         ]
         row = compare(what, [a.sample for a, _ in rounds], label(best), [b.sample for _, b in rounds], least)
-        row.detail["peers"] = {label(entry): round(rate) for entry, rate in scouted.items()}
+        row.detail["peers"] = {label(entry): f"{rate:,.0f}/s" for entry, rate in scouted.items()}
         return row, max(a.rss_mib for a, _ in rounds)
 
-    def enqueues(self, what: str, way: str, least: float) -> Row:
-        peers = list({entry[0].contender: entry for entry in self.peers}.values())
+    def enqueues(self, what: str, way: str, least: float, *, blocks: bool | None = None) -> list[Row]:
+        """Jobs a second by one who enqueues. `blocks`: our blocking API beside clients that block, or our async one
+        beside those that are awaited; None: the async one beside all. Those whom no target speaks of come last.
+        """
+        own = (
+            (Stage(HOLDFAST_BLOCKING, self.mine[0].url, self.home), HOLDFAST_BLOCKING.ways[0]) if blocks else self.mine
+        )
+        peers = {
+            entry[0].contender: entry for entry in self.peers if blocks is None or entry[0].contender.blocks == blocks
+        }
 
         def measure(entry: Entry, n: int) -> Sample:
             return self.once(what, entry, lambda e: e[0].enqueue(way, n))
 
         scouted: dict[Entry, float] = {}
-        for entry in peers:
+        for entry in peers.values():
             scouted[entry] = measure(entry, sized(self.bench, measure(entry, 300).rate)).rate
-        best = max(scouted, key=lambda entry: scouted[entry])
-        mine, theirs = sized(self.bench, measure(self.mine, 3000).rate), sized(self.bench, scouted[best])
-        rounds = [(measure(self.mine, mine), measure(best, theirs)) for _ in range(self.bench.pick(3, 1))]
-        row = compare(what, [a for a, _ in rounds], label(best), [b for _, b in rounds], least)
-        row.detail["peers"] = {label(entry): round(rate) for entry, rate in scouted.items()}
-        return row
+        mine = sized(self.bench, measure(own, 3000).rate)
+        rows: list[Row] = []
+        for other in (self.best(scouted, max), *(e for e in scouted if blocks and e[0].contender.beside)):
+            theirs = sized(self.bench, scouted[other])
+            rounds = [(measure(own, mine), measure(other, theirs)) for _ in range(self.bench.pick(3, 1))]
+            row = compare(what, [a for a, _ in rounds], label(other), [b for _, b in rounds], least)
+            if other[0].contender.beside:
+                row.measure, row.target, row.met = f"{what}, beside {label(other)}", "–", None
+            else:
+                row.detail["peers"] = {label(entry): f"{rate:,.0f}/s" for entry, rate in scouted.items()}
+            rows.append(row)
+        return rows
 
     def latencies(self, what: str, peers: Sequence[Entry], most_ms: float | None) -> list[Row]:
         probes = self.bench.pick(200, 40)
         scouted = {entry: percentile(self.once(what, entry, lambda e: e[0].latency(e[1], 40)), 50) for entry in peers}
-        best = min(scouted, key=lambda entry: scouted[entry])
-        mine: list[float] = []
-        theirs: list[float] = []
+        best = self.best(scouted, min)
+        others = [best, *(e for e in scouted if e[0].contender.beside)]
+        found: dict[Entry, list[float]] = {entry: [] for entry in (self.mine, *others)}
         for _ in range(self.bench.pick(3, 1)):
-            mine += self.once(what, self.mine, lambda e: e[0].latency(e[1], probes))
-            theirs += self.once(what, best, lambda e: e[0].latency(e[1], probes))
+            for entry in found:
+                found[entry] += self.once(what, entry, lambda e: e[0].latency(e[1], probes))
         rows: list[Row] = []
-        for percent in (50, 99):
-            ours, other = percentile(mine, percent), percentile(theirs, percent)
-            limited = most_ms is not None
-            met = ours <= other if not limited else (ours < most_ms if percent == 50 else None)
-            target = "≤ 1×" if not limited else (f"< {most_ms:g} ms" if percent == 50 else "–")
-            rows.append(
-                Row(
+        for other in others:
+            beside = other[0].contender.beside
+            for percent in (50, 99):
+                ours, theirs = percentile(found[self.mine], percent), percentile(found[other], percent)
+                limited = most_ms is not None
+                met = ours <= theirs if not limited else (ours < most_ms if percent == 50 else None)
+                target = "≤ 1×" if not limited else (f"< {most_ms:g} ms" if percent == 50 else "–")
+                row = Row(
                     f"{what} p{percent}",
                     f"{ours:.2f} ms",
-                    f"{label(best)} {other:.2f} ms",
-                    ours / other,
+                    f"{label(other)} {theirs:.2f} ms",
+                    ours / theirs,
                     target,
                     met,
-                    {"peers": {label(entry): round(ms, 2) for entry, ms in scouted.items()}},
                 )
-            )
+                if beside:
+                    row.measure, row.target, row.met = f"{row.measure}, beside {label(other)}", "–", None
+                elif percent == 50:
+                    row.detail["peers"] = {label(entry): f"{ms:.2f} ms" for entry, ms in scouted.items()}
+                rows.append(row)
         return rows
 
 
@@ -154,9 +178,11 @@ def jobs(bench: Bench) -> list[Row]:
     with folder() as home:
         contest = Contest(bench, bench.url, ON_REDIS, home, empty)
         drain, rss = contest.drains("jobs on Redis, drained", least=7)
-        rows = [drain, contest.enqueues("jobs on Redis, enqueued one by one", "one", 1.1)]
-        rows.append(contest.enqueues("jobs on Redis, enqueued by 100 tasks", "tasks", 5))
-        rows.append(contest.enqueues("jobs on Redis, enqueued in bulk", "many", 5))
+        rows = [drain]
+        rows += contest.enqueues("jobs on Redis, enqueued one by one, awaited", "one", 1.1, blocks=False)
+        rows += contest.enqueues("jobs on Redis, enqueued one by one, blocking", "one", 1.1, blocks=True)
+        rows += contest.enqueues("jobs on Redis, enqueued by 100 tasks", "tasks", 5)
+        rows += contest.enqueues("jobs on Redis, enqueued in bulk", "many", 5)
         rows += contest.latencies("jobs on Redis, picked up", contest.peers, None)
         rows.append(idle(bench, contest))
         rows.append(memory(bench, contest, rss))

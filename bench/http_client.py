@@ -1,0 +1,69 @@
+"""A server of its own, and HTTP as short as it can be, for what is measured over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NamedTuple
+
+from holdfast.testing.ports import lasting_port
+
+
+class Serving(NamedTuple):
+    port: int
+    pid: int
+
+
+class Connection:
+    """HTTP/1.1, one request after another over one connection, bodies with a length."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def post(self, path: str, body: object) -> Any:
+        raw = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}"
+        )
+        self._writer.write(head.encode() + b"\r\n\r\n" + raw)
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        status = int(answer[9:12])
+        length = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        said = json.loads(await self._reader.readexactly(length))
+        assert status < 300, said
+        return said
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def connect(port: int) -> Connection:
+    return Connection(*await asyncio.open_connection("127.0.0.1", port))
+
+
+@asynccontextmanager
+async def serving(url: str) -> AsyncIterator[Serving]:
+    """`holdfast serve --api-only` in a process of its own."""
+    port = lasting_port()
+    code = [sys.executable, "-m", "holdfast", "--url", url, "serve", "--port", str(port)]
+    code += ["--api-only", "--no-access-log", "--log-level", "error"]
+    with subprocess.Popen(code, stdout=subprocess.PIPE) as server:  # noqa: ASYNC220 - it is what is measured
+        try:
+            assert server.stdout is not None
+            said = await asyncio.to_thread(server.stdout.readline)
+            assert said.startswith(b"listening"), said
+            yield Serving(port, server.pid)
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="bench-http-") as folder:
+        yield f"sqlite:///{folder}/bench.db"

@@ -1,0 +1,75 @@
+"""A job's log over HTTP, end to end: a worker sends it in batches, a reader follows the stream. Lines are counted and
+their order is checked.
+
+python -m bench.http_logs --lines 50000
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+
+from bench.cpu import used
+from bench.harness import Sample
+from bench.http_client import connect, database, serving
+
+from holdfast import Holdfast
+from holdfast.job.blocking import new_loop
+
+BATCH = 1000
+
+
+def text(n: int) -> str:
+    return f"line {n} of a log\n"
+
+
+async def follow(port: int, job: str, lines: int) -> float:
+    """When the last line has come. Each must be the next one, by its number and by what it says."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    path = f"/api/workflows/-/jobs/{job}/logs/stream"
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    seen = 0
+    while seen < lines:
+        line = await reader.readline()
+        assert line, f"the stream ended after {seen} of {lines} lines"
+        if line.startswith(b"id: "):
+            assert int(line[4:]) == seen + 1, (line, seen)
+        elif line.startswith(b"data: "):
+            assert json.loads(line[6:])["data"] == text(seen), (line, seen)
+            seen += 1
+    writer.close()
+    return time.perf_counter()
+
+
+async def streamed(url: str, lines: int) -> Sample:
+    async with Holdfast(url) as hf:
+        job = (await hf.jobs.enqueue("talk", {})).id
+    async with serving(url) as server:
+        worker = await connect(server.port)
+        found = await worker.post("/api/jobs/claim", {"worker_id": "w", "queues": ["default"]})
+        lease = found["lease"]["lease_id"]
+        reads = asyncio.create_task(follow(server.port, job, lines))
+        before, began = used(server.pid), time.perf_counter()
+        for first in range(0, lines, BATCH):
+            chunks = [{"sequence": n, "data": text(n), "timestamp_ms": n} for n in range(first, first + BATCH)]
+            await worker.post(f"/api/jobs/{lease}/logs", {"chunks": chunks})
+        seconds = await reads - began
+        cpu = used(server.pid) - before
+        worker.close()
+    return Sample(lines, seconds, cpu)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--url", default="")
+    options.add_argument("--lines", type=int, default=50_000)
+    given = options.parse_args()
+    with database() as url, asyncio.Runner(loop_factory=new_loop) as runner:
+        found = runner.run(streamed(given.url or url, given.lines))
+    print(f"{found.rate:,.0f} lines/s from worker to reader over HTTP; server CPU {found.cpu_us:,.1f} µs/line")
+
+
+if __name__ == "__main__":
+    main()

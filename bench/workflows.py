@@ -1,0 +1,269 @@
+"""Runs: a chain from end to end, the time from one job's end to the next one's start, a wide fan beside as many plain
+jobs, and the price of the pure graph. Chains and fans run in a process of their own, with its worker in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+from bench.cpu import used_by_all
+from bench.harness import PATIENCE, Bench, Row, Sample, Worker, percentile
+
+from holdfast import Flow, Holdfast
+from holdfast.job.blocking import new_loop
+from holdfast.testing.postgres import PostgresServer
+from holdfast.workflow import graph
+
+LINKS = 40
+#: What a chain may take, an edge, and a fan as a multiple of as many plain jobs.
+MOST_SECONDS, MOST_MS, MOST_TIMES = 0.5, 5.0, 3.0
+#: An edge of ten thousand may cost this many times what one of a thousand costs: dictionaries outgrow caches.
+MOST_GROWTH = 1.6
+
+
+class Chained(NamedTuple):
+    """Seconds from the start of a run to the end of it, its CPU, and the milliseconds of each edge."""
+
+    sample: Sample
+    edges: list[float]
+
+
+@contextmanager
+def stage(url: str, server: int) -> Iterator[Callable[[str, int], Any]]:
+    """A program with a worker of its own. `server`: the process of the engine, if it has one."""
+
+    async def perform(what: str, n: int) -> Any:
+        async with Holdfast(url, namespace=f"bench-{os.getpid()}-{perf_counter():.6f}") as hf:
+            return await {"chain": chain, "plain": plain, "fan": fan}[what](hf, n, lambda: _cpu(server))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        yield lambda what, n: runner.run(perform(what, n))
+
+
+def _cpu(server: int) -> float:
+    return process_time() + (used_by_all(server) if server else 0.0)
+
+
+@asynccontextmanager
+async def working(hf: Holdfast) -> AsyncIterator[None]:
+    """With a worker in this process, whose last ends are stored when it is over."""
+    worker = hf.worker(concurrency=100, signals=False)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await task
+
+
+async def chain(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Chained:
+    """Runs of `LINKS` jobs, one after another; the worker is there already, and idle."""
+    ends: dict[int, float] = {}
+    edges: list[float] = []
+
+    @hf.job()
+    async def link(place: int) -> int:
+        if place:
+            edges.append((perf_counter() - ends[place - 1]) * 1000)
+        ends[place] = perf_counter()
+        return place
+
+    @hf.workflow
+    def chained(flow: Flow) -> None:
+        last = flow.add(link, 0)
+        for place in range(1, LINKS):
+            last = flow.add(link, place, after=last)
+
+    async with working(hf):
+        await (await chained.start()).wait(timeout=PATIENCE)
+        edges.clear()
+        took: list[float] = []
+        busy = cpu()
+        for _ in range(n):
+            began = perf_counter()
+            run = await chained.start()
+            assert await run.wait(timeout=PATIENCE) == "success"
+            took.append(perf_counter() - began)
+        return Chained(Sample(n * LINKS, statistics.median(took), cpu() - busy), edges)
+
+
+async def plain(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Sample:
+    """So many jobs are enqueued, and done."""
+    done = 0
+    all_done = asyncio.Event()
+
+    @hf.job()
+    async def nothing(place: int) -> int:
+        nonlocal done
+        done += 1
+        if done == n:
+            all_done.set()
+        return place
+
+    began, busy = perf_counter(), cpu()
+    await nothing.enqueue_many([(place,) for place in range(n)])
+    async with working(hf):
+        await all_done.wait()
+    return Sample(n, perf_counter() - began, cpu() - busy)
+
+
+async def fan(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Sample:
+    """One job, so many behind it, and one behind all of those."""
+
+    @hf.job()
+    async def first() -> int:
+        return 1
+
+    @hf.job()
+    async def nothing(place: int, given: int) -> int:
+        return place * given
+
+    @hf.job()
+    async def last(found: list[int]) -> int:
+        return sum(found)
+
+    @hf.workflow
+    def fanned(flow: Flow, width: int) -> None:
+        flow.add(last, flow.map(nothing, range(width), flow.add(first).output).output)
+
+    began, busy = perf_counter(), cpu()
+    run = await fanned.start(n)
+    async with working(hf):
+        assert await run.wait(timeout=PATIENCE) == "success"
+    sample = Sample(n, perf_counter() - began, cpu() - busy)
+    assert run.outputs["last"] == n * (n - 1) // 2
+    return sample
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str
+    url: str
+    server: int
+
+
+@contextmanager
+def engines(bench: Bench) -> Iterator[list[Engine]]:
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-workflows-")))
+        server = stack.enter_context(PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}))
+        yield [
+            Engine("SQLite", f"sqlite:///{home}/runs.db", 0),
+            Engine("Redis", bench.url, bench.server.pid),
+            Engine("PostgreSQL", f"{server.url}?timeout=60", server.pid),
+        ]
+
+
+def workflows(bench: Bench) -> list[Row]:
+    rows: list[Row] = []
+    with engines(bench) as there:
+        for engine in there:
+            with Worker(stage, engine.url, engine.server) as program:
+                bench.say(f"chain of {LINKS}, {engine.name}")
+                rows += chains(engine, program, bench.pick(15, 5))
+                rows.append(fans(bench, engine, program))
+    bench.say("graph.advance")
+    rows.append(advance(bench))
+    return rows
+
+
+def chains(engine: Engine, program: Worker, runs: int) -> list[Row]:
+    found: Chained = program.ask("chain", runs)
+    rows: list[Row] = []
+    if engine.name == "SQLite":
+        seconds = found.sample.seconds
+        shown = f"{seconds:.3f} s, {found.sample.cpu_us:.0f} µs CPU a job"
+        rows.append(
+            Row(
+                f"a chain of {LINKS} jobs in process, {engine.name}",
+                shown,
+                target=f"< {MOST_SECONDS:g} s",
+                met=seconds < MOST_SECONDS,
+            )
+        )
+    middle, most = percentile(found.edges, 50), percentile(found.edges, 99)
+    rows.append(
+        Row(
+            f"from a job's end to the next one's start, {engine.name}",
+            f"p50 {middle:.2f} ms, p99 {most:.2f} ms, {found.sample.cpu_us:.0f} µs CPU",
+            target=f"< {MOST_MS:g} ms",
+            met=middle < MOST_MS,
+            detail={"p50": middle, "p99": most, "cpu_us": found.sample.cpu_us},
+        )
+    )
+    return rows
+
+
+def fans(bench: Bench, engine: Engine, program: Worker) -> Row:
+    width = bench.pick(10_000, 2000)
+    rounds: dict[str, list[Sample]] = {"plain": [], "fan": []}
+    for turn in range(bench.pick(3, 1)):
+        for what in ("plain", "fan") if turn % 2 == 0 else ("fan", "plain"):
+            bench.say(f"{what} {width:,}, {engine.name}")
+            rounds[what].append(program.ask(what, width))
+    times = statistics.median(a.seconds / b.seconds for a, b in zip(rounds["fan"], rounds["plain"], strict=True))
+    work = statistics.median(a.cpu / b.cpu for a, b in zip(rounds["fan"], rounds["plain"], strict=True))
+    fanned, plainly = (
+        statistics.median(sample.seconds for sample in rounds[what]) * 1e6 / width for what in ("fan", "plain")
+    )
+    cpus = {what: statistics.median(sample.cpu_us for sample in samples) for what, samples in rounds.items()}
+    return Row(
+        f"fan-out {width:,}, fan-in 1, {engine.name}",
+        f"{fanned:.0f} µs a job, {cpus['fan']:.0f} µs CPU",
+        f"plain jobs {plainly:.0f} µs, {cpus['plain']:.0f} µs CPU ({work:.2f}×)",
+        times,
+        f"≤ {MOST_TIMES:g}×",
+        times <= MOST_TIMES,
+        {what: [sample._asdict() for sample in samples] for what, samples in rounds.items()} | {"cpu_times": work},
+    )
+
+
+def advance(bench: Bench) -> Row:
+    """CPU for each edge that is touched, by a run from its first job to its last: a fan, and a chain."""
+    rounds = bench.pick(7, 3)
+    small, large = (statistics.median(_edge_ns(width) for _ in range(rounds)) for width in (1000, 10_000))
+    return Row(
+        "graph.advance, an edge of 10,000 nodes",
+        f"{large:.0f} ns",
+        f"of 1,000: {small:.0f} ns",
+        large / small,
+        f"≤ {MOST_GROWTH:g}×",
+        large / small <= MOST_GROWTH,
+        {"small_ns": small, "large_ns": large},
+    )
+
+
+def _edge_ns(width: int) -> float:
+    touched, cpu = 0, 0.0
+    children = [f"child-{n}" for n in range(width)]
+    shapes = {
+        "fan": [
+            graph.Node("first"),
+            *(graph.Node(child, ("first",)) for child in children),
+            graph.Node("last", tuple(children)),
+        ],
+        "chain": [graph.Node(child, tuple(children[n - 1 : n])) for n, child in enumerate(children)],
+    }
+    for nodes in shapes.values():
+        made = graph.Graph(nodes)
+        began = process_time()
+        ready = [node.id for node in nodes if made.jobs[node.id].state == "pending"]
+        while ready:
+            job = ready.pop()
+            made.apply(graph.advance(made, graph.Started(job)))
+            changes = graph.advance(made, graph.Completed(job))
+            made.apply(changes)
+            touched += changes.touched
+            ready += [id_ for id_, state in changes.moves if state == "pending"]
+        cpu += process_time() - began
+        assert made.status == "success"
+    return cpu / touched * 1e9
