@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import LockTimeout, sync
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 #: Short, so that the keeper has something to do.
 TTL = 1.8
@@ -36,11 +36,11 @@ def exercise_blocking(make):
             two.lock("x").acquire(wait=0.05)
         assert not one.locks.inspect("x").queue
         got = []
-        waiter = threading.Thread(target=lambda: got.append(two.lock("x", ttl=TTL).acquire(wait=20)))
+        waiter = threading.Thread(target=lambda: got.append(two.lock("x", ttl=TTL).acquire(wait=WITHIN)))
         waiter.start()
         assert eventually(lambda: len(one.locks.inspect("x").queue) == 1)
         assert not first.release().idempotent
-        waiter.join(20)
+        waiter.join(WITHIN)
         (second,) = got
         assert second.fence > first.fence
         seen = renewals(two)
@@ -58,16 +58,16 @@ async def exercise_async(make):
             return len((await one.locks.inspect("x")).queue) == count
 
         first = await one.lock("x", ttl=30).acquire(wait=0)
-        leaver = asyncio.create_task(two.lock("x").acquire(wait=20))
+        leaver = asyncio.create_task(two.lock("x").acquire(wait=WITHIN))
         assert await soon(lambda: queued(1))
         leaver.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaver
         assert await soon(lambda: queued(0))
-        waiter = asyncio.create_task(two.lock("x", ttl=TTL).acquire(wait=20))
+        waiter = asyncio.create_task(two.lock("x", ttl=TTL).acquire(wait=WITHIN))
         assert await soon(lambda: queued(1))
         assert not (await first.release()).idempotent
-        second = await asyncio.wait_for(waiter, 20)
+        second = await asyncio.wait_for(waiter, WITHIN)
         assert second.fence > first.fence
         seen = renewals(two)
 

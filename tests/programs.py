@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 
 class Program:
@@ -54,7 +54,7 @@ class Program:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"did not stop: {self.said}") from None
-        self._reader.join(10)
+        self._reader.join(WITHIN)
         self.process.stdout.close()
         return code
 

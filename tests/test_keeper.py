@@ -13,7 +13,7 @@ from holdfast.gate.machine import GATE, Renew
 from holdfast.keeper import Keeper
 from holdfast.lease import BaseLease
 from holdfast.telemetry import Telemetry
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 
 class FakeEngine:
@@ -138,7 +138,7 @@ def test_a_lease_without_renewal_is_only_watched(engine, keeper):
 def test_the_thread_renews_by_itself_and_stops_when_told(engine, keeper):
     item = lease(ttl=0.3)
     keeper.add(item)
-    assert engine.asked.wait(10)
+    assert engine.asked.wait(WITHIN)
     assert eventually(lambda: len(engine.batches) >= 3)
     keeper.discard(item)
     keeper.close()

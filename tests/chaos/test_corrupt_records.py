@@ -11,7 +11,7 @@ import holdfast.sync
 from holdfast.engine.redis.address import parse
 from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.chaos
 
@@ -110,7 +110,7 @@ def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
     hurt = hf.lock(name, ttl=0.9).acquire(wait=0)
     whole = hf.lock(f"{name}-whole", ttl=0.9).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
-    assert hurt.lost.wait(5)
+    assert hurt.lost.wait(WITHIN)
     whole.check()
     whole.release()
 
@@ -125,7 +125,7 @@ def test_a_record_that_a_script_can_read_and_we_cannot_hurts_nobody_else(damaged
     overwrite(msgspec.msgpack.encode([1, 1, hurt.fence, hurt._acquired, [holder]]))
     with pytest.raises(holdfast.CorruptRecord):
         hf.lock(name).acquire(wait=0)
-    assert hurt.lost.wait(5)
+    assert hurt.lost.wait(WITHIN)
     whole.check()
     whole.release()
 

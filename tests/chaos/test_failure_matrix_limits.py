@@ -17,7 +17,7 @@ from holdfast.testing.ports import lasting_port
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -329,5 +329,5 @@ def test_whoever_waits_is_told_when_the_holdfast_closes(server):
     thread.start()
     assert eventually(lambda: hf.telemetry.counts["limit.waiting"])
     hf.close()
-    thread.join(10)
+    thread.join(WITHIN)
     assert raised

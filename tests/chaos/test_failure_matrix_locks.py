@@ -18,7 +18,7 @@ from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.register import Register
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -103,7 +103,7 @@ def test_engine_down_locks_fail_closed_on_sqlite(tmp_path):
         assert not ran
         blocker.execute("ROLLBACK")
         blocker.close()
-        with hf.lock("x", wait=5):
+        with hf.lock("x", wait=WITHIN):
             pass
 
 
@@ -137,7 +137,7 @@ def test_partition_the_fence_refuses_the_stale_holder(kind, request, tmp_path):
         stale = cut_off.lock("x", ttl=1).acquire(wait=0)
         assert register.write(stale.fence, "stale")
         proxy.rule("blackhole")
-        fresh = hf.lock("x", ttl=10).acquire(wait=10)
+        fresh = hf.lock("x", ttl=10).acquire(wait=WITHIN)
         assert stale.is_lost  # it knew before anybody else could be granted
         assert register.write(fresh.fence, "fresh")
         assert not register.write(stale.fence, "stale")
@@ -152,7 +152,7 @@ def test_partition_the_fence_refuses_a_holder_that_was_paused(holder, url, tmp_p
     register = Register(tmp_path, "x")
     register.write(holder.fence, "stale")
     os.kill(holder.pid, signal.SIGSTOP)
-    with holdfast.sync.Holdfast(url) as hf, hf.lock("x", ttl=10, wait=20) as fresh:
+    with holdfast.sync.Holdfast(url) as hf, hf.lock("x", ttl=10, wait=WITHIN) as fresh:
         assert fresh.fence > holder.fence
         assert register.write(fresh.fence, "fresh")
         os.kill(holder.pid, signal.SIGCONT)
@@ -164,7 +164,7 @@ def test_process_crash_the_lease_ends_and_the_next_waiter_is_served(holder, url)
         async with holdfast.Holdfast(url) as hf:
             with pytest.raises(holdfast.LockHeld):
                 await hf.lock("x").acquire(wait=0)
-            waiter = asyncio.create_task(hf.lock("x", ttl=5).acquire(wait=20))
+            waiter = asyncio.create_task(hf.lock("x", ttl=5).acquire(wait=WITHIN))
             assert await soon(lambda: asyncio.sleep(0, hf.telemetry.counts["lock.queued"]))
             holder.kill()
             killed = steady()
@@ -187,9 +187,9 @@ def test_engine_restart_without_aof_locks_are_lost_and_fences_still_grow(server)
     with holdfast.sync.Holdfast(server.url) as hf, holdfast.sync.Holdfast(server.url) as other:
         before = hf.lock("x", ttl=2).acquire(wait=0)
         server.restart()
-        after = other.lock("x", ttl=10).acquire(wait=5)
+        after = other.lock("x", ttl=10).acquire(wait=WITHIN)
         assert after.fence > before.fence
-        assert before.lost.wait(5)
+        assert before.lost.wait(WITHIN)
         with pytest.raises(holdfast.NotOwner):
             before.release()
         assert other.locks.inspect("x").holders[0].lock_id == after.id

@@ -13,7 +13,7 @@ from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.redis]
 
@@ -138,7 +138,7 @@ def test_this_process_counts_on_while_the_engine_is_told(proxy, namespace, serve
 def test_a_hand_over_that_fails_forgets_nothing(proxy, cut_off, truth):
     proxy.heal()
     failed = proxy.rule("cut-before", b"EVAL")
-    assert failed.struck.wait(10)
+    assert failed.struck.wait(WITHIN)
     assert admitted(cut_off) == 0
     proxy.heal()
     assert eventually(lambda: truth.peek("k").count == LIMIT)

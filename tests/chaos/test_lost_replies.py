@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 import holdfast.sync
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -97,8 +97,8 @@ def test_a_lost_reply_to_a_release_is_a_success_although_the_next_has_it(api, pr
     taken = []
 
     def take():
-        struck.wait(10)
-        taken.append(truth.lock(name, ttl=10, wait=10).acquire())
+        struck.wait(WITHIN)
+        taken.append(truth.lock(name, ttl=10, wait=WITHIN).acquire())
 
     taker = threading.Thread(target=take)
     taker.start()
@@ -116,8 +116,8 @@ def test_a_release_sent_in_time_is_a_success_although_its_reply_was_awaited_past
     taken = []
 
     def take():
-        struck.wait(10)
-        taken.append(truth.lock(name, ttl=10, wait=10).acquire())
+        struck.wait(WITHIN)
+        taken.append(truth.lock(name, ttl=10, wait=WITHIN).acquire())
 
     taker = threading.Thread(target=take)
     taker.start()
@@ -153,7 +153,7 @@ def test_a_lost_reply_to_a_withdrawal_leaves_no_waiter(api, proxy, wire, truth, 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_leaving_a_body_gives_the_lock_back_although_the_reply_is_lost(api, proxy, wire, truth, name, loss):
     proxy.once(loss, wire.release)
-    api.leave(api.hf.lock(name, ttl=10, wait=5))
+    api.leave(api.hf.lock(name, ttl=10, wait=WITHIN))
     assert truth.locks.inspect(name).count == 0
 
 
@@ -216,7 +216,7 @@ def test_a_waiter_hears_of_its_turn_although_the_inbox_opens_late(proxy, truth, 
         async with holdfast.Holdfast(proxy.url) as hf:
             first, second = (truth.lock(f"{name}-{i}", ttl=30).acquire() for i in (1, 2))
             proxy.once("delay", b"SUBSCRIBE", seconds=0.5)
-            tasks = [asyncio.create_task(hf.lock(f"{name}-{i}", ttl=30).acquire(wait=20)) for i in (1, 2)]
+            tasks = [asyncio.create_task(hf.lock(f"{name}-{i}", ttl=30).acquire(wait=WITHIN)) for i in (1, 2)]
             assert await soon(
                 lambda: asyncio.sleep(0, all(truth.locks.inspect(f"{name}-{i}").waiter_count for i in (1, 2)))
             )

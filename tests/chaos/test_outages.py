@@ -15,7 +15,7 @@ from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
@@ -81,7 +81,7 @@ def test_a_stopped_server_is_given_up_and_found_again(server):
         with pytest.raises(holdfast.EngineError, match=str(server.port)):
             hf.locks.inspect("x")
         server.resume()
-        with hf.lock("x", ttl=5, wait=5):
+        with hf.lock("x", ttl=5, wait=WITHIN):
             pass
 
 
@@ -90,7 +90,7 @@ def test_connections_come_back_after_a_restart(server):
         async with holdfast.Holdfast(server.url) as hf:
             await (await hf.lock("x").acquire(wait=0)).release()
             await asyncio.to_thread(server.restart)
-            async with hf.lock("x", wait=5):
+            async with hf.lock("x", wait=WITHIN):
                 pass
             assert hf.telemetry.counts["link.connected"] >= 2
 
@@ -98,7 +98,7 @@ def test_connections_come_back_after_a_restart(server):
     with holdfast.sync.Holdfast(server.url) as hf:
         hf.lock("x").acquire(wait=0).release()
         server.restart()
-        with hf.lock("x", wait=5):
+        with hf.lock("x", wait=WITHIN):
             pass
 
 
@@ -147,7 +147,7 @@ def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wir
             given.release()
         proxy.heal()
         struck = proxy.once("blackhole", wire.release).struck
-        assert struck.wait(5)
+        assert struck.wait(WITHIN)
         stays(kept, 4)
         kept.release()
 
@@ -160,7 +160,7 @@ def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(either):
         assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
         struck = proxy.once("blackhole", either.hello).struck
         proxy.cut_all()
-        assert struck.wait(5)
+        assert struck.wait(WITHIN)
         stays(kept, 2 * ttl)
         kept.release()
 
@@ -170,7 +170,7 @@ def test_a_lease_is_lost_when_the_outage_outlives_it(either):
     with holdfast.sync.Holdfast(server.url + "?timeout=0.3") as hf:
         lease = hf.lock("x", ttl=1).acquire(wait=0)
         server.kill()
-        assert lease.lost.wait(5)
+        assert lease.lost.wait(WITHIN)
         with pytest.raises(holdfast.LeaseLost):
             lease.check()
         server.start()
@@ -194,7 +194,7 @@ def test_a_waiter_is_served_after_a_restart_that_remembers(server):
     async def wait():
         async with holdfast.Holdfast(server.url) as hf, holdfast.Holdfast(server.url) as other:
             held = await hf.lock("x", ttl=10).acquire(wait=0)
-            waiter = asyncio.create_task(other.lock("x", ttl=10).acquire(wait=20))
+            waiter = asyncio.create_task(other.lock("x", ttl=10).acquire(wait=WITHIN))
             assert await soon(lambda: asyncio.sleep(0, other.telemetry.counts["lock.queued"]))
             await asyncio.to_thread(server.restart)
             assert (await held.release()).idempotent is False

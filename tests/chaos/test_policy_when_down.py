@@ -8,7 +8,7 @@ import pytest
 import holdfast
 import holdfast.sync
 from holdfast.testing.ports import lasting_port
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -68,7 +68,7 @@ def test_no_option_makes_a_lock_fail_open(nowhere):
 def test_max_safety_never_renews(truth, holdfast_redis, name):
     with holdfast.sync.Holdfast(holdfast_redis.url, profile=holdfast.MAX_SAFETY) as hf:
         lease = hf.lock(name, ttl=0.6).acquire(wait=0)
-        assert lease.lost.wait(5)
+        assert lease.lost.wait(WITHIN)
         assert hf.telemetry.counts["lease.renewed"] == 0
         assert eventually(lambda: not truth.locks.inspect(name).held)
 
@@ -87,7 +87,7 @@ def test_max_availability_holds_for_a_day(holdfast_redis, name):
 def test_a_hung_holder_is_not_renewed_past_its_max_hold(truth, holdfast_redis, name):
     with holdfast.sync.Holdfast(holdfast_redis.url) as hf:
         lease = hf.lock(name, ttl=0.6, max_hold=1).acquire(wait=0)
-        assert lease.lost.wait(5)
+        assert lease.lost.wait(WITHIN)
         assert eventually(lambda: not truth.locks.inspect(name).held)
 
 

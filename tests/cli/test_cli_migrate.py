@@ -15,6 +15,7 @@ from holdfast.doctor.examine import examine
 from holdfast.engine.postgres.lane import SWEEPS
 from holdfast.engine.postgres.schema import latest
 from holdfast.sync import Holdfast
+from holdfast.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.postgres
 
@@ -70,10 +71,10 @@ def do_everything(url):
         assert hf.locks.cleanup("execution").scopes == ("y",)
         with hf.hub.listen("news") as messages:
             hf.hub.publish("news", "new")
-            assert messages.next(timeout=20).payload == "new"
+            assert messages.next(timeout=WITHIN).payload == "new"
         with hf.hub.listen_scheduled("mail") as scheduled:
             hf.hub.publish_scheduled("mail", 1)
-            hint = scheduled.next(timeout=20).hint_id
+            hint = scheduled.next(timeout=WITHIN).hint_id
         assert [hf.hub.take_hint(hint, 2), hf.hub.take_hint(hint, 2)] == [1, 0]
     with psycopg.connect(url, autocommit=True) as db:
         for sweep in SWEEPS:

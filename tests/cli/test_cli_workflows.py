@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.testing.waiting import WITHIN
 
 GOOD = """
 name: ci
@@ -176,7 +177,7 @@ def test_runs_of_python_workflows_are_shown_too(sqlite_cli):
 
     run = twice.start(3)
     work(sqlite_cli, defines)
-    assert run.wait(timeout=10) == "success"
+    assert run.wait(timeout=WITHIN) == "success"
     assert run.outputs == {"double": 6, "again": 12}
     assert "again | doubling 6" in sqlite_cli.call("runs", "logs", run.id).stdout
     assert "twice.<locals>" not in sqlite_cli.call("workflows", "show", "twice").stdout.partition("defined in")[0]

@@ -17,7 +17,7 @@ from holdfast.engine.base import steady
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.postgres_nemesis import OURS, Crash
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
 
@@ -59,7 +59,7 @@ def test_a_restart_is_not_noticed_by_who_comes_after_it(server, backend, namespa
     with sync.Holdfast(server.url, namespace=namespace) as hf:
         lease = hf.lock("kept", ttl=60).acquire(wait=0)
         strike(how, server, backend)
-        with hf.lock("x", ttl=5, wait=10):
+        with hf.lock("x", ttl=5, wait=WITHIN):
             pass
         lease.renew()
         assert not lease.release().idempotent
@@ -93,14 +93,14 @@ def test_a_listener_is_told_once_that_it_missed_something_and_hears_again(server
             hf.hub.listen("news") as news,
         ):
             await other.hub.publish("news", "before")
-            assert (await news.next(timeout=10)).payload == "before"
+            assert (await news.next(timeout=WITHIN)).payload == "before"
             await asyncio.to_thread(strike, how, server, backend)
             back = steady()
-            missed = await news.next(timeout=10)
+            missed = await news.next(timeout=WITHIN)
             assert missed.missed
             assert steady() - back < 5  # two seconds, on a machine with nothing else to do
             await soon(lambda: published(other))
-            assert (await news.next(timeout=10)).payload == "after"
+            assert (await news.next(timeout=WITHIN)).payload == "after"
             assert await news.next(timeout=0.3) is None
 
     async def published(other):
@@ -126,7 +126,7 @@ def test_a_stopped_server_is_given_up_in_time_and_found_again(server, namespace)
                 assert steady() - started < 4.5
         finally:
             server.resume()
-        with hf.lock("x", ttl=5, wait=10):
+        with hf.lock("x", ttl=5, wait=WITHIN):
             pass
 
 
@@ -179,7 +179,7 @@ def test_an_idle_listener_is_not_cut_off(server, namespace, monkeypatch):
         assert news.next(timeout=2.5) is None
         assert hf.telemetry.counts["hub.interrupted"] == 0
         hf.hub.publish("news", "x")
-        assert news.next(timeout=5).payload == "x"
+        assert news.next(timeout=WITHIN).payload == "x"
 
 
 def test_a_message_that_is_too_long_is_refused_at_once(server, namespace):
@@ -191,10 +191,10 @@ def test_a_message_that_is_too_long_is_refused_at_once(server, namespace):
             with pytest.raises(holdfast.ConfigError, match="on PostgreSQL"):
                 hf.hub.publish("news", crowded)
         hf.hub.publish("news", "x" * 7000)
-        assert len(news.next(timeout=5).payload) == 7000
+        assert len(news.next(timeout=WITHIN).payload) == 7000
         for payload in ("nul\0", "'\"\\", "ключ 🔒", ""):
             hf.hub.publish("news", payload)
-            assert news.next(timeout=5).payload == payload
+            assert news.next(timeout=WITHIN).payload == payload
 
 
 def test_a_nemesis_that_finds_nobody_does_nothing(server):

@@ -17,7 +17,7 @@ from holdfast.engine.postgres.session import translate
 from holdfast.engine.postgres.wire import COMMIT, Wire
 from holdfast.gate.machine import GATE, Acquire, Granted, Who
 from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
 
@@ -265,7 +265,7 @@ def test_backends_ended_in_the_middle_of_load_cost_nobody_a_lock_or_its_exclusio
         with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as hf:
             while not done.is_set():
                 try:
-                    with hf.lock("x", ttl=30, wait=20):
+                    with hf.lock("x", ttl=30, wait=WITHIN):
                         inside.append(1)
                         if len(inside) > 1:
                             wrong.append("two inside")

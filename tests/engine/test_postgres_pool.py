@@ -25,7 +25,7 @@ from holdfast.engine.postgres.lender import BlockingLender
 from holdfast.engine.postgres.pooled import PooledEngine
 from holdfast.policy import BALANCED, MAX_AVAILABILITY
 from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -217,7 +217,7 @@ def test_a_lock_is_given_back_although_its_owner_closed_the_pool_first(pools, ho
         with pytest.raises(EngineUnavailable, match="pool 'web' was closed by its owner"):
             hf.locks.inspect("x")
     with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as other:
-        other.lock("x").acquire(wait=10).release()
+        other.lock("x").acquire(wait=WITHIN).release()
     hf.close()
 
 
@@ -383,7 +383,7 @@ def test_a_pool_carries_the_hints_of_another_engine(pools, namespace, tmp_path):
     ):
         with one.hub.listen("news") as messages:
             two.hub.publish("news", "x")
-            message = messages.next(timeout=10)
+            message = messages.next(timeout=WITHIN)
         assert message is not None
         assert message.payload == "x"
     assert eventually(lambda: all_back(pool))

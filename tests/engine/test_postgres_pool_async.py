@@ -16,7 +16,7 @@ from exercise import exercise_async, exercise_blocking
 from holdfast import ConfigError, EngineUnavailable, Holdfast, sync
 from holdfast.engine.postgres.lender import AsyncLender, LoopBusy, Request
 from holdfast.engine.postgres.pooled import PooledEngine
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 pytestmark = pytest.mark.postgres
 
@@ -167,7 +167,7 @@ def test_whoever_is_cancelled_while_the_pool_is_dry_leaks_nothing(open_pool, nam
         async with open_pool(timeout=5) as pool, Holdfast(pool, namespace=namespace) as hf:
             async with AsyncExitStack() as stack:
                 await drain_into(stack, pool)
-                task = asyncio.create_task(hf.lock("x").acquire(wait=10))
+                task = asyncio.create_task(hf.lock("x").acquire(wait=WITHIN))
 
                 async def waited_for():
                     return pool.get_stats()["requests_waiting"]
@@ -238,7 +238,7 @@ def test_a_pool_that_its_owner_closes_is_an_error_with_a_way_out(open_pool, hold
                 with pytest.raises(EngineUnavailable, match="pool 'web' was closed by its owner"):
                     await hf.locks.inspect("x")
             async with Holdfast(holdfast_postgres.url, namespace=namespace) as other:
-                await (await other.lock("x").acquire(wait=10)).release()
+                await (await other.lock("x").acquire(wait=WITHIN)).release()
             await hf.close()
             with pytest.raises(ConfigError, match="pool 'web' is closed"):
                 Holdfast(pool)
@@ -272,7 +272,7 @@ def test_parameters_may_come_from_an_async_function(open_pool, holdfast_postgres
             before = len(asked)
             async with Holdfast(pool, namespace=namespace) as hf, hf.hub.listen("news") as messages:
                 await hf.hub.publish("news", "x")
-                message = await messages.next(timeout=10)
+                message = await messages.next(timeout=WITHIN)
                 assert message is not None
             assert len(asked) > before
             assert set(asked) == {asyncio.get_running_loop()}
@@ -306,17 +306,17 @@ def test_a_pool_carries_the_hints_of_another_engine(open_pool, namespace, tmp_pa
         ):
             async with one.hub.listen("news") as messages:
                 await two.hub.publish("news", "x")
-                message = await messages.next(timeout=10)
+                message = await messages.next(timeout=WITHIN)
             assert message is not None
             held = await one.lock("x").acquire(wait=0)
-            waiter = asyncio.create_task(two.lock("x").acquire(wait=20))
+            waiter = asyncio.create_task(two.lock("x").acquire(wait=WITHIN))
 
             async def queued():
                 return (await one.locks.inspect("x")).queue
 
             assert await soon(queued)
             await held.release()
-            await (await asyncio.wait_for(waiter, 20)).release()
+            await (await asyncio.wait_for(waiter, WITHIN)).release()
             await one.close()
             await two.close()
             assert all_back(pool)

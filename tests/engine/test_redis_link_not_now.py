@@ -11,7 +11,7 @@ from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
 from holdfast.testing.impostor import Impostor
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -38,7 +38,7 @@ def test_scripts_flushed_under_load_are_loaded_again(holdfast_redis, request):
     with holdfast.sync.Holdfast(holdfast_redis.url) as hf:
         for _ in range(10):
             flusher.call_many([pack("SCRIPT", "FLUSH")])
-            with hf.lock(name, ttl=5, wait=5):
+            with hf.lock(name, ttl=5, wait=WITHIN):
                 pass
     flusher.close()
 
@@ -82,7 +82,7 @@ def test_a_server_busy_with_a_script_is_waited_for():
                     judge.call_many([pack("SCRIPT", "KILL")])
 
             hf.telemetry.subscribe(kill)
-            with hf.lock("x", ttl=5, wait=5):
+            with hf.lock("x", ttl=5, wait=WITHIN):
                 assert retried
         hog.close()
         judge.close()

@@ -10,6 +10,7 @@ from holdfast.engine.base import Apply, Ping
 from holdfast.engine.sqlite import SqliteEngine
 from holdfast.errors import Closed
 from holdfast.gate.machine import GATE, Acquire, Granted, Held, Who
+from holdfast.testing.waiting import WITHIN
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -80,7 +81,7 @@ def test_whoever_asks_while_the_engine_closes_is_answered():
         thread.start()
     engine.close_blocking()
     for thread in threads:
-        thread.join(20)
+        thread.join(WITHIN)
         assert not thread.is_alive()
     engine._closed = False
     assert [type(a) for a in engine.apply_many([Ping()])] == [Closed], "the writer does not start again"

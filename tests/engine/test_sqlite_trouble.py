@@ -15,7 +15,7 @@ from holdfast import EngineUnavailable
 from holdfast.engine import sqlite as engine_module
 from holdfast.engine.base import steady
 from holdfast.engine.sqlite import SqliteEngine, host_clock, host_ticks
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.chaos
 
@@ -77,7 +77,7 @@ def test_a_full_disk_is_unavailable_rolled_back_and_forgotten_once_there_is_spac
         assert not hf.locks.inspect(full).held
         assert hf.locks.inspect("x").holders[0].lock_id == before.id
         (small_disk / "filler").unlink()
-        with hf.lock(full, ttl=30, wait=5):
+        with hf.lock(full, ttl=30, wait=WITHIN):
             pass
         before.release()
 
@@ -98,7 +98,7 @@ def test_a_file_that_may_not_grow_is_unavailable_and_works_again_when_it_may(tmp
         full = fill_with_locks(hf, "long" * 100)
         assert not hf.locks.inspect(full).held
         opened[0].execute("PRAGMA max_page_count = 100000")
-        with hf.lock(full, ttl=30, wait=5):
+        with hf.lock(full, ttl=30, wait=WITHIN):
             pass
 
 
@@ -132,8 +132,8 @@ def test_a_process_stopped_inside_a_transaction_stalls_others_until_it(blocked, 
         blocker.stdin.flush()
     else:
         blocker.kill()
-    blocker.wait(10)
-    with hf.lock("x", wait=5):
+    blocker.wait(WITHIN)
+    with hf.lock("x", wait=WITHIN):
         pass
 
 
@@ -176,7 +176,7 @@ def test_a_clock_set_back_never_moves_fences_back(timed):
     fences = []
     for shift in (0, -3600, -86400 * 400, 0, -10, 60, 0):
         clock.shift = shift
-        lease = hf.lock("x", ttl=5).acquire(wait=5)
+        lease = hf.lock("x", ttl=5).acquire(wait=WITHIN)
         fences.append(lease.fence)
         lease.release()
     assert fences == sorted(set(fences))
@@ -188,7 +188,7 @@ def test_a_clock_set_back_never_moves_fences_back_for_a_process_that_starts_late
     before = hf.lock("x", ttl=5).acquire(wait=0)
     before.release()
     with holdfast.sync.Holdfast(f"sqlite:///{tmp_path}/a.db") as other:
-        after = other.lock("x", ttl=5).acquire(wait=5)
+        after = other.lock("x", ttl=5).acquire(wait=WITHIN)
         assert after.fence > before.fence
         after.release()
 
@@ -245,7 +245,7 @@ def test_the_lock_of_a_dead_holder_comes_free_although_the_clock_was_set_back(ti
     taken = []
 
     def wait():
-        taken.append(hf.lock("x", ttl=5).acquire(wait=10))
+        taken.append(hf.lock("x", ttl=5).acquire(wait=WITHIN))
 
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()

@@ -11,7 +11,7 @@ import redis
 
 from holdfast import sync
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 #: Far below a waiter's own recheck (10 s).
@@ -52,7 +52,7 @@ def test_a_waiting_thread_hears_by_itself(server, raw):
         assert eventually(lambda: raw.pubsub_channels("ears1:inbox:*"))
         released = time.monotonic()
         lease.release()
-        thread.join(20)
+        thread.join(WITHIN)
         assert granted[0] - released < SOON
         assert hf.hub.states() == {}
 
@@ -66,7 +66,7 @@ def test_a_waiter_whose_connection_is_cut_is_not_deaf(server, raw):
         assert eventually(lambda: raw.pubsub_channels("ears2:inbox:*")), "it listens again"
         released = time.monotonic()
         lease.release()
-        thread.join(20)
+        thread.join(WITHIN)
         assert granted[0] - released < SOON
 
 
@@ -86,7 +86,7 @@ def test_two_holdfasts_on_one_engine_are_both_told(server):
         first.release()
         assert eventually(lambda: done)
         started = time.monotonic()
-        thread.join(20)
+        thread.join(WITHIN)
         assert done[1] - started < SOON
 
 
@@ -96,7 +96,7 @@ def test_a_user_who_may_not_subscribe_waits_all_the_same(server, raw):
     with sync.Holdfast(url, namespace="ears4") as hf:
         lease = hf.lock("x", ttl=1, renew=False).acquire()
         thread, granted = wait_in_thread(hf, "x")
-        thread.join(20)
+        thread.join(WITHIN)
         assert granted
         assert lease.is_lost
 

@@ -8,7 +8,7 @@ import pytest
 from stepping import CancelAt
 
 from holdfast import Holdfast
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 NAME = "invoice:42"
 #: No operation suspends that often.
@@ -23,7 +23,7 @@ async def acquire_and_release(hf):
 
 
 async def acquire_for_an_execution(hf):
-    lease = await hf.lock(NAME).acquire(execution_id="execution", wait=5)
+    lease = await hf.lock(NAME).acquire(execution_id="execution", wait=WITHIN)
     await lease.release()
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast import EngineUnavailable, Holdfast, LeaseLost
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 NAME = "invoice:42"
 
@@ -75,11 +75,11 @@ def test_a_body_that_ends_after_its_lease_was_lost_leaves_as_lease_lost(engine_u
 def test_lost_is_awaitable(engine_url, namespace):
     async def scenario(hf):
         lease = await hf.lock(NAME, ttl=0.3).acquire()
-        waiting = asyncio.create_task(asyncio.wait_for(lease.lost, 10))
+        waiting = asyncio.create_task(asyncio.wait_for(lease.lost, WITHIN))
         await hf.locks.force_release(NAME)
         assert await waiting is True
         other = await hf.lock(NAME).acquire(wait=0)
-        waiting = asyncio.create_task(asyncio.wait_for(other.lost, 10))
+        waiting = asyncio.create_task(asyncio.wait_for(other.lost, WITHIN))
         await asyncio.sleep(0)
         await other.release()
         assert await waiting is False
@@ -231,7 +231,7 @@ def test_a_blocking_body_raises_at_check_and_at_exit(engine_url, connect):
         with hf.lock(NAME, ttl=0.3) as lease:
             leases.append(lease)
             hf.locks.force_release(NAME)
-            assert lease.lost.wait(10)
+            assert lease.lost.wait(WITHIN)
             with pytest.raises(LeaseLost):
                 lease.check()
 
@@ -275,7 +275,7 @@ def test_a_release_that_was_cancelled_is_no_loss(engine_url, namespace):
                 releasing.cancel()
                 with suppress(asyncio.CancelledError):
                     await releasing
-            async with hf.lock("x", wait=10):
+            async with hf.lock("x", wait=WITHIN):
                 pass
 
     asyncio.run(main())

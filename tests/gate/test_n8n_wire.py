@@ -17,7 +17,7 @@ from holdfast.engine.redis import RedisEngine
 from holdfast.engine.redis.address import parse
 from holdfast.gate.n8n.machine import WIRE, Granted, Look, Take
 from holdfast.testing.n8n_nodes import Nodes
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 POLL = 0.02
@@ -165,7 +165,7 @@ def test_a_waiter_is_served_when_n8n_gives_the_lock_back(hf, scope, nodes):
     eventually(lambda: bool(hf._core.latches))
     assert got == []
     nodes.release(scope, taken)
-    waiter.join(10)
+    waiter.join(WITHIN)
     assert got == [1]
 
 
@@ -277,7 +277,7 @@ def test_a_dead_holders_lock_ends_with_its_ttl(hf, scope, nodes):
 def test_renewal_is_off_unless_asked(hf, scope):
     kept = lock(hf, scope, ttl=6, renew=True).acquire()
     other = lock(hf, f"{scope}-2", ttl=0.3).acquire()
-    assert other.lost.wait(10)
+    assert other.lost.wait(WITHIN)
     first = kept.expires_at
     assert eventually(lambda: kept.expires_at > first)
     assert kept.release().idempotent is False
@@ -370,7 +370,7 @@ def test_such_a_lease_cannot_guard_writes(hf, scope):
 def test_whoever_holds_it_does_not_wait_for_itself(hf, scope):
     with lock(hf, scope, ttl=60):
         with pytest.raises(WouldDeadlock):
-            lock(hf, scope).acquire(wait=5)
+            lock(hf, scope).acquire(wait=WITHIN)
         with lock(hf, scope, ttl=60, reentrant=True) as again:
             assert again.depth == 1
         hf.lock(scope).acquire(wait=0).release()  # Holdfast's own lock of that name is another
@@ -397,7 +397,7 @@ def test_closing_wakes_whoever_waits(url, scope, connect, nodes):
     waiter.start()
     eventually(lambda: bool(hf._core.latches))
     hf.close()
-    waiter.join(10)
+    waiter.join(WITHIN)
     assert heard == ["Closed"]
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast, LeaseLost
+from holdfast.testing.waiting import WITHIN
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -29,4 +30,4 @@ def test_the_outer_body_is_cancelled_when_the_lease_is_lost(engine_url, namespac
                 await body()
             assert not reached
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), WITHIN))

@@ -10,7 +10,7 @@ import threading
 import uvicorn
 
 from holdfast import Holdfast
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 
 @contextlib.contextmanager
@@ -41,12 +41,12 @@ def serving(make, url, **options):
         thread = threading.Thread(target=run)
         thread.start()
         try:
-            assert ready.wait(10)
+            assert ready.wait(WITHIN)
             assert not troubles, troubles
             assert eventually(lambda: servers[0].started)
             yield f"http://127.0.0.1:{sock.getsockname()[1]}"
         finally:
             if servers:
                 servers[0].should_exit = True
-            thread.join(20)
+            thread.join(WITHIN)
     assert not troubles, troubles

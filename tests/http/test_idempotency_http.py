@@ -23,7 +23,7 @@ from holdfast.testing.plugin import started_or_skip  # noqa: E402
 from holdfast.testing.ports import lasting_port  # noqa: E402
 from holdfast.testing.proxy import FaultProxy  # noqa: E402
 from holdfast.testing.servers import RedisServer  # noqa: E402
-from holdfast.testing.waiting import eventually, soon  # noqa: E402
+from holdfast.testing.waiting import WITHIN, eventually, soon  # noqa: E402
 
 #: The server's own, different in every answer; and the one that tells a replay.
 APART = {"date", "idempotent-replayed"}
@@ -450,7 +450,7 @@ def test_a_request_that_is_cancelled_while_its_answer_is_kept_ends_its_applicati
             await hf.idempotency.run("before", lambda: 1)  # the server knows the scripts
             guarded = holdfast.IdempotencyMiddleware(app, holdfast=hf)
             call = asyncio.create_task(guarded(scope, request, note))
-            await asyncio.wait_for(begun.wait(), 10)
+            await asyncio.wait_for(begun.wait(), WITHIN)
             proxy.rule("delay", b"EVALSHA", seconds=1.5)
             door.set()
             assert await soon(lambda: asyncio.sleep(0, proxy.struck["delay"]))

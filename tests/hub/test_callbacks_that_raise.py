@@ -10,7 +10,7 @@ import pytest
 from holdfast import EngineUnavailable, Holdfast
 from holdfast.hub.listener import Listener, Subscriber
 from holdfast.hub.mailbox import Mailbox
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 #: What no `except Exception` catches. KeyboardInterrupt is another matter in the main thread.
 STRAYS = {error.__name__: error for error in (SystemExit, asyncio.CancelledError, GeneratorExit)}
@@ -36,7 +36,7 @@ def in_time(work):
     """A thread that is stuck fails the test and does not hang it."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(WITHIN)
     return not thread.is_alive()
 
 
@@ -48,7 +48,7 @@ def test_a_callback_that_raises_hears_on_and_disturbs_nobody(engine_url, connect
     payloads = [*bad.errors, "last"]
 
     def scene():
-        with hf.lock("unrelated", ttl=5, wait=5):
+        with hf.lock("unrelated", ttl=5, wait=WITHIN):
             for payload in payloads:
                 hf.hub.publish("news", payload)
 
@@ -75,7 +75,7 @@ def test_a_callback_that_raises_on_the_loop_hears_on(engine_url, namespace):
             async with hf.hub.listen("news") as same:
                 for payload in payloads:
                     await hf.hub.publish("news", payload)
-                    message = await same.next(10)
+                    message = await same.next(WITHIN)
                     assert message is not None
                     assert message.payload == payload
                     assert not message.missed
@@ -94,10 +94,10 @@ def test_a_telemetry_subscriber_that_raises_stops_no_thread(engine_url, connect)
     end = hf.telemetry.subscribe(leave)
     with hf.hub.listen("news") as messages:
         assert in_time(lambda: hf.hub.publish("news", "x"))
-        assert messages.next(10).payload == "x"
+        assert messages.next(WITHIN).payload == "x"
         end()
         assert in_time(lambda: hf.hub.publish("news", "y"))
-        assert messages.next(10).payload == "y"
+        assert messages.next(WITHIN).payload == "y"
 
 
 def interrupt(payload=None):
@@ -128,7 +128,7 @@ def test_ctrl_c_while_a_channel_opens_leaves_it_as_it_was(connect, namespace):
     hub._lock.release()
     with hf.hub.listen("news") as messages:
         hf.hub.publish("news", "x")
-        assert messages.next(10).payload == "x"
+        assert messages.next(WITHIN).payload == "x"
 
 
 def test_ctrl_c_inside_the_transport_leaves_no_channel_half_open():
@@ -165,7 +165,7 @@ def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listen
             await asyncio.wait([task])
             async with hf.hub.listen("news") as second:
                 await hf.hub.publish("news", "x")
-                heard = [await ear.next(10) for ear in (first, first, second)]
+                heard = [await ear.next(WITHIN) for ear in (first, first, second)]
             assert [(message.payload, message.missed) for message in heard] == [("", True), ("x", False), ("x", False)]
 
     asyncio.run(scene())
@@ -185,4 +185,4 @@ def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(holdfast_pos
             hf.hub.listen("news").__enter__()
     with hf.hub.listen("news") as messages:
         hf.hub.publish("news", "x")
-        assert messages.next(10).payload == "x"
+        assert messages.next(WITHIN).payload == "x"

@@ -13,6 +13,7 @@ import holdfast
 from holdfast import ConfigError, Holdfast, sync
 from holdfast.channel import Ear
 from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import WITHIN
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -53,7 +54,7 @@ def test_a_message_reaches_every_listener_in_order(url, unique):
             for i in range(50):
                 await hf.hub.publish(unique, str(i))
             for ear in (one, two):
-                heard = [await ear.next(timeout=10) for _ in range(50)]
+                heard = [await ear.next(timeout=WITHIN) for _ in range(50)]
                 assert [m.payload for m in heard if m] == [str(i) for i in range(50)]
                 assert {m.channel for m in heard if m} == {unique}
 
@@ -75,10 +76,10 @@ def test_threads_hear_one_another(url, unique):
 
         thread = threading.Thread(target=listen)
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(WITHIN)
         hf.hub.publish(unique, "hello")
         hf.hub.publish(unique, "end")
-        thread.join(10)
+        thread.join(WITHIN)
         assert heard == ["hello", "end"]
 
 
@@ -86,8 +87,8 @@ def test_another_process_is_heard(shared_url, unique):
     async def main():
         async with Holdfast(shared_url) as hf, hf.hub.listen(unique) as messages:
             await asyncio.to_thread(publish_elsewhere, shared_url, unique, "a", "b: {}\né")
-            assert (await messages.next(timeout=10)) == holdfast.Message(unique, "a")
-            assert (await messages.next(timeout=10)) == holdfast.Message(unique, "b: {}\né")
+            assert (await messages.next(timeout=WITHIN)) == holdfast.Message(unique, "a")
+            assert (await messages.next(timeout=WITHIN)) == holdfast.Message(unique, "b: {}\né")
 
     asyncio.run(main())
 
@@ -102,7 +103,7 @@ def test_channels_and_namespaces_are_apart(url, unique):
             await hf.hub.publish("newsletter", "no")
             await other.hub.publish("news", "no")
             await hf.hub.publish("news", "yes")
-            message = await messages.next(timeout=10)
+            message = await messages.next(timeout=WITHIN)
             assert message is not None
             assert message.payload == "yes"
 
@@ -116,13 +117,13 @@ def test_nothing_is_heard_before_entering_or_after_leaving(url, unique):
             ear = hf.hub.listen(unique)
             async with ear:
                 await hf.hub.publish(unique, "now")
-                message = await ear.next(timeout=10)
+                message = await ear.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == "now"
             await hf.hub.publish(unique, "too late")
             async with hf.hub.listen(unique) as again:
                 await hf.hub.publish(unique, "again")
-                message = await again.next(timeout=10)
+                message = await again.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == "again"
 
@@ -134,10 +135,10 @@ def test_a_listener_that_never_reads_is_told_that_it_missed_something(url, uniqu
         async with Holdfast(url) as hf, hf.hub.listen(unique) as lazy, hf.hub.listen(unique) as keen:
             for i in range(1500):
                 await hf.hub.publish(unique, str(i))
-                message = await keen.next(timeout=10)
+                message = await keen.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == str(i)
-            first = await lazy.next(timeout=10)
+            first = await lazy.next(timeout=WITHIN)
             assert first is not None
             assert first.missed
 
@@ -157,14 +158,14 @@ def test_every_channel_that_lost_messages_says_so(url, unique, monkeypatch):
         ):
             for channel, payload in [(quiet, "precious"), *((noisy, str(i)) for i in range(10))]:
                 await hf.hub.publish(channel, payload)
-                message = await keen.next(timeout=10)
+                message = await keen.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == payload
-            heard = [await lazy.next(timeout=10) for _ in range(2)]
+            heard = [await lazy.next(timeout=WITHIN) for _ in range(2)]
             assert heard == [holdfast.Message(channel, "", missed=True) for channel in (quiet, noisy)]
             assert hf.telemetry.counts["hub.overflow"] == 2
             await hf.hub.publish(silent, "next")
-            assert await lazy.next(timeout=10) == holdfast.Message(silent, "next")
+            assert await lazy.next(timeout=WITHIN) == holdfast.Message(silent, "next")
 
     asyncio.run(main())
 
@@ -181,7 +182,7 @@ def test_many_listeners_share_one_subscription(holdfast_redis, unique):
             assert counts == [(f"holdfast:{unique}".encode(), 1)]
             await hf.hub.publish(unique, "all")
             for ear in ears:
-                message = await ear.next(timeout=10)
+                message = await ear.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == "all"
             for ear in ears:
@@ -209,11 +210,11 @@ def test_after_a_restart_listeners_hear_again_and_are_told_once(api, unique):
             async def main():
                 async with Holdfast(server.url) as hf, hf.hub.listen(unique) as messages:
                     await asyncio.to_thread(server.restart)
-                    message = await messages.next(timeout=20)
+                    message = await messages.next(timeout=WITHIN)
                     assert message is not None
                     assert message.missed
                     await asyncio.to_thread(publish_elsewhere, server.url, unique, "back")
-                    message = await messages.next(timeout=20)
+                    message = await messages.next(timeout=WITHIN)
                     assert message is not None
                     assert message.payload == "back"
 
@@ -221,11 +222,11 @@ def test_after_a_restart_listeners_hear_again_and_are_told_once(api, unique):
         else:
             with sync.Holdfast(server.url) as hf, hf.hub.listen(unique) as messages:
                 server.restart()
-                message = messages.next(timeout=20)
+                message = messages.next(timeout=WITHIN)
                 assert message is not None
                 assert message.missed
                 publish_elsewhere(server.url, unique, "back")
-                message = messages.next(timeout=20)
+                message = messages.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == "back"
 

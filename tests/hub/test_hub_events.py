@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from holdfast import sync
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 DOCUMENTED = set(re.findall(r"`(hub\.\w+)`", (Path(__file__).parents[2] / "docs/reference/hub.md").read_text()))
 OURS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
@@ -41,10 +41,10 @@ def test_a_cut_connection_is_told_of_in_the_same_words_on_every_hub(server, cut,
         hf.telemetry.subscribe(lambda event: kinds.append(event.kind))
         with hf.hub.listen("news") as messages:
             cut(url, f"{hf._core.engine.client_name}:hub")
-            assert messages.next(20).missed
+            assert messages.next(WITHIN).missed
             assert eventually(lambda: "hub.reconnected" in kinds)
             hf.hub.publish("news", "x")
-            assert messages.next(10).payload == "x"
+            assert messages.next(WITHIN).payload == "x"
     told = [kind for kind in kinds if kind.startswith("hub.")]
     assert [kind for kind in told if "connected" in kind or "interrupted" in kind] == [
         "hub.connected",

@@ -13,7 +13,7 @@ from holdfast import EngineRefused, EngineUnavailable, Holdfast
 from holdfast.hub.dial import PING_EVERY
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 #: Whole commands: one of these words ends with the other.
@@ -54,7 +54,7 @@ def test_an_open_that_is_refused_fails_and_works_once_it_is_allowed(namespace, c
         admin.execute_command("ACL", "SETUSER", "app", f"&{namespace}:*")
         with hf.hub.listen("news") as messages:
             hf.hub.publish("news", "x")
-            assert text(messages.next(timeout=10)) == "x"
+            assert text(messages.next(timeout=WITHIN)) == "x"
 
 
 def test_a_refused_channel_leaves_its_neighbours_alone(namespace):
@@ -72,7 +72,7 @@ def test_a_refused_channel_leaves_its_neighbours_alone(namespace):
                 with pytest.raises(EngineRefused, match="channel"):
                     await hf.hub.listen("good", "bad").__aenter__()
                 await hf.hub.publish("good", "x")
-                assert text(await messages.next(timeout=10)) == "x"
+                assert text(await messages.next(timeout=WITHIN)) == "x"
                 assert hf.hub.states() == {f"{namespace}:good": "running"}
                 assert hf.telemetry.counts["hub.reconnected"] == 0
 
@@ -90,7 +90,7 @@ def test_an_open_without_a_server_fails_and_a_later_one_works(connect, monkeypat
         monkeypatch.setattr("holdfast.channel.OPEN_WAIT", 5.0)
         with hf.hub.listen("news") as messages:
             hf.hub.publish("news", "x")
-            assert text(messages.next(timeout=10)) == "x"
+            assert text(messages.next(timeout=WITHIN)) == "x"
     finally:
         server.stop()
 
@@ -100,15 +100,15 @@ def test_a_failed_unsubscribe_does_not_poison_the_listener(listeners, proxy, spe
         cut = proxy.once("cut-before", UNSUBSCRIBE)
         with listeners.hub.listen("news"):
             pass
-        assert cut.struck.wait(10)
-        message = others.next(timeout=10)
+        assert cut.struck.wait(WITHIN)
+        message = others.next(timeout=WITHIN)
         assert message is not None
         assert message.missed, "the same connection carried it"
         with listeners.hub.listen("news") as again:
             speaker.hub.publish("news", "x")
-            assert text(again.next(timeout=10)) == "x"
+            assert text(again.next(timeout=WITHIN)) == "x"
         speaker.hub.publish("other", "y")
-        assert text(others.next(timeout=10)) == "y"
+        assert text(others.next(timeout=WITHIN)) == "y"
 
 
 def test_a_subscriber_during_teardown_is_served(listeners, proxy, speaker, namespace):
@@ -119,7 +119,7 @@ def test_a_subscriber_during_teardown_is_served(listeners, proxy, speaker, names
     with listeners.hub.listen("news") as messages:
         assert slow.struck.is_set()
         speaker.hub.publish("news", "x")
-        assert text(messages.next(timeout=10)) == "x"
+        assert text(messages.next(timeout=WITHIN)) == "x"
 
 
 def test_nothing_is_dispatched_to_who_has_left(listeners, proxy, speaker, namespace):
@@ -129,12 +129,12 @@ def test_nothing_is_dispatched_to_who_has_left(listeners, proxy, speaker, namesp
     with listeners.hub.listen("other") as others:
         held = proxy.once("hold", UNSUBSCRIBE)
         leaving = listeners._core.hub.subscribe(f"{namespace}:news", heard.append, ready.set)
-        assert ready.wait(10)
+        assert ready.wait(WITHIN)
         leaving.close()
-        assert held.struck.wait(10)
+        assert held.struck.wait(WITHIN)
         speaker.hub.publish("news", "late")
         speaker.hub.publish("other", "after it on the same connection")
-        assert text(others.next(timeout=10)).startswith("after")
+        assert text(others.next(timeout=WITHIN)).startswith("after")
         assert heard == []
 
 
@@ -152,7 +152,7 @@ def test_leaving_while_it_starts_ends_it(proxy, namespace, tmp_path):
             assert await asyncio.to_thread(eventually, lambda: f"{namespace}:news" not in hf.hub.states())
             async with hf.hub.listen("news") as messages:
                 await hf.hub.publish("news", "x")
-                assert text(await messages.next(timeout=10)) == "x"
+                assert text(await messages.next(timeout=WITHIN)) == "x"
 
     asyncio.run(main())
 
@@ -191,7 +191,7 @@ def test_ten_thousand_listeners_share_one_subscription(holdfast_redis, namespace
                 assert counts == [(f"{namespace}:news".encode(), 1)]
             await hf.hub.publish("news", "all")
             for ear in ears:
-                assert text(await ear.next(timeout=10)) == "all"
+                assert text(await ear.next(timeout=WITHIN)) == "all"
             assert hf.telemetry.counts["hub.received"] == 1
             for ear in ears:
                 await ear.__aexit__(None, None, None)
@@ -209,7 +209,7 @@ def test_a_hub_that_could_not_start_starts_for_the_next(holdfast_redis, namespac
             assert isinstance(failed.error, RuntimeError)
             async with hf.hub.listen("news") as messages:
                 await hf.hub.publish("news", "x")
-                assert text(await messages.next(timeout=10)) == "x"
+                assert text(await messages.next(timeout=WITHIN)) == "x"
 
     asyncio.run(main())
 
@@ -245,7 +245,7 @@ def test_a_listener_that_lost_its_right_hears_again_when_it_is_given_back(namesp
                 hf.hub.listen("news").__enter__()
             refused = admin.info("commandstats")["cmdstat_subscribe"]["rejected_calls"]
             admin.execute_command("ACL", "SETUSER", "app", "allchannels")
-            message = messages.next(timeout=20)
+            message = messages.next(timeout=WITHIN)
         finally:
             stop.set()
             talker.join()
@@ -253,7 +253,7 @@ def test_a_listener_that_lost_its_right_hears_again_when_it_is_given_back(namesp
         assert message.missed
         assert refused <= 3 + (time.monotonic() - began) / PING_EVERY
         speaker.hub.publish("news", "x")
-        assert text(messages.next(timeout=10)) == "x"
+        assert text(messages.next(timeout=WITHIN)) == "x"
         assert hf.telemetry.counts["hub.reconnected"] == 1
 
 
@@ -270,10 +270,10 @@ def test_a_listener_on_a_loop_hears_again_when_its_right_is_given_back(namespace
             assert await soon(lambda: asyncio.sleep(0, hf.telemetry.counts["hub.reconnected"] == 1))
             assert await soon(lambda: asyncio.sleep(0, hf.hub.states() == {f"{namespace}:news": "idle"}))
             admin.execute_command("ACL", "SETUSER", "app", "allchannels")
-            message = await messages.next(timeout=20)
+            message = await messages.next(timeout=WITHIN)
             assert message is not None
             assert message.missed
             await speaker.hub.publish("news", "x")
-            assert text(await messages.next(timeout=10)) == "x"
+            assert text(await messages.next(timeout=WITHIN)) == "x"
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ from holdfast.hub.base import Hub
 from holdfast.testing.conformance.gate.scenes import NAME
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 BACK_WITHIN = 2.0
@@ -79,12 +79,12 @@ def test_a_cut_connection_is_replaced_in_the_async_api(holdfast_redis, namespace
             ):
                 await asyncio.to_thread(proxy.cut_all)
                 began = steady()
-                notice = await jobs.next(timeout=10)
+                notice = await jobs.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.missed
                 assert await hf.hub.take_hint(notice.hint_id, 4) == 4
                 hint = await speaker.hub.publish_scheduled("resize")
-                notice = await jobs.next(timeout=10)
+                notice = await jobs.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.hint_id == hint
                 assert steady() - began < BACK_WITHIN
@@ -174,7 +174,7 @@ def test_a_publish_whose_answer_is_lost_says_so_and_is_not_repeated(holdfast_red
         with pytest.raises(OutcomeUnknown):
             hf.hub.publish("news", "doubtful")
         hf.hub.publish("news", "last")
-        heard = [messages.next(timeout=10) for _ in range(3)]
+        heard = [messages.next(timeout=WITHIN) for _ in range(3)]
         assert [m.payload for m in heard if m] == ["first", "doubtful", "last"]
         proxy.refuse()
         with pytest.raises((EngineUnavailable, OutcomeUnknown)):

@@ -14,12 +14,13 @@ from holdfast.hub.base import Hub
 from holdfast.hub.local import LocalHub
 from holdfast.hub.redis import RedisHub
 from holdfast.testing.servers import RedisServer
+from holdfast.testing.waiting import WITHIN
 
 
 def hears_itself(hf):
     with hf.hub.listen("news") as messages:
         hf.hub.publish("news", "x")
-        message = messages.next(timeout=10)
+        message = messages.next(timeout=WITHIN)
         return message is not None and message.payload == "x"
 
 
@@ -64,7 +65,7 @@ def test_a_hub_object_is_used_as_it_is_and_not_closed(namespace):
         ):
             with one.hub.listen("news") as messages:
                 two.hub.publish("news", "x")
-                message = messages.next(timeout=10)
+                message = messages.next(timeout=WITHIN)
                 assert message is not None
             one.close()
             assert hears_itself(two)
@@ -78,7 +79,7 @@ def test_another_file_may_carry_the_hints(connect, tmp_path):
     one, two = (connect(files[0], hub=files[1]) for _ in range(2))
     with one.hub.listen_scheduled() as jobs:
         hint = two.hub.publish_scheduled("resize")
-        notice = jobs.next(timeout=10)
+        notice = jobs.next(timeout=WITHIN)
         assert notice is not None
         assert notice.hint_id == hint
         assert [hf.hub.take_hint(hint) for hf in (one, two)] == [1, 0]
@@ -126,7 +127,7 @@ def test_a_blocking_function_of_an_async_holdfast_uses_the_same_hub(namespace, h
             async with hf.lock("report"):
                 waiting = asyncio.create_task(asyncio.to_thread(report))
                 await asyncio.sleep(0)
-            assert await asyncio.wait_for(waiting, 10) is RedisHub
+            assert await asyncio.wait_for(waiting, WITHIN) is RedisHub
 
     asyncio.run(main())
 
@@ -142,17 +143,17 @@ def test_a_forked_child_has_a_hub_of_its_own(connect, holdfast_redis, tmp_path):
             try:
                 with hf.hub.listen("news") as own:
                     hf.hub.publish("news", "x")
-                    heard = own.next(timeout=10) is not None
+                    heard = own.next(timeout=WITHIN) is not None
                 hf.hub.publish("from the child", "hello")
                 code = 0 if heard else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        message = messages.next(timeout=10)
+        message = messages.next(timeout=WITHIN)
         assert message is not None
         assert message.payload == "hello"
         hf.hub.publish("from the child", "and the parent")
-        message = messages.next(timeout=10)
+        message = messages.next(timeout=WITHIN)
         assert message is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.hub import mailbox
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 #: What "at once" may take on a busy machine; a waiter that nobody tells looks after 10 s.
 TOLD = 4.0
@@ -48,7 +48,7 @@ def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespac
         subscription = hf._core.hub.subscribe(f"{namespace}:news", stuck)
         assert eventually(lambda: subscription.is_ready)
         hf.hub.publish("news", "1")
-        assert stuck.at_work.wait(10)
+        assert stuck.at_work.wait(WITHIN)
         hf.hub.publish("other", "2")
         hf.hub.publish("news", "3")
         assert [message.payload for message in (same.next(TOLD), same.next(TOLD), other.next(TOLD))] == ["1", "3", "2"]
@@ -103,7 +103,7 @@ def test_a_callback_that_blocks_too_long_is_told_that_it_missed_something(connec
     with hf.hub.listen("news") as same:
         subscription = hf._core.hub.subscribe(f"{namespace}:news", stuck)
         hf.hub.publish("news", "first")
-        assert stuck.at_work.wait(10)
+        assert stuck.at_work.wait(WITHIN)
         for turn in range(7):
             hf.hub.publish("news", str(turn))
         assert [same.next(TOLD).payload for _ in range(8)][-1] == "6"
@@ -119,7 +119,7 @@ def test_no_call_begins_after_leaving(connect, namespace, stuck):
         for payload in ("1", "2"):
             hf.hub.publish("news", payload)
             assert same.next(TOLD).payload == payload
-        assert stuck.at_work.wait(10)
+        assert stuck.at_work.wait(WITHIN)
         subscription.close()
         stuck.go_on.set()
         assert eventually(lambda: not [t for t in threading.enumerate() if t.name == "holdfast-mailbox"])

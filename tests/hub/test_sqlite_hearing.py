@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.engine.base import TakeHint, steady
 from holdfast.engine.sqlite import SqliteEngine
+from holdfast.testing.waiting import WITHIN
 
 SPEAKER = """
 import sys
@@ -52,7 +53,7 @@ def test_another_process_is_heard_within_50_ms(connect, namespace, tmp_path):
         for _ in range(40):
             speaker.stdin.write("\n")
             speaker.stdin.flush()
-            message = messages.next(timeout=10)
+            message = messages.next(timeout=WITHIN)
             assert message is not None
             took.append(steady() - float(message.payload))  # both processes share this clock
             hf._core.hub._active = 0.0  # quiet again, once the pause under way is over

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from holdfast import Holdfast
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 HINT = str(uuid.uuid4())
 BYTES = [
@@ -44,10 +44,10 @@ def test_malformed_payloads_are_passed_over(api, connect, holdfast_redis, namesp
                 disturb()
                 hf.hub.publish_scheduled("resize")
                 hf.hub.publish_ownership_lost("j1")
-                notice = jobs.next(timeout=10)
+                notice = jobs.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.type == "resize"
-                notice = lost.next(timeout=10)
+                notice = lost.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.job_id == "j1"
                 assert hf.telemetry.counts["hub.malformed"] >= len(BYTES) - 1
@@ -63,10 +63,10 @@ def test_malformed_payloads_are_passed_over(api, connect, holdfast_redis, namesp
                 await asyncio.to_thread(disturb)
                 await hf.hub.publish_scheduled("resize")
                 await hf.hub.publish_chain_completed("c1")
-                notice = await jobs.next(timeout=10)
+                notice = await jobs.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.type == "resize"
-                notice = await chains.next(timeout=10)
+                notice = await chains.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.id == "c1"
                 assert hf.telemetry.counts["hub.reconnected"] == 0
@@ -80,7 +80,7 @@ def test_what_is_too_long_is_not_kept_for_anybody(connect, holdfast_redis, names
     with redis.Redis(port=holdfast_redis.port) as stranger, hf.hub.listen("news") as messages:
         stranger.publish(f"{namespace}:news", b"z" * 7001)
         stranger.publish(f"{namespace}:news", b"z" * 7000)
-        message = messages.next(timeout=10)
+        message = messages.next(timeout=WITHIN)
         assert message is not None
         assert len(message.payload) == 7000
 
@@ -100,16 +100,16 @@ def test_a_slow_reader_does_not_slow_its_neighbours(engine_url, connect):
     ready = threading.Event()
     thread = threading.Thread(target=slow)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(WITHIN)
     with hf.hub.listen("news") as quick:
         hf.hub.publish("news", "first")
-        assert at_work.wait(10)
+        assert at_work.wait(WITHIN)
         for i in range(100):
             hf.hub.publish("news", str(i))
-        heard = [quick.next(timeout=10) for _ in range(101)]
+        heard = [quick.next(timeout=WITHIN) for _ in range(101)]
         assert [m.payload for m in heard if m] == ["first", *map(str, range(100))]
     go_on.set()
-    thread.join(10)
+    thread.join(WITHIN)
     assert not thread.is_alive()
 
 
@@ -127,7 +127,7 @@ def test_a_callback_that_throws_breaks_nobody(engine_url, connect, namespace, ca
     with hf.hub.listen("news") as messages:
         for i in range(3):
             hf.hub.publish("news", str(i))
-        assert [m.payload for m in (messages.next(timeout=10) for _ in range(3)) if m] == ["0", "1", "2"]
+        assert [m.payload for m in (messages.next(timeout=WITHIN) for _ in range(3)) if m] == ["0", "1", "2"]
     assert eventually(lambda: caplog.text.count("bad day") >= 3)
     bad.close()
 
@@ -141,7 +141,7 @@ def test_a_telemetry_subscriber_that_throws_breaks_nobody(engine_url, connect):
     hf.telemetry.subscribe(throw)
     with hf.hub.listen("news") as messages:
         hf.hub.publish("news", "x")
-        assert messages.next(timeout=10) is not None
+        assert messages.next(timeout=WITHIN) is not None
 
 
 def test_who_waits_on_a_channel_is_told_when_the_holdfast_closes(engine_url, connect):
@@ -158,10 +158,10 @@ def test_who_waits_on_a_channel_is_told_when_the_holdfast_closes(engine_url, con
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(WITHIN)
     hf.close()
-    assert ended.wait(10)
-    thread.join(10)
+    assert ended.wait(WITHIN)
+    thread.join(WITHIN)
 
 
 def test_an_async_loop_over_a_channel_ends_when_the_holdfast_closes(engine_url, namespace):
@@ -177,7 +177,7 @@ def test_an_async_loop_over_a_channel_ends_when_the_holdfast_closes(engine_url, 
         waiting = asyncio.create_task(wait())
         await ready.wait()
         await hf.close()
-        assert await asyncio.wait_for(waiting, 10) == []
+        assert await asyncio.wait_for(waiting, WITHIN) == []
 
     asyncio.run(main())
 
@@ -191,7 +191,7 @@ def test_a_listener_is_entered_once_at_a_time_and_may_be_entered_again(engine_ur
         ear.__enter__()
     with ear:
         hf.hub.publish("news", "again")
-        message = ear.next(timeout=10)
+        message = ear.next(timeout=WITHIN)
         assert message is not None
         assert message.payload == "again"
     assert eventually(lambda: hf.hub.states() == {})
@@ -200,7 +200,7 @@ def test_a_listener_is_entered_once_at_a_time_and_may_be_entered_again(engine_ur
 def test_several_readers_of_one_listener_share_its_messages(engine_url, namespace):
     async def main():
         async with Holdfast(engine_url, namespace=namespace) as hf, hf.hub.listen("news") as messages:
-            readers = [asyncio.create_task(messages.next(timeout=10)) for _ in range(5)]
+            readers = [asyncio.create_task(messages.next(timeout=WITHIN)) for _ in range(5)]
             await asyncio.sleep(0)  # they wait
             for i in range(5):
                 await hf.hub.publish("news", str(i))
@@ -219,7 +219,7 @@ def test_who_waits_on_a_listener_that_is_left_is_told(engine_url, namespace):
                 waiting = asyncio.create_task(messages.next())
                 await asyncio.sleep(0)
             with pytest.raises(Closed):
-                await asyncio.wait_for(waiting, 10)
+                await asyncio.wait_for(waiting, WITHIN)
 
     asyncio.run(main())
 

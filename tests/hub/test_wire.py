@@ -14,7 +14,7 @@ import redis
 
 from holdfast import sync
 from holdfast.hub import wire
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 A_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -70,14 +70,14 @@ def test_we_hear_a_plain_producer(ours, plain, namespace):
         for hint in (str(uuid.uuid4()), str(uuid.uuid4()).upper()):
             plain.set(f"{namespace}:hint:{hint}", 2, ex=60)
             plain.publish(f"{namespace}:sched", f"{hint}:a:b")
-            notice = jobs.next(timeout=10)
+            notice = jobs.next(timeout=WITHIN)
             assert notice is not None
             assert (notice.type, notice.hint_id, notice.missed) == ("a:b", hint, False)
             assert ours.hub.take_hint(hint, 5) == 2
             assert plain.get(f"{namespace}:hint:{hint}") == "0"
             assert ours.hub.take_hint(hint) == 0
         plain.publish(f"{namespace}:chainc", "c1")
-        notice = chains.next(timeout=10)
+        notice = chains.next(timeout=WITHIN)
         assert notice is not None
         assert notice.id == "c1"
 
@@ -87,10 +87,10 @@ def test_the_prefix_is_ours_to_choose(connect, holdfast_redis, plain, namespace)
     other = connect(holdfast_redis.url)
     with one.hub.listen_scheduled() as jobs, other.hub.listen_scheduled() as elsewhere:
         hint = one.hub.publish_scheduled("resize", 3)
-        assert jobs.next(timeout=10) is not None
+        assert jobs.next(timeout=WITHIN) is not None
         assert plain.get(f"x-{namespace}:hint:{hint}") == "3"
         other.hub.publish_scheduled("mail")
-        notice = elsewhere.next(timeout=10)
+        notice = elsewhere.next(timeout=WITHIN)
         assert notice is not None
         assert notice.type == "mail"
 

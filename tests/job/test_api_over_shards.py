@@ -14,6 +14,7 @@ from holdfast import ConfigError, current_job
 from holdfast.job.ids import home, shard_of
 from holdfast.job.scheduler import tick
 from holdfast.testing.jobs import enqueued
+from holdfast.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.redis
 SHARDS = 4
@@ -42,7 +43,7 @@ async def test_bulk_spreads_and_every_result_finds_its_handle(holdfast_redis):
         handles = await double.enqueue_many([(n,) for n in range(60)])
         assert {shard_of(handle.id) for handle in handles} == set(range(SHARDS))
         async with working(hf):
-            assert await asyncio.gather(*(handle.result(20) for handle in handles)) == [2 * n for n in range(60)]
+            assert await asyncio.gather(*(handle.result(WITHIN) for handle in handles)) == [2 * n for n in range(60)]
         assert len(await hf.jobs.list(limit=100)) == 60
         assert (await hf.queues.get("default")).completed == 60
 
@@ -56,7 +57,7 @@ async def test_a_job_waits_for_jobs_of_other_shards(holdfast_redis):
         assert shard_of(handle.id) == shard_of(parts[0].id)
         assert await handle.status() == "blocked"
         async with working(hf):
-            assert await handle.result(20) == sum(2 * n for n in range(12))
+            assert await handle.result(WITHIN) == sum(2 * n for n in range(12))
 
 
 @on_a_loop

@@ -11,6 +11,7 @@ from workshop import KINDS, shop, url_of
 
 from holdfast import EngineRefused
 from holdfast.job.flows import ABREAST, BATCH
+from holdfast.testing.waiting import WITHIN
 
 BATCHES = 6
 
@@ -55,7 +56,7 @@ async def test_whoever_is_cancelled_with_two_batches_under_way_leaves_whole_ones
 
         core.port.apply = noted
         asking = asyncio.create_task(count.enqueue_many([(n,) for n in range(BATCHES * BATCH)]))
-        await asyncio.wait_for(under_way.wait(), 10)
+        await asyncio.wait_for(under_way.wait(), WITHIN)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking

@@ -15,7 +15,7 @@ import holdfast
 import holdfast.sync
 from holdfast import Cancel, Closed, JobCancelled, JobFailed, JobNotFound, JobSkipped, ResultTimeout, current_job
 from holdfast.job.waiters import STRANGERS, waiters_of
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 
 class Boom(Exception):
@@ -59,7 +59,7 @@ async def test_a_result_comes_as_soon_as_there_is_one(url):
         add, *_ = define(hf)
         async with working(hf):
             handles = await add.enqueue_many([(i, i) for i in range(20)])
-            assert await asyncio.gather(*(handle.result(10) for handle in handles)) == [2 * i for i in range(20)]
+            assert await asyncio.gather(*(handle.result(WITHIN) for handle in handles)) == [2 * i for i in range(20)]
             assert {await handle.status() for handle in handles} == {"completed"}
 
 
@@ -76,7 +76,7 @@ async def test_a_result_is_pushed_and_not_polled_for(url, monkeypatch):
 
         assert await soon(listens)
         async with working(hf):
-            assert await asyncio.wait_for(waiting, 20) == 3
+            assert await asyncio.wait_for(waiting, WITHIN) == 3
 
 
 @on_a_loop
@@ -86,7 +86,7 @@ async def test_a_failure_is_raised_with_what_the_job_raised(url):
         async with working(hf):
             handle = await fail.enqueue("no paper")
             with pytest.raises(JobFailed, match="no paper") as caught:
-                await handle.result(10)
+                await handle.result(WITHIN)
         assert caught.value.kind.endswith("Boom")
         assert caught.value.attempt == 1
         assert "raise Boom" in caught.value.trace
@@ -100,10 +100,10 @@ async def test_a_cancelled_job_has_no_result(url):
         handle = await add.enqueue(1, 2)
         assert await handle.cancel("changed my mind") == "cancelled"
         with pytest.raises(JobCancelled, match="changed my mind"):
-            await handle.result(5)
+            await handle.result(WITHIN)
         async with working(hf):
             with pytest.raises(JobCancelled, match="nothing to do"):
-                await (await stop.enqueue()).result(10)
+                await (await stop.enqueue()).result(WITHIN)
 
 
 @on_a_loop
@@ -113,8 +113,8 @@ async def test_a_job_whose_blocker_failed_was_skipped(url):
         async with working(hf):
             first = await fail.enqueue("x")
             with pytest.raises(JobSkipped):
-                await (await add.options(after=first).enqueue(1, 2)).result(10)
-            assert await (await add.options(after=[first, first], when="all_done").enqueue(1, 2)).result(10) == 3
+                await (await add.options(after=first).enqueue(1, 2)).result(WITHIN)
+            assert await (await add.options(after=[first, first], when="all_done").enqueue(1, 2)).result(WITHIN) == 3
 
 
 @on_a_loop
@@ -124,8 +124,8 @@ async def test_a_chains_result_is_that_of_its_last_job(url):
         async with working(hf):
             handle = await double.enqueue(10)
             assert handle.chain.id == handle.id
-            assert await handle.chain.result(10) == 40
-            assert await handle.result(10) == 10
+            assert await handle.chain.result(WITHIN) == 40
+            assert await handle.result(WITHIN) == 10
 
 
 @on_a_loop
@@ -148,7 +148,7 @@ async def test_a_job_that_never_was_is_not_found(url):
         handle = await add.enqueue(1, 2)
         handle.id = handle.id[:-4] + "0000"
         with pytest.raises(JobNotFound):
-            await handle.result(5)
+            await handle.result(WITHIN)
         with pytest.raises(JobNotFound):
             await hf.jobs.get("no id at all")
         with pytest.raises(LookupError):
@@ -179,7 +179,7 @@ async def test_closing_wakes_those_who_wait_for_a_result(url):
     assert await soon(listens)
     await hf.close()
     with pytest.raises(Closed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, WITHIN)
 
 
 @on_a_loop
@@ -187,7 +187,7 @@ async def test_a_process_in_which_nobody_waits_stops_listening():
     async with new("memory://") as hf:
         add, *_ = define(hf)
         async with working(hf):
-            assert await (await add.enqueue(1, 2)).result(10) == 3
+            assert await (await add.enqueue(1, 2)).result(WITHIN) == 3
         waiters = waiters_of(hf._core)
         handle = await add.options(delay=60).enqueue(1, 2)
         with pytest.raises(ResultTimeout):
@@ -211,15 +211,15 @@ def test_threads_wait_for_results_too(request):
             thread.start()
             try:
                 handles = add.enqueue_many([(i, 1) for i in range(10)])
-                assert [handle.result(10) for handle in handles] == list(range(1, 11))
-                assert handles[0].chain.result(10) == 1
+                assert [handle.result(WITHIN) for handle in handles] == list(range(1, 11))
+                assert handles[0].chain.result(WITHIN) == 1
                 assert handles[0].info().args == {"a": 0, "b": 1}
                 assert handles[0].progress() in (0.0, 1.0)
                 assert handles[0].logs() == []
                 assert handles[0].outputs() == {}
             finally:
                 worker.stop()
-                thread.join(20)
+                thread.join(WITHIN)
             assert not thread.is_alive()
 
 
@@ -235,7 +235,7 @@ async def test_logs_outputs_and_progress_are_read_from_the_handle(url):
 
         async with working(hf):
             handle = await report.enqueue()
-            await handle.result(10)
+            await handle.result(WITHIN)
 
         async def logged():
             return [line.data for line in await handle.logs()] == ["half way"]

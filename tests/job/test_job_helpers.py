@@ -13,6 +13,7 @@ import holdfast
 import holdfast.sync
 from holdfast import Snooze
 from holdfast.testing.jobs import Clock, assert_enqueued, assert_not_enqueued, drain, eager, enqueued
+from holdfast.testing.waiting import WITHIN
 
 
 def shop(hf):
@@ -150,7 +151,7 @@ def test_blocking_code_is_not_awaited():
 
         assert_not_enqueued(add)
         with eager(hf):
-            assert add.enqueue(1).result(5) == 2
+            assert add.enqueue(1).result(WITHIN) == 2
         assert_enqueued(add, 1, b=1)
         add.enqueue(5)
         assert drain(hf) == {"completed": 1}

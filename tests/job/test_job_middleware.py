@@ -9,6 +9,7 @@ import holdfast
 from holdfast import JobCancelled, Middleware, Tracing, current_job
 from holdfast.job.retry import Cancel
 from holdfast.testing.jobs import drain
+from holdfast.testing.waiting import WITHIN
 
 
 class Noting(Middleware):
@@ -39,7 +40,7 @@ async def test_the_first_one_used_is_the_outermost():
 
         handle = await add.enqueue(1, 2)
         await drain(hf)
-        assert await handle.result(5) == 3
+        assert await handle.result(WITHIN) == 3
         assert notes == ["outer before add", "inner before add", "handler", "inner after 3", "outer after 3"]
 
 
@@ -54,7 +55,7 @@ async def test_what_middleware_puts_in_arrives_with_the_job():
 
         handle = await look.enqueue()
         await drain(hf)
-        assert await handle.result(5) == {"tenant": "look"}
+        assert await handle.result(WITHIN) == {"tenant": "look"}
 
 
 @on_a_loop
@@ -73,7 +74,7 @@ async def test_middleware_may_decide_otherwise():
         handle = await never.enqueue()
         await drain(hf)
         with pytest.raises(JobCancelled, match="not today"):
-            await handle.result(5)
+            await handle.result(WITHIN)
 
 
 @on_a_loop
@@ -90,7 +91,7 @@ async def test_an_attempt_belongs_to_the_trace_of_who_enqueued_it():
         with trace.use_span(trace.NonRecordingSpan(context)):
             handle = await whose.enqueue()
         await drain(hf)
-        assert await handle.result(5) == "abc"
+        assert await handle.result(WITHIN) == "abc"
 
 
 class Careless(Middleware):

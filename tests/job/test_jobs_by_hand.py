@@ -14,6 +14,7 @@ import holdfast.sync
 from holdfast import BadArgument, ConfigError, ResultTimeout
 from holdfast.job.model import Worker
 from holdfast.testing.jobs import Clock
+from holdfast.testing.waiting import WITHIN
 
 
 @pytest.fixture(params=KINDS)
@@ -54,10 +55,10 @@ async def test_the_dead_letter_is_listed_retried_and_purged(url):
             assert [job.id for job in await hf.jobs.dead.list(before=dead[2].id)] == [job.id for job in dead[3:]]
             broken.mended = True
             assert await hf.jobs.dead.retry(handles[0].id) in ("pending", "running", "completed")
-            assert await handles[0].result(10) == 0
+            assert await handles[0].result(WITHIN) == 0
             assert await hf.jobs.dead.retry_all(type="another") == 0
             assert await hf.jobs.dead.retry_all() == 4
-            assert [await handle.result(10) for handle in handles] == list(range(5))
+            assert [await handle.result(WITHIN) for handle in handles] == list(range(5))
         assert await hf.jobs.dead.list() == []
         assert await hf.jobs.purge() == 5
         assert await hf.jobs.list() == []
@@ -81,7 +82,7 @@ async def test_a_completed_job_is_not_tried_again(url):
         broken.mended = True
         async with working(hf):
             handle = await broken.job.enqueue(1)
-            await handle.result(10)
+            await handle.result(WITHIN)
         with pytest.raises(ConfigError, match="enqueue it anew"):
             await hf.jobs.retry(handle.id)
 
@@ -94,7 +95,7 @@ async def test_a_scheduled_job_can_be_had_now(url):
         async with working(hf):
             handle = await broken.job.options(delay=600).enqueue(7)
             assert await hf.jobs.retry(handle.id) in ("pending", "running")
-            assert await handle.result(10) == 7
+            assert await handle.result(WITHIN) == 7
 
 
 @on_a_loop
@@ -134,11 +135,11 @@ async def test_a_job_of_another_program_is_enqueued_by_name(url):
 
         async with working(there):
             handle = await here.jobs.enqueue("resize", {"path": "ab"}, priority=2)
-            assert await handle.result(10) == "ababab"
+            assert await handle.result(WITHIN) == "ababab"
             assert (await here.jobs.get(handle.id)).priority == 2
-            assert await (await there.jobs.enqueue("resize", ["x"])).result(10) == "xxx"
+            assert await (await there.jobs.enqueue("resize", ["x"])).result(WITHIN) == "xxx"
             found = await here.jobs.handle(handle.id)
-            assert await found.result(10) == "ababab"
+            assert await found.result(WITHIN) == "ababab"
         with pytest.raises(ConfigError, match="by name"):
             await here.jobs.enqueue("resize", ["x"])
         with pytest.raises(BadArgument, match="'path'"):
@@ -159,7 +160,7 @@ async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(url):
             queue = await hf.queues.get("default")
             assert (queue.paused, queue.pending) == (True, 1)
             await hf.queues.resume("default")
-            assert await handle.result(10) == 1
+            assert await handle.result(WITHIN) == 1
 
 
 @on_a_loop
@@ -178,7 +179,7 @@ async def test_draining_waits_for_what_runs(url):
                 await hf.queues.drain("default", timeout=0.2)
             draining = asyncio.create_task(hf.queues.drain("default"))
             go.set()
-            queue = await asyncio.wait_for(draining, 10)
+            queue = await asyncio.wait_for(draining, WITHIN)
             assert queue.drained
             assert queue.completed == 1
 

@@ -9,6 +9,7 @@ from on_a_loop import on_a_loop
 from holdfast import loop as loops
 from holdfast.loop import Loop
 from holdfast.telemetry import Telemetry
+from holdfast.testing.waiting import WITHIN
 
 
 class Part:
@@ -35,7 +36,7 @@ class Part:
         return self.answer
 
     async def next(self):
-        await asyncio.wait_for(self.ticked.wait(), 5)
+        await asyncio.wait_for(self.ticked.wait(), WITHIN)
         self.ticked.clear()
 
 
@@ -107,7 +108,7 @@ async def test_draining_waits_for_the_tick_under_way():
     await asyncio.sleep(0.01)
     assert not drained.done()
     part.gate.set()
-    await asyncio.wait_for(drained, 5)
+    await asyncio.wait_for(drained, WITHIN)
     assert part.ended == 1
     assert not part.loop.is_running
 

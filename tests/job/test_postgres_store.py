@@ -27,7 +27,7 @@ from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal
 from holdfast.job.postgres import PostgresStore
 from holdfast.job.runs import NewRun
 from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -125,7 +125,7 @@ def test_jobs_do_not_wait_for_gates_nor_gates_for_jobs(engine, store, admin, nam
             assert isinstance(engine.apply(Apply(GATE, "x", acquire)), Granted)
             assert not waiting.done()
             admin.execute("ROLLBACK")
-            assert len(waiting.result(10).jobs) == 1
+            assert len(waiting.result(WITHIN).jobs) == 1
 
 
 @pytest.mark.chaos
@@ -270,8 +270,8 @@ def test_who_begins_to_wait_while_a_blocker_ends_starts_all_the_same(holdfast_po
                 engines[0].apply(store.enqueue(0, [first]))
                 (claimed,) = worker.step().jobs
                 ended, stored = pool.submit(end, claimed), pool.submit(wait, dependent)
-                assert ended.result(20).verdicts == ("ok",)
-                assert stored.result(20)[0].state in ("pending", "blocked")
+                assert ended.result(WITHIN).verdicts == ("ok",)
+                assert stored.result(WITHIN)[0].state in ("pending", "blocked")
                 (started,) = worker.step().jobs
                 assert started.id == dependent.id
                 worker.step([complete(started)], want=0)
@@ -518,7 +518,7 @@ def test_an_announcement_leaves_with_its_jobs_in_one_trip(engine, store, holdfas
         monkeypatch.setattr(Wire, "send", lambda self, statements: sent.append(statements) or send(self, statements))
         engine.apply(store.enqueue_telling([job(), job()], hints))
         assert len(sent) == 1
-        (heard,) = ear.notifies(timeout=5, stop_after=1)
+        (heard,) = ear.notifies(timeout=WITHIN, stop_after=1)
     assert decode(heard.payload) == Wake(f"{namespace}:sched", "1:work")
     assert engine.apply_many([TakeHint(f"{namespace}:hint:1", n, 60 * SECOND) for n in (1, 5)]) == [1, 1]
 

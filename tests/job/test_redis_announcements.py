@@ -11,7 +11,7 @@ from redis_desk import RedisDesk
 from holdfast import Holdfast
 from holdfast.job.model import Finish, Unique
 from holdfast.testing.redis_server import say
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 pytestmark = pytest.mark.redis
 
@@ -28,10 +28,10 @@ def heard(holdfast_redis, namespace):
     """Announcements, as a stranger hears them: hint and type."""
     with redis.Redis.from_url(holdfast_redis.url) as client, client.pubsub() as ear:
         ear.subscribe(f"{namespace}:sched")
-        assert ear.get_message(timeout=5)["type"] == "subscribe"
+        assert ear.get_message(timeout=WITHIN)["type"] == "subscribe"
 
         def take(count):
-            said = [ear.get_message(timeout=5)["data"].decode() for _ in range(count)]
+            said = [ear.get_message(timeout=WITHIN)["data"].decode() for _ in range(count)]
             assert ear.get_message(timeout=0.05) is None
             return [tuple(text.split(":", 1)) for text in said]
 
@@ -158,6 +158,6 @@ def test_a_server_that_forgot_its_scripts_is_told_them_by_whoever_enqueues(heard
             assert len({hint for hint, _ in heard(2)}) == 2
             say(holdfast_redis, "SCRIPT", "FLUSH")
             await hf.worker().run(burst=True)
-            assert [await handle.result(timeout=5) for handle in handles] == [1, 2]
+            assert [await handle.result(timeout=WITHIN) for handle in handles] == [1, 2]
 
     asyncio.run(main())

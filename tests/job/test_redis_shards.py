@@ -16,6 +16,7 @@ from holdfast.job.model import Concurrency, Delivery, Tick, Unique
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.redis_server import say
 from holdfast.testing.servers import RedisCluster
+from holdfast.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.redis
 
@@ -242,7 +243,7 @@ def test_of_fifty_callers_with_one_unique_key_one_makes_its_job(cluster, namespa
     def call():
         desk = RedisDesk(cluster.url, namespace, shards=SHARDS)
         desk.ask("reap", shard)
-        start.wait(10)
+        start.wait(WITHIN)
         for _ in range(5):
             made.extend(desk.ask("enqueue", shard, [desk.job(shard, unique=Unique("key", "until_done"))]))
         desk.close()

@@ -24,7 +24,7 @@ from holdfast.job.cron import Cron
 from holdfast.job.meta import unpack
 from holdfast.job.scheduler import due, prune, tick
 from holdfast.testing.jobs import Clock, drain, enqueued
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 KINDS = [
     "sqlite",
@@ -238,7 +238,7 @@ async def test_a_worker_keeps_as_many_completed_jobs_as_it_is_told():
 
         assert await soon(pruned)
         worker.stop()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, WITHIN)
         with pytest.raises(ConfigError, match="keep"):
             hf.worker(keep=0)
 
@@ -255,7 +255,7 @@ async def test_a_scheduler_runs_without_a_worker_and_stops():
 
         assert await soon(has_begun)
         alone.stop()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, WITHIN)
 
 
 def test_a_blocking_scheduler_runs_on_a_thread_and_stops():
@@ -265,5 +265,5 @@ def test_a_blocking_scheduler_runs_on_a_thread_and_stops():
         thread = threading.Thread(target=alone.run)
         thread.start()
         alone.stop()
-        thread.join(10)
+        thread.join(WITHIN)
         assert not thread.is_alive()

@@ -19,7 +19,7 @@ from workshop import working
 import holdfast
 import holdfast.sync
 from holdfast import ConfigError, JobNotFound, WouldDeadlock
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
@@ -60,7 +60,7 @@ class Shop:
             yield notices
 
     def is_announced(self, notices):
-        notice = notices.next(timeout=5)
+        notice = notices.next(timeout=WITHIN)
         return notice is not None and notice.type == "ship" and not notice.missed
 
 
@@ -123,7 +123,7 @@ def test_nobody_else_sees_it_before_the_commit(shop):
     thread = threading.Thread(target=lambda: seen.append(shop.hf.jobs.list()))  # not inside: another thread may ask
     if shop.product == "postgres":
         thread.start()
-        thread.join(10)
+        thread.join(WITHIN)
         assert seen == [[]]
     db.commit()
     assert handle.status() == "pending"
@@ -405,8 +405,8 @@ def test_another_thread_only_waits_for_the_commit(file_shop):
         thread = threading.Thread(target=elsewhere)
         thread.start()
         assert not done.wait(0.1)
-    assert done.wait(10)
-    thread.join(10)
+    assert done.wait(WITHIN)
+    thread.join(WITHIN)
     assert file_shop.orders() == [1, 2]
     db.close()
 
@@ -423,7 +423,7 @@ async def test_a_commit_on_a_bare_connection_is_found_at_the_next_poll(tmp_path)
             db = sqlite3.connect(tmp_path / "shop.db")
             handle = await ship.options(connection=db).enqueue(7)
             db.commit()
-            assert await handle.result(5) == 7
+            assert await handle.result(WITHIN) == 7
             db.close()
 
 
@@ -440,7 +440,7 @@ async def test_the_async_block_wakes_a_worker_at_once(tmp_path):
             for order in range(5):
                 async with hf.transaction(db):
                     handle = await ship.options(connection=db).enqueue(order)
-                assert await handle.result(5) == order
+                assert await handle.result(WITHIN) == order
             db.close()
 
 
@@ -482,10 +482,10 @@ async def test_a_blocker_that_ends_while_the_transaction_is_open_starts_who_wait
                 assert await _are_running(blocker, beside)
                 asked.set()
                 await soon(lambda: _one_waits_for_a_lock(holdfast_postgres.url))
-            assert await blocker.result(10) == 1
-            assert await beside.result(10) == 3
+            assert await blocker.result(WITHIN) == 1
+            assert await beside.result(WITHIN) == 3
             assert (await hf.jobs.get(blocker.id)).attempt == 1
-            assert await waits.result(10) == 2
+            assert await waits.result(WITHIN) == 2
 
 
 @pytest.mark.postgres
@@ -500,7 +500,7 @@ async def test_an_async_psycopg_connection(holdfast_postgres):
         async with working(hf), await psycopg.AsyncConnection.connect(holdfast_postgres.url) as db:
             async with hf.transaction(db):
                 one = await ship.options(connection=db).enqueue(1)
-            assert await one.result(5) == 1
+            assert await one.result(WITHIN) == 1
             two = await ship.options(connection=db).enqueue(2)
             await db.rollback()
             with pytest.raises(JobNotFound):
@@ -522,14 +522,14 @@ async def test_sqlalchemys_async_session_and_connection(holdfast_postgres):
         async with working(hf), AsyncSession(engine) as session:
             one = await ship.options(connection=session).enqueue(1)
             await session.commit()
-            assert await one.result(5) == 1
+            assert await one.result(WITHIN) == 1
             async with hf.transaction(session):
                 two = await ship.options(connection=session).enqueue(2)
-            assert await two.result(5) == 2
+            assert await two.result(WITHIN) == 2
             async with engine.connect() as connection:
                 async with hf.transaction(connection):
                     three = await ship.options(connection=connection).enqueue(3)
-                assert await three.result(5) == 3
+                assert await three.result(WITHIN) == 3
     await engine.dispose()
 
 
@@ -563,7 +563,7 @@ def test_with_hints_on_redis_they_go_after_the_block(holdfast_postgres, holdfast
         with hf.transaction(db):
             ship.options(connection=db).enqueue(1)
             assert is_silent(notices)
-        notice = notices.next(timeout=5)
+        notice = notices.next(timeout=WITHIN)
         assert notice is not None
         assert notice.type == "ship"
 
@@ -604,7 +604,7 @@ def test_hints_are_discarded_when_a_thread_rolls_back(file_shop):
     def block(order, fail):
         db = file_shop.connect(timeout=20)
         with contextlib.suppress(ZeroDivisionError):
-            barrier.wait(10)
+            barrier.wait(WITHIN)
             with file_shop.hf.transaction(db):
                 file_shop.ship.options(connection=db).enqueue(order)
                 if fail:

@@ -13,7 +13,7 @@ from workshop import KINDS, look, reaches, shop, url_of, working
 import holdfast
 from holdfast.job.lanes import Lane
 from holdfast.job.retry import fixed
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 
 @pytest.fixture(params=KINDS)
@@ -43,7 +43,7 @@ async def test_a_running_job_that_is_cancelled_is_interrupted_at_once(url, names
     async with hf:
         handle = await endless.enqueue()
         async with working(hf) as worker:
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), WITHIN)
             asked = time.monotonic()
             assert await cancel(hf, handle) == "running"
             await reaches(hf, handle, "cancelled")
@@ -68,7 +68,7 @@ def test_the_reason_of_a_cancellation_is_kept(kind, namespace, request):
             await reaches(hf, handle, "running")
             await handle.cancel("wrong customer")
             with pytest.raises(holdfast.JobCancelled, match="wrong customer"):
-                await handle.result(10)
+                await handle.result(WITHIN)
 
     cancelled()
 
@@ -111,7 +111,7 @@ async def test_a_handler_that_completes_although_cancelled_has_completed(namespa
     async with hf:
         handle = await stubborn.enqueue()
         async with working(hf):
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), WITHIN)
             await cancel(hf, handle)
             job = await reaches(hf, handle, "completed")
     assert stubborn.decode_result(job.result) == "done anyway"
@@ -200,7 +200,7 @@ async def test_a_call_may_ask_for_no_time_limit(url, namespace):
         return "done"
 
     async with hf, working(hf):
-        assert await (await slow.options(timeout=None).enqueue()).result(10) == "done"
+        assert await (await slow.options(timeout=None).enqueue()).result(WITHIN) == "done"
         await reaches(hf, await slow.enqueue(), "failed")
 
 
@@ -242,7 +242,7 @@ async def test_a_handler_without_its_lease_is_cancelled_and_says_nothing(url, na
     async with hf:
         handle = await endless.enqueue()
         async with working(hf, lease=30) as worker:
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), WITHIN)
             # Somebody else ends it under the worker's own lease: from then on that lease is not current.
             core = hf._core
             job = await look(hf, handle)
@@ -372,10 +372,10 @@ async def test_a_cancelled_run_gives_its_jobs_back(url, namespace):
     async with hf:
         handle = await endless.enqueue()
         task = asyncio.create_task(hf.worker(signals=False).run())
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), WITHIN)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, WITHIN)
         job = await look(hf, handle)
     assert (job.state, job.attempt) == ("pending", 0)
 
@@ -397,9 +397,9 @@ async def test_a_worker_whose_holdfast_is_closed_stops(url, namespace):
     await hf.open()
     await endless.enqueue()
     task = asyncio.create_task(hf.worker(signals=False).run())
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), WITHIN)
     await hf.close()
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, WITHIN)
     assert cancelled == [1]
 
 

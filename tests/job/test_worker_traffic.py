@@ -18,7 +18,7 @@ from holdfast import sync
 from holdfast.job.internal import INTERNAL
 from holdfast.job.slots import Order
 from holdfast.testing.redis_server import say
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 SHARED = [kind for kind in KINDS if kind != "memory"]
 
@@ -250,13 +250,13 @@ def test_a_blocking_holdfast_has_a_worker_with_a_loop_of_its_own(url, namespace)
     with hf:
         handles = [plain.enqueue(1), fancy.enqueue(2)]
         hf.worker(signals=False).run(burst=True)
-        assert [handle.result(timeout=5) for handle in handles] == [1, -2]
+        assert [handle.result(timeout=WITHIN) for handle in handles] == [1, -2]
         worker = hf.worker(signals=False)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        assert plain.enqueue(3).result(timeout=10) == 3
+        assert plain.enqueue(3).result(timeout=WITHIN) == 3
         worker.stop()
-        thread.join(10)
+        thread.join(WITHIN)
         assert not thread.is_alive()
     assert eventually(lambda: threads == {"holdfast-handler"})
 

@@ -6,6 +6,7 @@ from holdfast import Flow, Holdfast, JobHandle, RunHandle, exponential, sync
 from holdfast.job.handle import BlockingJobHandle
 from holdfast.job.runs import RunEvent, RunStatus
 from holdfast.testing.jobs import assert_enqueued, drain
+from holdfast.testing.waiting import WITHIN
 from holdfast.workflow.task import Output, Task
 
 hf = Holdfast("memory://")
@@ -58,7 +59,7 @@ async def right() -> None:
     assert_type([event async for event in run.events()], list[RunEvent])
     handle = await resize.enqueue("a.png", size=64)
     assert_type(handle, JobHandle[str])
-    assert_type(await handle.result(timeout=10), str)
+    assert_type(await handle.result(timeout=WITHIN), str)
     assert_type(await count.enqueue("a", "b", case=True), JobHandle[int])
     assert_type(await resize.options(delay=10, priority=5).enqueue("b.png"), JobHandle[str])
     assert_type(await resize.enqueue_many([("a",), ("b",)]), list[JobHandle[str]])

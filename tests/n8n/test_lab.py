@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 SUB = "n8n-nodes-base.executeWorkflowTrigger"
 
@@ -121,7 +121,7 @@ def test_an_execution_is_stopped_by_hand_and_by_its_timeout(n8n_lab):
     run = n8n_lab.start([chain("w", TRIGGER, wait)])
     assert eventually(lambda: run.reached("Start"))
     run.stop()
-    assert run.result(10).status == "canceled"
+    assert run.result(WITHIN).status == "canceled"
     assert n8n_lab.run([chain("w", TRIGGER, wait, executionTimeout=1)]).status == "canceled"
 
 

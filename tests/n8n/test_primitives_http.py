@@ -12,7 +12,7 @@ from lab.stage import calling, chain, node
 
 from holdfast.n8n.primitives import over_http as drawn
 from holdfast.testing.ports import lasting_port
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 TEN = {"acquired", "count", "scope", "lock_id", "key", "meta_key", "workflow_id", "workflow_name"}
 TEN |= {"execution_id", "locked_at"}
@@ -130,7 +130,7 @@ def test_an_execution_that_was_stopped_while_it_waited_gets_nothing_for_good(ove
     waiting = over_http.begin("lock_acquisition", scope=scope, lock_id="stopped", ttl_seconds=86_400)
     assert eventually(lambda: queued(over_http, scope) == 1)
     waiting.stop()
-    waiting.result(10)
+    waiting.result(WITHIN)
     server(at(scope, "release"), lock_id="theirs")
     holds(server, scope, lock_id="next", max_wait_seconds=20)
 

@@ -14,7 +14,7 @@ from holdfast.n8n.primitives import primitive
 from holdfast.n8n_keys import IDENTITY, limit_bucket, limit_key, lock_key, meta_key
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.servers import say
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -99,7 +99,7 @@ def test_a_waiter_gets_it_at_the_release_and_has_not_moved_the_holders_ttl(over_
     assert redis("GET", lock_key(scope)) == "1"
     released = over_redis.call("lock_release", scope=scope, lock_id=first["lock_id"])
     assert released.items == [{"released": True, "idempotent": False, "scope": scope, "lock_id": "first"}]
-    (got,) = waiting.result(20).items
+    (got,) = waiting.result(WITHIN).items
     assert (got["acquired"], got["count"], got["lock_id"]) == (True, 1, "second")
     assert json.loads(redis("GET", meta_key(scope)))["lock_id"] == "second"
     assert redis("TTL", lock_key(scope)) > 500
@@ -145,7 +145,7 @@ def test_a_race_that_is_lost_is_waited_out(over_redis, redis, scope):
     # What stock nodes cannot help: in a race, and only then, a loser's TTL replaces the holder's.
     assert eventually(lambda: redis("TTL", lock_key(scope)) > 30)
     redis("DEL", meta_key(scope), lock_key(scope))
-    assert run.result(20).items[0]["count"] == 1
+    assert run.result(WITHIN).items[0]["count"] == 1
 
 
 @pytest.mark.race
@@ -180,7 +180,7 @@ def test_an_execution_that_is_stopped_while_it_waits_takes_the_lock_nevertheless
     waiting = over_redis.begin("lock_acquisition", scope=scope, lock_id="stopped", ttl_seconds=60)
     assert eventually(lambda: waiting.reached("Keep Waiting?"))
     waiting.stop()
-    assert waiting.result(20).status == "canceled"
+    assert waiting.result(WITHIN).status == "canceled"
     redis("DEL", meta_key(scope), lock_key(scope))
     assert eventually(lambda: "stopped" in str(redis("GET", meta_key(scope))), 20)
     assert redis("TTL", lock_key(scope)) <= 60

@@ -13,7 +13,7 @@ from holdfast.server.app import Server
 from holdfast.server.hosting import bind
 from holdfast.server.serving import Serving
 from holdfast.server.settings import Settings
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 
 class Site:
@@ -78,7 +78,7 @@ def serving(url, *, namespace=None, settings=None, prepare=None, **options):
         thread.start()
         site = None
         try:
-            assert ready.wait(20)
+            assert ready.wait(WITHIN)
             assert not troubles, troubles
             loop, server, runs = made
             assert eventually(lambda: runs.started or troubles)

@@ -13,7 +13,7 @@ from holdfast import Cancel, Holdfast, Retry, Snooze, current_job
 from holdfast.errors import ConfigError, EngineUnavailable
 from holdfast.server.client import Answered, Client
 from holdfast.server.remote import RemoteWorker
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 from holdfast.workflow.surroundings import surroundings
 
 SLEEP = {"name": "sleepy", "jobs": {"nap": {"run": "echo started; sleep 60", "retries": 3}}}
@@ -34,7 +34,7 @@ def working(site, *, core=None, **options):
 
     thread = threading.Thread(target=lambda: asyncio.run(work()))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(WITHIN)
     worker, loop = made
     try:
         yield worker, lambda: loop.call_soon_threadsafe(worker.stop)
@@ -170,7 +170,7 @@ def test_a_cancelled_function_is_ended(site, program, name):
         assert eventually(lambda: site.get(f"/api/workflows/-/jobs/{job}/logs").json(), 60)
         site.post(f"/api/jobs/{job}/cancel")
         assert ended(site, job)["status"] == "cancelled"
-        assert program.gone.wait(10)
+        assert program.gone.wait(WITHIN)
 
 
 def test_a_function_that_takes_too_long_has_failed(site, program):

@@ -11,6 +11,7 @@ from site_of_tests import serving
 
 from holdfast import n8n_keys
 from holdfast.testing.n8n_nodes import Nodes
+from holdfast.testing.waiting import WITHIN
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ class TestOnRedis:
         )
         poll.start()
         nodes.release(namespace, taken)
-        poll.join(20)
+        poll.join(WITHIN)
         assert got[0].status_code == 200
         # Its answer was lost: the same request finds the same grant, and another one does not.
         again = acquire(redis_site, namespace, request_id="r").json()

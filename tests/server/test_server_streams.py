@@ -13,7 +13,7 @@ from test_server_workflows import command, create, finish, start
 
 from holdfast import current_job
 from holdfast.server.settings import Settings
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 
 @contextlib.contextmanager
@@ -229,7 +229,7 @@ def test_streams_and_long_polls_end_when_the_server_stops(tmp_path):
             thread.start()
         assert eventually(lambda: site.server.waiting == 3)
     for thread in threads:
-        thread.join(20)
+        thread.join(WITHIN)
         assert not thread.is_alive()
     assert sorted(map(str, ended)) == sorted([": the server stops; come back", "None", "202"])
 

@@ -18,6 +18,7 @@ from holdfast.engine.redis.topology import parse_cluster
 from holdfast.gate.machine import GATE, Acquire, Who
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.servers import RedisCluster, say
+from holdfast.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.redis
 
@@ -196,7 +197,7 @@ def test_what_is_published_on_one_node_is_heard_on_every_other(quiet_cluster, na
     with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf, hf.hub.listen("news") as news:
         for node in quiet_cluster.nodes:
             say(node, "PUBLISH", f"{namespace}:news", f"from {node.port}")
-        heard = {news.next(5).payload for _ in quiet_cluster.nodes}
+        heard = {news.next(WITHIN).payload for _ in quiet_cluster.nodes}
     assert heard == {f"from {node.port}" for node in quiet_cluster.nodes}
 
 

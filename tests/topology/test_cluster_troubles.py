@@ -17,7 +17,7 @@ from holdfast.engine.redis.address import Place
 from holdfast.flow import PATIENCE
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisCluster, say
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -90,7 +90,7 @@ def test_the_engine_itself_waits_for_a_failover(cluster, api):
             for name in names:
                 await (await hf.lock(name).acquire(wait=0)).release()
             await asyncio.to_thread(kill)
-            leases = await asyncio.gather(*[hf.lock(name).acquire(wait=5) for name in reversed(names)])
+            leases = await asyncio.gather(*[hf.lock(name).acquire(wait=WITHIN) for name in reversed(names)])
             return [lease.name for lease in leases]
 
     if api == "async":
@@ -100,7 +100,7 @@ def test_the_engine_itself_waits_for_a_failover(cluster, api):
         for name in names:
             hf.lock(name).acquire(wait=0).release()
         kill()
-        assert [hf.lock(name).acquire(wait=5).name for name in reversed(names)] == names[::-1]
+        assert [hf.lock(name).acquire(wait=WITHIN).name for name in reversed(names)] == names[::-1]
 
 
 def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still():
@@ -142,7 +142,7 @@ def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
         with holdfast.sync.Holdfast(cluster.url) as hf:
             while not stopping.is_set():
                 for name in names:
-                    with hf.lock(name, wait=20) as lease:
+                    with hf.lock(name, wait=WITHIN) as lease:
                         count(name, lease.fence)
                         mine += 1
         done.append(mine)
@@ -154,7 +154,7 @@ def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
                 mine = 0
                 while not stopping.is_set():
                     for name in names:
-                        async with hf.lock(name, wait=20) as lease:
+                        async with hf.lock(name, wait=WITHIN) as lease:
                             await asyncio.sleep(0)
                             count(name, lease.fence)
                             mine += 1
@@ -206,7 +206,7 @@ def test_a_node_that_comes_back_is_used_again(cluster):
         node.kill()
         cluster.await_failover(node)
         successor = cluster.master_of(slot(name))
-        fences.append(hf.lock(name, wait=5).acquire())
+        fences.append(hf.lock(name, wait=WITHIN).acquire())
         fences[-1].release()
         node.start()
         cluster.await_whole()
@@ -215,7 +215,7 @@ def test_a_node_that_comes_back_is_used_again(cluster):
         successor.kill()
         cluster.await_failover(successor)
         assert cluster.master_of(slot(name)) is node
-        fences.append(hf.lock(name, wait=5).acquire())
+        fences.append(hf.lock(name, wait=WITHIN).acquire())
         fences[-1].release()
     assert [lease.fence for lease in fences] == sorted({lease.fence for lease in fences})
 
@@ -260,7 +260,7 @@ def test_a_lost_reply_to_a_dead_master_is_asked_for_at_its_successor(cluster):
         hf.lock(name, wait=0).acquire().release()
         settled(cluster)
         node.kill()
-        with contextlib.suppress(OutcomeUnknown), hf.lock(name, wait=5) as lease:
+        with contextlib.suppress(OutcomeUnknown), hf.lock(name, wait=WITHIN) as lease:
             assert lease.fence > 0
             assert [holder.lock_id for holder in hf.locks.inspect(name).holders] == [lease.id]
         assert eventually(lambda: not hf.locks.inspect(name).holders)

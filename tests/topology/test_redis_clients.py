@@ -21,7 +21,7 @@ from exercise import exercise_async, exercise_blocking
 from holdfast import EngineRefused, EngineUnavailable, Holdfast, sync
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -275,7 +275,7 @@ def test_a_client_carries_the_hints_of_another_engine(kind, request, namespace, 
         ):
             with one.hub.listen("news") as messages:
                 two.hub.publish("news", "x")
-                message = messages.next(timeout=10)
+                message = messages.next(timeout=WITHIN)
             assert message is not None
             assert message.payload == "x"
         assert ask(client)

@@ -16,7 +16,7 @@ from holdfast.testing.impostor import Impostor
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.ports import lasting_port
 from holdfast.testing.servers import RedisSentinel, say
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -151,7 +151,7 @@ def test_the_engine_itself_waits_for_a_failover(sentinel, api):
             first = await hf.lock("x").acquire(wait=0)
             await first.release()
             old.kill()
-            return first.fence, (await hf.lock("x").acquire(wait=5)).fence
+            return first.fence, (await hf.lock("x").acquire(wait=WITHIN)).fence
 
     if api == "async":
         first, second = asyncio.run(act())
@@ -160,7 +160,7 @@ def test_the_engine_itself_waits_for_a_failover(sentinel, api):
             lease = hf.lock("x").acquire(wait=0)
             lease.release()
             old.kill()
-            first, second = lease.fence, hf.lock("x").acquire(wait=5).fence
+            first, second = lease.fence, hf.lock("x").acquire(wait=WITHIN).fence
     assert second > first
     assert not old.running
 
@@ -193,7 +193,7 @@ def test_a_master_that_is_replaced_while_it_lives_is_left():
             assert say(old, "ROLE")[0] == b"master"
             assert first.release().released
             assert hf.engine._thread_link().address.port == new.port
-            with hf.lock("x", wait=5) as second:
+            with hf.lock("x", wait=WITHIN) as second:
                 assert second.fence > first.fence
     finally:
         group.stop()
@@ -227,7 +227,7 @@ def test_a_connection_to_a_master_that_turned_read_only_is_given_up(quiet_sentin
         say(master, "REPLICAOF", "127.0.0.1", lasting_port())
         assert link.call_many([pack("ROLE")])[0][0] == b"slave"
         threading.Timer(0.5, say, (master, "REPLICAOF", "NO", "ONE")).start()
-        hf.lock("back", wait=5).acquire().release()
+        hf.lock("back", wait=WITHIN).acquire().release()
         assert not link.ready
 
 
@@ -239,7 +239,7 @@ def test_a_master_that_stands_still_is_left_after_the_timeout(sentinel):
         old.pause()
         try:
             assert first.release().released
-            with hf.lock("x", wait=5) as second:
+            with hf.lock("x", wait=WITHIN) as second:
                 assert second.fence > first.fence
         finally:
             old.resume()

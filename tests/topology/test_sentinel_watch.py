@@ -14,7 +14,7 @@ from holdfast import EngineUnavailable
 from holdfast.testing.impostor import Impostor, array, bulk
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisSentinel, say
-from holdfast.testing.waiting import eventually, soon
+from holdfast.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -162,10 +162,10 @@ def test_a_channel_is_heard_at_the_new_master(group):
     with holdfast.sync.Holdfast(group.url) as hf, hf.hub.listen("news") as news:
         watched(hf, group)
         old, new = replaced_while_it_lives(group)
-        assert news.next(5).missed
+        assert news.next(WITHIN).missed
         assert still_serves(old)
         say(new, "PUBLISH", "holdfast:news", "hello")
-        assert news.next(5).payload == "hello"
+        assert news.next(WITHIN).payload == "hello"
 
 
 def test_another_sentinel_is_heard_when_the_first_is_gone(group):

@@ -19,7 +19,7 @@ from holdfast.engine.redis.link import sign_in
 from holdfast.testing.certificates import Certificates
 from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -103,7 +103,7 @@ def test_why_a_server_hung_up_is_learnt_even_where_the_write_meets_the_reset(tak
                 said.set()
 
     def late(*args):
-        assert said.wait(10)
+        assert said.wait(WITHIN)
         time.sleep(0.05)  # the reset is a packet of its own
         return sign_in(*args)
 
@@ -115,7 +115,7 @@ def test_why_a_server_hung_up_is_learnt_even_where_the_write_meets_the_reset(tak
         with pytest.raises(EngineRefused, match="certificate from us"):
             take(f"rediss://127.0.0.1:{server.getsockname()[1]}/0?{urlencode({'ca': certificates.ca})}")
         server.shutdown(socket.SHUT_RDWR)
-        answering.join(10)
+        answering.join(WITHIN)
     assert dialled
 
 
@@ -187,7 +187,7 @@ def test_a_waiting_thread_is_woken(tls_redis, namespace):
         waited = []
 
         def wait():
-            with hf.lock("x", wait=8) as lease:
+            with hf.lock("x", wait=WITHIN) as lease:
                 waited.append(lease.fence)
 
         waiter = threading.Thread(target=wait)

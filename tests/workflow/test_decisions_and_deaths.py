@@ -10,7 +10,7 @@ from holdfast.job.internal import GATHER, INTERNAL
 from holdfast.job.lanes import Identity, Lane
 from holdfast.job.model import Claim
 from holdfast.job.registry import store_of
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 
 @on_a_loop
@@ -33,7 +33,7 @@ async def test_a_skip_is_counted_and_sets_free_who_decided_it(hf):
         async with working(hf, concurrency=1) as worker:
             for _ in range(3):
                 run = await choosy.start("no")
-                assert await run.wait(20) == "success"
+                assert await run.wait(WITHIN) == "success"
                 assert {job.key: job.state for job in await run.jobs()} == {"maybe": "skipped", "surely": "completed"}
             assert await soon(lambda: asyncio.sleep(0, worker.counts["completed"] == 3))
         assert worker.counts["skipped"] == 3

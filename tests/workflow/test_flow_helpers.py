@@ -12,6 +12,7 @@ from holdfast.job.meta import Fill, Meta, pack
 from holdfast.job.model import Claimed
 from holdfast.plain import ANYTHING
 from holdfast.testing.jobs import drain, eager
+from holdfast.testing.waiting import WITHIN
 
 
 def on_a_loop(test):
@@ -65,7 +66,7 @@ async def test_middleware_stands_around_the_programs_jobs_alone():
 
         run = await decided.start()
         await hf.worker(signals=False).run(burst=True)
-        assert await run.wait(timeout=10) == "success"
+        assert await run.wait(timeout=WITHIN) == "success"
     assert seen == ["work", "work"]
 
 
@@ -105,7 +106,7 @@ def test_a_blocking_test_drains_runs_too():
         hf.workflows.put("name: commands\njobs: {a: {run: x}}")
         commands = hf.workflows.start("commands")
         drain(hf)
-        assert run.wait(timeout=5) == "success"
+        assert run.wait(timeout=WITHIN) == "success"
         assert run.outputs["second"] == 3
         assert commands.status() == "queued", "commands run on workers that allow them"
 
@@ -169,7 +170,7 @@ async def test_a_result_of_the_wrong_kind_fails_the_job_that_gets_it():
 
         run = await mixed.start()
         await hf.worker(signals=False).run(burst=True)
-        assert await run.wait(timeout=10) == "failure"
+        assert await run.wait(timeout=WITHIN) == "failure"
         errors = {job.key: job.info.error for job in await run.jobs() if job.state != "completed"}
         assert "Expected `int`" in errors["use"].message
         assert errors["part"].kind == "BadArgument"

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import BadArgument, BadInput, ConfigError, Holdfast, JobNotFound, ResultTimeout, RunNotFound, current_job
-from holdfast.testing.waiting import soon
+from holdfast.testing.waiting import WITHIN, soon
 
 
 @contextlib.asynccontextmanager
@@ -250,7 +250,7 @@ async def test_a_run_is_cancelled_and_the_next_one_is_untouched(hf):
 
     async with working(hf):
         run = await waiting.start(long=True)
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), WITHIN)
         assert await run.cancel("enough") == "running"
         assert await run.wait(timeout=30) == "cancelled"
         assert {job.state for job in await run.jobs()} == {"cancelled"}
