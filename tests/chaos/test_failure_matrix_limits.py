@@ -157,6 +157,7 @@ def test_partition_over_limit_only_as_the_policy_says(kind, profile, mode, fault
         assert not theirs.hit("k").allowed
 
 
+@pytest.mark.timed
 @pytest.mark.redis
 def test_a_silent_engine_holds_up_nobody_for_long(server):
     """After the first has waited in vain, the policy answers at once; one in a while looks again."""

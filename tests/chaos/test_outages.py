@@ -102,6 +102,7 @@ def test_connections_come_back_after_a_restart(server):
             pass
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("outage", ["refused", "silent", "restarted"])
 def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(either, outage):
     server, pace = either.server, either.pace
@@ -134,6 +135,7 @@ def stays(lease, seconds):
         time.sleep(0.02)
 
 
+@pytest.mark.timed
 def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wire_of):
     """A deferred release waits in vain for its reply; a short lease must be renewed meanwhile."""
     wire = wire_of(server.url)
@@ -152,6 +154,7 @@ def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wir
         kept.release()
 
 
+@pytest.mark.timed
 def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(either):
     ttl = 1.5 if either.pace == 1 else 6  # libpq gives an attempt two seconds at least
     url = either.through if either.pace == 1 else functools.partial(either.through, timeout=2)
@@ -220,6 +223,7 @@ def test_closing_while_a_connection_is_being_made_ends_those_who_wait_for_it():
     asyncio.run(close())
 
 
+@pytest.mark.timed
 def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(server):
     """Leaving the queue is tidiness: whoever gave up is not kept for it until the server answers."""
 

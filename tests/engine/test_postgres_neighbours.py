@@ -71,6 +71,7 @@ def sit_by_insert(sitter, space, name):
 SITTERS = pytest.mark.parametrize("sit", [sit_by_lock, sit_by_update, sit_by_delete, sit_by_insert])
 
 
+@pytest.mark.timed
 @SITTERS
 def test_a_stuck_name_is_given_up_and_other_names_are_not_delayed(engine, sitter, sit):
     assert isinstance(engine.apply(acquire(engine, "stuck")), Granted)

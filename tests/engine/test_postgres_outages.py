@@ -84,6 +84,7 @@ def test_a_waiter_gets_its_lock_after_a_restart(server, backend, namespace, how)
     asyncio.run(wait())
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("how", HOW)
 def test_a_listener_is_told_once_that_it_missed_something_and_hears_again(server, backend, namespace, how):
     async def listen():
@@ -113,6 +114,7 @@ def test_a_listener_is_told_once_that_it_missed_something_and_hears_again(server
     asyncio.run(listen())
 
 
+@pytest.mark.timed
 def test_a_stopped_server_is_given_up_in_time_and_found_again(server, namespace):
     once = holdfast.Policy(lock_retries=0)
     with sync.Holdfast(server.url + "?timeout=0.5", namespace=namespace, profile=once) as hf:
@@ -142,6 +144,7 @@ def test_a_stopped_server_that_goes_on_answers_those_who_waited(server, namespac
         timer.join()
 
 
+@pytest.mark.timed
 def test_a_server_that_stops_while_a_connection_opens_is_given_up(server, namespace):
     """The first words of a connection are bounded too: it looks at the schema before anything else."""
     from holdfast.engine.postgres.address import parse
@@ -158,6 +161,7 @@ def test_a_server_that_stops_while_a_connection_opens_is_given_up(server, namesp
     assert steady() - started < 2
 
 
+@pytest.mark.timed
 def test_the_keeper_keeps_leases_through_a_restart(server, namespace):
     with sync.Holdfast(server.url, namespace=namespace) as hf:
         lease = hf.lock("x", ttl=6).acquire(wait=0)
@@ -169,6 +173,7 @@ def test_the_keeper_keeps_leases_through_a_restart(server, namespace):
         lease.release()
 
 
+@pytest.mark.timed
 def test_an_idle_listener_is_not_cut_off(server, namespace, monkeypatch):
     """Its connection rests between messages for longer than any call may take."""
     from holdfast.hub import postgres

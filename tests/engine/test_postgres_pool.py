@@ -395,6 +395,7 @@ def test_a_pool_that_is_the_engine_is_the_hub_anyway(pools, namespace):
         assert hf._core.hub.carrier is hf.engine
 
 
+@pytest.mark.timed
 @pytest.mark.chaos
 def test_a_connection_to_a_server_that_stands_still_is_replaced(namespace):
     with PostgresServer() as server, ConnectionPool(server.url, min_size=2, open=True, timeout=1) as pool:

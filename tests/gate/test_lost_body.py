@@ -22,6 +22,7 @@ def play(url, namespace, scenario):
     asyncio.run(main())
 
 
+@pytest.mark.timed
 def test_a_loop_that_is_blocked_for_longer_than_the_ttl_keeps_its_lease(engine_url, namespace):
     async def scenario(hf):
         async with hf.lock(NAME, ttl=0.4) as lease:

@@ -31,6 +31,7 @@ def heard_again(messages, say):
         assert steady() - began < 20, "never heard again"
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("engine", ["redis", "sqlite"])
 def test_a_killed_server_is_heard_again_soon_after_it_returns(engine, connect, tmp_path):
     with RedisServer() as server:
@@ -53,6 +54,7 @@ def test_a_killed_server_is_heard_again_soon_after_it_returns(engine, connect, t
             assert hf.telemetry.counts["hub.interrupted"] == 1
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_cut_connection_is_replaced_and_told_of_once(times, connect, holdfast_redis, tmp_path):
     speaker = connect(holdfast_redis.url)
@@ -68,6 +70,7 @@ def test_a_cut_connection_is_replaced_and_told_of_once(times, connect, holdfast_
                 assert heard_again(others, lambda: None)[1] == 1
 
 
+@pytest.mark.timed
 def test_a_cut_connection_is_replaced_in_the_async_api(holdfast_redis, namespace, tmp_path):
     with FaultProxy(holdfast_redis.port) as proxy:
 

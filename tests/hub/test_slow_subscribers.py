@@ -36,6 +36,7 @@ def stuck():
     callback.go_on.set()
 
 
+@pytest.mark.timed
 def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespace, stuck):
     hf = connect(engine_url)
     granted = []
@@ -67,6 +68,7 @@ def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespac
         subscription.close()
 
 
+@pytest.mark.timed
 def test_a_callback_that_blocks_holds_up_no_loop(engine_url, namespace, stuck):
     async def scene():
         async with Holdfast(engine_url, namespace=namespace) as hf, hf.hub.listen("news") as same:

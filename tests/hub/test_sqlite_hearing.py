@@ -34,6 +34,7 @@ with Holdfast(sys.argv[1]) as hf, hf.hub.listen("news") as messages:
 """
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_another_process_is_heard_within_50_ms(connect, namespace, tmp_path):
     """Also after a quiet time, when looks are rarer."""
@@ -64,6 +65,7 @@ def test_another_process_is_heard_within_50_ms(connect, namespace, tmp_path):
     assert statistics.quantiles(took, n=10)[-1] < 0.05, took
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_listening_costs_less_than_a_hundredth_of_a_core_when_nothing_happens(tmp_path):
     command = [sys.executable, "-c", IDLE, f"sqlite:///{tmp_path / 'hub.db'}"]

@@ -37,6 +37,7 @@ class TestCrashes(CrashSuite):
     pass
 
 
+@pytest.mark.timed
 def test_a_waiter_in_another_process_is_woken_over_redis(driver, file):
     """Far quicker than any recheck: the hint did it, and no row was stored for it."""
     took = []

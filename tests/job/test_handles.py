@@ -136,7 +136,7 @@ async def test_an_impatient_caller_is_told_how_the_job_is(url):
         began = time.monotonic()
         with pytest.raises(ResultTimeout, match="scheduled") as caught:
             await handle.result(0.2)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert isinstance(caught.value, TimeoutError)
         assert await handle.status() == "scheduled"
 

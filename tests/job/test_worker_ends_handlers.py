@@ -26,6 +26,7 @@ async def cancel(hf, handle, reason="enough"):
     return await core.port.apply(core.store.cancel(handle.id, reason))
 
 
+@pytest.mark.timed
 @on_a_loop
 async def test_a_running_job_that_is_cancelled_is_interrupted_at_once(url, namespace):
     hf = shop(url, namespace)
@@ -204,6 +205,7 @@ async def test_a_call_may_ask_for_no_time_limit(url, namespace):
         await reaches(hf, await slow.enqueue(), "failed")
 
 
+@pytest.mark.timed
 @on_a_loop
 async def test_leases_are_renewed_while_the_loop_is_blocked(url, namespace):
     hf = shop(url, namespace)
@@ -403,6 +405,7 @@ async def test_a_worker_whose_holdfast_is_closed_stops(url, namespace):
     assert cancelled == [1]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("in_a_thread", [False, True], ids=["async", "thread"])
 @pytest.mark.parametrize("around", [False, True], ids=["plain", "middleware"])
 @on_a_loop

@@ -79,6 +79,7 @@ async def test_a_handler_that_blocks_the_loop_beyond_its_time_loses_its_job(url,
         assert worker.counts["completed"] == 0
 
 
+@pytest.mark.timed
 @on_a_loop
 async def test_a_lease_is_kept_while_the_loop_is_blocked_within_the_time(url, namespace):
     hf = shop(url, namespace)

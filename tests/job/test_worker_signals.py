@@ -165,6 +165,7 @@ def test_a_worker_put_to_sleep_loses_its_jobs_and_notices(shop):
     assert ended[3] == starts[1][3]
 
 
+@pytest.mark.timed
 def test_a_killed_workers_job_restarts_within_its_lease_and_a_second(shop):
     shop.record(1, seconds=600)
     victim = shop.worker("--lease", "2", "--concurrency", "1")

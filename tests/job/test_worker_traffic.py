@@ -43,6 +43,7 @@ def scripts_run(server):
     )
 
 
+@pytest.mark.timed
 @pytest.mark.redis
 @pytest.mark.slow
 @on_a_loop
@@ -61,6 +62,7 @@ async def test_an_idle_worker_sends_at_most_a_command_a_second_and_hardly_comput
         assert time.process_time() - computed <= 0.02 * seconds  # this process is a test, too
 
 
+@pytest.mark.timed
 @on_a_loop
 async def test_jobs_that_come_one_by_one_cause_about_one_claim_each(shared, namespace):
     shops = [shop(shared, namespace) for _ in range(3)]
@@ -145,6 +147,7 @@ async def test_delayed_jobs_start_when_they_are_due(url, namespace, monkeypatch)
     assert len(started) == 3
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", [REDIS])
 @on_a_loop
 async def test_an_idle_worker_picks_up_at_once(kind, request, namespace):
@@ -167,6 +170,7 @@ async def test_an_idle_worker_picks_up_at_once(kind, request, namespace):
     assert statistics.median(waits) < 0.1  # a poll would take 0.6 s
 
 
+@pytest.mark.timed
 @on_a_loop
 async def test_a_call_for_another_queue_than_its_definition_says_is_picked_up_before_the_poll(url, namespace):
     hf = shop(url, namespace)

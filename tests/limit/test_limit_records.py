@@ -46,6 +46,7 @@ def test_a_record_on_redis_lives_no_longer_than_it_counts(connect, holdfast_redi
     assert eventually(lambda: not redis_client.exists(record(hf, brief, "k")))
 
 
+@pytest.mark.timed
 @pytest.mark.redis
 def test_a_long_log_lives_as_long_as_its_last_hit_counts(connect, holdfast_redis, redis_client):
     hf = connect(holdfast_redis.url)

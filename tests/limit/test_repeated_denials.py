@@ -12,7 +12,8 @@ from holdfast import sync
 from holdfast.limit import desk
 from holdfast.testing.proxy import FaultProxy
 
-pytestmark = pytest.mark.redis
+#: Denials are remembered for a second, so most of these must get on.
+pytestmark = [pytest.mark.redis, pytest.mark.timed]
 
 
 def test_a_caller_who_comes_back_when_told_is_not_too_early(holdfast_redis, namespace):

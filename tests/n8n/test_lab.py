@@ -105,6 +105,7 @@ def test_a_code_node_sees_what_n8n_shows_it(n8n_lab):
     assert done.items == [{"more": 3}, {"more": 5}]
 
 
+@pytest.mark.timed
 def test_many_executions_wait_side_by_side(n8n_lab):
     wait = node("Wait", "wait", 1.1, amount=1)
     begun = time.monotonic()

@@ -16,7 +16,7 @@ from holdfast.testing.plugin import started_or_skip
 from holdfast.testing.servers import RedisSentinel, say
 from holdfast.testing.waiting import WITHIN, eventually, soon
 
-pytestmark = [pytest.mark.redis, pytest.mark.chaos]
+pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.timed]
 
 #: "At once": what a test on a busy machine may take for it.
 AT_ONCE = 1.5

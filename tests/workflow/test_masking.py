@@ -6,6 +6,7 @@ import base64
 import time
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,6 +110,7 @@ def test_what_is_too_short_to_be_a_secret_is_refused():
     assert hidden.hide("abc") == "abc"
 
 
+@pytest.mark.timed
 def test_masking_does_not_slow_a_flood_of_ordinary_text():
     masker = Masker(Secrets([f"secret-number-{n}-of-many" for n in range(20)]))
     piece = "an ordinary line of a log, with some words in it\n" * 1300

@@ -6,7 +6,7 @@ import asyncio
 
 from holdfast.testing.conformance.actor import Actor, Grant, refused
 from holdfast.testing.conformance.driver import Stage, claim
-from holdfast.testing.conformance.gate.scenes import NAME, enter, line_up, queued
+from holdfast.testing.conformance.gate.scenes import NAME, enter, hurry, line_up, queued
 
 
 class Order:
@@ -66,9 +66,9 @@ class Order:
     async def test_who_gives_up_waiting_does_not_hold_up_the_others(self, stage: Stage) -> None:
         holder, hasty, patient, observer = await stage.actors(4)
         held = await holder.acquire(NAME)
-        hurry = await enter(observer, hasty, NAME, wait=0.7)
+        brief = await hurry(observer, hasty, NAME)
         place = await enter(observer, patient, NAME)
-        await refused(hurry, "LockTimeout")
+        await refused(brief, "LockTimeout")
         assert [w.position for w in (await observer.inspect(NAME)).queue] == [0]
         await holder.release(held)
         await place

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.testing.conformance.actor import Actor, Grant
+from holdfast.testing.conformance.actor import Actor, Grant, refused
 from holdfast.testing.waiting import soon
 
 NAME = "invoice:42"
+#: How long one in a hurry waits: long enough to be seen, and for another to queue behind him.
+SHORTLY = 2.0
 
 
 async def queued(observer: Actor, name: str, count: int) -> None:
@@ -27,6 +29,17 @@ async def enter(observer: Actor, actor: Actor, name: str, kind: str = "lock", **
     waiting = asyncio.create_task(actor.acquire(name, kind, **options))
     await queued(observer, name, before + 1)
     return waiting
+
+
+async def hurry(observer: Actor, actor: Actor, name: str, kind: str = "lock") -> asyncio.Task[Grant]:
+    """The same for one who waits shortly: who gave up before he was seen, on a busy machine, queues again."""
+    before = (await observer.inspect(name)).waiter_count
+    while True:
+        waiting = asyncio.create_task(actor.acquire(name, kind, wait=SHORTLY))
+        while not waiting.done():
+            if (await observer.inspect(name)).waiter_count > before:
+                return waiting
+        await refused(waiting, "LockTimeout")
 
 
 async def line_up(

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.testing.conformance.actor import Actor
+from holdfast.testing.waiting import WITHIN
 
-#: Generous: a busy machine is slow, a lost message stays lost.
-HEARD = 10.0
 #: Long enough for a message that must not come; every hub here is quicker.
 SILENCE = 0.3
 
@@ -20,7 +19,7 @@ class Listener:
     actor: Actor
     handle: int
 
-    async def hear(self, timeout: float = HEARD) -> dict[str, Any]:
+    async def hear(self, timeout: float = WITHIN) -> dict[str, Any]:
         """The next notice. Fails when none comes."""
         notice = await self.actor.do("hear", handle=self.handle, timeout=timeout)
         assert notice is not None, "nothing was heard"

@@ -6,6 +6,7 @@ import asyncio
 
 from holdfast.testing.conformance.actor import refused
 from holdfast.testing.conformance.driver import Stage, claim
+from holdfast.testing.conformance.idempotency.runs import TOLD
 from holdfast.testing.conformance.idempotency.scenes import GATE, inspect, run_once, seen, waiting
 
 
@@ -59,5 +60,5 @@ class IdempotencyCrashSuite:
         await refused(gone, "ProcessGone")
         await conductor.release(held)
         await refused(call, "Trouble")
-        async with asyncio.timeout(6):  # two seconds for the dead one, and some for a busy machine
+        async with asyncio.timeout(TOLD):  # two seconds for the dead one, and some for a busy machine
             assert (await waits).ran

@@ -6,6 +6,7 @@ import asyncio
 
 from holdfast.testing.conformance.actor import refused
 from holdfast.testing.conformance.driver import Stage, claim
+from holdfast.testing.conformance.idempotency.runs import TOLD
 from holdfast.testing.conformance.idempotency.scenes import KEY, forget, inspect, run_once, seen, under_way, waiting
 from holdfast.testing.waiting import soon
 
@@ -58,7 +59,7 @@ class Leases:
         conductor, owner, other = await stage.actors(3)
         async with under_way(conductor, owner) as running:
             call = await waiting(conductor, other, "second")
-            async with asyncio.timeout(5):  # told, not found out
+            async with asyncio.timeout(TOLD):  # not found out
                 assert await forget(conductor)
                 assert (await call).ran
         await refused(running, "LeaseLost")

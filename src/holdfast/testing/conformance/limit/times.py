@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from holdfast.engine.base import steady
 from holdfast.errors import Decision
+from holdfast.limit.desk import MEMORY
 from holdfast.testing.conformance.actor import refused
 from holdfast.testing.conformance.driver import Stage, claim
-from holdfast.testing.conformance.limit.scenes import ALGORITHMS, LONG, ask
-from holdfast.testing.waiting import soon
+from holdfast.testing.conformance.limit.scenes import ALGORITHMS, LONG, Ask, ask
+from holdfast.testing.waiting import WITHIN, soon
 
 #: A clock's tick, and what two clocks of one machine may differ while a claim plays.
 TICK = 0.002
+#: How often a claim is played whose window ended before all were there.
+TRIES = 5
 
 
 class Times:
@@ -21,17 +25,18 @@ class Times:
     @claim
     async def test_after_retry_after_the_hit_is_admitted(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
-        for algorithm in ALGORITHMS:
-            mine, theirs = (ask(actor, "2/250ms", algorithm=algorithm) for actor in (one, other))
-            while (await mine.hit("k")).allowed:
-                pass
-            denial = await theirs.hit("k")
-            if denial.allowed:  # a window ended between the two
-                denial = await theirs.hit("k", 2)
-            assert 0 < denial.retry_after <= 0.5
+
+        async def admitted(algorithm: str) -> None:
+            mine, theirs = (ask(actor, "2/2s", algorithm=algorithm) for actor in (one, other))
+            await _denied(mine, algorithm)
+            denial = await _denied(theirs, algorithm)
+            assert 0 < denial.retry_after <= 4
             await asyncio.sleep(denial.retry_after + TICK)
-            assert (await mine.peek("k", denial.count and 1)).allowed, algorithm
-            assert (await mine.hit("k")).allowed, algorithm
+            assert (await mine.peek(algorithm, denial.count and 1)).allowed, algorithm
+            assert (await mine.hit(algorithm)).allowed, algorithm
+
+        # All at once: a window that a busy machine can fill is long.
+        await asyncio.gather(*[admitted(algorithm) for algorithm in ALGORITHMS])
 
     @claim
     async def test_after_reset_after_nothing_is_taken(self, stage: Stage) -> None:
@@ -48,7 +53,7 @@ class Times:
         actors = await stage.actors(4)
         for algorithm in ALGORITHMS:
             views = [ask(actor, "1/80ms", algorithm=algorithm) for actor in actors]
-            told = await asyncio.gather(*[view.wait("k", timeout=10) for view in views])
+            told = await asyncio.gather(*[view.wait("k", timeout=WITHIN) for view in views])
             moments = sorted(decision.at for decision in told)
             assert all(decision.allowed for decision in told)
             gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
@@ -63,16 +68,23 @@ class Times:
         first, second, third = (ask(actor, "1/1500ms") for actor in await stage.actors(3))
         for view in (second, third):
             await view.peek("k")  # whoever connects first needs a while
-        await first.hit("k")
-        waiting = asyncio.create_task(second.wait("k", timeout=10))
+        for key in map(str, range(TRIES)):
+            await first.hit(key)
+            waiting = asyncio.create_task(second.wait(key, timeout=WITHIN))
 
-        async def reserved() -> bool:
-            return (await third.peek("k")).retry_after > 1.5
+            async def reserved(key: str = key) -> bool:
+                return (await third.peek(key)).retry_after > 1.5
 
-        assert await soon(reserved, within=1.4)
-        assert not (await third.hit("k")).allowed
-        late = await third.wait("k", timeout=10)
-        assert (await waiting).at <= late.at - 1.5 + 1e-6
+            if not await soon(reserved, within=1.4):
+                await waiting
+                continue  # the machine was too busy to see it while it lasted
+            barging = await third.hit(key)
+            late = await third.wait(key, timeout=WITHIN)
+            place = await waiting
+            assert not barging.allowed or barging.at >= place.at + 1.5 - 1e-6
+            assert place.at <= late.at - 1.5 + 1e-6
+            return
+        raise AssertionError("nobody was ever seen to wait")
 
     @claim
     async def test_a_wait_that_would_take_too_long_is_refused_at_once(self, stage: Stage) -> None:
@@ -91,10 +103,14 @@ class Times:
         api = ask(one, f"1/{LONG}")
         await api.peek("k")  # whoever connects first needs a while
         await ask(other, f"1/{LONG}").hit("k")
-        denial, *again = [await api.hit("k") for _ in range(5)]
+        began = steady()
+        denial = await api.hit("k")
         assert (denial.allowed, denial.by) == (False, "engine")
-        assert [(d.allowed, d.by) for d in again] == [(False, "memory")] * 4
-        assert again[-1].retry_after <= again[0].retry_after
+        for _ in range(4):
+            again = await api.hit("k")
+            assert not again.allowed
+            assert again.by == "memory" or steady() - began > MEMORY
+            assert again.retry_after <= denial.retry_after
 
         brief = ask(one, "1/300ms")
         first = await ask(other, "1/300ms").hit("k")
@@ -108,3 +124,10 @@ class Times:
 
         assert await soon(once_more)
         assert admitted[0].at >= first.at + 0.3 - 1e-6
+
+
+async def _denied(view: Ask, key: str) -> Decision:
+    """Hit it until it is denied."""
+    while (decision := await view.hit(key)).allowed:
+        pass
+    return decision
