@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -11,16 +10,14 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 import psycopg
 
 from holdfast.testing.ports import lasting_port
+from holdfast.testing.postgres_folder import DATABASE, fill, run_as_nobody
 from holdfast.testing.redis_server import START_WAIT, ServerMissing
 
-#: PostgreSQL refuses to run as root: then the first of these runs it.
-NOBODIES = ("postgres", "nobody")
-DATABASE = "holdfast"
 #: How long backends have to end once their server was killed, in seconds; then they are, too.
 LAST_WORDS = 3.0
 
@@ -64,14 +61,8 @@ class PostgresServer:
     def start(self) -> Self:
         programs = postgres_programs()
         data = self.folder / "data"
-        fresh = not data.exists()
-        if fresh:
-            self._own(self.folder)
-            command = [str(programs / "initdb"), "-D", str(data), "-U", "holdfast", "-A", "trust", "-E", "UTF8"]
-            command += ["--locale=C", "--no-sync"]
-            with (self.folder / "log").open("ab") as log:
-                if self._run(command, log).wait():
-                    raise RuntimeError(f"initdb failed:\n{self._said()}")
+        if not data.exists():
+            fill(self.folder, programs)
         settings = {
             "port": str(self.port),
             "listen_addresses": "127.0.0.1",
@@ -84,17 +75,15 @@ class PostgresServer:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "log").open("ab") as log:
-            self._process = self._run(command, log)
-        self._await(fresh)
+            self._process = run_as_nobody(command, log, self.folder)
+        self._await()
         return self
 
-    def _await(self, fresh: bool) -> None:
-        deadline = time.monotonic() + START_WAIT * 2
+    def _await(self) -> None:
+        deadline = time.monotonic() + START_WAIT
         while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
             try:
-                with psycopg.connect(self.admin_url, autocommit=True, connect_timeout=2) as admin:
-                    if fresh:
-                        admin.execute(f"CREATE DATABASE {DATABASE}".encode())
+                psycopg.connect(self.admin_url, connect_timeout=2).close()
                 return
             except psycopg.OperationalError:
                 time.sleep(0.03)
@@ -108,25 +97,6 @@ class PostgresServer:
     @property
     def admin_url(self) -> str:
         return f"postgresql://holdfast@127.0.0.1:{self.port}/postgres"
-
-    def _run(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        if user := self._nobody():
-            group = pwd.getpwnam(user).pw_gid
-            return subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.folder, user=user, group=group, extra_groups=[]
-            )
-        return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-
-    def _own(self, folder: Path) -> None:
-        if user := self._nobody():
-            shutil.chown(folder, user)
-
-    @staticmethod
-    def _nobody() -> str:
-        if os.geteuid() != 0:
-            return ""
-        known = {entry.pw_name for entry in pwd.getpwall()}
-        return next(name for name in NOBODIES if name in known)
 
     def kill(self) -> None:
         """Kill -9 the postmaster; its children notice and end."""

@@ -22,8 +22,8 @@ from holdfast.errors import EngineError
 from holdfast.testing.certificates import Certificates
 from holdfast.testing.ports import lasting_port
 
-#: A server that is not up by then will not come up.
-START_WAIT = 15.0
+#: A server that is not up by then will not come up, on however busy a machine.
+START_WAIT = 60.0
 
 
 class ServerMissing(Exception):
