@@ -48,7 +48,7 @@ class RedisDesk:
         return NewJob(**{"id": self.ids.new(shard), "type": "work", **fields})
 
     def add(self, shard: int = 0, **fields: Any) -> str:
-        (made,) = self.ask("enqueue", shard, [self.job(shard, **fields)])
+        (made,) = self.ask("enqueue", shard, [self.job(shard, **fields)], tell=True)
         return str(made.id)
 
     def command(self, finishes: Any = (), *, shard: int = 0, seq: int = 0, want: int = 0, **claim: Any) -> StepCommand:

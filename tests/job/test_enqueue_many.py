@@ -75,11 +75,11 @@ async def test_the_first_batch_that_is_refused_ends_it(request, namespace):
         store, batches = hf._core.store, []
         enqueue = store.enqueue
 
-        def refusing(shard, jobs):
+        def refusing(shard, jobs, *, tell=False):
             batches.append(len(jobs))
             if len(batches) == 1:
                 raise EngineRefused("no")
-            return enqueue(shard, jobs)
+            return enqueue(shard, jobs, tell=tell)
 
         store.enqueue = refusing
         with pytest.raises(EngineRefused):

@@ -8,9 +8,10 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from holdfast.engine.base import Ping, PublishHint
+from holdfast.engine.base import Ping
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.notify import decode, wire_channel
 from holdfast.engine.postgres.pool import open_pool
 from holdfast.engine.postgres.wire import Wire
 from holdfast.hub.wire import hint_key
@@ -27,8 +28,8 @@ IDS = Ids()
 class Desk:
     """A worker's lane, and somebody who enqueues and announces."""
 
-    def __init__(self, engine, namespace):
-        self.engine, self.namespace, self.seq = engine, namespace, 0
+    def __init__(self, engine, namespace, url):
+        self.engine, self.namespace, self.url, self.seq = engine, namespace, url, 0
         self.store = PostgresStore(namespace, namespace)
         engine.apply(Ping())
 
@@ -37,11 +38,13 @@ class Desk:
 
     def announced(self, count):
         """So many jobs, and the hint that tells of them."""
-        hint = str(uuid.uuid4())
-        channel = f"{self.namespace}:sched"
-        said = PublishHint(hint_key(self.namespace, hint), count, 60 * SECOND, channel, f"{hint}:work")
         jobs = [NewJob(id=IDS.new(0), type="work") for _ in range(count)]
-        self.engine.apply(self.store.enqueue_telling(jobs, [said]))
+        with psycopg.connect(self.url, autocommit=True) as ear:
+            ear.execute(f"LISTEN {wire_channel(f'{self.namespace}:sched')}".encode())
+            self.engine.apply(self.store.enqueue(0, jobs, tell=True))
+            (heard,) = ear.notifies(timeout=5, stop_after=1)
+        hint, _, kind = decode(heard.payload).payload.partition(":")
+        assert kind == "work"
         return hint
 
     def command(self, want, hints=(), finishes=()):
@@ -66,11 +69,11 @@ def desk(request, holdfast_postgres, namespace):
     if request.param == "a pool":
         with ConnectionPool(holdfast_postgres.url, min_size=2, max_size=4) as pool:
             engine = open_pool(pool, blocking=True, namespace=namespace)
-            yield Desk(engine, namespace)
+            yield Desk(engine, namespace, holdfast_postgres.url)
             engine.close_blocking()
         return
     engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
-    yield Desk(engine, namespace)
+    yield Desk(engine, namespace, holdfast_postgres.url)
     engine.close_blocking()
 
 

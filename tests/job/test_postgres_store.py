@@ -14,7 +14,7 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from holdfast import ConfigError, EngineError, OutcomeUnknown
-from holdfast.engine.base import Apply, Ping, PublishHint, TakeHint, Wake
+from holdfast.engine.base import Apply, Ping, TakeHint
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
 from holdfast.engine.postgres.notify import decode, wire_channel
@@ -22,6 +22,7 @@ from holdfast.engine.postgres.pool import open_pool
 from holdfast.engine.postgres.wire import Wire
 from holdfast.engine.postgres.within import WithinLane
 from holdfast.gate.machine import GATE, Acquire, Granted, Who
+from holdfast.hub.wire import hint_key
 from holdfast.job.ids import Ids
 from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
 from holdfast.job.postgres import PostgresStore
@@ -509,23 +510,23 @@ def test_a_killed_server_loses_no_finished_step(namespace):
 
 
 def test_an_announcement_leaves_with_its_jobs_in_one_trip(engine, store, holdfast_postgres, namespace, monkeypatch):
-    hints = [PublishHint(f"{namespace}:hint:1", 2, 60 * SECOND, f"{namespace}:sched", "1:work")]
     with psycopg.connect(holdfast_postgres.url, autocommit=True) as ear:
         ear.execute(f"LISTEN {wire_channel(f'{namespace}:sched')}".encode())
         engine.apply(store.enqueue(0, [job()]))  # lanes are known, statements prepared
         sent = []
         send = Wire.send
         monkeypatch.setattr(Wire, "send", lambda self, statements: sent.append(statements) or send(self, statements))
-        engine.apply(store.enqueue_telling([job(), job()], hints))
+        engine.apply(store.enqueue(0, [job(), job()], tell=True))
         assert len(sent) == 1
         (heard,) = ear.notifies(timeout=WITHIN, stop_after=1)
-    assert decode(heard.payload) == Wake(f"{namespace}:sched", "1:work")
-    assert engine.apply_many([TakeHint(f"{namespace}:hint:1", n, 60 * SECOND) for n in (1, 5)]) == [1, 1]
+    said = decode(heard.payload)
+    hint, _, kind = said.payload.partition(":")
+    assert (said.inbox, kind) == (f"{namespace}:sched", "work")
+    assert engine.apply_many([TakeHint(hint_key(namespace, hint), n, 60 * SECOND) for n in (1, 5)]) == [1, 1]
 
 
 def test_an_announcement_that_fails_harms_no_job(engine, store, holdfast_postgres, namespace):
     """A trigger of somebody else's, or a missing right."""
-    hints = [PublishHint(f"{namespace}:hint:1", 2, 60 * SECOND, f"{namespace}:sched", "1:work")]
     engine.apply(store.enqueue(0, []))
     with psycopg.connect(holdfast_postgres.url, autocommit=True) as db:
         trigger = f"refuse_{namespace.replace('-', '_')}"
@@ -538,7 +539,7 @@ def test_an_announcement_that_fails_harms_no_job(engine, store, holdfast_postgre
             f" EXECUTE FUNCTION {trigger}()".encode()
         )
         try:
-            made = [engine.apply(store.enqueue_telling([job()], hints))[0] for _ in range(2)]
+            made = [engine.apply(store.enqueue(0, [job()], tell=True))[0] for _ in range(2)]
         finally:
             db.execute(f"DROP FUNCTION {trigger} CASCADE".encode())
     assert [one.state for one in made] == ["pending", "pending"]

@@ -43,7 +43,7 @@ def left(server, namespace, hint):
 
 
 def test_one_announcement_for_each_type_with_its_number(desk, heard, holdfast_redis, namespace):
-    desk.ask("enqueue", 0, [desk.job(), desk.job(type="other"), desk.job()])
+    desk.ask("enqueue", 0, [desk.job(), desk.job(type="other"), desk.job()], tell=True)
     said = {kind: hint for hint, kind in heard(2)}
     assert {kind: left(holdfast_redis, namespace, hint) for kind, hint in said.items()} == {"work": 2, "other": 1}
     for hint in said.values():
@@ -51,7 +51,7 @@ def test_one_announcement_for_each_type_with_its_number(desk, heard, holdfast_re
 
 
 def test_what_is_not_pending_at_once_is_not_announced(desk, heard):
-    desk.ask("enqueue", 0, [desk.job(delay=60_000_000)])
+    desk.ask("enqueue", 0, [desk.job(delay=60_000_000)], tell=True)
     blocker = desk.add()
     desk.add(after=(blocker,))
     desk.add(unique=Unique("one", "until_done"))
@@ -85,7 +85,7 @@ def test_a_claim_for_a_hint_that_is_gone_takes_freely(desk, heard, holdfast_redi
 
 
 def test_a_claim_that_is_sent_again_takes_from_its_hint_once(desk, heard, holdfast_redis, namespace):
-    desk.ask("enqueue", 0, [desk.job() for _ in range(4)])
+    desk.ask("enqueue", 0, [desk.job() for _ in range(4)], tell=True)
     ((hint, _),) = heard(1)
     command = desk.command(want=2, hints=(hint,))
     first, again = desk.ask("step", command), desk.ask("step", command)

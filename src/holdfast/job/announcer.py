@@ -16,11 +16,12 @@ from typing import cast
 
 from holdfast import channel
 from holdfast.core import Core
-from holdfast.engine.base import Op, steady
+from holdfast.engine.base import steady
 from holdfast.errors import HoldfastError
 from holdfast.flow import run
 from holdfast.hub.wire import SCHEDULED
 from holdfast.job.model import Enqueued, NewJob
+from holdfast.job.registry import store_of
 from holdfast.port import AsyncPort
 
 #: How long closing waits for the last announcement.
@@ -43,23 +44,22 @@ class Announcer:
         #: When (steady) announcements last went along with their jobs.
         self._along = 0.0
 
-    def along(self, jobs: Sequence[NewJob]) -> Op[list[Enqueued]] | None:
-        """An operation that enqueues these jobs and announces them in the same breath, where the engine can, nothing
-        was announced just now, and every one of them becomes pending. None: enqueue them, then `announce`.
+    def goes_along(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether those of these jobs that start at once are announced by the very step that makes them: the store can,
+        hints travel through its engine, and it pays. The others are announced behind it, as ever.
         """
-        core = self._core
-        telling = getattr(core.store, "enqueue_telling", None)
-        if telling is None or core.post is not core.port:
-            return None
-        now = steady()
-        if self._counts or now < self._along + GAP or not all(job.starts_at_once for job in jobs):
-            return None
-        self._along = now
-        counts = Counter(job.type for job in jobs)
-        return cast("Op[list[Enqueued]]", telling(jobs, [channel.hint_of(core, *each) for each in counts.items()]))
+        core, store = self._core, store_of(self._core)
+        if not store.announces or core.post is not core.port:
+            return False
+        if store.gap:
+            now = steady()
+            if self._counts or now < self._along + store.gap or not any(job.starts_at_once for job in jobs):
+                return False
+            self._along = now
+        return True
 
     def went_along(self) -> None:
-        """What `along` made is done."""
+        """They are stored, and announced."""
         self._core.telemetry.emit("hub.published", channel=SCHEDULED)
 
     def announce(self, ready: Mapping[str, int]) -> None:

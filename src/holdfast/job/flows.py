@@ -60,12 +60,12 @@ async def enqueue(core: Core, job: NewJob, connection: Any = None) -> Enqueued:
     if connection is not None:
         return (await Callers(core, connection).enqueue([job]))[0]
     store, announcer = store_of(core), announcer_of(core)
-    along = None if store.announces else announcer.along((job,))
-    (done,) = await send(core, along or store.enqueue(shard_of(job.id), (job,)))
+    along = announcer.goes_along((job,))
+    (done,) = await send(core, store.enqueue(shard_of(job.id), (job,), tell=along))
     core.telemetry.emit("job.enqueued", type=job.type, id=done.id, deduplicated=done.deduplicated)
-    if along is not None:
+    if along and job.starts_at_once:
         announcer.went_along()
-    elif not (store.announces and job.starts_at_once) and worth_a_look(core, job, done):
+    elif worth_a_look(core, job, done):
         announcer.announce({job.type: 1})
     if EAGER in core.notes:
         await core.notes[EAGER]()
@@ -83,19 +83,20 @@ async def enqueue_many(core: Core, jobs: Sequence[NewJob], connection: Any = Non
     done: dict[str, Enqueued] = {}
 
     async def one(batch: list[NewJob]) -> None:
-        along = announcer.along(batch)
-        answers = await send(core, along or store.enqueue(shard_of(batch[0].id), batch))
+        along = announcer.goes_along(batch)
+        answers = await send(core, store.enqueue(shard_of(batch[0].id), batch, tell=along))
         ready: dict[str, int] = {}
         for job, answer in zip(batch, answers, strict=True):
             done[job.id] = answer
-            if not (store.announces and job.starts_at_once) and worth_a_look(core, job, answer):
+            if along and job.starts_at_once:
+                continue
+            if worth_a_look(core, job, answer):
                 # Of those who wait, one look is enough to know when they are due.
                 ready[job.type] = ready.get(job.type, 0) + 1 if answer.state == "pending" else ready.get(job.type, 1)
         core.telemetry.counts["job.enqueued"] += len(batch)
-        if along is not None:
+        if along:
             announcer.went_along()
-        else:
-            announcer.announce(ready)
+        announcer.announce(ready)
 
     await core.port.each(one, batches(jobs, store.shards), ABREAST)
     if EAGER in core.notes:

@@ -47,23 +47,28 @@ class Store(Protocol):
     that one's jobs run meanwhile; one where all steps wait for the same writer anyway.
     `parts`: where much has ended and much is there, one of two lanes tells and the other asks, since what is handed out
     need not wait for the disk, and what has ended must.
-    `announces`: `enqueue` tells workers by itself of what it makes pending, unless it waited for something; `takes`: a
-    claim takes from the counters of announcements, if they are kept where the jobs are. One trip instead of two.
+    `announces`: `enqueue` with `tell` announces jobs in its own step; without, `tell` changes nothing, and whoever
+    enqueues announces them. `gap`: how far apart (seconds) such announcements are worth their price; 0: they cost next
+    to nothing. `takes`: a claim takes from the counters of announcements. All of it only where hints travel through the
+    engine that keeps the jobs: one trip instead of two.
     """
 
     shards: int
     lanes: int
     parts: bool
     announces: bool
+    gap: float
     takes: bool
 
     # ── work ──
 
-    def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
         """All of them, or none when one cannot be (ConfigError). By id: a job that exists already is left as it is and
         reported with its state, so sending twice is safe. Of many callers with one unique key, one makes its job; the
         others get that job's id with `deduplicated`. A job whose blockers (`after`) all ended already starts at once;
         an unknown blocker is a ConfigError. Jobs of one call keep their order.
+        `tell`: those that start at once (`NewJob.starts_at_once`) are announced by their type, with a counter, where
+        the store `announces`: whoever hears of them finds them. Sent twice, they may be announced twice.
         """
         ...
 

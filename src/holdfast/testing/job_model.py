@@ -23,7 +23,7 @@ class ModelStore(Runs, Looks, Leavings, Registry):
     """All jobs of one shard."""
 
     shards = 1
-    announces = False
+    announces, gap = True, 0.0
     parts = False
     takes = False
 

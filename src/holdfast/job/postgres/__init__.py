@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.engine.base import Micros, Op, PublishHint, Within
+from holdfast.engine.base import Micros, Op, Within
 from holdfast.job.model import Delivery, Enqueued, NewJob, Renewal, RenewalVerdict, StepCommand, StepReply
 from holdfast.job.postgres.cron import Cron
 from holdfast.job.postgres.definitions import Definitions, Tokens
@@ -28,7 +28,8 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
     """The store contract (`store.py`) on PostgreSQL's tables. `prefix` is that of the hub's channels."""
 
     shards = 1
-    announces = False
+    #: A NOTIFY wakes every listener there is.
+    announces, gap = True, 0.002
     lanes = 2
     parts = True
     takes = True
@@ -38,14 +39,8 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
         self._enqueueing = Enqueueing(namespace, prefix)
         self._steps = Steps(namespace, prefix, self._enqueueing)
 
-    def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
-        return Within(partial(self._enqueueing.enqueue, jobs))
-
-    def enqueue_telling(self, jobs: Sequence[NewJob], hints: Sequence[PublishHint]) -> Op[list[Enqueued]]:
-        """The same, with announcements that leave in the same write right behind the commit, where hints travel through
-        this database. For jobs that become pending whatever others do: a hint too many costs a look.
-        """
-        return Within(partial(self._enqueueing.enqueue, jobs, hints=hints))
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
+        return Within(partial(self._enqueueing.enqueue, jobs, tell=tell))
 
     def enqueue_among(self, jobs: Sequence[NewJob]) -> Within[list[Enqueued]]:
         """The same in a transaction that somebody else ends, nobody knows when: what its jobs wait for can be claimed

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from holdfast.engine.base import Micros, PublishHint, Wake, steady
 from holdfast.engine.postgres.counters import announce
+from holdfast.engine.postgres.wire import Statement
 from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.hub.base import LIFE_MICROS
+from holdfast.hub.wire import SCHEDULED, channel, hint_key, new_hint_id, write_scheduled
 from holdfast.job.model import AGEING, Enqueued, NewJob, State
 from holdfast.job.postgres.ending import UNKNOWN, Ends, Outcome, cancelled, heard, outcome_of, told
 from holdfast.job.postgres.rows import (
@@ -59,25 +63,25 @@ class Enqueueing:
         wakes: list[Wake],
         *,
         lasts: bool = False,
-        hints: Sequence[PublishHint] = (),
+        tell: bool = False,
     ) -> Part:
-        """The whole verb. `lasts`: the transaction goes on afterwards. `hints` tell of plain jobs, all of which become
-        pending: they leave right behind the commit.
+        """The whole verb. `lasts`: the transaction goes on afterwards. `tell`: announcements leave right behind the
+        commit, in the same write.
         """
+        behind = self._announcement(jobs, now) if tell else []
         if any(job.after or job.run or job.when == "any_failure" for job in jobs):
             ends = Ends(self.space, self._prefix, now, wakes)
             runs = yield from self.runs({job.run for job in jobs if job.run}, now)
             answers = yield from self.store(jobs, now, ends, runs=runs, lasts=lasts)
-            yield whole(*(yield from ends.settle()))
+            yield whole(*(yield from ends.settle()))._replace(behind=behind)
             ends.tell()
             return answers
         states: dict[str, State] = {}
         known: dict[str, tuple[str, State]] = {}
         left = list(jobs)
         for _ in range(LOOKS):
-            stored = whole(*self.statements(left, now))
-            *_, made, undone = yield stored._replace(behind=[announce(hints, now)]) if hints else stored
-            hints = ()
+            *_, made, undone = yield whole(*self.statements(left, now))._replace(behind=behind)
+            behind = []
             self.known(left)
             states |= _states(made, undone)
             left = [job for job in left if job.id not in states]
@@ -89,6 +93,15 @@ class Enqueueing:
             if not left:
                 break
         return [_enqueued(job, states, known) for job in jobs]
+
+    def _announcement(self, jobs: Sequence[NewJob], now: Micros | None) -> list[Statement]:
+        """Of those that start at once: for each type a counter, how many may come, and the message that calls them."""
+        said: list[PublishHint] = []
+        for kind, count in Counter(job.type for job in jobs if job.starts_at_once).items():
+            hint = new_hint_id()
+            place, payload = channel(self._prefix, SCHEDULED), write_scheduled(hint, kind)
+            said.append(PublishHint(hint_key(self._prefix, hint), count, LIFE_MICROS, place, payload))
+        return [announce(said, now)] if said else []
 
     def store(
         self,

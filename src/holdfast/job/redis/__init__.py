@@ -99,18 +99,19 @@ class RedisStore(Runs):
 
     # ── work ──
 
-    def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
+        told = [job.type for job in jobs if job.starts_at_once] if tell and self.announces else []
         if len(jobs) == 1 and not jobs[0].after:
             words, plain = self._new(shard, jobs, {})
             if plain:
-                return self._enqueue_plain(shard, _Plain(jobs[0].id, words, self._told(jobs)))
+                return self._enqueue_plain(shard, _Plain(jobs[0].id, words, told))
 
         def talk(clock: bytes) -> Talk:
             if not jobs:
                 return []
             outcomes = yield from self._outcomes(clock, shard, jobs, strict=True)
             parts, plain = self._new(shard, jobs, outcomes)
-            flags = (b"1" if plain else b"0") + self._announcement(self._told(jobs))
+            flags = (b"1" if plain else b"0") + self._announcement(told)
             states, *others = yield from self._call("enqueue", shard, clock, self._count, self._prefix, flags, *parts)
             if not states:
                 raise unknown(others[0].decode())
@@ -146,10 +147,6 @@ class RedisStore(Runs):
     def _plain_words(self, jobs: Sequence[_Plain]) -> list[bytes]:
         said = self._announcement([kind for job in jobs for kind in job.told])
         return [self._count, self._prefix, b"1" + said, *[word for job in jobs for word in job.words]]
-
-    def _told(self, jobs: Sequence[NewJob]) -> list[str]:
-        """The types of those that workers are told of by the step that makes them."""
-        return [job.type for job in jobs if job.starts_at_once] if self.announces else []
 
     def _announcement(self, types: list[str]) -> bytes:
         """For each type a counter, how many may come, and the message that calls them."""

@@ -48,6 +48,7 @@ class Calls:
             raise ConfigError(f"shards is a number from 1 to {MOST_SHARDS}; got {shards!r}")
         self.shards = shards
         self.announces = self.takes = announces
+        self.gap = 0.0
         self._prefix = prefix.encode()
         self._hint_keys = f"{wire.hint_key(prefix, '')}%s"
         self._count = str(shards).encode()

@@ -63,7 +63,7 @@ class SqliteStore:
     """`holdfast.job.store.Store` on SQLite. `prefix` is where ends and losses are announced."""
 
     shards = 1
-    announces = False
+    announces, gap = False, 0.0
     lanes = 1
     parts = False
     takes = False
@@ -80,7 +80,7 @@ class SqliteStore:
 
     # ── work ──
 
-    def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
         encoded = [prepare(job) for job in jobs]
 
         def verb(changes: Changes) -> list[Enqueued]:

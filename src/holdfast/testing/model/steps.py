@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.engine.base import Micros
+from holdfast.hub.wire import SCHEDULED, new_hint_id, write_scheduled
 from holdfast.job.model import (
     Claim,
     Claimed,
@@ -54,8 +55,11 @@ class Steps(Moves):
         self._limits: dict[str, Rate] = {}
 
     @verb
-    def enqueue(self, shard: int, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> list[Enqueued]:
         self._check_blockers(jobs, {id_ for id_, row in self._rows.items() if row.chain == id_})
+        if tell:
+            for kind in {new.type: None for new in jobs if new.starts_at_once}:
+                self._announce(SCHEDULED, write_scheduled(new_hint_id(), kind))
         return [self._enqueue(new) for new in jobs]
 
     @verb

@@ -53,8 +53,8 @@ class Desk:
         """Carry out one verb."""
         return await self.bench.carry_out(self, verb, args, named)
 
-    async def enqueue(self, *jobs: NewJob) -> list[Enqueued]:
-        answer: list[Enqueued] = await self.ask("enqueue", self.bench.shard, jobs)
+    async def enqueue(self, *jobs: NewJob, tell: bool = False) -> list[Enqueued]:
+        answer: list[Enqueued] = await self.ask("enqueue", self.bench.shard, jobs, tell=tell)
         return answer
 
     async def add(self, type_: str = "work", **fields: Any) -> str:
@@ -191,6 +191,11 @@ class Bench(ABC):
     @abstractmethod
     async def carry_out(self, desk: Desk, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """One verb of the store. Raises Failure."""
+
+    @property
+    @abstractmethod
+    def announces(self) -> bool:
+        """Whether `enqueue` with `tell` can be heard with `hear`."""
 
     @abstractmethod
     async def hear(self, name: str) -> Heard:

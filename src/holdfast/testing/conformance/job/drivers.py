@@ -42,6 +42,10 @@ class ModelBench(Bench):
                 ear.hear(wake.payload)
         return answer
 
+    @property
+    def announces(self) -> bool:
+        return self._store.announces
+
     async def hear(self, name: str) -> Heard:
         heard = Heard()
         self._ears.setdefault(channel(self.namespace, name), []).append(heard)
@@ -121,6 +125,10 @@ class LocalBench(Bench):
         if desk.name not in self._places:
             self._places[desk.name] = self._office(len(self._places) % self._most)
         return await self._places[desk.name].carry_out(verb, args, named)
+
+    @property
+    def announces(self) -> bool:
+        return self._office(0).store.announces and self._hub is None
 
     async def hear(self, name: str) -> Heard:
         heard = Heard()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
+from holdfast.hub.wire import SCHEDULED, read_scheduled
 from holdfast.job.model import Enqueued
 from holdfast.testing.conformance.actor import refused
 from holdfast.testing.conformance.job.bench import MINUTE, SECOND, Bench, claim
+from holdfast.testing.waiting import soon
 
 STRANGE = ["a", "a:b", "{a}", "}{", "*", " ", "é", "日本", "a\nb", "%", "'; --", '"', "\\", "a,b", "[1]", "null", "0"]
 
@@ -40,6 +43,28 @@ class Enqueueing:
     async def test_a_job_that_does_not_exist_is_nothing(self, bench: Bench) -> None:
         (one,) = await bench.desks(1)
         assert await one.ask("get", bench.job().id) is None
+
+    @claim
+    async def test_enqueue_tells_of_what_starts_at_once_where_the_store_announces(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        heard = await bench.hear(SCHEDULED)
+        blocker = bench.job("blocker")
+        told = [bench.job("a"), bench.job("b"), bench.job("a")]
+        untold = [bench.job("later", delay=MINUTE), bench.job("waits", after=(blocker.id,))]
+        await one.enqueue(blocker)
+        answers = await one.enqueue(*told, *untold, tell=True)
+        assert [answer.state for answer in answers] == ["pending"] * 3 + ["scheduled", "blocked"]
+        assert {job.type for job in await other.claim(10)} == {"blocker", "a", "b"}
+        await one.enqueue(bench.job("c"))
+        await one.enqueue(bench.job("last"), tell=True)
+
+        async def enough() -> bool:
+            return bool(heard.payloads) and heard.payloads[-1].endswith(":last")
+
+        if bench.announces:
+            assert await soon(enough)
+            kinds = Counter(read.type for text in heard.payloads if (read := read_scheduled(text)) is not None)
+            assert kinds == {"a": 1, "b": 1, "last": 1}
 
     @claim
     async def test_asking_twice_makes_one_job(self, bench: Bench) -> None:
