@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+from collections import Counter
 
 import pytest
 
@@ -18,10 +19,25 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 TRIES = 4
 
 
-def pytest_collection_modifyitems(items):
+#: What a test takes, about, in seconds, by its marks.
+COSTS = {"race": 10.0, "chaos": 2.0, "slow": 2.0}
+
+
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=TRIES, reruns_delay=1))
+    if hasattr(config, "workerinput"):
+        _longest_first(items)
+
+
+def _longest_first(items):
+    """Among several processes, each of which takes a file at a time: a long one must not be the last."""
+    costs = Counter()
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        costs[item.path] += max((cost for name, cost in COSTS.items() if name in marks), default=0.1)
+    items.sort(key=lambda item: (-costs[item.path], item.path))
 
 
 def pytest_configure(config):

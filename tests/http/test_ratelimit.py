@@ -85,6 +85,7 @@ def test_a_request_too_many_is_a_429_that_says_when_to_come_back(serve):
     assert 0 < body["retry_after"] <= 3600
 
 
+@pytest.mark.timed
 def test_after_retry_after_the_request_is_admitted(serve):
     client = serve(limited(["1/second"]))
     assert client.get("/").status_code == 200

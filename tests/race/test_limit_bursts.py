@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.race, pytest.mark.slow, pytest.mark.redis]
+#: `timed`, since they must be quick enough to use the limit up.
+pytestmark = [pytest.mark.race, pytest.mark.slow, pytest.mark.redis, pytest.mark.timed]
 
 LIMIT, WINDOW = 100, 1_000_000
 PROCESSES, SECONDS = 8, 3.2

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.race, pytest.mark.slow]
+pytestmark = [pytest.mark.race, pytest.mark.slow, pytest.mark.timed]
 
 WORKER = """
 import sys, time

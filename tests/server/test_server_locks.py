@@ -50,6 +50,7 @@ def test_who_does_not_wait_hears_who_holds_it(any_site):
     assert set(TEN) <= set(told)
 
 
+@pytest.mark.timed
 def test_a_place_is_kept_from_poll_to_poll(any_site):
     acquire(any_site, lock_id="first")
     early = acquire(any_site, request_id="early", poll_seconds=0.1)

@@ -8,6 +8,7 @@ import socket
 import threading
 
 import httpx
+import pytest
 from site_of_tests import serving
 from test_server_workflows import command, create, finish, start
 
@@ -242,6 +243,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(site):
     assert site.claim("other")["job"]["uid"] == job
 
 
+@pytest.mark.timed
 def test_a_reader_that_stands_still_is_hung_up_on(tmp_path):
     settings = Settings(access_log=False, stream_patience=0.5)
     with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
