@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 from holdfast.cli.root import app
 from holdfast.gate.view import Inspection
 from holdfast.sync import Holdfast
+from holdfast.testing.waiting import WITHIN
 
 #: Far more than anything here takes; a test that gets there has failed.
-PATIENCE = 30.0
+PATIENCE = WITHIN
 
 
 def eventually(claim: Callable[[], Any], what: str) -> Any:
