@@ -7,8 +7,13 @@ import signal
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast import sync
+
+# How long an example takes says something about the machine, not about the claim.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("holdfast")
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)

@@ -12,7 +12,7 @@ from limit_scripts import BASE, DAY, Draft, Model, Script, play, scripts
 from holdfast.limit import machine
 from holdfast.limit.machine import Admitted, Denied, Done, Expired, Hit, Peek, Refund, step
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 OFTEN = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 #: A cost, when it comes (µs after the one before, or a part of the window) and how long it would wait.

@@ -15,7 +15,7 @@ from holdfast.testing.race import QUICK
 from holdfast.testing.servers import RedisServer
 
 #: A busy machine takes its time.
-pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
 LEASE = 2.0
 SOAK = int(os.environ.get("HOLDFAST_SOAK_JOBS", "200000"))

@@ -14,7 +14,7 @@ from holdfast import n8n_keys
 from holdfast.testing import n8n_nodes
 from holdfast.testing.waiting import eventually
 
-pytestmark = [pytest.mark.redis, pytest.mark.race, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.redis, pytest.mark.race]
 
 PYTHON = """
 import sys, time

@@ -15,7 +15,7 @@ from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.servers import RedisServer
 
 #: A busy machine takes its time.
-pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
 FEW = 12
 #: An engine that is stopped is noticed soon, and one that is only slow is not taken for it.

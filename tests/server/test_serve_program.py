@@ -13,7 +13,7 @@ from holdfast.cli.root import app
 from holdfast.testing.waiting import eventually
 from programs import programs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(560)]
+pytestmark = [pytest.mark.slow]
 
 FLOW = """\
 name: flow

@@ -13,7 +13,7 @@ from holdfast.testing.ports import lasting_port
 from holdfast.testing.servers import RedisServer
 from holdfast.testing.waiting import eventually
 
-pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from holdfast.server.auth import new_token
 from holdfast.server.settings import Settings
 from holdfast.server.table import TABLE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(580)]
+pytestmark = [pytest.mark.slow]
 
 TOKEN, RECORD = new_token("admin", "schemathesis")
 #: What is valid by the document may still be refused for what JSON Schema cannot say: how many bytes a name has, if a

@@ -10,7 +10,7 @@ import pytest
 from holdfast.testing.waiting import eventually
 from programs import programs
 
-pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 SLOW = """\
 name: slow

@@ -10,7 +10,7 @@ from served import serve
 
 from holdfast.testing.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 YAML = {"content-type": "application/yaml"}
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
 
 from holdfast.engine.base import Engine, Micros
+from holdfast.testing.waiting import WITHIN
 
 
 def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engine:
-    """The engine that a URL names, on a clock of the caller's."""
+    """The engine that a URL names, on a clock of the caller's.
+
+    Unless the URL says otherwise an answer may take long: a claim passes its time by hand, and the end of a long chain
+    takes a busy machine more than the usual five seconds.
+    """
+    if not url.startswith("memory:") and "timeout" not in parse_qs(urlsplit(url).query):
+        url += f"{'&' if '?' in url else '?'}timeout={WITHIN:g}"
     if url.startswith(("memory:", "sqlite:")):
         from holdfast.engine.sqlite import SqliteEngine
         from holdfast.engine.sqlite.address import parse as parse_sqlite

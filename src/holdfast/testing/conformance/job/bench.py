@@ -34,7 +34,7 @@ SECOND: Micros = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 LEASE = 30 * SECOND
 #: No claim takes longer on a working engine; and no claim about thousands.
-PATIENCE = 60.0
+PATIENCE = 180.0
 LONG_PATIENCE = 300.0
 
 

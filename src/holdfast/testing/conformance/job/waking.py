@@ -25,7 +25,7 @@ from holdfast.testing.waiting import soon
 JOBS, WORKERS = 20, 5
 #: How often a worker looks by itself, at most, in a second.
 LOOKS = 1.0
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class Fleet:
