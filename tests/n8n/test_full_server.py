@@ -12,7 +12,7 @@ import urllib.request
 from itertools import pairwise
 
 import pytest
-from lab.stage import hydrated, node
+from lab.stage import calling, hydrated, node
 from redis import Redis
 
 from holdfast import n8n_keys
@@ -179,7 +179,9 @@ def test_an_execution_waits_for_python_and_is_served(deploy, redis, hf):
 
 
 def test_a_failed_body_leaves_no_lock_and_its_retry_runs_without_one(deploy, redis):
-    """n8n retries from the node that failed: what stands before it, the lock, is not taken again."""
+    """n8n retries from the node that failed: what stands before it, the lock, is not taken again. Over redis that is
+    shown, not mended: the workflow fails again without running anything, the body's own execution runs on unlocked.
+    """
     work = deploy(answer("First"), node("Fails", "stopAndError", 1, {"errorMessage": "it fails"}))
     status, _, _ = work.hit()
     assert status >= 400
@@ -191,6 +193,12 @@ def test_a_failed_body_leaves_no_lock_and_its_retry_runs_without_one(deploy, red
     assert eventually(lambda: len(work.executions("error")) > 1, WITHIN)
     assert len(work.executions(of="lock_acquisition")) == before
     assert free(redis, work.scope)
+    body = f"{WORK}_body"
+    known = work.executions("error", body)  # the call of the body, and the body
+    for execution in known:
+        work.client.retry_execution(execution["id"])
+    assert eventually(lambda: len(work.executions("error", body)) > 2 * len(known), WITHIN)
+    assert len(work.executions(of="lock_acquisition")) == before
 
 
 def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it_takes(deploy, redis, hf):
@@ -216,24 +224,114 @@ def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it
     assert hf.locks.force_release(work.scope, wire="n8n").holders
 
 
-def test_on_http_a_retry_takes_no_lock_and_renewing_the_old_one_says_so(deploy_http, ask):
-    """A retry runs what failed, without the lock, and only a body that renews first can know: it is refused."""
-    work = deploy_http(answer("First"), node("Fails", "stopAndError", 1, {"errorMessage": "it fails"}))
+def counted(body):
+    """How often the body was run, as its first node counts."""
+    return len(body.executions("success", "rate_limit_check"))
+
+
+def fails_once(seconds=0):
+    """Counts on the server, waits, and fails the first time."""
+    inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 600}
+    first = "={{ $('Count').first().json.allowed ? 'no object' : { done: true } }}"
+    return (
+        calling("Count", "{{@:env:workflows.rate_limit_check.id}}", inputs),
+        node("Pause", "wait", 1.1, {"amount": seconds, "unit": "seconds"}),
+        node("Broken", "set", 3.4, {"mode": "raw", "jsonOutput": first, "options": {}}),
+    )
+
+
+def failed_once(work):
+    """Its execution; the body has run, and its lock is free."""
     assert work.hit()[0] >= 400
     assert eventually(lambda: work.executions("error"), WITHIN)
-    failed, body = work.executions("error")[0], work.executions("error", f"{WORK}_body")[0]
-    before = len(work.executions(of="lock_acquisition"))
-    (acquired,) = work.executions("success", "lock_acquisition")
-    lock_id = work.output_of(acquired["id"], "Build Acquire Output")["lock_id"]
-    for execution, of in ((failed, WORK), (body, f"{WORK}_body")):
-        known = len(work.executions("error", of))
-        work.client.retry_execution(execution["id"])
-        assert eventually(lambda of=of, known=known: len(work.executions("error", of)) > known, WITHIN)
-    assert len(work.executions(of="lock_acquisition")) == before
-    status, said = ask(work.scope, "renew", lock_id=lock_id, ttl_seconds=60)
-    assert status == 409, said
+    assert counted(work) == 1
+    (failed,) = work.executions("error")
+    return failed["id"]
+
+
+def retrying(work, execution):
+    """As the editor does; n8n answers when it is over."""
+    asking = threading.Thread(target=work.server.call, args=("POST", f"/rest/executions/{execution}/retry", {}, WITHIN))
+    asking.start()
+    return asking
+
+
+def test_on_http_a_retry_takes_the_lock_anew_and_runs_the_body_under_it(deploy_http, ask):
+    work = deploy_http(*fails_once(seconds=5))
+    failed = failed_once(work)
     assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 200
     ask(work.scope, "release", lock_id="probe")
+    asking = retrying(work, failed)
+    assert eventually(lambda: counted(work) == 2, WITHIN)  # in the body now
+    status, held = ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)
+    assert status == 409, held
+    asking.join(WITHIN)
+    (again,) = work.executions("success")
+    assert again["retryOf"] == failed
+    assert [one["id"] for one in work.executions("error")] == [failed]
+    first, second = reversed(work.executions("success", "lock_acquisition"))
+    grants = [work.output_of(one["id"], "Build Acquire Output") for one in (first, second)]
+    assert [grant["execution_id"] for grant in grants] == [failed, again["id"]]
+    assert len({grant["lock_id"] for grant in grants}) == 2
+    assert len(work.executions("success", "lock_release")) == 2
+    assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 200
+    ask(work.scope, "release", lock_id="probe")
+
+
+def test_on_http_a_retry_never_runs_beside_another_holder(deploy_http, ask):
+    work = deploy_http(*fails_once())
+    failed = failed_once(work)
+    assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200
+
+    def waiting():
+        return ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[1]["count"] == 2
+
+    asking = retrying(work, failed)
+    assert eventually(waiting, WITHIN)  # one holds it, one waits
+    assert (counted(work), work.executions("success")) == (1, [])
+    ask(work.scope, "release", lock_id="python")
+    asking.join(WITHIN)
+    assert (counted(work), len(work.executions("success"))) == (2, 1)
+
+
+def test_on_http_two_retries_of_one_execution_run_one_after_the_other(deploy_http, ask):
+    work = deploy_http(*fails_once(seconds=3))
+    failed = failed_once(work)
+    both = [retrying(work, failed) for _ in range(2)]
+    for asking in both:
+        asking.join(WITHIN)
+    assert (counted(work), len(work.executions("success"))) == (3, 2)
+    grants = sorted(one["stoppedAt"] for one in work.executions("success", "lock_acquisition"))
+    releases = sorted(one["startedAt"] for one in work.executions("success", "lock_release"))
+    assert grants[1] < releases[1] <= grants[2] < releases[2]
+
+
+def test_on_http_nothing_but_the_locked_workflow_itself_can_be_retried(deploy_http, ask):
+    """Neither the body nor what calls it: n8n keeps nothing of them when they have failed."""
+    work = deploy_http(*fails_once())
+    failed = failed_once(work)
+    for of in (f"{WORK}_body", f"{WORK}_retry"):
+        assert work.executions(of=of) == []
+    told = work.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
+    last = max(int(one["id"]) for one in told)
+    for other in range(int(failed) + 1, last + 1):
+        status, said, _ = work.server.call("POST", f"/rest/executions/{other}/retry", {})
+        assert status >= 400, said
+    assert counted(work) == 1
+    assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 200
+    ask(work.scope, "release", lock_id="probe")
+
+
+def test_on_http_a_retry_after_the_wait_was_too_long_takes_the_lock(deploy_http, ask):
+    """It is the acquire that failed then, and so it is what n8n starts again at."""
+    work = deploy_http(answer(), fail_fast=True)
+    assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200
+    assert work.hit()[0] >= 400
+    assert eventually(lambda: work.executions("error"), WITHIN)
+    ask(work.scope, "release", lock_id="python")
+    retrying(work, work.executions("error")[0]["id"]).join(WITHIN)
+    assert len(work.executions("success")) == 1
+    assert len(work.executions("success", "lock_release")) == 1
 
 
 def broken():

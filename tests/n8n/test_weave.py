@@ -70,6 +70,7 @@ STEADY = node("Steady", "noOp")
         (workflow(START, node("Step", "code", {"jsCode": "$getWorkflowStaticData('global')"})), LOCK, "static data"),
         (workflow(START, STEP, links={"Start": [["Step"]], "Step": [["Gone"]]}), LOCK, "no such node"),
         (workflow(START, STEP, meta={"holdfast": {"primitive": "lock_release"}}), LOCK, "Holdfast's own"),
+        (workflow(START, STEP, meta={"holdfast": {"retry_of": "x"}}), LOCK, "Holdfast's own"),
         (
             workflow(node("Start", "webhook"), STEP, STEADY, links={"Start": [["Step"], ["Steady"]]}),
             LOCK,
@@ -193,6 +194,42 @@ def test_over_http_clean_up_needs_no_fixed_scope():
     )
     options = LockOptions(scope="={{ $json.body.id }}", error_workflow="tidy", transport="http")
     assert add_lock(answer, "w", options).wiring == "inline"
+
+
+def test_over_http_every_body_that_can_moves_so_that_a_retry_takes_the_lock():
+    steady = workflow(START, STEADY)
+    woven = add_lock(steady, "w", LockOptions(scope="x", transport="http"))
+    assert (woven.wiring, set(woven.others)) == ("sub-workflow", {"w_body", "w_retry"})
+    assert "without its lock when n8n retries" in woven.why
+    body, retry = (woven.others[key].settings for key in ("w_body", "w_retry"))
+    assert (body["saveDataErrorExecution"], body["saveExecutionProgress"]) == ("none", False)
+    assert (retry["saveDataErrorExecution"], retry["saveExecutionProgress"]) == ("none", False)
+    assert "saveDataErrorExecution" not in woven.workflow.settings
+    back = remove_lock(woven.workflow, "w", woven.others)
+    assert (back.workflow.text(), set(back.gone)) == (steady.text(), {"w_body", "w_retry"})
+
+
+def test_a_body_that_must_stay_is_warned_of_what_a_retry_does():
+    answer = workflow(node("Hook", "webhook"), node("Set", "set", {"v": "={{ 1 }}"}), node("A", "respondToWebhook"))
+    woven = add_lock(answer, "w", LockOptions(scope="x", error_workflow="tidy", transport="http"))
+    assert woven.wiring == "inline"
+    assert "start it anew: n8n's retry goes on at the node that failed, without the lock" in woven.warnings[-1]
+
+
+def test_a_lock_of_an_older_version_is_taken_off_and_somebody_elses_workflow_stays():
+    plain = workflow(START, STEP)
+    woven = add_lock(plain, "w", LOCK)  # as it was over http, too
+    others = {**woven.others, "w_retry": workflow(START, STEADY)}
+    back = remove_lock(woven.workflow, "w", others)
+    assert (back.workflow.text(), back.gone) == (plain.text(), ("w_body",))
+
+
+def test_a_saved_progress_that_was_asked_for_comes_back():
+    for settings in ({"saveExecutionProgress": True}, {"saveExecutionProgress": False}, {}):
+        plain = workflow(START, STEP, settings=settings)
+        woven = add_lock(plain, "w", LockOptions(scope="x", transport="http"))
+        assert woven.workflow.settings["saveExecutionProgress"] is False
+        assert remove_lock(woven.workflow, "w", woven.others).workflow.settings == settings
 
 
 def test_a_disabled_trigger_is_not_gated_and_that_is_said():

@@ -8,8 +8,9 @@ import time
 import pytest
 from test_weave import node, workflow
 from test_weave_runs import START, body_of, fields, stop
-from woven import KEY
+from woven import BODY, KEY, RETRY, seen
 
+from holdfast.n8n import stitches
 from holdfast.n8n.primitives.over_http import CONFIRM_SECONDS
 from holdfast.n8n.weave import LockOptions, add_lock
 
@@ -72,6 +73,117 @@ def test_retry_without_lock_a_body_that_was_left_in_place_would_be_taken_up_unlo
     assert done.status == "error"
     assert done.last_node == "Step"
     assert not desk.held()  # the error workflow has freed it
+
+
+def count(desk, name="Count"):
+    """Counts on the server, one for each item: `allowed` is true once for a scope."""
+    value = {
+        "scope": "={{ $('Start').item.json.counted ?? 'once' }}" + f"-{desk.scope}",
+        "limit": 1,
+        "windowSeconds": 60,
+    }
+    inputs = {"mappingMode": "defineBelow", "value": value, "matchingColumns": [], "schema": []}
+    called = {"__rl": True, "mode": "id", "value": "{{@:env:workflows.rate_limit_check.id}}"}
+    parameters = {"workflowId": called, "workflowInputs": inputs, "mode": "once", "options": {}}
+    return node(name, "executeWorkflow", parameters, typeVersion=1.2)
+
+
+def fails_once(desk, n="1"):
+    """The first time it is run with an item of that number it fails; then no more."""
+    parameters = stitches.choice(KEY, "x", f"$json.allowed && $('Start').item.json.n == {n}", [0, 0])["parameters"]
+    return workflow(
+        START,
+        node("Step", "noOp"),
+        count(desk),
+        node("Broken?", "if", parameters, typeVersion=2.2),
+        stop("broken"),
+        node("Went Well", "noOp"),
+        links={
+            "Start": [["Step"]],
+            "Step": [["Count"]],
+            "Count": [["Broken?"]],
+            "Broken?": [["Stop"], ["Went Well"]],
+        },
+    )
+
+
+def outer(done):
+    return done.of(KEY)
+
+
+def under_the_lock(done):
+    """Each body between an acquire and its release, in turn."""
+    steps = [(one.finished, "acquire") for one in done.of("lock_acquisition")]
+    steps += [(time, what) for one in body_of(done) for time, what in ((one.started, "in"), (one.finished, "out"))]
+    steps += [(one.started, "release") for one in done.of("lock_release")]
+    return [what for _, what in sorted(steps, key=lambda step: step[0])]
+
+
+ROUND = ["acquire", "in", "out", "release"]
+
+
+def test_retry_without_lock_over_http_a_retry_takes_the_lock_anew(http_desk):
+    desk = http_desk
+    done = desk.run(*woven(fails_once(desk), desk.scope, transport="http"), items=ITEMS, retries=1)
+    first, second = outer(done)
+    assert (first.status, first.message, first.last_node) == ("error", "broken", "Raise Or Retry")
+    assert (second.status, second.mode) == ("success", "retry")
+    assert under_the_lock(done) == ROUND * 2
+    assert len({one.items[0]["lock_id"] for one in done.of("lock_acquisition")}) == 2
+    assert [one.items[0]["execution_id"] for one in done.of("lock_acquisition")] == [first.id, second.id]
+    assert [one.items[0]["idempotent"] for one in done.of("lock_release")] == [False, False]
+    before, again = body_of(done)
+    assert seen(again, ["Step"]) == seen(before, ["Step"])
+    assert again.runs["Step"][0].outputs[0][0]["binary"] == ITEMS[0]["binary"]
+    assert "Went Well" in again.runs
+    assert not desk.held()
+
+
+def test_retry_without_lock_over_http_whoever_fails_again_is_retried_again(http_desk):
+    throws = node("Throw", "code", {"jsCode": "throw new Error('A preexisting file')"}, typeVersion=2)
+    plain = workflow(START, node("Step", "noOp"), throws)
+    done = http_desk.run(*woven(plain, http_desk.scope, transport="http"), items=ITEMS, retries=2)
+    said = [one.message.replace("\u2060", "") for one in outer(done)]
+    assert [message.partition(" [")[0] for message in said] == ["A preexisting file"] * 3
+    assert under_the_lock(done) == ROUND * 3
+    assert not http_desk.held()
+
+
+def test_retry_without_lock_over_http_nothing_of_a_body_can_be_retried_by_itself(http_desk):
+    """Only what a retry takes the lock for is kept: its caller."""
+    made = woven(workflow(START, stop("broken")), http_desk.scope, transport="http")
+    done = http_desk.run(*made, items=ITEMS, retries=1)
+    assert {one.workflow_id for one in done.all if one.status == "error"} == {KEY, BODY, RETRY}
+    assert {one.workflow_id for one in done.all if one.saved} == {KEY}
+    assert made[0].settings["saveExecutionProgress"] is False  # nor from its midst after a crash
+
+
+def test_retry_without_lock_over_http_a_lock_for_each_item_goes_on_where_it_failed(http_desk):
+    desk = http_desk
+    given = [{"json": {"n": n, "counted": n}} for n in (1, 2, 3)]
+    scope = f"={desk.scope}-{{{{ $json.n }}}}"
+    made = woven(fails_once(desk, "2"), scope, transport="http", per_item=True)
+    done = desk.run(*made, items=given, retries=1)
+    assert [one.status for one in outer(done)] == ["error", "success"]
+    assert [one.runs["Step"][0].items[0]["n"] for one in body_of(done)] == [1, 2, 2, 3]
+    assert [one.items[0]["scope"] for one in done.of("lock_acquisition")] == [f"{desk.scope}-{n}" for n in (1, 2, 2, 3)]
+    assert under_the_lock(done) == ROUND * 4
+    assert not any(desk.held(f"{desk.scope}-{n}") for n in (1, 2, 3))
+
+
+def test_retry_without_lock_over_http_each_trigger_is_retried_as_itself(http_desk):
+    desk = http_desk
+    plain = workflow(
+        START,
+        node("Other", "scheduleTrigger"),
+        node("One", "noOp"),
+        node("Two", "noOp"),
+        stop("broken"),
+        links={"Start": [["One"]], "Other": [["Two"]], "One": [["Stop"]], "Two": [["Stop"]]},
+    )
+    done = desk.run(*woven(plain, desk.scope, transport="http"), items=ITEMS, node="Other", retries=1)
+    assert [("Two" in one.runs, "One" in one.runs) for one in body_of(done)] == [(True, False)] * 2
+    assert under_the_lock(done) == ROUND * 2
 
 
 def _wait_until(condition, seconds=60):

@@ -15,6 +15,7 @@ from holdfast.n8n.primitives import KEYS, primitive
 CORPUS = Path(__file__).parent / "corpus"
 KEY = "work"
 BODY = f"{KEY}_body"
+RETRY = f"{KEY}_retry"
 #: Called by some of the corpus.
 HELPER = {
     "id": "helper",
@@ -50,7 +51,12 @@ class Desk:
         self.exists = exists
         self.scope = f"corpus-{secrets.token_hex(4)}"
         self.settings = stage.settings
-        self.settings["workflows"] |= {KEY: {"id": KEY}, BODY: {"id": BODY}, "tidy": {"id": "error_handler_lo"}}
+        self.settings["workflows"] |= {
+            KEY: {"id": KEY},
+            BODY: {"id": BODY},
+            RETRY: {"id": RETRY},
+            "tidy": {"id": "error_handler_lo"},
+        }
         self.settings["lockScopes"] = [self.scope]
         self.primitives = [hydrated(primitive(key, stage.transport), key, self.settings) for key in KEYS]
 

@@ -1,8 +1,4 @@
-"""A lock around a body that became a sub-workflow: released once, however the body ends, and its error raised again.
-
-The body is called through a short workflow of three nodes, written into the call itself. Its last node is reached only
-when the body has ended well, so that an item of the body that looks like an error is never taken for one.
-"""
+"""A body that becomes a sub-workflow, so that its end, good or bad, is always seen; and how it comes back."""
 
 from __future__ import annotations
 
@@ -13,33 +9,15 @@ from typing import Any
 
 from holdfast.errors import WeaveRefused
 from holdfast.n8n import stitches
+from holdfast.n8n.around_body import UNSAVED, Around, around
 from holdfast.n8n.limit_wiring import first_output, guarded
-from holdfast.n8n.lock_wiring import acquiring, add, releasing
+from holdfast.n8n.lock_wiring import add
 from holdfast.n8n.model import MAIN, Node, Workflow
-from holdfast.n8n.place import Places
-from holdfast.n8n.record import our_nodes, part, put_back, record
-from holdfast.n8n.stitches import (
-    ACQUIRE,
-    BODY,
-    CALLED,
-    EACH,
-    FAILED,
-    GATE,
-    HELD_RESULT,
-    MARK,
-    NOTHING_LOST,
-    RAISE,
-    RELEASE,
-    RESULT,
-    WHICH,
-    numbered,
-    to,
-)
+from holdfast.n8n.record import part, put_back, record
+from holdfast.n8n.retry_wiring import retried, retry_key
+from holdfast.n8n.stitches import CALLED, EACH, GATE, WHICH, numbered, to
 from holdfast.n8n.survey import Entry, mentions
 
-_SAID = f"$({stitches.quoted(BODY)}).first().json"
-#: One item with nothing but a message is what n8n makes of a call that failed.
-_FAILED = f"{_SAID}.ended !== true && typeof {_SAID}.error === 'string' && Object.keys({_SAID}).length === 1"
 #: What is the caller's alone: its errors are raised there, and who may call it is its own affair.
 _CALLERS_OWN = ("errorWorkflow", "callerPolicy", "callerIds")
 #: For the nodes around the body, on top of what the body and the wait for the lock may take.
@@ -59,8 +37,8 @@ def body_of(workflow: Workflow) -> list[Node]:
 
 def weave_moved(
     workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[Entry], *, result: bool
-) -> tuple[dict[str, Any], Workflow]:
-    """In place; answers what to write down, and the body."""
+) -> tuple[dict[str, Any], dict[str, Workflow]]:
+    """In place; answers what to write down, and the workflows that it calls: the body, over http also its retry."""
     body = body_of(workflow)
     marked = _needs_marks(body, found)
     if options["per_item"] and marked:
@@ -74,15 +52,21 @@ def weave_moved(
         "top": min((node.position[1] for node in body), default=None),
         "begins": [entry.trigger if marked else found[0].trigger for entry in found],
     }
-    inner = _body(workflow, key, body, found, marked=marked)
+    others = {body_key(key): _body(workflow, key, options, body, found, marked=marked)}
     names = {node.name for node in body}
     workflow.data["nodes"] = [node for node in workflow.data["nodes"] if node["name"] not in names]
     for name in [name for name in workflow.connections if name in names]:
         del workflow.connections[name]
     undo |= _make_time(workflow, options)
-    nodes, links = _around(workflow, key, options, scope, found, marked=marked, result=result)
+    again = ""
+    if options["transport"] == "http":
+        again = retry_key(key)
+        others[again] = retried(workflow, key, body_key(key), options)
+        undo |= _from_the_start(workflow)
+    asked = Around(key, body_key(key), options, scope, marked=marked, result=result, again=again)
+    nodes, links = around(workflow, asked, found)
     add(workflow, nodes, links)
-    return {"nodes": [node["name"] for node in nodes], "undo": undo}, inner
+    return {"nodes": [node["name"] for node in nodes], "undo": undo}, others
 
 
 def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) -> None:
@@ -109,6 +93,8 @@ def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) ->
     workflow.data["connections"] = {name: links[name] for name in _ordered(links, undo["sources"], limit)}
     if "executionTimeout" in undo and workflow.settings.get("executionTimeout") == undo["executionTimeout"][1]:
         put_back(workflow.data["settings"], "executionTimeout", undo["executionTimeout"])
+    if "saveExecutionProgress" in undo and workflow.settings.get("saveExecutionProgress") is False:
+        put_back(workflow.data["settings"], "saveExecutionProgress", undo["saveExecutionProgress"])
 
 
 def _ordered(names: Iterable[str], first: list[str], last: list[str]) -> list[str]:
@@ -130,7 +116,9 @@ def _needs_marks(body: list[Node], found: list[Entry]) -> bool:
     return marked
 
 
-def _body(workflow: Workflow, key: str, body: list[Node], found: list[Entry], *, marked: bool) -> Workflow:
+def _body(
+    workflow: Workflow, key: str, options: dict[str, Any], body: list[Node], found: list[Entry], *, marked: bool
+) -> Workflow:
     """The sub-workflow. What it is called with stands under the trigger's own name: `$('Webhook')` still reads it."""
     inner_key = body_key(key)
     first = workflow.find(found[0].trigger)
@@ -164,6 +152,10 @@ def _body(workflow: Workflow, key: str, body: list[Node], found: list[Entry], *,
     settings = {name: value for name, value in workflow.settings.items() if name not in _CALLERS_OWN}
     if "executionOrder" in (before := record(workflow)["before"]):
         put_back(settings, "executionOrder", before["executionOrder"])
+    mark: dict[str, Any] = {"version": 1, "body_of": key, "nodes": [node["name"] for node in nodes]}
+    if options["transport"] == "http":
+        settings |= UNSAVED
+        mark["transport"] = "http"
     data = {
         "name": f"{workflow.name} (locked body)",
         "nodes": [*nodes, *(copy.deepcopy(node.data) for node in body)],
@@ -172,7 +164,7 @@ def _body(workflow: Workflow, key: str, body: list[Node], found: list[Entry], *,
             **{name: copy.deepcopy(kinds) for name, kinds in workflow.connections.items() if name in names},
         },
         "settings": copy.deepcopy(settings),
-        "meta": {"holdfast": {"version": 1, "body_of": key, "nodes": [node["name"] for node in nodes]}},
+        "meta": {"holdfast": mark},
     }
     return Workflow(data, workflow.layout)
 
@@ -187,75 +179,11 @@ def _make_time(workflow: Workflow, options: dict[str, Any]) -> dict[str, Any]:
     return {"executionTimeout": [limit, longer]}
 
 
-def _around(
-    workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[Entry], *, marked: bool, result: bool
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    places = Places(workflow, our_nodes(workflow))
-    per_item: bool = options["per_item"]
-    shift = 1 if per_item else 0
-    gates = [numbered(GATE, place) for place in range(1 if per_item else len(found))]
-    nodes, links = acquiring(key, options, scope, gates, places, 1 + shift)
-    if per_item:
-        nodes.insert(0, stitches.node(key, EACH, "splitInBatches", 3, {"batchSize": 1, "options": {}}, places.take(1)))
-        links[EACH] = [[to(NOTHING_LOST)] if result else [], [to(ACQUIRE), to(GATE, 1)]]
-    for place, gate in enumerate(gates):
-        nodes.append(stitches.gate(key, gate, places.take(2 + shift, place)))
-        links[gate] = [[to(BODY)]]
-        if marked:
-            mark = numbered(MARK, place)
-            nodes.append(stitches.rewrite(key, mark, f"{{ trigger: {place}, sent: $json }}", places.take(3, place)))
-            links |= {gate: [[to(mark)]], mark: [[to(BODY)]]}
-    for place, entry in enumerate(found):
-        for node, output in entry.ports:
-            leads = [to(EACH)] if per_item else [to(ACQUIRE), to(gates[place], 1)]
-            workflow.connections[node][MAIN][output] = leads
-    shift += 1 if marked else 0
-    nodes += [
-        _calling(key, places.take(3 + shift), result=result),
-        releasing(key, places, 4 + shift),
-        stitches.choice(key, FAILED, _FAILED, places.take(5 + shift)),
-        stitches.stop(key, RAISE, f"{_SAID}.error || 'The locked body failed'", places.take(6 + shift, -1)),
-    ]
-    behind = [to(HELD_RESULT)] if result else [to(EACH)] if per_item else []
-    links |= {BODY: [[to(RELEASE)]], RELEASE: [[to(FAILED)]], FAILED: [[to(RAISE)], behind]}
-    if result:
-        nodes += [
-            stitches.gate(key, HELD_RESULT, places.take(6 + shift)),
-            stitches.choice(key, NOTHING_LOST, "$json.ended === true", places.take(7 + shift), kind="filter"),
-            stitches.rewrite(key, RESULT, "$json.result", places.take(8 + shift)),
-        ]
-        links |= {
-            BODY: [[to(RELEASE), to(HELD_RESULT, 1)]],
-            HELD_RESULT: [[to(EACH if per_item else NOTHING_LOST)]],
-            NOTHING_LOST: [[to(RESULT)]],
-        }
-    return nodes, links
-
-
-def _calling(key: str, position: list[int], *, result: bool) -> dict[str, Any]:
-    inner = body_key(key)
-    call = {"workflowId": stitches.workflow_id(inner), "mode": "once", "options": {}}
-    ended = "{ ended: true, result: $json }" if result else "{ ended: true }"
-    nodes = [
-        stitches.called_trigger(inner, "Called", [0, 0]),
-        stitches.node(inner, "Body", "executeWorkflow", 1.2, call, [220, 0]),
-        stitches.rewrite(inner, "Ended", ended, [440, 0], executeOnce=not result),
-    ]
-    between = {
-        # Some expressions want one; n8n itself takes the caller's where there is none.
-        "id": stitches.workflow_id(inner)["value"],
-        "name": "Until the body has ended",
-        "nodes": nodes,
-        "connections": {"Called": {MAIN: [[to("Body")]]}, "Body": {MAIN: [[to("Ended")]]}},
-        "settings": {"executionOrder": "v1"},
-    }
-    return stitches.node(
-        key,
-        BODY,
-        "executeWorkflow",
-        1.2,
-        {"source": "parameter", "workflowJson": json.dumps(between, indent=2), "mode": "once", "options": {}},
-        position,
-        onError="continueRegularOutput",
-        alwaysOutputData=True,
-    )
+def _from_the_start(workflow: Workflow) -> dict[str, Any]:
+    """A crashed execution is retried from its trigger, and so through the lock, if n8n has saved nothing in between."""
+    settings = workflow.data["settings"]
+    if settings.get("saveExecutionProgress") is False:
+        return {}
+    before = [settings["saveExecutionProgress"]] if "saveExecutionProgress" in settings else []
+    settings["saveExecutionProgress"] = False
+    return {"saveExecutionProgress": before}

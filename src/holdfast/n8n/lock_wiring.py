@@ -14,6 +14,12 @@ from holdfast.n8n.stitches import ACQUIRE, CONFIRM, GATE, HELD_RESULT, RELEASE, 
 from holdfast.n8n.survey import Entry, tails
 
 GRANT = f"$({stitches.quoted(ACQUIRE)}).first().json"
+#: Who takes the lock, as itself would say it.
+CALLER = {
+    "execution_id": "={{ $execution.id }}",
+    "workflow_id": "={{ $workflow.id }}",
+    "workflow_name": "={{ $workflow.name }}",
+}
 
 
 def weave_inline(
@@ -59,17 +65,23 @@ def unweave_inline(workflow: Workflow, noted: dict[str, Any]) -> None:
 
 
 def acquiring(
-    key: str, options: dict[str, Any], scope: str, gates: list[str], places: Places, column: int = 1
+    key: str,
+    options: dict[str, Any],
+    scope: str,
+    gates: list[str],
+    places: Places,
+    column: int = 1,
+    holder: dict[str, str] = CALLER,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The nodes that take the lock, and how they lead to the gates."""
     inputs = {
         "scope": scope,
         "ttl_seconds": options["ttl_seconds"],
-        "execution_id": "={{ $execution.id }}",
+        "execution_id": holder["execution_id"],
         "wait_till_lock_released": not options["fail_fast"],
         "max_wait_seconds": options["max_wait_seconds"],
-        "workflow_id": "={{ $workflow.id }}",
-        "workflow_name": "={{ $workflow.name }}",
+        "workflow_id": holder["workflow_id"],
+        "workflow_name": holder["workflow_name"],
     }
     nodes = [stitches.call(key, ACQUIRE, "lock_acquisition", inputs, places.take(column, -1))]
     links: dict[str, Any] = {ACQUIRE: [[to(gate) for gate in gates]]}

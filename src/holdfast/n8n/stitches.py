@@ -12,6 +12,8 @@ _NAMESPACE = uuid.UUID("6f0c9d0e-5d3b-5f2a-9a44-3c1f0b7e8a11")
 
 ACQUIRE, CONFIRM, GATE, RELEASE = "Lock Acquire", "Lock Confirm", "Lock Gate", "Lock Release"
 BODY, FAILED, RAISE = "Locked Body", "Body Failed?", "Raise Body Error"
+SENT, AGAIN = "What Was Sent", "Raise Or Retry"
+RETRIED, NOT_YET, FIRST_ERROR, ENDED = "Failed Or Retried", "Failed Just Now?", "Raise First Error", "Retry Ended"
 HELD_RESULT, RESULT, NOTHING_LOST = "Lock Result", "Body Result", "Body Gave Items"
 EACH, MARK, CALLED, WHICH = "Each Item", "Mark", "Locked Body Input", "Which Trigger"
 CHECK, LIMIT_GATE, ALLOWED, DENIED = "Rate Limit Check", "Rate Limit Gate", "Rate Limit Allowed?", "Rate Limit Denied"

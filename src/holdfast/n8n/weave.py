@@ -19,8 +19,9 @@ from holdfast.n8n.body_wiring import body_key, body_of, unweave_moved, weave_mov
 from holdfast.n8n.limit_wiring import body_ways, require, unweave_limit, weave_limit
 from holdfast.n8n.lock_wiring import unweave_inline, weave_inline
 from holdfast.n8n.model import Workflow
+from holdfast.n8n.retry_wiring import retry_key
 from holdfast.n8n.scope import read_scope
-from holdfast.n8n.stitches import ACQUIRE, CHECK, RELEASE, workflow_id
+from holdfast.n8n.stitches import ACQUIRE, AGAIN, CHECK, RELEASE, workflow_id
 from holdfast.n8n.survey import (
     Fixed,
     answers_with_result,
@@ -98,6 +99,8 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
     cleaned = bool(options.error_workflow) and (scope.static is not None or options.transport == "http")
     strict = "it is asked for each item" if options.per_item else why_not_inline(woven, found, may_fail=False)
     fixed = why_not_moved(woven, body)
+    if strict is None and fixed is None and options.transport == "http":
+        strict = "in its place it would be taken up without its lock when n8n retries a failed or crashed execution"
     warnings = [*scope.warnings, *_around_the_lock(woven)]
     known = {**asdict(options), "scope": scope.text}
     others: dict[str, Workflow] = {}
@@ -114,14 +117,16 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
                 f"when the body fails, only the error workflow {options.error_workflow!r} frees the lock: "
                 "n8n does not run it for manual executions"
             )
+            warnings.append(
+                "when the body fails, start it anew: n8n's retry goes on at the node that failed, without the lock"
+            )
         noted = weave_inline(woven, key, known, scope.text, found, result=result)
         wiring = "inline"
     elif fixed is not None:
         raise _stuck(strict, fixed, options)
     else:
         warnings += own_ids(body)
-        noted, inner = weave_moved(woven, key, known, scope.text, found, result=result)
-        others[body_key(key)] = inner
+        noted, others = weave_moved(woven, key, known, scope.text, found, result=result)
         wiring, why = "sub-workflow", strict
     noted["undo"] |= before
     record.note(woven, "lock", {"options": known, "wiring": wiring, **noted})
@@ -144,7 +149,8 @@ def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) ->
         if inner is None:
             raise WeaveRefused(f"its body is the workflow {body_key(key)!r}, which is not here")
         unweave_moved(plain, noted, inner)
-        gone = (body_key(key),)
+        again = retry_key(key)
+        gone = (body_key(key), *([again] if AGAIN in noted["nodes"] and again in others else ()))
     ours = _reference(noted["options"]["error_workflow"])
     # Another one that was registered since stays.
     if "errorWorkflow" in noted["undo"] and plain.settings.get("errorWorkflow") == ours:
@@ -196,7 +202,7 @@ def _refuse_second(workflow: Workflow, what: record.Part) -> None:
     if record.part(workflow, what) is not None:
         raise WeaveRefused(f"it has a {what} already: remove that first")
     known = record.record(workflow)
-    if "primitive" in known or "body_of" in known:
+    if any(ours in known for ours in ("primitive", "body_of", "retry_of")):
         raise WeaveRefused("it is a part of Holdfast's own, which takes no locks or limits")
     refuse_unsound(workflow)
     ours = record.our_nodes(workflow)

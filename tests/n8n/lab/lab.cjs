@@ -1,5 +1,5 @@
 // Requests as lines of JSON on stdin, answers on stdout, many at once. `node lab.cjs FOLDER-OF-THE-ENGINE`
-//   {"id": 1, "do": "run", "workflows": […], "credentials": […], "start": "id or name", "node"?, "mode", "items"?}
+//   {"id": 1, "do": "run", "workflows": […], "credentials": […], "start": "id or name", "node"?, "mode", "items"?, "retries"?}
 //   {"id": 2, "do": "look", "run": 1}: how far it is
 //   {"id": 3, "do": "stop", "run": 1}: as when somebody stops that execution; what it has started goes on
 // An answer: {"id": 1, "executions": [the first one first], "failed"?: "what the lab could not do"}

@@ -85,14 +85,17 @@ class Lab:
         mode: str = "trigger",
         node: str = "",
         credentials: Iterable[Mapping[str, Any]] = (),
+        retries: int = 0,
         timeout: float = LONGEST,
     ) -> Execution:
         """Run one of the workflows until it and all that it has caused is over.
 
         start: its id or name; the first one where none is given. node: the trigger to start at, else the first.
-        items: as n8n keeps them, `[{"json": {…}}]`. mode: trigger, webhook, manual, retry, … credentials: `id`, `data`.
+        items: as n8n keeps them, `[{"json": {…}}]`. mode: trigger, webhook, manual, … credentials: `id`, `data`.
+        retries: how often somebody retries it in n8n while it fails; each is an execution of its own, in `all`.
         """
-        begun = self.start(workflows, start, items=items, mode=mode, node=node, credentials=credentials)
+        given = {"items": items, "mode": mode, "node": node, "credentials": credentials, "retries": retries}
+        begun = self.start(workflows, start, **given)
         return begun.result(timeout)
 
     def start(
@@ -104,6 +107,7 @@ class Lab:
         mode: str = "trigger",
         node: str = "",
         credentials: Iterable[Mapping[str, Any]] = (),
+        retries: int = 0,
     ) -> Run:
         """The same without waiting for it."""
         given = [one.data if isinstance(one, Workflow) else one for one in workflows]
@@ -115,6 +119,7 @@ class Lab:
             "node": node or None,
             "items": items,
             "credentials": list(credentials),
+            "retries": retries,
         }
         return self.send(request)
 

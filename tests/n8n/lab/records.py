@@ -45,6 +45,8 @@ class Execution:
     #: the execution that called this one as a sub-workflow
     parent: str
     runs: dict[str, list[NodeRun]]
+    #: whether it failed and n8n keeps it, so that somebody can retry it
+    saved: bool
     #: the first execution first, then all that it has caused
     all: list[Execution] = field(default_factory=list, repr=False)
 
@@ -93,6 +95,7 @@ def _execution(record: dict[str, Any]) -> Execution:
         finished=record.get("finishedAt", record["startedAt"]) / 1000,
         parent=record.get("parent") or "",
         runs={name: list(_runs(name, runs)) for name, runs in (record.get("runData") or {}).items()},
+        saved=bool(record.get("saved")),
     )
 
 

@@ -19,6 +19,7 @@ exports.World = class {
     this.underWay = new Set();
     this.handlers = new Set();
     this.stops = [];
+    this.saved = new Map();
     this.startRunnerTask = runner(engine);
   }
 
@@ -30,10 +31,29 @@ exports.World = class {
 
   // Until the first execution is over, and all that it has caused: error workflows, sub-workflows nobody waits for.
   // What it had called when it was stopped goes on, and is not waited for.
-  async run({ start, node, mode, items }) {
-    const root = await this.execute(this.find(start), { mode, items, node });
-    for (let more = this.left(root); more.length; more = this.left(root)) await Promise.all(more);
+  // retries: so many times is it retried, as somebody does who presses that button, for as long as it fails.
+  async run({ start, node, mode, items, retries = 0 }) {
+    let root = await this.execute(this.find(start), { mode, items, node });
+    for (let tried = 0; tried < retries && this.saved.has(root.id); tried += 1) {
+      await this.settled(root);
+      root = await this.retry(root);
+    }
+    await this.settled(root);
     return root;
+  }
+
+  async settled(root) {
+    for (let more = this.left(root); more.length; more = this.left(root)) await Promise.all(more);
+  }
+
+  // The server's way: what was saved, without the error and the run that failed; its stack says where it goes on.
+  retry(record) {
+    const { data, execution } = this.saved.get(record.id);
+    const again = JSON.parse(JSON.stringify(execution));
+    delete again.resultData.error;
+    const runs = again.resultData.runData[record.lastNode] ?? [];
+    if (runs.at(-1)?.error !== undefined) runs.pop();
+    return this.execute(data, { mode: "retry", retryOf: record.id, again });
   }
 
   left(root) {
@@ -51,7 +71,7 @@ exports.World = class {
     return running;
   }
 
-  async executeNow(data, { mode, items, node, type, parent, before, retryOf }) {
+  async executeNow(data, { mode, items, node, type, parent, before, retryOf, again }) {
     const { core, workflow: n8n, nodeTypes } = this.engine;
     const id = String((last += 1));
     const settings = data.settings ?? {};
@@ -63,7 +83,7 @@ exports.World = class {
 
     const limit = settings.executionTimeout > 0 ? Date.now() + settings.executionTimeout * 1000 : Infinity;
     const deadline = Math.min(limit, before ?? Infinity);
-    const execution = n8n.createRunExecutionData({
+    const execution = again ?? n8n.createRunExecutionData({
       // Somebody who tries a workflow in the editor pins what its trigger would send.
       resultData: mode === "manual" && items ? { pinData: { [start.name]: items } } : {},
       executionData: {
@@ -97,6 +117,8 @@ exports.World = class {
       status: run.status, finished: run.finished, error: result.error, lastNode: result.lastNodeExecuted, runData: result.runData,
       outputs: lastRun?.data?.main ?? [[]], waitTill: run.waitTill, finishedAt: Date.now(),
     });
+    if (result.error && settings.saveDataErrorExecution !== "none") this.saved.set(id, { data, execution: run.data });
+    record.saved = this.saved.has(id);
     this.tellOfFailure(record, data, run);
     return record;
   }

@@ -10,6 +10,7 @@ from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.identity import VERSION
 from holdfast.n8n.model import Node
 from holdfast.n8n.reading import CLEANUP, Reading
+from holdfast.n8n.record import record
 from holdfast.n8n.shapes import table, text
 
 ORDER = Rule(
@@ -196,7 +197,8 @@ def _error_workflow(reading: Reading, settings: dict[str, Any]) -> Iterator[Find
     handler = text(settings.get("errorWorkflow"))
     around = reading.around
     if not handler:
-        if reading.acquires and CLEANUP in around.keys:
+        # A retry takes its lock in the name of its caller, whose error workflow frees it.
+        if reading.acquires and CLEANUP in around.keys and "retry_of" not in record(reading.workflow):
             message = "a failed execution keeps its lock until its TTL ends: no error workflow is set"
             yield NO_HANDLER.found(message, path="settings.errorWorkflow")
         return

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.n8n import waits
+from holdfast.n8n.around_body import UNSAVED
 from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.held import Held
 from holdfast.n8n.model import Node
 from holdfast.n8n.reading import ACQUIRE, RELEASE, Reading
 from holdfast.n8n.record import record
+from holdfast.n8n.shapes import items, table
+from holdfast.n8n.stitches import AGAIN
 from holdfast.n8n_keys import LOCK_PREFIX
 
 SWITCHED_OFF = Rule(
@@ -55,8 +58,15 @@ SUSPENDS_BODY = Rule(
     "the same in the body of a lock that became a sub-workflow: the locked workflow ends well although its body failed",
     "Wait in a loop of shorter waits; or remove the lock, and let add-lock-to-workflow look at the body again.",
 )
+RETRIED = Rule(
+    "retry-without-lock",
+    "warning",
+    "a body under a lock over HTTP that n8n's retry takes up in its midst, where no lock is taken: it stayed in its"
+    " place, an older Holdfast placed the lock, or the body's failed executions are kept",
+    "Remove the lock, and let add-lock-to-workflow place it again; start a body that must stay in its place anew.",
+)
 
-RULES = (SWITCHED_OFF, ZERO_ITEMS, STOPS, LONG_WAIT, BY_HAND, SUSPENDS, SUSPENDS_BODY)
+RULES = (SWITCHED_OFF, ZERO_ITEMS, STOPS, LONG_WAIT, BY_HAND, SUSPENDS, SUSPENDS_BODY, RETRIED)
 
 #: Nodes whose very purpose is to let fewer items through.
 _DROPPING = frozenset({"filter", "removeDuplicates", "compareDatasets"})
@@ -66,6 +76,7 @@ def check(reading: Reading) -> Iterator[Finding]:
     yield from _by_hand(reading)
     yield from _disabled(reading)
     yield from _suspends(reading)
+    yield from _retried(reading)
     if reading.acquires:
         held = Held(reading)
         for place, node in reading.active():
@@ -110,6 +121,19 @@ def _suspends(reading: Reading) -> Iterator[Finding]:
         if waits.suspends(node) == "always":
             message = f"{node.name!r} {waits.shown(node)} in {where}"
             yield rule.found(message, node=node.name, path=f"nodes[{place}].parameters")
+
+
+def _retried(reading: Reading) -> Iterator[Finding]:
+    known = record(reading.workflow)
+    lock = table(known.get("lock"))
+    if table(lock.get("options")).get("transport") == "http" and AGAIN not in items(lock.get("nodes")):
+        stayed = lock.get("wiring") == "inline"
+        message = "its body stayed in its place" if stayed else "an older Holdfast has placed its lock"
+        yield RETRIED.found(message, path="meta.holdfast.lock")
+    elif "body_of" in known and known.get("transport") == "http":
+        for setting, safe in UNSAVED.items():
+            if (given := reading.workflow.settings.get(setting)) != safe:
+                yield RETRIED.found(f"{setting} is {given!r}, not {safe!r}", path=f"settings.{setting}")
 
 
 def _disabled(reading: Reading) -> Iterator[Finding]:
