@@ -37,6 +37,24 @@ class FullServer:
         self._process = None
 
     def start(self):
+        self._launch()
+        status, _, headers = self.call("POST", "/rest/owner/setup", OWNER)
+        assert status == 200
+        self._cookie = headers["Set-Cookie"].partition(";")[0]
+        scopes = self.call("GET", "/rest/api-keys/scopes")[1]["data"]
+        asked = {"label": "tests", "expiresAt": None, "scopes": scopes}
+        self.key = self.call("POST", "/rest/api-keys", asked)[1]["data"]["rawApiKey"]
+        return self
+
+    def crash(self):
+        """It dies in the midst of whatever it does, and is started again."""
+        self._process.kill()
+        self._process.wait()
+        cookie, self._cookie = self._cookie, ""  # whether it is ready is asked as nobody
+        self._launch()
+        self._cookie = cookie
+
+    def _launch(self):
         home = HOME / self.major
         # Each major with the Node.js that it was installed with.
         node = node_program() if self.major == "2" else shutil.which("node")
@@ -67,13 +85,6 @@ class FullServer:
             assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
             assert time.monotonic() < until, (self.folder / "log").read_text()[-2000:]
             time.sleep(0.5)
-        status, _, headers = self.call("POST", "/rest/owner/setup", OWNER)
-        assert status == 200
-        self._cookie = headers["Set-Cookie"].partition(";")[0]
-        scopes = self.call("GET", "/rest/api-keys/scopes")[1]["data"]
-        asked = {"label": "tests", "expiresAt": None, "scopes": scopes}
-        self.key = self.call("POST", "/rest/api-keys", asked)[1]["data"]["rawApiKey"]
-        return self
 
     def call(self, method, path, body=None, timeout=60):
         """As the editor does: status, JSON, headers. Status 0: nobody answers."""

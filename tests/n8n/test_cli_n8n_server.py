@@ -49,6 +49,26 @@ def commands(made, tmp_path, api):
     return commands
 
 
+def killing(commands, *typed, nth=1):
+    """What n8n does when it has carried out the nth change, and the command that is killed then and never hears."""
+    done, alive = itertools.count(1), threading.Event()
+    running = []
+
+    def kill(method, _path):
+        if method != "GET" and next(done) == nth:
+            assert alive.wait(60)
+            running[0].kill()
+            running[0].wait()
+
+    def run():
+        variables = {**os.environ, **commands.variables, "HOLDFAST_N8N_WORKSPACE": str(commands.root)}
+        running.append(subprocess.Popen([sys.executable, "-m", "holdfast", "n8n", *typed], env=variables))
+        alive.set()
+        return running[0].wait(60)
+
+    return kill, run
+
+
 def actions(told):
     return {one["workflow_key"]: one["action"] for one in told["workflows"]}
 
@@ -77,6 +97,24 @@ def test_a_credential_is_created_once_typed_and_never_shown(commands, api):
         "manage-credentials", "create", "--env", "dev", "--key", "redis", "--type", "httpHeaderAuth"
     )
     assert "of the type redis" in line
+
+
+def test_a_creation_that_is_killed_before_it_is_written_down_leaves_the_files_as_they_were(commands, api):
+    """n8n lists no credentials, so the one that nobody heard of stays there; here nothing is half-written."""
+    before = commands.snapshot()
+    api.carried_out, create = killing(commands, "manage-credentials", "create", *REDIS, *FROM)
+    assert create() == -signal.SIGKILL
+    api.carried_out = lambda _method, _path: None
+    (lost,) = api.credentials
+    assert {path: text for path, text in commands.snapshot().items() if path in before} == before
+    assert SECRET not in "".join(text.decode() for text in commands.snapshot().values())
+    told = commands.json("manage-credentials", "create", *REDIS, *FROM)
+    assert told["created"]
+    assert set(api.credentials) == {lost, told["id"]}
+    assert told["id"] in commands.settings()
+    assert lost not in commands.settings()
+    assert not commands.json("manage-credentials", "create", *REDIS, *FROM)["created"]
+    assert len(api.credentials) == 2
 
 
 def test_a_dry_run_of_a_credential_says_where_values_come_from_and_asks_nobody(commands, api):
@@ -215,19 +253,8 @@ def test_a_push_that_breaks_off_keeps_what_n8n_has_and_goes_on_from_there(comman
 @pytest.mark.parametrize("nth", [1, 4, 5, 6])
 def test_a_push_that_is_killed_before_n8n_has_answered_makes_nothing_twice(commands, api, nth):
     """Four are made, then each is updated, and published where others call it: the nth of these, and nobody hears."""
-    done, alive = itertools.count(1), threading.Event()
-
-    def kill(method, _path):
-        if method != "GET" and next(done) == nth:
-            assert alive.wait(60)
-            push.kill()
-            push.wait()
-
-    api.carried_out = kill
-    variables = {**os.environ, **commands.variables, "HOLDFAST_N8N_WORKSPACE": str(commands.root)}
-    push = subprocess.Popen([sys.executable, "-m", "holdfast", "n8n", "push", "--env", "dev"], env=variables)
-    alive.set()
-    assert push.wait(60) == -signal.SIGKILL
+    api.carried_out, push = killing(commands, "push", "--env", "dev", nth=nth)
+    assert push() == -signal.SIGKILL
     api.carried_out = lambda _method, _path: None
     assert len(sent(api)) == nth
     told = commands.json("push", "--env", "dev")

@@ -334,6 +334,24 @@ def test_on_http_a_retry_after_the_wait_was_too_long_takes_the_lock(deploy_http,
     assert len(work.executions("success", "lock_release")) == 1
 
 
+def test_on_http_a_crashed_execution_is_retried_through_the_lock_and_its_body_cannot_be(deploy_http, ask):
+    """n8n keeps nothing of a crashed body either; the error workflow frees its lock, a retry begins at the trigger."""
+    work = deploy_http(*fails_once(seconds=20), error_workflow="error_handler_lock_cleanup")
+    asking = threading.Thread(target=work.hit)
+    asking.start()
+    assert eventually(lambda: counted(work) == 1, WITHIN)  # in the body
+    work.server.crash()
+    asking.join(WITHIN)
+    assert eventually(lambda: work.executions("success", "error_handler_lock_cleanup"), WITHIN)
+    assert eventually(lambda: work.executions("crashed") or work.executions("error"), WITHIN)
+    (crashed,) = work.executions("crashed") or work.executions("error")
+    for of in (f"{WORK}_body", f"{WORK}_retry"):
+        assert work.executions(of=of) == []
+    retrying(work, crashed["id"]).join(WITHIN)
+    assert (counted(work), len(work.executions("success"))) == (2, 1)
+    assert len(work.executions("success", "lock_acquisition")) == 2
+
+
 def broken():
     """Fails in its place, as nodes do."""
     return node("Fails", "set", 3.4, {"mode": "raw", "jsonOutput": "={{ 'no object' }}", "options": {}})
