@@ -310,8 +310,8 @@ def test_on_http_nothing_but_the_locked_workflow_itself_can_be_retried(deploy_ht
     """Neither the body nor what calls it: n8n keeps nothing of them when they have failed."""
     work = deploy_http(*fails_once())
     failed = failed_once(work)
-    for of in (f"{WORK}_body", f"{WORK}_retry"):
-        assert work.executions(of=of) == []
+    for what in ("locked body", "locked retry"):
+        assert work.shown(f"{WORK} ({what})") == []
     told = work.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
     last = max(int(one["id"]) for one in told)
     for other in range(int(failed) + 1, last + 1):
@@ -343,11 +343,11 @@ def test_on_http_a_crashed_execution_is_retried_through_the_lock_and_its_body_ca
     work.server.crash()
     asking.join(WITHIN)
     assert eventually(lambda: work.executions("success", "error_handler_lock_cleanup"), WITHIN)
-    assert eventually(lambda: work.executions("crashed") or work.executions("error"), WITHIN)
-    (crashed,) = work.executions("crashed") or work.executions("error")
-    for of in (f"{WORK}_body", f"{WORK}_retry"):
-        assert work.executions(of=of) == []
-    retrying(work, crashed["id"]).join(WITHIN)
+    assert eventually(lambda: [status for _, status in work.shown(WORK)] == ["crashed"], WITHIN)
+    for what in ("locked body", "locked retry"):
+        assert eventually(lambda what=what: work.shown(f"{WORK} ({what})") == [], WITHIN)
+    ((crashed, _),) = work.shown(WORK)
+    retrying(work, crashed).join(WITHIN)
     assert (counted(work), len(work.executions("success"))) == (2, 1)
     assert len(work.executions("success", "lock_acquisition")) == 2
 
