@@ -88,11 +88,15 @@ def count(desk, name="Count"):
     return node(name, "executeWorkflow", parameters, typeVersion=1.2)
 
 
-def fails_once(desk, n="1"):
+#: By hand, and by a workflow that reads what it gives.
+STARTS = [START, node("Start", "executeWorkflowTrigger", {"inputSource": "passthrough"}, typeVersion=1.1)]
+
+
+def fails_once(desk, start=START, n="1"):
     """The first time it is run with an item of that number it fails; then no more."""
     parameters = stitches.choice(KEY, "x", f"$json.allowed && $('Start').item.json.n == {n}", [0, 0])["parameters"]
     return workflow(
-        START,
+        start,
         node("Step", "noOp"),
         count(desk),
         node("Broken?", "if", parameters, typeVersion=2.2),
@@ -122,9 +126,10 @@ def under_the_lock(done):
 ROUND = ["acquire", "in", "out", "release"]
 
 
-def test_retry_without_lock_over_http_a_retry_takes_the_lock_anew(http_desk):
+@pytest.mark.parametrize("start", STARTS, ids=["by-hand", "called"])
+def test_retry_without_lock_over_http_a_retry_takes_the_lock_anew(http_desk, start):
     desk = http_desk
-    done = desk.run(*woven(fails_once(desk), desk.scope, transport="http"), items=ITEMS, retries=1)
+    done = desk.run(*woven(fails_once(desk, start), desk.scope, transport="http"), items=ITEMS, retries=1)
     first, second = outer(done)
     assert (first.status, first.message, first.last_node) == ("error", "broken", "Raise Or Retry")
     assert (second.status, second.mode) == ("success", "retry")
@@ -158,11 +163,12 @@ def test_retry_without_lock_over_http_nothing_of_a_body_can_be_retried_by_itself
     assert made[0].settings["saveExecutionProgress"] is False  # nor from its midst after a crash
 
 
-def test_retry_without_lock_over_http_a_lock_for_each_item_goes_on_where_it_failed(http_desk):
+@pytest.mark.parametrize("start", STARTS, ids=["by-hand", "called"])
+def test_retry_without_lock_over_http_a_lock_for_each_item_goes_on_where_it_failed(http_desk, start):
     desk = http_desk
     given = [{"json": {"n": n, "counted": n}} for n in (1, 2, 3)]
     scope = f"={desk.scope}-{{{{ $json.n }}}}"
-    made = woven(fails_once(desk, "2"), scope, transport="http", per_item=True)
+    made = woven(fails_once(desk, start, "2"), scope, transport="http", per_item=True)
     done = desk.run(*made, items=given, retries=1)
     assert [one.status for one in outer(done)] == ["error", "success"]
     assert [one.runs["Step"][0].items[0]["n"] for one in body_of(done)] == [1, 2, 2, 3]
