@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,6 @@ POLL = 2.5
 SHORTEST_POLL = 1.0
 #: One without free slots still reaps for the others.
 FULL_POLL = 5.0
-#: What becomes due is looked for this much later, at random, so that a fleet does not come as one.
-JITTER = 0.01
 #: Announcements that one claim takes from at most.
 MOST = 20
 #: A look that is worth little waits this long for others.
@@ -341,10 +338,7 @@ class Dispatch:
     def _plan(self, shard: Shard, next_in: int | None, want: int, jobs: int) -> None:
         now = steady()
         pause = self._poll if want or self._slots.free > 0 else FULL_POLL
-        if next_in is not None and next_in < pause * 1_000_000:
-            soon = next_in / 1_000_000
-            shard.vain = 0 if jobs or soon > JITTER else min(shard.vain + 1, 8)
-            pause = min(pause, soon + random.uniform(0.001, JITTER) * 2 ** max(0, shard.vain - 2))
+        pause = min(pause, shard.due_in(next_in, jobs))
         shard.look_at = now + pause
         self._arm(shard.look_at)
 

@@ -215,7 +215,8 @@ class StepReply(msgspec.Struct, frozen=True, kw_only=True):
     now: Micros
     verdicts: tuple[Verdict, ...] = ()
     jobs: tuple[Claimed, ...] = ()
-    #: µs until something here becomes due or a lease ends; None: nothing is scheduled and nobody runs anything.
+    #: µs until something here becomes due or a lease ends; None: nothing is scheduled and nobody runs anything. 0: also
+    #: when it passed over a job that somebody else held at that moment.
     next_in: Micros | None = None
     #: Jobs by type that this step made pending and did not hand to this worker: others ought to hear of them.
     ready: dict[str, int] = {}

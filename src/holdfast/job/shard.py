@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 MANY = float("inf")
 #: One step finishes at most this many, and carries about so many bytes of results.
 LARGEST, LARGEST_BYTES = 1000, 4 * 1024 * 1024
+#: What becomes due is looked for this much later, at random, so that a fleet does not come as one.
+JITTER = 0.01
+#: Looks in vain, in a row, from which on the next one waits twice as long, and the last one that does.
+PATIENT, MOST_PATIENT = 2, 8
 
 
 class Shard:
@@ -40,6 +45,18 @@ class Shard:
     @property
     def is_quiet(self) -> bool:
         return not self.out and not self.suspects and not any(lane.busy for lane in self.lanes)
+
+    def due_in(self, next_in: int | None, jobs: int) -> float:
+        """A look found `jobs`, and was told when something is due (µs). Answers how many seconds to wait for that: more
+        and more where it is said to be due now, and is not to be had.
+        """
+        if jobs or next_in is None or next_in > JITTER * 1_000_000:
+            self.vain = 0
+        else:
+            self.vain = min(self.vain + 1, MOST_PATIENT)
+        if next_in is None:
+            return MANY
+        return next_in / 1_000_000 + random.uniform(0.001, JITTER) * (1 << max(0, self.vain - PATIENT))
 
     def batch(self) -> list[Attempt]:
         """What goes with one step: taken from the front of `out`."""

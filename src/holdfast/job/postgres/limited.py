@@ -43,7 +43,7 @@ class Bucket:
 
 
 class Limited:
-    """One claim. `next_in`: µs until a rate has room, if one had none."""
+    """One claim. `next_in`: µs until a rate has room, if one had none; 0: somebody else held what was left."""
 
     def __init__(self, space: str, claim: Claim, values: dict[str, Any], now: Micros | None) -> None:
         self._space = space
@@ -53,6 +53,8 @@ class Limited:
         self.next_in: Micros | None = None
         #: Whether there were jobs with a rate or a concurrency key.
         self.met = False
+        #: Lanes that no rate has closed.
+        self._open: list[int] = []
 
     def claim(self, want: int) -> Part:
         """Up to `want` jobs: rows as claim.sql answers them, in order."""
@@ -77,11 +79,14 @@ class Limited:
             yield inside(("claim_rates_store", {"space": self._space, **values}))
         waits = [bucket.free_in for bucket in buckets.values() if bucket.free_in is not None]
         self.next_in = min(waits, default=None)
-        if not taken:
-            return []
-        rows = yield from ask("claim_take", {**self._values, "ids": Texts(taken)})
+        got: list[Any] = []
+        if taken:
+            got = yield from ask("claim_take", {**self._values, "ids": Texts(taken)})
+        if len(taken) < want and self._open:
+            ((held,),) = yield from ask("claim_held", {"lanes": Numbers(self._open)})
+            self.next_in = 0 if held else self.next_in
         order = {id_: place for place, id_ in enumerate(taken)}
-        return sorted((row for row in rows if row[3] is not None), key=lambda row: order[row[3]])
+        return sorted((row for row in got if row[3] is not None), key=lambda row: order[row[3]])
 
     def _take(self, want: int, lanes: dict[int, tuple[Any, ...]], buckets: dict[str, Bucket]) -> Part:
         taken: list[str] = []
@@ -126,6 +131,7 @@ class Limited:
                     running[key] += 1
             if full:
                 yield inside(("key_park", {"space": self._space, "ids": Texts(full)}))
+        self._open = list(open_lanes)
         return taken
 
     def _count(self, keys: Iterable[str], running: dict[str, int], busy: set[str]) -> Part:

@@ -118,6 +118,7 @@ class Step(Underway):
             yield from cascade.after_failures(self._ends, stuck)
         if rows := answers.get("claim"):
             self._took(self._in_order(rows))
+            self._passed_over(rows)
             self._pace.met_limits(self._who, bool(rows[0][1]))
             if rows[0][1] or rows[0][22]:
                 return False
@@ -194,6 +195,7 @@ class Step(Underway):
                 *_, rows = yield inside(*memo, ("claim", {**values, **careful, "spare": CROWD}))
                 memo = []
                 self._took(self._in_order(rows))
+                self._passed_over(rows)
                 limited = bool(rows[0][1])
                 self._pace.met_limits(self._who, limited)
             if limited:

@@ -67,7 +67,7 @@ class Underway:
         #: What claim_upstream.sql answered; None: it was not asked yet.
         self._upstream: list[Any] | None = None
         self._next_in: Micros | None = None
-        #: µs until a rate has room for what was wanted.
+        #: µs until a rate has room for what was wanted; 0: somebody else held it.
         self._limited_until: Micros | None = None
         #: Leases that ran out and are to be seen to with care: how many; and whether there may be more of any kind.
         self._late = 0
@@ -156,6 +156,10 @@ class Underway:
             self._ends.moved(row[19], row[14], row[3], "pending", "running", row[9], worker=self._command.worker)
         self._jobs += jobs
         self._waited |= waited
+
+    def _passed_over(self, rows: list[Any]) -> None:
+        """Whether this claim found something that somebody else held: then it is worth another look."""
+        self._limited_until = 0 if rows[0][2] == 0 else self._limited_until
 
     def _came(self) -> Named:
         """What came of those that the claimed jobs waited for."""

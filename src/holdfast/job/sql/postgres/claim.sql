@@ -9,7 +9,7 @@
 -- Parameters: space, worker, incarnation, lane, now, turn, lease (µs), want, spare, look, expected,
 -- reaped, runs, quick, lazy, hinted (no more than take_hint.sql allowed); arrays queues, groups, labels.
 -- Returns: at least one row: the time; whether there are such jobs; µs until something is due or a lease ends, if
--- `look`, or fewer than wanted were found; then the job (id NULL: none), its flags, rank and upstream;
+-- `look`, or fewer than wanted were found, or 0 if that was because somebody else held one; then the job (id NULL: none), its flags, rank and upstream;
 -- whether others were taking so many of the first that a larger `spare` would find more; whether jobs of runs were left
 -- alone; what was set.
 WITH
@@ -77,7 +77,8 @@ WITH
     WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s
         AND EXISTS (SELECT FROM claimed)
 ), seen AS MATERIALIZED (
-    SELECT clock.now, state.special, CASE WHEN %(look)s OR (SELECT count(*) FROM claimed) < %(want)s THEN least(
+    SELECT clock.now, state.special, CASE WHEN crowd.held THEN 0
+        WHEN %(look)s OR (SELECT count(*) FROM claimed) < %(want)s THEN least(
         (SELECT due FROM holdfast_job WHERE space = %(space)s AND state = 'scheduled' ORDER BY due LIMIT 1),
         (SELECT until FROM holdfast_job WHERE space = %(space)s AND state = 'running' ORDER BY until LIMIT 1)
         ) - clock.now END AS next_in,
@@ -90,7 +91,10 @@ WITH
             SELECT coalesce(array_agg(DISTINCT run) FILTER (WHERE flags & 128 <> 0), '{}')::text FROM claimed) END, true)
             END AS held
     FROM clock, state, LATERAL (
-        SELECT (SELECT count(*) FROM claimed) < wanted.n AND (SELECT count(*) FROM first) >= wanted.n + %(spare)s AS ed
+        SELECT (SELECT count(*) FROM claimed) < wanted.n AND (SELECT count(*) FROM first) >= wanted.n + %(spare)s AS ed,
+            (SELECT count(*) FROM claimed) < wanted.n AND ((SELECT count(*) FROM first) > (SELECT count(*) FROM many)
+                OR EXISTS (SELECT FROM holdfast_job WHERE lane = (SELECT single FROM state WHERE lanes = 1 AND NOT special
+                    AND NOT runs) AND state = 'pending' AND ctid <> ALL (ARRAY(SELECT place FROM one)))) AS held
         FROM wanted) crowd
 )
 SELECT seen.now, seen.special, seen.next_in, c.id, c.fence, c.type, c.queue, c.args, c.meta, c.attempt, c.retries,

@@ -1,0 +1,76 @@
+"""A claim passes over what somebody holds at that moment, as whoever begins to wait for a result does. Then it says so,
+so that its worker looks again at once, and not at its next poll.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import psycopg
+import pytest
+from test_postgres_store import Worker, complete, job
+
+from holdfast.engine.base import Ping
+from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres.address import parse
+from holdfast.job.model import Concurrency, Rate
+from holdfast.job.postgres import PostgresStore
+
+pytestmark = pytest.mark.postgres
+
+SECOND = 1_000_000
+#: How jobs are found: in a lane alone, in one of several, among those with a key or a rate.
+WAYS = {
+    "alone": [{}],
+    "among several lanes": [{"labels": ("gpu",)}, {}],
+    "with a key": [{"concurrency": Concurrency("k", 5)}],
+    "with a rate": [{"rate": Rate("r", SECOND, 5)}],
+}
+
+
+@pytest.fixture
+def engine(holdfast_postgres, namespace):
+    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+    engine.apply(Ping())
+    yield engine
+    engine.close_blocking()
+
+
+@pytest.fixture
+def store(namespace):
+    return PostgresStore(namespace, namespace)
+
+
+@contextlib.contextmanager
+def held(url, namespace):
+    """All pending jobs are somebody else's for a while."""
+    with psycopg.connect(url) as other:
+        other.execute("SELECT FROM holdfast_job WHERE space = %s AND state = 'pending' FOR UPDATE", [namespace])
+        yield
+        other.rollback()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_claim_that_passed_over_a_job_that_somebody_held_says_so(engine, store, holdfast_postgres, namespace, way):
+    worker = Worker(engine, store)
+    jobs = [job(**fields) for fields in WAYS[way]]
+    engine.apply(store.enqueue(0, jobs))
+    with held(holdfast_postgres.url, namespace):
+        reply = worker.step(want=5, labels=("gpu",))
+        assert (reply.jobs, reply.next_in) == ((), 0)
+        reply = worker.step(want=5, labels=("gpu",))  # by now it knows what kind of jobs there are
+        assert (reply.jobs, reply.next_in) == ((), 0)
+    reply = worker.step(want=5, labels=("gpu",))
+    assert {one.id for one in reply.jobs} == {one.id for one in jobs}
+    assert worker.step(map(complete, reply.jobs), want=5, labels=("gpu",)).next_in is None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_claim_that_got_all_there_was_has_no_reason_to_come_back(engine, store, way):
+    worker = Worker(engine, store)
+    jobs = [job(**fields) for fields in WAYS[way]]
+    engine.apply(store.enqueue(0, jobs))
+    for _ in range(2):
+        reply = worker.step(want=5, labels=("gpu",))
+        assert reply.next_in is None or reply.next_in > SECOND
+    assert worker.step(want=5).next_in > SECOND
