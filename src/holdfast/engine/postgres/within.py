@@ -65,9 +65,12 @@ class _Talking:
     """A talk under way: what it wants next, or what it came to."""
 
     def __init__(self, item: Item, now: Micros | None, wakes: list[Wake]) -> None:
+        self.item = item
         self.talk: Talk = cast("Within[Any]", item.op).work(now, wakes)
         self.round: Round | None = None
         self.result: Any = None
+        #: It has come to something, and that is committed: whatever happens to others, it is not begun anew.
+        self.over = False
 
     def go_on(self, rows: list[Rows] | None) -> None:
         try:
@@ -103,20 +106,29 @@ class WithinLane:
         results = self._try(items, reads)
         if len(items) > 1 and any(isinstance(r, EngineError) for r in results):
             # Whose fault it was is not known: each by itself.
-            return [self._try([item], reads)[0] for item in items]
+            return [
+                self._try([item], reads)[0] if isinstance(result, EngineError) else result
+                for item, result in zip(items, results, strict=True)
+            ]
         return results
 
     def _try(self, items: list[Item], reads: bool) -> list[Any]:
         engine = self._engine
         until = steady() + engine.address.timeout
         tries = engine.tries
+        talks: list[_Talking] = []
         while True:
             used = self._session is not None or not engine.keeps_sessions
             wakes: list[Wake] = []
             self._committing = False
             try:
                 session = self._open(until)
-                return self._converse(session, [_Talking(item, engine.test_now(), wakes) for item in items], reads)
+                now = engine.test_now()
+                talks = [one if one.over else _Talking(one.item, now, wakes) for one in talks] or [
+                    _Talking(item, now, wakes) for item in items
+                ]
+                self._converse(session, [one for one in talks if not one.over], reads)
+                return [one.result for one in talks]
             except psycopg.Error as error:
                 sent = self._committing
                 self._recover()
@@ -126,13 +138,13 @@ class WithinLane:
                     if not stale:
                         time.sleep(random.uniform(*PAUSE))
                     continue
-                return [translate(error, engine.address, sent=sent) for _ in items]
+                return _told(items, talks, [translate(error, engine.address, sent=sent) for _ in items])
             except EngineError as error:
                 self.end()
-                return [type(error)(str(error)) for _ in items]
+                return _told(items, talks, [type(error)(str(error)) for _ in items])
             except Exception as error:  # noqa: BLE001 - a bug: every caller gets it; the thread must live on
                 self._break()
-                return [error for _ in items]
+                return _told(items, talks, [error for _ in items])
             finally:
                 engine.tell(wakes)
 
@@ -147,12 +159,14 @@ class WithinLane:
             session.until = until
         return session
 
-    def _converse(self, session: Session, talks: list[_Talking], reads: bool) -> list[Any]:
+    def _converse(self, session: Session, talks: list[_Talking], reads: bool) -> None:
         for one in talks:
             one.go_on(None)
         begun = [one for one in talks if one.round is not None]
         if all(one.round.commit for one in begun if one.round is not None):
             self._round(session, begun, begin=True, reads=reads)
+        for one in talks:
+            one.over = one.round is None
         for one in begun:  # what has more to say is alone from here on
             fresh = True
             while one.round is not None:
@@ -161,7 +175,7 @@ class WithinLane:
                 fresh = commit
             if not fresh:  # it gave up inside its transaction
                 session.execute(b"ROLLBACK")
-        return [one.result for one in talks]
+            one.over = True
 
     def _round(self, session: Session, talks: list[_Talking], *, begin: bool, reads: bool) -> None:
         """One round of each, in one write."""
@@ -216,6 +230,12 @@ class WithinLane:
         session, self._session = self._session, None
         if session is not None:
             self._engine.let_go(session)
+
+
+def _told(items: list[Item], talks: list[_Talking], errors: Sequence[BaseException]) -> list[Any]:
+    """What each came to; its error, where that is nothing."""
+    done = {id(one.item): one.result for one in talks if one.over}
+    return [done.get(id(item), error) for item, error in zip(items, errors, strict=True)]
 
 
 def _batches(items: list[Item]) -> Iterator[tuple[bool, list[Item]]]:
