@@ -101,6 +101,9 @@ class OutcomeUnknown(EngineError):
 class EngineRefused(EngineError):
     """The engine answered, and the answer is no: rights, memory, a read-only replica."""
 
+    #: It was about what was sent, which no server could keep: sending it again is in vain.
+    pointless: bool = False
+
 
 class CorruptRecord(EngineError):
     """A stored record cannot be read: damaged, or written by another version."""

@@ -64,6 +64,20 @@ def name(value: str, what: str = "name") -> str:
     return value
 
 
+def key(value: str, what: str) -> str:
+    """A name that every engine can keep in a column of text: one without NUL."""
+    if "\0" in name(value, what):
+        raise ConfigError(f"{what} {value!r} has a NUL in it")
+    return value
+
+
+def word(value: str, what: str) -> str:
+    """A name that people type and read: one without control characters."""
+    if any(c < " " or c == "\x7f" for c in name(value, what)):
+        raise ConfigError(f"{what} {value!r} has control characters in it")
+    return value
+
+
 def namespace(value: str, what: str = "namespace") -> str:
     """A short plain prefix, shared by everything that shall meet."""
     name(value, what)

@@ -154,6 +154,10 @@ def test_a_burst_alone_keeps_the_rate(resize):
         ({"timeout": 0}, "timeout"),
         ({"labels": "gpu"}, r"labels=\['gpu'\]"),
         ({"queue": ""}, "queue"),
+        ({"queue": "a\0b"}, "control characters"),
+        ({"labels": ["a\x1fb"]}, "control characters"),
+        ({"unique": "a\0b"}, "NUL"),
+        ({"concurrency_key": "a\0b"}, "NUL"),
         ({"unique": "{nobody}"}, "nobody"),
         ({"unique_scope": "until_start"}, "unique="),
         ({"unique": "k", "unique_scope": "window"}, "unique_window"),
@@ -172,6 +176,12 @@ def test_a_burst_alone_keeps_the_rate(resize):
 def test_what_cannot_work_is_said_at_once(resize, option, message):
     with pytest.raises(ConfigError, match=message):
         resize.options(**option)
+
+
+@pytest.mark.parametrize("option", ["unique", "concurrency_key"])
+def test_a_key_that_no_column_of_text_can_keep_is_refused_on_every_engine(resize, option):
+    with pytest.raises(ConfigError, match="NUL"):
+        new(resize.options(**{option: "k:{path}"}), "a\0b")
 
 
 def test_an_unknown_option_of_a_definition_is_said(hf):

@@ -107,6 +107,16 @@ async def test_a_cancelled_job_has_no_result(url):
 
 
 @on_a_loop
+async def test_a_reason_is_any_text(url):
+    async with new(url) as hf:
+        add, *_ = define(hf)
+        handle = await add.enqueue(1, 2)
+        assert await handle.cancel("half \ud83d a \0 word") == "cancelled"
+        with pytest.raises(JobCancelled, match="half .* word"):
+            await handle.result(5)
+
+
+@on_a_loop
 async def test_a_job_whose_blocker_failed_was_skipped(url):
     async with new(url) as hf:
         add, fail, *_ = define(hf)

@@ -9,9 +9,11 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import shop, working
 
-from holdfast.errors import OutcomeUnknown
+from holdfast.errors import JobFailed, OutcomeUnknown
+from holdfast.job.context import go_on
+from holdfast.job.ids import Ids
 from holdfast.job.lanes import Identity, Lane
-from holdfast.job.model import Claim, StepReply
+from holdfast.job.model import Claim, NewJob, StepReply
 from holdfast.job.postgres import PostgresStore
 from holdfast.testing.waiting import soon
 
@@ -106,3 +108,26 @@ async def test_what_is_sent_again_comes_for_no_announcement():
     await lane.step([], Claim(want=3, hints=("one",)))
     assert [command.claim.hints for command in sent] == [("one",), (), ()]
     assert {(command.seq, command.claim.want) for command in sent} == {(1, 3)}
+
+
+@pytest.mark.postgres
+@on_a_loop
+async def test_an_end_that_the_server_can_never_keep_fails_its_own_job_and_stops_nobody(holdfast_postgres, namespace):
+    """Sent again and again, it would keep both lanes of every worker that ever takes the job."""
+    hf = shop(holdfast_postgres.url, namespace)
+
+    @hf.job(retries=0)
+    async def poison() -> None:
+        go_on(NewJob(id=Ids().new(0), type="next", labels=("a\0b",)))
+
+    @hf.job()
+    async def other() -> str:
+        return "fine"
+
+    async with hf, working(hf):
+        for _ in range(3):
+            await poison.enqueue()
+        handle = await poison.enqueue()
+        with pytest.raises(JobFailed, match="its end could not be stored"):
+            await handle.result(timeout=20)
+        assert await (await other.enqueue()).result(timeout=20) == "fine"

@@ -117,7 +117,7 @@ async def list_queues(core: Core) -> list[QueueInfo]:
 
 async def get_queue(core: Core, name: str) -> QueueInfo:
     """One queue; one that nobody has used is empty."""
-    inputs.name(name, "queue")
+    inputs.word(name, "queue")
     for queue in await list_queues(core):
         if queue.name == name:
             return queue
@@ -126,14 +126,14 @@ async def get_queue(core: Core, name: str) -> QueueInfo:
 
 async def pause(core: Core, name: str, *, paused: bool) -> None:
     core.check_open()
-    await send(core, store_of(core).pause(inputs.name(name, "queue"), paused=paused))
+    await send(core, store_of(core).pause(inputs.word(name, "queue"), paused=paused))
     if not paused:
         await _wake(core, name)
 
 
 async def limit(core: Core, name: str, rate: str | None, burst: int | None) -> None:
     core.check_open()
-    inputs.name(name, "queue")
+    inputs.word(name, "queue")
     if rate is None and burst is not None:
         raise ConfigError("burst= goes with a rate, as in rate('default', '100/minute', burst=10)")
     wanted = None if rate is None else rate_of(rate, name, burst)

@@ -46,7 +46,7 @@ class BaseJobType(Generic[P, R]):
         if not inspect.isroutine(cast("object", function)):
             raise ConfigError("@hf.job goes above a function")
         own = cast("dict[str, Any]", given)
-        self.name: str = inputs.name(own.get("name") or str(getattr(function, "__name__", "")), "name")
+        self.name: str = inputs.word(own.get("name") or str(getattr(function, "__name__", "")), "name")
         self.pool: Pool = own.get("pool", "thread")
         if self.pool not in get_args(Pool) or (self.is_async and "pool" in own):
             raise ConfigError(f"pool of {self.name!r} is 'thread' or 'process', for functions that are not async")
@@ -150,10 +150,10 @@ class BaseJobType(Generic[P, R]):
         raw = self._encoded(args, kwargs)
         unique = concurrency = None
         if own.unique is not None:
-            key = inputs.name(own.unique.template.key(args, kwargs), "unique")
+            key = inputs.key(own.unique.template.key(args, kwargs), "unique")
             unique = Unique(key, own.unique.scope, own.unique.window)
         if own.concurrency is not None:
-            key = inputs.name(own.concurrency.template.key(args, kwargs), "concurrency_key")
+            key = inputs.key(own.concurrency.template.key(args, kwargs), "concurrency_key")
             concurrency = Concurrency(key, own.concurrency.limit)
         shards = store_of(core).shards
         if shards == 1:
@@ -227,7 +227,7 @@ class BaseJobType(Generic[P, R]):
             raise ConfigError("after=, at= and connection= are not for jobs of a run; flow.add(…, after=…) orders them")
         concurrency = None
         if own.concurrency is not None:
-            name = inputs.name(own.concurrency.template.key(args, kwargs), "concurrency_key")
+            name = inputs.key(own.concurrency.template.key(args, kwargs), "concurrency_key")
             concurrency = Concurrency(name, own.concurrency.limit)
             home_of(store_of(self.core).shards, chain=run, concurrency=concurrency)
         return NewJob(

@@ -23,6 +23,7 @@ from holdfast.job.ids import shard_of
 from holdfast.job.model import FINAL, Enqueued, Job, LogLine, NewJob, State
 from holdfast.job.registry import store_of
 from holdfast.job.waiters import waiters_of
+from holdfast.plain import storable
 
 T = TypeVar("T")
 
@@ -220,7 +221,7 @@ async def cancel(core: Core, job_id: str, reason: str) -> State:
     """The state it has now: "running" is told to stop. Raises JobNotFound."""
     core.check_open()
     known_shard(core, job_id)
-    state = await send(core, store_of(core).cancel(job_id, reason))
+    state = await send(core, store_of(core).cancel(job_id, storable(reason)))
     if state is None:
         raise JobNotFound(job_id=job_id)
     return state

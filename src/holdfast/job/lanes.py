@@ -100,6 +100,8 @@ class Lane:
             try:
                 reply = await core.port.apply(self._store.step(command))
             except (OutcomeUnknown, EngineUnavailable, EngineRefused) as error:
+                if isinstance(error, EngineRefused) and error.pointless:
+                    raise
                 tries += 1
                 # The counters may have been taken from already: it looks for whatever there is.
                 command = replace(command, claim=replace(claim, hints=()))

@@ -168,7 +168,7 @@ def plan(
 
 
 def _queue(value: str) -> str:
-    return inputs.name(value, "queue")
+    return inputs.word(value, "queue")
 
 
 def _timeout(value: Duration | None) -> float:
@@ -192,7 +192,7 @@ def _priority(value: int) -> int:
 def _labels(value: Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str):
         raise ConfigError(f"labels is a list, as in labels=[{value!r}]")
-    labels = tuple(sorted({inputs.name(label, "label") for label in value}))
+    labels = tuple(sorted({inputs.word(label, "label") for label in value}))
     if len(labels) > MOST_LABELS or any("," in label for label in labels):
         raise ConfigError(f"labels are up to {MOST_LABELS}, without commas; got {labels!r}")
     return labels
@@ -214,7 +214,7 @@ def _after(value: Any) -> tuple[str, ...]:
         chain = one if isinstance(one, str) else getattr(one, "chain_id", None)
         if not isinstance(chain, str):
             raise ConfigError(f"after= takes handles or ids, as in after=[handle]; got {type(one).__name__}")
-        ids[inputs.name(chain, "after")] = None
+        ids[inputs.key(chain, "after")] = None
     return tuple(ids)
 
 
@@ -298,5 +298,5 @@ def rate_of(text: str, bucket: str, burst: int | None = None) -> model.Rate:
 
 @lru_cache(maxsize=1024)
 def _template(text: str, what: str, function: Callable[..., Any]) -> Template:
-    inputs.name(text, what)
+    inputs.key(text, what)
     return Template(text, function)

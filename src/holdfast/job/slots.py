@@ -54,11 +54,11 @@ class Order:
                 inputs.count(weight, f"the weight of queue {name!r}")
                 if weight > LARGEST_WEIGHT:
                     raise ConfigError(f"the weight of queue {name!r} is at most {LARGEST_WEIGHT}; got {weight}")
-                self._weights[inputs.name(name, "queue")] = weight
+                self._weights[inputs.word(name, "queue")] = weight
             names = list(self._weights)
         else:
             given = [queues] if isinstance(queues, str) else list(queues)
-            names = list(dict.fromkeys(inputs.name(name, "queue") for name in given))
+            names = list(dict.fromkeys(inputs.word(name, "queue") for name in given))
         if not names:
             raise ConfigError("a worker needs at least one queue, as in queues=['default']")
         self.names = tuple(dict.fromkeys((*names, *also)))

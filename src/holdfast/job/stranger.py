@@ -39,7 +39,7 @@ class Stranger(BaseJobType[..., Any]):
 
 def by_name(core: Core, type_: str, arguments: Mapping[str, Any] | Sequence[Any], options: CallOptions) -> NewJob:
     """A call of the job type of this name, as it is stored."""
-    known = core.jobs.get(inputs.name(type_, "type"))
+    known = core.jobs.get(inputs.word(type_, "type"))
     job: BaseJobType[..., Any] = Stranger(core, _anything, {"name": type_}) if known is None else known
     job = job.options(**options) if options else job
     if isinstance(arguments, Mapping):

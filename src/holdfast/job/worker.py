@@ -80,7 +80,7 @@ class Worker:
             raise ConfigError(f"queue {COMMANDS!r} is for workers with allow_commands=True (--allow-commands)")
         if isinstance(labels, str):
             raise ConfigError(f"labels is a list, as in labels=[{labels!r}]")
-        self.labels = tuple(sorted({inputs.name(label, "label") for label in labels}))
+        self.labels = tuple(sorted({inputs.word(label, "label") for label in labels}))
         self._slots = Slots(concurrency)
         self._lease = inputs.seconds(lease, "lease")
         if self._lease < SHORTEST_LEASE:
@@ -90,7 +90,7 @@ class Worker:
         self._blocked_after = inputs.seconds(blocked_after, "blocked_after", zero=True)
         self._signals = signals
         self._keep = inputs.count(keep, "keep")
-        self.id = inputs.name(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
+        self.id = inputs.word(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
         self._ledger = Ledger(self._slots, core.telemetry)
         #: What became of the attempts here: completed, failed, retried, snoozed, released, cancelled, lost.
         self.counts = self._ledger.counts

@@ -26,6 +26,7 @@ from holdfast.job.model import Job, LogLine, State
 from holdfast.job.registry import store_of
 from holdfast.job.runs import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
 from holdfast.job.view import plain
+from holdfast.plain import storable
 from holdfast.workflow import definition as definitions
 from holdfast.workflow.definition import Workflow
 from holdfast.workflow.plan import new_run
@@ -132,7 +133,7 @@ async def list_runs(core: Core, workflow: str, status: RunStatus | None, before:
 async def cancel(core: Core, run_id: str, reason: str) -> Run:
     """Whatever does not run is cancelled, whatever runs is told to stop. Raises RunNotFound."""
     core.check_open()
-    return await _about(core, run_id, store_of(core).cancel_run(known_run(core, run_id), reason))
+    return await _about(core, run_id, store_of(core).cancel_run(known_run(core, run_id), storable(reason)))
 
 
 async def rerun_failed(core: Core, run_id: str) -> Run:

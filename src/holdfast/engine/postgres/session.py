@@ -48,6 +48,8 @@ FINAL = (
     pg.UndefinedColumn,
     pg.SyntaxError,
 )
+#: Nor by sending the same once more: a value that no column takes.
+UNFIT = (pg.DataError, pg.IntegrityError, pg.ProgramLimitExceeded)
 #: The same while connecting, where libpq tells the server's words only.
 REFUSALS = (
     "authentication failed",
@@ -137,9 +139,11 @@ def translate(error: psycopg.Error, address: Address, *, sent: bool = False) -> 
         return OutcomeUnknown(f"{address}: {why}; the commit may have arrived")
     if isinstance(error, FINAL) or (not error.sqlstate and any(words in why for words in REFUSALS)):
         return EngineRefused(f"{address} refused: {why}")
-    if isinstance(error, (pg.OperationalError, pg.InterfaceError, pg.InternalError)):
+    if isinstance(error, (pg.OperationalError, pg.InterfaceError, pg.InternalError)) and not isinstance(error, UNFIT):
         return EngineUnavailable(f"{address}: {why}")
-    return EngineRefused(f"{address} refused: {why}")
+    refused = EngineRefused(f"{address} refused: {why}")
+    refused.pointless = isinstance(error, UNFIT)
+    return refused
 
 
 def came_to_nothing(error: psycopg.Error) -> bool:

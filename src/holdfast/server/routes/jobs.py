@@ -175,6 +175,6 @@ async def resume_queue(call: Call) -> QueueView:
 
 async def _paused(call: Call, *, paused: bool) -> QueueView:
     queues = call.server.hf.queues
-    name = inputs.name(call.path["queue"], "queue")
+    name = inputs.word(call.path["queue"], "queue")
     await (queues.pause(name) if paused else queues.resume(name))
     return queue_view(await queues.get(name))

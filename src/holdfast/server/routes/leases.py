@@ -28,9 +28,9 @@ async def claim_job(call: Call, body: ClaimRequest) -> Handout | None:
 
     The lease must be kept alive with heartbeats before `lease_ttl_secs` are over. Without `queues`, command jobs.
     """
-    inputs.name(body.worker_id, "worker_id")
+    inputs.word(body.worker_id, "worker_id")
     for name in (*body.labels, *body.queues):
-        inputs.name(name, "label or queue")
+        inputs.word(name, "label or queue")
     if INTERNAL in body.queues:
         raise ConfigError(f"the queue {INTERNAL!r} is Holdfast's own; the server looks after it")
     return await call.server.claims.claim(call, body)

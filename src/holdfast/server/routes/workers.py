@@ -51,7 +51,7 @@ async def list_workers(call: Call) -> list[WorkerInfo]:
 
 async def register_worker(call: Call, body: RegisterRequest) -> WorkerInfo:
     """Say that a worker is there, and what it has. Registering again says it anew."""
-    inputs.name(body.worker_id, "worker_id")
+    inputs.word(body.worker_id, "worker_id")
     server = call.server
     worker = Worker(
         id=body.worker_id,
