@@ -112,7 +112,7 @@ async def test_a_reason_is_any_text(url):
         add, *_ = define(hf)
         handle = await add.enqueue(1, 2)
         assert await handle.cancel("half \ud83d a \0 word") == "cancelled"
-        with pytest.raises(JobCancelled, match="half .* word"):
+        with pytest.raises(JobCancelled, match=r"half .* word"):
             await handle.result(5)
 
 

@@ -134,27 +134,50 @@ async def test_a_process_that_died_while_it_waited_is_no_fault_of_the_next_job(j
     assert jobs.where.decode_result(second.result)[0] != pid
 
 
-def test_the_jobs_of_a_main_script_are_found(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        """
+SCRIPT = """
 import asyncio, os
-from holdfast import Holdfast
-hf = Holdfast("memory://")
-
-@hf.job(pool="process")
-def pid() -> int:
-    return os.getpid()
-
+from holdfast import Holdfast{imports}
+{jobs}
 async def main():
     async with hf:
         handle = await pid.enqueue()
         await hf.worker().run(burst=True)
-        print(await handle.result(timeout=1) != os.getpid())
+        print((await handle.info()).state, (await handle.info()).error, flush=True)
 
-if __name__ == "__main__":
-    asyncio.run(main())
+{run}
 """
+JOBS = """
+from holdfast import Holdfast
+import os
+hf = Holdfast("memory://")
+
+@hf.job(pool="process", retries=0)
+def pid() -> int:
+    return os.getpid()
+"""
+GUARDED, BARE = 'if __name__ == "__main__": asyncio.run(main())', "asyncio.run(main())"
+
+
+def ran(folder, **parts):
+    (folder / "script.py").write_text(SCRIPT.format(**parts))
+    (folder / "shop.py").write_text(JOBS)
+    done = subprocess.run(
+        [sys.executable, folder / "script.py"], capture_output=True, text=True, timeout=60, check=False
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_jobs_of_a_main_script_are_found(tmp_path):
+    assert ran(tmp_path, imports="", jobs=JOBS, run=GUARDED) == ["completed None"]
+
+
+def test_a_program_is_not_run_again_for_jobs_that_lie_elsewhere(tmp_path):
+    """Each of its copies would start a worker, which would run the job in a process of its own, and so on."""
+    assert ran(tmp_path, imports="\nfrom shop import hf, pid", jobs="", run=BARE) == ["completed None"]
+
+
+def test_a_program_that_would_start_workers_without_end_fails_its_job_and_says_why(tmp_path):
+    (said,) = ran(tmp_path, imports="", jobs=JOBS, run=BARE)
+    assert said.startswith("failed")
+    assert "if __name__ ==" in said

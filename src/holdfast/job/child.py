@@ -18,9 +18,10 @@ from typing import Any
 
 from holdfast.engine.base import steady
 from holdfast.errors import ConfigError, JobCancelled, JobTimeout, LeaseLost
-from holdfast.job import context
+from holdfast.job import child_wire, context
 from holdfast.job.child_wire import (
     HEAD,
+    MAIN,
     Asked,
     Boot,
     Done,
@@ -79,6 +80,8 @@ class Child:
         self._runs: SimpleQueue[Run] = SimpleQueue()
         self._sending = threading.Lock()
         self._hands: Hands | None = None
+        self._boot = Boot([], [], "")
+        self._has_main = False
 
     def serve(self) -> None:
         threading.Thread(target=self._read, name="holdfast-child", daemon=True).start()
@@ -91,7 +94,8 @@ class Child:
                 raw = self._exactly(int.from_bytes(self._exactly(HEAD)))
                 match message := read_to_child(raw):
                     case Boot():
-                        _boot(message)
+                        self._boot = message
+                        spawn.prepare({"sys_path": message.path, "sys_argv": message.argv, "dir": message.directory})
                     case Run():
                         self._runs.put(message)
                     case Interrupt():
@@ -120,6 +124,9 @@ class Child:
     def _run(self, run: Run) -> ToWorker:
         hands = self._hands = Hands(run.job, run.ttl)
         try:
+            if run.module == MAIN and not self._has_main:
+                _import_main(self._boot)
+                self._has_main = True
             definition = _find(run.module, run.name)
             args, kwargs = definition.decode_args(run.job.args)
             token = context.enter((hands, self))
@@ -161,13 +168,14 @@ def _asked(outcome: Outcome) -> Asked:
             return Asked("retry", -1.0, str(outcome))
 
 
-def _boot(boot: Boot) -> None:
-    data: dict[str, Any] = {"sys_path": boot.path, "sys_argv": boot.argv, "dir": boot.directory}
+def _import_main(boot: Boot) -> None:
+    """The program itself, as multiprocessing does it. Only for jobs that lie in it: all that stands at its top runs
+    once more.
+    """
     if boot.main_name:
-        data["init_main_from_name"] = boot.main_name
+        spawn.prepare({"init_main_from_name": boot.main_name})
     elif boot.main_path:
-        data["init_main_from_path"] = boot.main_path
-    spawn.prepare(data)
+        spawn.prepare({"init_main_from_path": boot.main_path})
 
 
 def _find(module: str, name: str) -> BaseJobType[Any, Any]:
@@ -186,6 +194,7 @@ def main() -> None:
     # The worker decides when this process ends: Ctrl-C and SIGTERM reach its whole group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    child_wire.in_child = True
     Child(socket.socket(fileno=int(sys.argv[1]))).serve()
 
 

@@ -11,6 +11,12 @@ from holdfast.job.model import Claimed, NewJob
 #: Bytes of a length.
 HEAD = 4
 
+#: What a program's main module is called in a child, so that its `if __name__ == "__main__"` stays out of it.
+MAIN = "__mp_main__"
+
+#: Whether this process is such a child, which must not become a worker: see `Worker.run`.
+in_child = False
+
 
 class Boot(msgspec.Struct, tag="boot"):
     """Where modules are found, and what the main module is."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigError
 from holdfast.job.child_wire import (
     HEAD,
+    MAIN,
     Asked,
     Boot,
     Done,
@@ -187,8 +188,8 @@ def _boot() -> Boot:
 
 
 def _module(name: str) -> str:
-    """The main module runs under another name in a child, so that its `if __name__ == "__main__"` stays out of it."""
-    return "__mp_main__" if name == "__main__" else name
+    """Where a child finds it."""
+    return MAIN if name == "__main__" else name
 
 
 def _nothing() -> None:

@@ -19,6 +19,7 @@ from holdfast.core import Core
 from holdfast.engine.base import steady
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, OutcomeUnknown
 from holdfast.inputs import Duration
+from holdfast.job import child_wire
 from holdfast.job.announcer import announcer_of
 from holdfast.job.courier import SWEEP, Courier
 from holdfast.job.dispatch import Dispatch
@@ -151,6 +152,11 @@ class Worker:
         core.check_open()
         if self._started:
             raise ConfigError("this worker has run; make another with hf.worker(...)")
+        if child_wire.in_child:  # it would run the same job, in a child of its own, and so on
+            raise ConfigError(
+                "this process was made for a job with pool='process', and imports the program in order to find it:"
+                " start workers below `if __name__ == '__main__':`"
+            )
         self._started = True
         if not core.jobs and COMMANDS not in self.queues and set(self.queues) != {INTERNAL}:
             log.warning("no job is defined here: import the modules that define them before the worker starts")
