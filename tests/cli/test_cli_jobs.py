@@ -20,6 +20,7 @@ def run_worker(cli):
         async def fine(n: int) -> int:
             ctx = holdfast.current_job()
             ctx.log(f"line {n}")
+            ctx.outputs["half"] = str(n / 2)
             return n + 1
 
         @hf.job(name="broken", backoff=fixed(0))
@@ -69,6 +70,8 @@ def test_show_tells_all(sqlite_cli, jobs):
     assert "raise ValueError" in shown.stdout
     found = sqlite_cli.json("jobs", "show", jobs["done"])
     assert (found["state"], found["result"], found["args"]) == ("completed", 2, {"n": 1})
+    assert found["outputs"] == {"half": "0.5"}
+    assert '{"half": "0.5"}' in sqlite_cli.call("jobs", "show", jobs["done"]).stdout
     missing = sqlite_cli.call("jobs", "show", "0-nothing")
     assert missing.exit_code == 1
     assert "no job" in missing.stderr

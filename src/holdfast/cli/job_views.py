@@ -39,7 +39,8 @@ def _what(job: JobInfo, now: float) -> str:
         share = f"{job.progress:.0%} " if job.progress > 0 else ""
         return printable(f"{share}on {job.worker}")
     if job.state == "scheduled" and job.due is not None:
-        return f"due in {span(job.due.timestamp() - now)}" + (f", {_cause(job)}" if job.error else "")
+        left = job.due.timestamp() - now
+        return (f"due in {span(left)}" if left > 0 else "due") + (f", {_cause(job)}" if job.error else "")
     if job.waits_for:
         return f"waits for {len(job.waits_for)}"
     if job.error is not None and job.state != "completed":
@@ -60,7 +61,7 @@ def _json(value: Any) -> str:
     return json.dumps(jsonable(value), ensure_ascii=False)
 
 
-def page(job: JobInfo, now: float) -> None:
+def page(job: JobInfo, outputs: dict[str, str], now: float) -> None:
     """All that is known of one job."""
     facts = [
         ("id", job.id),
@@ -85,6 +86,7 @@ def page(job: JobInfo, now: float) -> None:
         ("concurrency", job.concurrency),
         ("run", job.run),
         ("result", _json(job.result) if job.state == "completed" else ""),
+        ("outputs", _json(outputs) if outputs else ""),
         ("error", f"{job.error.kind}: {job.error.message}" if job.error is not None else ""),
     ]
     say_table(("", ""), [(name, printable(value)) for name, value in facts if value])

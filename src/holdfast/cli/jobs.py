@@ -77,7 +77,7 @@ def list_jobs(
 
 @app.command()
 def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None:
-    """Show one job: its arguments, where it stands, why it failed.
+    """Show one job: its arguments, where it stands, what it came to, why it failed.
 
     [bold]Examples[/bold]
 
@@ -87,11 +87,12 @@ def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None
     """
     with connection(context).existing() as hf:
         job = found(lambda: hf.jobs.get(job_id))
+        outputs = found(lambda: hf.jobs.outputs(job_id))
         now = _now(hf)
     if as_json:
-        say_json(job_views.as_json(job))
+        say_json({**job_views.as_json(job), "outputs": outputs})
     else:
-        job_views.page(job, now)
+        job_views.page(job, outputs, now)
 
 
 @app.command()

@@ -79,7 +79,7 @@ def shown(changes: Changes, row: tuple[Any, ...]) -> Job:
         chain=chain or id_,
         run=run,
         fence=fence,
-        worker=worker,
+        worker=worker if state == RUNNING or state in FINALS else "",
         lease_until=alarm if state == RUNNING else 0,
         enqueued=enqueued,
         due=due,

@@ -77,7 +77,8 @@ class Row:
 
     def view(self) -> Job:
         cancel, waits = self.cancel is not None, tuple(sorted(self.waits))
-        return self._told(Job, lease_until=self.until, cancel_requested=cancel, waits_for=waits)
+        worker = "" if self.state in ("scheduled", "blocked", "pending") else self.worker
+        return self._told(Job, lease_until=self.until, cancel_requested=cancel, waits_for=waits, worker=worker)
 
     def _told(self, kind: type[T], **more: Any) -> T:
         """What a row tells of itself, in the terms of `kind`: what it was asked for, what became of it."""

@@ -21,7 +21,7 @@ class Retrying:
             assert await other.finish(job, "retry", error=OOPS, delay=MINUTE) == "ok"
             seen = await one.get(id_)
             assert (seen.state, seen.due, seen.error) == ("scheduled", bench.now + MINUTE, OOPS)
-            assert seen.finished == 0
+            assert (seen.finished, seen.worker) == (0, "")
             bench.wait(MINUTE - 1)
             assert await one.claim(5) == []
             bench.wait(1)
