@@ -150,7 +150,7 @@ class JobCodec:
         for name, value in values.items():
             if value is None and name in gaps:
                 continue
-            alone = self._alone(self.signature.parameters[name])
+            alone = self._by_name.get(name) or self._alone(self.signature.parameters[name])
             try:
                 raw = alone.encode(value)
                 if name not in gaps:

@@ -250,6 +250,12 @@ class BaseJobType(Generic[P, R]):
             keep_failed=own.keep_failed,
         )
 
+    def another(self, like: NewJob, raw: bytes, *, id_: str, key: str, fills: tuple[Fill, ...] = ()) -> NewJob:
+        """What `member` makes of a call that differs from an earlier one in its arguments and its key alone; not for
+        one with a concurrency key, which is made of arguments.
+        """
+        return replace(like, id=id_, args=raw, meta=self._meta("", key, fills))
+
     def new_jobs(self, calls: Iterable[Arguments]) -> list[NewJob]:
         """Many calls, all of them or none."""
         given = [_call(call) for call in calls]

@@ -8,6 +8,8 @@ from typing import Any, cast
 from holdfast.errors import ConfigError
 from holdfast.job.definition import BaseJobType
 from holdfast.job.meta import Fill
+from holdfast.job.model import NewJob
+from holdfast.workflow.run import RunJob
 from holdfast.workflow.task import After, Output, Task
 
 #: What `flow.add` and `flow.map` keep for themselves; a job's argument of that name goes by position.
@@ -38,6 +40,8 @@ class Call:
         self.tasks = list(self._tasks.values())
         #: What these are called in the run; known once it is placed there.
         self.needs: tuple[str, ...] | None = None
+        #: As it was placed, where the same call with another item differs in nothing but that.
+        self.placed: tuple[NewJob, RunJob] | None = None
         if len(self.tasks) == 1:
             self.chains = self.tasks[0].chains
         else:

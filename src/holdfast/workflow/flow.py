@@ -114,6 +114,9 @@ class Flow:
             if call is None or raw is None:
                 call = Call(self, job, (item, *args), kwargs, after)
                 raw = call.raw
+            elif call.placed is not None:
+                chains.append(self._place_another(own, raw, call, *call.placed))
+                continue
             built = call.job.member(
                 (item, *args),
                 kwargs,
@@ -126,6 +129,8 @@ class Flow:
                 soft=soft,
             )
             chains.append(self._place(own, name, built, call, when))
+            if built.concurrency is None and not self.doc[-1].decided:
+                call.placed = self.jobs[-1], self.doc[-1]
         return Task(self, name, tuple(chains), many=True)
 
     def _spread(
@@ -188,27 +193,35 @@ class Flow:
                 inputs=self.inputs,
             )
             job = internal_job(DECIDE, decision, replace(job, id=self._ids.new(self._shard)))
+        if call.needs is None:
+            call.needs = tuple(self._key_of[chain] for chain in call.chains)
+        doc = RunJob(
+            key=key,
+            id=job.id,
+            name=key,
+            job=group,
+            needs=call.needs,
+            type=type_ or call.job.name,
+            labels=call.job.labels,
+            condition="" if when == "all_success" else when,
+            soft=job.soft,
+            retries=call.job.retries,
+            decided=job.type in (DECIDE, MAP),
+        )
+        return self._keep(job, doc)
+
+    def _place_another(self, key: str, raw: bytes, call: Call, like: NewJob, doc: RunJob) -> str:
+        """The same for a call that differs from one that has been placed in an argument and its key alone."""
+        own = self._key(key, key)
+        job = call.job.another(like, raw, id_=self._ids.new(self._shard), key=own, fills=call.fills)
+        return self._keep(job, replace(doc, key=key, id=job.id, name=key))
+
+    def _keep(self, job: NewJob, doc: RunJob) -> str:
         self.jobs.append(job)
         if len(self.jobs) > LARGEST_RUN:
             raise ConfigError(f"a run has at most {LARGEST_RUN} jobs")
-        if call.needs is None:
-            call.needs = tuple(self._key_of[chain] for chain in call.chains)
-        self.doc.append(
-            RunJob(
-                key=key,
-                id=job.id,
-                name=key,
-                job=group,
-                needs=call.needs,
-                type=type_ or call.job.name,
-                labels=call.job.labels,
-                condition="" if when == "all_success" else when,
-                soft=job.soft,
-                retries=call.job.retries,
-                decided=job.type in (DECIDE, MAP),
-            )
-        )
-        self._key_of[job.id] = key
+        self.doc.append(doc)
+        self._key_of[job.id] = doc.key
         return job.id
 
     def _condition(self, when: str, call: Call) -> Any:

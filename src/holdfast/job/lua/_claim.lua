@@ -130,10 +130,17 @@ do
     return true
   end
 
-  -- Whether an ext has nothing rare in it: nothing of what a claim has to look at.
+  -- Whether an ext has nothing rare in it: nothing of what a claim has to look at. Many records of a run are the same.
+  local simple = {}
+
   local function is_simple(raw)
-    local kind, lane = struct.unpack('>I2I2', raw, 40)
-    return string.byte(raw, HEAD_SIZE + kind + lane + 1) % 2 ~= RARE
+    local answer = simple[raw]
+    if answer == nil then
+      local kind, lane = struct.unpack('>I2I2', raw, 40)
+      answer = string.byte(raw, HEAD_SIZE + kind + lane + 1) % 2 ~= RARE
+      simple[raw] = answer
+    end
+    return answer
   end
 
   -- Up to `want` jobs for a worker: their ids in `taken`, and the records of those that are plain in `plain`. Answers

@@ -51,19 +51,30 @@ do
     end
   end
 
+  -- What a job whose waiting lies in keys has heard in this script: chains that completed in its run (`good`), and others
+  -- with what they came to, in turn.
+  local function heard_by(job)
+    local heard = arrivals[job.id]
+    if not heard then
+      heard = { good = {} }
+      arrivals[job.id] = heard
+      arriving[#arriving + 1] = job
+    end
+    return heard
+  end
+
   -- One chain that a job waits for has come to something. Twice is once: a letter that is no w stays. A job whose waiting
   -- lies in keys hears of all that end in a script at once. `value` is a letter; for those it is followed by a result, or
   -- '=' for one that can be looked up as long as the job is there.
   resolve = function(job, chain, value)
     if job.ext.keyed then
-      local list = arrivals[job.id]
-      if not list then
-        list = {}
-        arrivals[job.id] = list
-        arriving[#arriving + 1] = job
+      local heard = heard_by(job)
+      if value == '=' then
+        heard.good[#heard.good + 1] = chain
+      else
+        heard[#heard + 1] = chain
+        heard[#heard + 1] = value
       end
-      list[#list + 1] = chain
-      list[#list + 1] = value
       return
     end
     local place = place_of(job, chain)
@@ -77,17 +88,18 @@ do
   end
 
   -- The same for a job whose waiting lies in keys. `upstream` has what chains came to, and under '' how many of them came
-  -- to no good, under '!' how many failed.
-  local function land(job, list)
+  -- to no good, under '!' how many failed. Those that completed in its run are not written down: they are all that it is
+  -- said to wait for and that is in neither.
+  local function land(job, heard)
     local waits, upstream = 'waits:' .. job.id, SHARD .. 'upstream:' .. job.id
     local names, values, seen, bad, failed, first = {}, {}, {}, 0, 0, '+'
-    for i = 1, #list, MANY do
+    for i = 1, #heard, MANY do
       local asked = {}
-      for k = i, math.min(i + MANY - 1, #list), 2 do asked[#asked + 1] = list[k] end
+      for k = i, math.min(i + MANY - 1, #heard), 2 do asked[#asked + 1] = heard[k] end
       for k, there in ipairs(redis.call('SMISMEMBER', SHARD .. waits, unpack(asked))) do
         if there == 1 and not seen[asked[k]] then
           seen[asked[k]] = true
-          local value = list[i + 2 * k - 1]
+          local value = heard[i + 2 * k - 1]
           local letter = string.sub(value, 1, 1)
           names[#names + 1] = asked[k]
           values[#values + 1] = asked[k]
@@ -100,13 +112,14 @@ do
         end
       end
     end
-    if #names == 0 then return end
-    each('SREM', waits, names)
+    local gone = each('SREM', waits, heard.good) + each('SREM', waits, names)
+    if gone == 0 then return end
     each('HSET', 'upstream:' .. job.id, values)
     if bad > 0 then redis.call('HINCRBY', upstream, '', bad) end
     if failed > 0 then redis.call('HINCRBY', upstream, '!', failed) end
     if job.state ~= 'b' then return end
-    judge(job, first, redis.call('EXISTS', SHARD .. waits) == 1, redis.call('HEXISTS', upstream, '!') == 1)
+    judge(job, first, redis.call('EXISTS', SHARD .. waits) == 1,
+      job.ext.when == 'f' and redis.call('HEXISTS', upstream, '!') == 1)
   end
 
   write_awaiting = function()
@@ -136,9 +149,10 @@ do
     end
   end
 
-  -- A job of a run that waited for one that has completed and for nothing else, with nothing rare, is pending; no table is
-  -- made of its record. Answers whether this was such a one.
-  local function release_simple(id, raw, run)
+  local releasing = {}
+
+  -- What becomes of such a record, and all that has to be told of it; false: it is not such a one.
+  local function look_at_release(raw, run)
     if string.byte(raw) ~= 98 then return false end
     local attempt, _, _, kind, lane, size = struct.unpack('>I4dBI2I2I2', raw, 27)
     local priority, _, due = struct.unpack('>bI8I8', raw, 70)
@@ -150,23 +164,62 @@ do
     if string.sub(raw, at - length, at - 1) ~= run.id then return false end
     for _ = 1, awaiting do at = at + 1 + string.byte(raw, at) end
     if string.byte(raw, at) ~= 119 then return false end
-    patched[id] = 'p' .. string.sub(raw, 2, at - 1) .. '+' .. string.sub(raw, at + 1)
-    local name = string.sub(raw, HEAD_SIZE + 1, HEAD_SIZE + kind)
     local where = string.sub(raw, HEAD_SIZE + kind + 1, HEAD_SIZE + kind + lane)
-    local list = to_lane[where]
+    return { raw = 'p' .. string.sub(raw, 2, at - 1) .. '+' .. string.sub(raw, at + 1), attempt = attempt, lane = where,
+      name = string.sub(raw, HEAD_SIZE + 1, HEAD_SIZE + kind), score = digits(due - priority * AGEING),
+      blocked = 'b' .. queue_of(where), pending = 'p' .. queue_of(where) }
+  end
+
+  -- A job of a run that waited for one that has completed and for nothing else, with nothing rare, is pending; no table is
+  -- made of its record. Those that a list was spread over have the same one. Answers whether this was such a one.
+  local function release_simple(id, raw, run)
+    local known = releasing[raw]
+    if known == nil then
+      known = look_at_release(raw, run)
+      releasing[raw] = known
+    end
+    if not known then return false end
+    patch(id, known.raw)
+    local list, name = to_lane[known.lane], known.name
     if not list then
       list = {}
-      to_lane[where] = list
+      to_lane[known.lane] = list
     end
-    list[#list + 1] = digits(due - priority * AGEING)
+    list[#list + 1] = known.score
     list[#list + 1] = id
-    local queue = queue_of(where)
-    add('b' .. queue, -1)
-    add('p' .. queue, 1)
+    add(known.blocked, -1)
+    add(known.pending, 1)
     fresh[id] = name
     ready[name] = (ready[name] or 0) + 1
-    moved(run, id, 'b', 'p', true, attempt, '')
+    if known.event then
+      moved_alike(run, id, 'b', 'p', known.event)
+    else
+      moved(run, id, 'b', 'p', true, known.attempt, '')
+      known.event = event_head('p', known.attempt, '')
+    end
     return true
+  end
+
+  -- A job that waits for a chain of this run, or for several, hears that they completed.
+  local function tell_one(id, raw, run, chains, results)
+    if raw and release_simple(id, raw, run) then return end
+    if raw then jobs[id] = read(id, raw) end
+    local other = job_of(id)
+    if not other then return end
+    -- Jobs of one run stay together: nobody needs a copy of the result.
+    local near = other.ext.run == run.id
+    if near and other.ext.keyed then
+      local good = heard_by(other).good
+      for i = 1, #chains do good[#good + 1] = chains[i] end
+    else
+      for i = 1, #chains do resolve(other, chains[i], near and '=' or '+' .. results[i]) end
+    end
+  end
+
+  -- Tell those who wait for jobs of a run that have completed, all of whom the same ones wait for: `chains`, `results`.
+  local function tell_of_completed(run, awaiting, chains, results)
+    local raws = #awaiting > 1 and raw_records(awaiting) or {}
+    for _, id in ipairs(awaiting) do tell_one(id, jobs[id] == nil and raws[id], run, chains, results) end
   end
 
   -- Tell those who wait for the chain of a job that has ended.
@@ -183,15 +236,14 @@ do
       outbox[#outbox + 1] = chain
       outbox[#outbox + 1] = told
     end
-    -- Jobs of one run stay together: nobody needs a copy of the result.
     local lasting = letter == '+' and run ~= '' and run_of(run)
-    local raws = #here > 1 and raw_records(here) or {}
-    for _, id in ipairs(here) do
-      local raw = jobs[id] == nil and raws[id]
-      if not (lasting and raw and release_simple(id, raw, lasting)) then
-        if raw then jobs[id] = read(id, raw) end
-        local other = job_of(id)
-        if other then resolve(other, chain, lasting and other.ext.run == run and '=' or value) end
+    if lasting then
+      tell_of_completed(lasting, here, { chain }, { job.tail })
+    else
+      fetch(here)
+      for _, id in ipairs(here) do
+        local other = jobs[id]
+        if other then resolve(other, chain, value) end
       end
     end
   end
@@ -200,8 +252,14 @@ do
     write_awaiting()
     local i = 1
     while ended[i] do
-      if ended[i].flags > 0 then announce_end(ended[i]) end
-      tell_dependents(ended[i])
+      local job = ended[i]
+      if job.chains then
+        job.told = true
+        tell_of_completed(job.run, job.awaiting, job.chains, job.results)
+      else
+        if job.flags > 0 then announce_end(job) end
+        tell_dependents(job)
+      end
       i = i + 1
     end
     ended = {}
@@ -214,9 +272,9 @@ do
       local list = arriving
       arriving = {}
       for _, other in ipairs(list) do
-        local told = arrivals[other.id]
+        local heard = arrivals[other.id]
         arrivals[other.id] = nil
-        land(other, told)
+        land(other, heard)
       end
       spread()
     end

@@ -180,10 +180,11 @@ local function flush(prefix)
   each('ZADD', 'lease', to_lease)
   for state, ids in pairs(from_end) do each('ZREM', 'end:' .. state, ids) end
   for state, ids in pairs(to_end) do each('ZADD', 'end:' .. state, ids) end
-  for id, job in pairs(changed) do patched[id] = packed(job) end
-  local records, n = {}, 0
-  for id, raw in pairs(patched) do
-    records[n + 1], records[n + 2] = id, raw
+  local records, n = {}, 2 * #patches
+  for i, id in ipairs(patches) do records[2 * i - 1], records[2 * i] = id, patched[id] end
+  for id, job in pairs(changed) do
+    patched[id] = packed(job)
+    records[n + 1], records[n + 2] = id, patched[id]
     n = n + 2
   end
   each('HSET', 'job', records)

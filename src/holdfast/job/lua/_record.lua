@@ -28,8 +28,9 @@ local NO_EXT = { raw = '', when = 's', run = '', chain = '', unique = '', scope 
   window = 0, soft = false, keyed = false, letters = '', after = {}, awaiting = {} }
 local ext_defaults = { __index = NO_EXT }
 
--- Records as tables, those of them that have changed, and records that were changed without making a table of them.
-local jobs, changed, patched = {}, {}, {}
+-- Records as tables, those of them that have changed, and records that were changed without making a table of them, with
+-- their ids in turn.
+local jobs, changed, patched, patches = {}, {}, {}, {}
 
 -- A whole number in full. Scores are few and come again: telling each once is cheaper than to have every one printed.
 local texts = {}
@@ -134,9 +135,11 @@ local function tail_of(raw)
   return string.sub(raw, HEAD_SIZE + kind + lane + ext + worker + 1)
 end
 
--- One command for many arguments, in as few calls as they fit into.
+-- One command for many arguments, in as few calls as they fit into. Answers the sum of what these answer.
 local function each(command, key, list)
-  for i = 1, #list, MANY do redis.call(command, SHARD .. key, unpack(list, i, math.min(i + MANY - 1, #list))) end
+  local sum, n = 0, #list
+  for i = 1, n, MANY do sum = sum + redis.call(command, SHARD .. key, unpack(list, i, math.min(i + MANY - 1, n))) end
+  return sum
 end
 
 local function fields_of(key, ids)
@@ -185,6 +188,12 @@ local function job_of(id)
     jobs[id] = raw and read(id, raw)
   end
   return jobs[id]
+end
+
+-- A record as it is from now on.
+local function patch(id, raw)
+  patched[id] = raw
+  patches[#patches + 1] = id
 end
 
 local function touch(job)

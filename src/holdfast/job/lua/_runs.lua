@@ -49,20 +49,45 @@ local function touch_run(run)
   end
 end
 
-local tell
+local tell, event_head, moved_alike
 do
   -- Many events of a script begin alike.
-  local event_head, head_kind, head_attempt, head_worker
+  local head, head_kind, head_attempt, head_worker
+  local sizes = {}
 
-  tell = function(run, kind, id, attempt, worker, why)
+  -- All of an event but the job and why.
+  event_head = function(kind, attempt, worker)
     if kind ~= head_kind or attempt ~= head_attempt or worker ~= head_worker then
       head_kind, head_attempt, head_worker = kind, attempt, worker
-      event_head = struct.pack('>c1I8I4B', kind, now, attempt, #worker) .. worker
+      head = struct.pack('>c1I8I4B', kind, now, attempt, #worker) .. worker
     end
+    return head
+  end
+
+  local function size_of(id)
+    local size = sizes[#id]
+    if not size then
+      size = string.char(#id)
+      sizes[#id] = size
+    end
+    return size
+  end
+
+  tell = function(run, kind, id, attempt, worker, why)
     if not run.changed then touch_run(run) end
     run.events = run.events + 1
     local told = run.told
-    told[#told + 1] = event_head .. string.char(#id) .. id .. (why or '')
+    told[#told + 1] = event_head(kind, attempt, worker) .. size_of(id) .. id .. (why or '')
+  end
+
+  -- What `moved` says of one more job that does what another just did (and does not fail): `event` is all of its event but
+  -- the job.
+  moved_alike = function(run, id, from, to, event)
+    local counts, told = run.counts, run.told
+    counts[from] = counts[from] - 1
+    counts[to] = counts[to] + 1
+    run.events = run.events + 1
+    told[#told + 1] = event .. size_of(id) .. id
   end
 end
 

@@ -1,8 +1,9 @@
 -- Purpose: make a run and all of its jobs. A run that is there already is left as it is.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = run; 5 = {version, timeout, keep, workflow}; 6 = its doc;
---       7 = how many jobs; then for each: id, record (one that waits for others, or is skipped, says so by its state), doc;
---       then what does not fit into records: the end of a key (waits: or awaiting: with an id), how many, ids
+--       7 = how many jobs; then for those in a row that have the same record: record (one that waits for others, or is
+--       skipped, says so by its state), how many; id, doc of each; then what does not fit into records: the end of a key
+--       (waits: or awaiting: with an id), which jobs of these, in rows: the first one's number, how many
 -- Returns: {its record, its doc if it was there} | {'', a job that is there already} | error SHARDS n
 
 -- include: _shard.lua
@@ -14,8 +15,17 @@ local id, doc, total = ARGV[4], ARGV[6], tonumber(ARGV[7])
 local there = redis.call('HGET', SHARD .. 'run', id)
 if there then return { there, redis.call('HGET', SHARD .. 'run-doc', id) } end
 
-local ids = {}
-for i = 1, total do ids[i] = ARGV[5 + 3 * i] end
+local ids, docs, all, rows, at = {}, {}, {}, {}, 8
+while #ids < total do
+  local first, size = #ids + 1, tonumber(ARGV[at + 1])
+  rows[#rows + 1] = { raw = ARGV[at], first = first, last = first + size - 1 }
+  at = at + 2
+  for i = first, first + size - 1 do
+    local job = ARGV[at]
+    ids[i], docs[2 * i - 1], docs[2 * i], all[2 * i - 1], all[2 * i] = job, job, ARGV[at + 1], '0', job
+    at = at + 2
+  end
+end
 for i, raw in ipairs(fields_of('job', ids)) do
   if raw then return { '', ids[i] } end
 end
@@ -31,53 +41,55 @@ redis.call('HSET', SHARD .. 'run-doc', id, doc)
 list_run('ZADD', run, '')
 tell(run, 'n', '', 0, '')
 
-local docs, all, skipped = {}, {}, {}
--- Jobs that a list was spread over come with the same record: what is made of it is made once.
-local known, state, lane, field, score, record
-for i, job in ipairs(ids) do
-  local raw = ARGV[6 + 3 * i]
-  if raw ~= known then
-    known = raw
-    local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
-    local kind, size = struct.unpack('>I2I2', raw, 40)
-    lane = string.sub(raw, HEAD_SIZE + kind + 1, HEAD_SIZE + kind + size)
-    if at == 0 then at = now + delay end
-    local said = string.byte(raw)
-    state = said == 98 and 'b' or said == 107 and 'n' or at > now and 's' or 'p'
-    field = state .. queue_of(lane)
-    score = digits(state == 'p' and at - priority * AGEING or at)
-    record = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, at) .. string.sub(raw, HEAD_SIZE + 1)
-  end
-  patched[job] = record
-  if state == 'p' then
-    push(to_lane, lane, score, job)
-  elseif state == 's' then
-    to_due[#to_due + 1] = score
-    to_due[#to_due + 1] = job
-  end
-  if state == 'n' then
-    skipped[#skipped + 1] = job
+local records, skipped = {}, {}
+for _, row in ipairs(rows) do
+  local raw, size = row.raw, row.last - row.first + 1
+  local priority, delay, due = struct.unpack('>bI8I8', raw, 70)
+  local kind, length = struct.unpack('>I2I2', raw, 40)
+  local lane = string.sub(raw, HEAD_SIZE + kind + 1, HEAD_SIZE + kind + length)
+  if due == 0 then due = now + delay end
+  local said = string.byte(raw)
+  local state = said == 98 and 'b' or said == 107 and 'n' or due > now and 's' or 'p'
+  local score = digits(state == 'p' and due - priority * AGEING or due)
+  local record = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, due) .. string.sub(raw, HEAD_SIZE + 1)
+  for i = row.first, row.last do records[2 * i - 1], records[2 * i] = ids[i], record end
+  if state ~= 'n' then add(state .. queue_of(lane), size) end
+  if state == 'b' then
+    run.counts.b = run.counts.b + size -- nothing is told of those
   else
-    add(field, 1)
-    moved(run, job, 'n', state, true, 0, '')
+    for i = row.first, row.last do
+      local job = ids[i]
+      if state == 'p' then
+        push(to_lane, lane, score, job)
+      elseif state == 's' then
+        to_due[#to_due + 1] = score
+        to_due[#to_due + 1] = job
+      end
+      if state == 'n' then
+        skipped[#skipped + 1] = job
+      else
+        moved(run, job, 'n', state, true, 0, '')
+      end
+    end
   end
-  docs[2 * i - 1], docs[2 * i] = job, ARGV[7 + 3 * i]
-  all[2 * i - 1], all[2 * i] = '0', job
 end
+each('HSET', 'job', records)
 each('HSET', 'doc', docs)
 each('ZADD', 'all', all)
 each('ZADD', 'run-jobs:' .. id, all)
 
-local at = 8 + 3 * total
 while ARGV[at] do
-  local key, count, list = ARGV[at], tonumber(ARGV[at + 1]), {}
+  local key, where, list = ARGV[at], ARGV[at + 1], {}
   local scored = string.sub(key, 1, 9) == 'awaiting:'
-  for i = at + 2, at + 1 + count do
-    if scored then list[#list + 1] = '0' end
-    list[#list + 1] = ARGV[i]
+  for k = 1, #where, 8 do
+    local first, size = struct.unpack('>I4I4', where, k)
+    for i = first, first + size - 1 do
+      if scored then list[#list + 1] = '0' end
+      list[#list + 1] = ids[i]
+    end
   end
   each(scored and 'ZADD' or 'SADD', key, list)
-  at = at + 2 + count
+  at = at + 2
 end
 for _, job in ipairs(skipped) do final(job_of(job), 'k', '', '') end
 settle()

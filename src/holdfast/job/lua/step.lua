@@ -6,7 +6,8 @@
 --       each job to add and of the one that follows: id, record, doc, what it waits for; then outputs: key, value
 -- Returns: {head, then for each claimed job: id, record, doc, then upstreams: chain, value, then the outbox: job, chain,
 --          value, then who is not registered with a blocker elsewhere: '<job> <chain>', then what chains that claimed jobs
---          waited for came to, each once: chain, result}; the head is
+--          waited for came to, each once: chain, result}; upstreams are what is known of chains that do not fit into a
+--          record (w: nothing yet), and all others that a doc names have a result; the head is
 --          {now, verdicts, next_in (-1: never), until, ready, claimed, upstreams by job, outbox, unregistered, results} with
 --          verdicts as letters (o | s), or {now, 'stale' | 'expired' | 'denied'} | error SHARDS n
 
@@ -146,54 +147,25 @@ local function finish(job, kind, delay, payload)
   end
 end
 
--- A job begins whose record is not made a table: its run hears of it. `at`: where its ext begins. Answers whether what it
--- waited for lies in keys.
-local function start_simple(id, raw, at, attempt)
-  local bits, _, size, awaiting, after = struct.unpack(EXT_HEAD, raw, at)
-  local run = size > 0 and run_of(string.sub(raw, at + 5, at + 4 + size))
-  if run then moved(run, id, 'p', 'r', true, attempt, worker) end
-  if after > 0 then
-    at = at + 5 + size
-    for _ = 1, awaiting do at = at + 1 + string.byte(raw, at) end
-    local letter = at
-    at = at + after
-    for i = 0, after - 1 do
-      local name
-      name, at = struct.unpack('>Bc0', raw, at)
-      if string.byte(raw, letter + i) == 43 then want_result(name) end
-    end
-  end
-  return has(bits, KEYED)
-end
+local moment = struct.pack('>I8', now)
 
--- Most attempts end well, and most jobs have nothing rare: no table is made of their records. Answers whether this was one.
+-- include: _alike.lua
+
+-- Most attempts end well, and most jobs are plain: no table is made of their records. Answers whether this was one. `fence`
+-- is the eight bytes of a record.
 local function finish_plain(id, raw, fence, result)
-  local state, name, its_fence, _, started, attempt, progress, flags, kind, lane, ext, keep = struct.unpack(QUICK_READ, raw)
+  if string.byte(raw) ~= 114 or string.sub(raw, 3, 10) ~= fence then return false end
+  local flags, kind, lane, ext, keep = struct.unpack('>BI2I2I2I8', raw, QUICK_SIZE + 1)
+  if ext > 0 then return finish_alike(id, raw, fence, result) end
+  if flags ~= 0 then return false end
   local at = HEAD_SIZE + kind + lane
-  if state ~= 'r' or its_fence ~= fence or flags ~= 0 or (ext > 0 and string.byte(raw, at + 1) % 2 == RARE) then
-    return false
-  end
-  patched[id] = struct.pack(QUICK, 'c', name, fence, now, started, attempt, progress)
-    .. string.sub(raw, QUICK_SIZE + 1, at + ext + name) .. result
+  patch(id, 'c' .. string.sub(raw, 2, 10) .. moment .. string.sub(raw, 19, at + string.byte(raw, 2)) .. result)
   local queue = queue_of(string.sub(raw, HEAD_SIZE + kind + 1, at))
   add('r' .. queue, -1)
   add('c' .. queue, 1)
   from_lease[#from_lease + 1] = id
-  local stays = digits(now + keep)
-  if ext > 0 then
-    local _, _, length, awaiting = struct.unpack(EXT_HEAD, raw, at + 1)
-    local run = length > 0 and run_of(string.sub(raw, at + 6, at + 5 + length))
-    if run then
-      moved(run, id, 'r', 'c', true, attempt, string.sub(raw, at + ext + 1, at + ext + name))
-      stays = '+inf'
-    end
-    if awaiting > 0 then
-      ended[#ended + 1] = { id = id, state = 'c', flags = 0, tail = result, ext = { chain = '', next = '',
-        run = run and run.id or '', awaiting = (names_of(raw, at + 6 + length, awaiting)) } }
-    end
-  end
   local list = to_end.c
-  list[#list + 1] = stays
+  list[#list + 1] = digits(now + keep)
   list[#list + 1] = id
   return true
 end
@@ -218,11 +190,11 @@ if not again then
   local raws = raw_records(ids)
   for i, id in ipairs(ids) do
     local from = starts[i]
-    local kind, its_fence, delay, more = struct.unpack('>c1I8I8B', ARGV[from + 1])
-    local payload, raw = ARGV[from + 2], raws[id]
+    local said, payload, raw = ARGV[from + 1], ARGV[from + 2], raws[id]
     verdicts[i] = 'o'
-    if not (kind == 'c' and more == 0 and raw and not patched[id] and jobs[id] == nil
-      and finish_plain(id, raw, its_fence, payload)) then
+    if not (string.byte(said) == 99 and (starts[i + 1] or at) == from + 3 and raw and not patched[id] and jobs[id] == nil
+      and finish_plain(id, raw, string.sub(said, 2, 9), payload)) then
+      local kind, its_fence, delay, more = struct.unpack('>c1I8I8B', said)
       if jobs[id] == nil and raw and not patched[id] then jobs[id] = read(id, raw) end
       local job = job_of(id)
       -- One after another: who is skipped because of whom depends on it.
@@ -234,7 +206,7 @@ if not again then
       elseif more == 0 then
         final(job, 'c', payload)
       else
-        complete(job, payload, from + 3, struct.unpack('>I4BI4', ARGV[from + 1], 19))
+        complete(job, payload, from + 3, struct.unpack('>I4BI4', said, 19))
       end
     end
   end
@@ -248,17 +220,21 @@ if not again then
     meters_in = charge_meters()
   end
   if #taken > 0 then
+    local till = digits(now + lease)
     fence = math.max(tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1, now)
     redis.call('HSET', KEYS[1], 'fence', digits(fence + #taken - 1))
     for i, id in ipairs(taken) do
       local raw = plain[id]
       if fresh[id] then ready[fresh[id]] = ready[fresh[id]] - 1 end
       if raw then
-        local _, _, _, _, _, attempt, _, _, kind, lane, ext = struct.unpack(QUICK_READ, raw)
-        local ends = HEAD_SIZE + kind + lane + ext
-        if ext > 0 and start_simple(id, raw, ends - ext + 1, attempt + 1) then keyed[#keyed + 1] = i end
-        patched[id] = struct.pack(QUICK, 'r', #worker, fence + i - 1, 0, now, attempt + 1, 0)
-          .. string.sub(raw, QUICK_SIZE + 1, ends) .. worker .. (ends < #raw and string.sub(raw, ends + 1) or '')
+        if string.byte(raw, 44) > 0 or string.byte(raw, 45) > 0 then
+          start_alike(id, raw, i, fence + i - 1)
+        else
+          local _, _, _, _, _, attempt, _, _, kind, lane = struct.unpack(QUICK_READ, raw)
+          local ends = HEAD_SIZE + kind + lane
+          patch(id, struct.pack(QUICK, 'r', #worker, fence + i - 1, 0, now, attempt + 1, 0)
+            .. string.sub(raw, QUICK_SIZE + 1, ends) .. worker .. (ends < #raw and string.sub(raw, ends + 1) or ''))
+        end
       else
         local job = jobs[id]
         job.attempt, job.fence, job.worker = job.attempt + 1, fence + i - 1, worker
@@ -267,13 +243,25 @@ if not again then
         if job.ext.scope == 's' then let_go(job) end
         want_results(i, job.ext)
       end
-      to_lease[2 * i - 1], to_lease[2 * i] = digits(now + lease), id
+      to_lease[2 * i - 1], to_lease[2 * i] = till, id
     end
   end
   store_new()
   remember(fence, table.concat(verdicts), taken)
 end
 flush(ARGV[3])
+
+-- What a job was said to wait for when it was made: the third thing in a doc, behind two of bytes.
+local function after_of(doc)
+  if not doc or string.byte(doc) ~= 147 then return {} end
+  local at = 2
+  for _ = 1, 2 do
+    local kind = string.byte(doc, at) - 195
+    local size = struct.unpack(kind == 1 and '>B' or kind == 2 and '>I2' or '>I4', doc, at + 1)
+    at = at + 1 + 2 ^ (kind - 1) + size
+  end
+  return cmsgpack.unpack(string.sub(doc, at))
+end
 
 local upstreams = {}
 local docs = fields_of('doc', taken)
@@ -285,13 +273,20 @@ for i, id in ipairs(taken) do
   answer[n + 1] = docs[i] or ''
 end
 for _, i in ipairs(keyed) do
+  local said, at = {}, #answer
   local found = redis.call('HGETALL', SHARD .. 'upstream:' .. taken[i])
+  for k = 1, #found, 2 do said[found[k]] = found[k + 1] end
+  for _, name in ipairs(redis.call('SMEMBERS', SHARD .. 'waits:' .. taken[i])) do said[name] = 'w' end
+  said[''], said['!'] = nil, nil
+  for name, value in pairs(said) do
+    answer[#answer + 1] = name
+    answer[#answer + 1] = value
+  end
   upstreams[#upstreams + 1] = i - 1
-  upstreams[#upstreams + 1] = #found / 2
-  for k = 1, #found, 2 do
-    answer[#answer + 1] = found[k]
-    answer[#answer + 1] = found[k + 1]
-    if found[k + 1] == '=' then want_result(found[k]) end
+  upstreams[#upstreams + 1] = (#answer - at) / 2
+  -- What nothing is said of has completed in the job's own run.
+  for _, name in ipairs(after_of(docs[i])) do
+    if not said[name] or said[name] == '=' then want_result(name) end
   end
 end
 for _, part in ipairs(outbox) do answer[#answer + 1] = part end

@@ -65,13 +65,13 @@ class Elsewhere(Calls):
         parts: list[bytes] = []
         all_plain = True
         for job in jobs:
-            raw, doc, plain = record.new(job)
+            raw, plain = record.new(job)
             if not plain:
                 all_plain = False
                 self._check_home(shard, job)
             if self.shards > 1 and self._shard_of(job.id) != shard:
                 raise ConfigError(f"job {job.id} does not live in shard {shard}: make its id with Ids.new({shard})")
-            parts += (record.name_of(job), raw, doc, self._after(job, outcomes) if job.after else b"")
+            parts += (record.name_of(job), raw, record.doc_of(job), self._after(job, outcomes) if job.after else b"")
         return parts, all_plain
 
     def _check_home(self, shard: int, job: NewJob) -> None:

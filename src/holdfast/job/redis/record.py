@@ -162,9 +162,9 @@ def _read_ext(raw: bytes) -> Ext:
     return Ext(run, tuple(names), letters, _rares.decode(raw[at:]) if bits & _RARE else _NOTHING_RARE)
 
 
-def new(job: NewJob, awaiting: Sequence[bytes] = (), *, inside: bool = False) -> tuple[bytes, bytes, bool]:
-    """The record and the doc of a job to be, and whether it is plain. `enqueued` has its delay, `due` its moment.
-    `inside`: what it waits for is named in its record, as are those who wait for it (`awaiting`).
+def new(job: NewJob, awaiting: Sequence[bytes] = (), *, inside: bool = False) -> tuple[bytes, bool]:
+    """The record of a job to be, and whether it is plain. `enqueued` has its delay, `due` its moment. `inside`: what it
+    waits for is named in its record, as are those who wait for it (`awaiting`).
     """
     ext = b""
     if job.chain or job.run or job.unique or job.concurrency or job.after or job.soft or job.when == "any_failure":
@@ -174,8 +174,12 @@ def new(job: NewJob, awaiting: Sequence[bytes] = (), *, inside: bool = False) ->
         head = _beginning(job.type, lane(job.queue, job.rate, job.labels), len(ext), *times)
     except struct.error as error:
         raise ConfigError(f"job {job.id}: a number is out of range: {error}") from None
-    doc = _encode(Doc(job.args, job.meta, job.after) if job.after else Doc(job.args, job.meta))
-    return head + ext, doc, not ext
+    return head + ext, not ext
+
+
+def doc_of(job: NewJob) -> bytes:
+    """The doc of a job to be."""
+    return _encode(Doc(job.args, job.meta, job.after) if job.after else Doc(job.args, job.meta))
 
 
 @lru_cache(maxsize=1024)
@@ -239,6 +243,11 @@ def claimed(
         until=until,
         upstream=upstream,
     )
+
+
+def after_of(doc: bytes) -> tuple[str, ...]:
+    """The chains that a job was made to wait for."""
+    return _docs.decode(doc).after
 
 
 def _waited_for(ext: Ext) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.engine.base import Op
 from holdfast.engine.redis.talks import Talk
@@ -26,6 +27,7 @@ _RUN = struct.Struct(">cBQQQQQQIIIIIIIIIIIH")
 #: An entry of the stream, and perhaps a number within it.
 CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}(:[0-9]{1,15})?")
 _EVENT = struct.Struct(">cQIB")
+_ROW = struct.Struct(">II")
 _COUNTED: Final[tuple[State, ...]] = (
     "scheduled",
     "blocked",
@@ -83,24 +85,32 @@ class Runs(Kept):
 
     def _jobs_of(self, shard: int, run: NewRun) -> list[bytes]:
         """Jobs as `start_run.lua` takes them, and what does not fit into their records."""
-        awaiting: defaultdict[str, list[bytes]] = defaultdict(list)
-        for job in run.jobs:
-            name = record.name_of(job)
-            for chain in job.after:
-                awaiting[chain].append(name)
-        parts: list[bytes] = []
+        places = {job.id: place for place, job in enumerate(run.jobs)}
+        awaiting: defaultdict[str, list[int]] = defaultdict(list)
+        for place, job in enumerate(run.jobs):
+            for blocker in job.after:
+                awaiting[blocker].append(place)
+        names = [record.name_of(job) for job in run.jobs]
+        rows: list[list[bytes]] = []
         rest: list[bytes] = []
-        for job in run.jobs:
-            self._check_home(shard, job)
+        known: tuple[NewJob, list[int]] | None = None
+        for job, name in zip(run.jobs, names, strict=True):
             here = awaiting.get(job.id, [])
             inside, fits = len(job.after) <= record.MOST_AFTER, len(here) <= record.MOST_AWAITING
-            raw, doc, _ = record.new(job, here if fits else (), inside=inside)
-            parts += (job.id.encode(), record.of_run(raw, job, awaited=not fits), doc)
+            like = replace(job, id="", args=b"", meta=b""), here
+            if like != known or job.chain:  # most that a list was spread over have the same record
+                known = like
+                self._check_home(shard, job)
+                raw, _ = record.new(job, [names[place] for place in here] if fits else (), inside=inside)
+                rows.append([record.of_run(raw, job, awaited=not fits), b""])
+            rows[-1] += (name, record.doc_of(job))
             if not inside:
-                rest += (f"waits:{job.id}".encode(), b"%d" % len(job.after), *(name.encode() for name in job.after))
+                rest += (b"waits:" + name, _rows(places[blocker] for blocker in job.after))
             if not fits:
-                rest += (f"awaiting:{job.id}".encode(), b"%d" % len(here), *here)
-        return parts + rest
+                rest += (b"awaiting:" + name, _rows(here))
+        for row in rows:
+            row[1] = b"%d" % (len(row) // 2 - 1)
+        return [*(part for row in rows for part in row), *rest]
 
     def get_run(self, run: str, *, doc: bool = True) -> Op[Run | None]:
         shard = self._shard_of(run)
@@ -196,6 +206,19 @@ class Runs(Kept):
             return EventPage(tuple(events), cursor.decode())
 
         return self._within(shard, talk, reads=True)
+
+
+def _rows(places: Iterable[int]) -> bytes:
+    """Which jobs of a run: from which one on, counted from one, and how many."""
+    rows: list[tuple[int, int]] = []
+    first = following = -1
+    for place in places:
+        if place != following:
+            rows.append((first, following))
+            first = place
+        following = place + 1
+    rows.append((first, following))
+    return b"".join(_ROW.pack(first + 1, following - first) for first, following in rows[1:])
 
 
 def _check(run: NewRun, shard: int, shards: int) -> None:
