@@ -278,6 +278,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     followed_by: str = ""
 
 
+class JobResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a job of a run came to: of a `Job`, what whoever gathers the results of thousands wants of each."""
+
+    id: str
+    type: str
+    state: State
+    chain: str
+    followed_by: str
+    result: bytes | None
+
+
 class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One chunk of a job's log. `seq` counts from 1 for each job."""
 

@@ -25,6 +25,7 @@ from holdfast.job.model import (
     Delivery,
     Enqueued,
     Job,
+    JobResult,
     LogLine,
     NewJob,
     Queue,
@@ -159,6 +160,10 @@ class Store(Protocol):
         limit: int = 50,
     ) -> Op[list[Job]]:
         """Newest first (by id); `before` is the last id of the page before. Bounded by `limit`, not by the backlog."""
+        ...
+
+    def results(self, run: str, *, before: str = "", limit: int = 1000) -> Op[list[JobResult]]:
+        """What the jobs of a run came to so far; pages as of `list_jobs(run=…)`, each for a fraction of the price."""
         ...
 
     def queues(self) -> Op[list[Queue]]: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from holdfast.job.chain_log import ChainLog
 from holdfast.job.definition import BaseJobType
 from holdfast.job.flows import EAGER, LOG_PAGE, LONGEST_LOG, send
 from holdfast.job.ids import shard_of
-from holdfast.job.model import Job, LogLine, State
+from holdfast.job.model import Job, JobResult, LogLine, State
 from holdfast.job.registry import store_of
 from holdfast.job.runs import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
 from holdfast.job.view import plain
@@ -30,11 +30,23 @@ from holdfast.plain import storable
 from holdfast.workflow import definition as definitions
 from holdfast.workflow.definition import Workflow
 from holdfast.workflow.plan import new_run
-from holdfast.workflow.view import RunInfo, RunJobInfo, WorkflowInfo, doc_of, named, run_info, run_jobs, workflow_info
+from holdfast.workflow.view import (
+    RunInfo,
+    RunJobInfo,
+    WorkflowInfo,
+    all_known,
+    doc_of,
+    named,
+    run_info,
+    run_jobs,
+    workflow_info,
+)
 from holdfast.workflow.vigil import Vigil
 
 #: Jobs of a run that are read at once, and events.
 PAGE = 1000
+#: Results of jobs that are read at once.
+RESULTS = 5000
 
 
 # ── definitions ──
@@ -178,6 +190,17 @@ async def rows(core: Core, run_id: str) -> list[Job]:
             return found
 
 
+async def results(core: Core, run_id: str) -> list[JobResult]:
+    """What all jobs of a run came to, newest first."""
+    found: list[JobResult] = []
+    while True:
+        before = found[-1].id if found else ""
+        page = await send(core, store_of(core).results(run_id, before=before, limit=RESULTS))
+        found += page
+        if len(page) < RESULTS:
+            return found
+
+
 async def jobs(core: Core, run_id: str) -> list[RunJobInfo]:
     """Raises RunNotFound."""
     run = await look(core, run_id)
@@ -218,7 +241,11 @@ async def outputs(core: Core, run: Run) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     together: dict[str, list[Any]] = {}
-    for key, job, row in named(doc_of(run), await rows(core, run.id)):
+    doc = doc_of(run)
+    found: Sequence[Job | JobResult] = await results(core, run.id)
+    if not all_known(doc, found):  # only a whole job knows what it is called
+        found = await rows(core, run.id)
+    for key, job, row in named(doc, found):
         done = row.state == "completed"
         value = _result(core, row) if done else None
         if done:
@@ -229,7 +256,7 @@ async def outputs(core: Core, run: Run) -> dict[str, Any]:
     return {**together, **values}
 
 
-def _result(core: Core, row: Job) -> Any:
+def _result(core: Core, row: Job | JobResult) -> Any:
     raw = row.result or b""
     known = core.jobs.get(row.type)
     return plain(raw) if known is None else cast("BaseJobType[..., Any]", known).decode_result(raw)

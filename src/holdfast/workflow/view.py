@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.engine.base import UNREADABLE, Micros
 from holdfast.errors import CorruptRecord
 from holdfast.job import meta
 from holdfast.job.internal import RESERVED
-from holdfast.job.model import Job, State
+from holdfast.job.model import Job, JobResult, State
 from holdfast.job.runs import FINISHED, Definition, Run, RunStatus
 from holdfast.job.view import JobInfo, job_info
 from holdfast.lease import instant
 from holdfast.workflow.definition import Workflow, unpack
 from holdfast.workflow.run import RunDoc, RunJob, unpack_doc
+
+J = TypeVar("J", bound=Job | JobResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +128,34 @@ def doc_of(run: Run) -> RunDoc:
         return RunDoc(workflow=run.workflow)
 
 
-def key_of(job: Job) -> str:
-    """What it is called in its run; its id, where that cannot be read."""
+def key_of(job: Job | JobResult) -> str:
+    """What it is called in its run; its id, where that cannot be read, or nobody has read it."""
+    if isinstance(job, JobResult):
+        return job.id
     try:
         return meta.unpack(job.meta).key or job.id
     except (CorruptRecord, *UNREADABLE):
         return job.id
 
 
-def last_of_chains(rows: Sequence[Job]) -> dict[str, Job]:
+def last_of_chains(rows: Sequence[J]) -> dict[str, J]:
     """By chain: its last job, of all jobs of a run."""
     return {row.chain or row.id: row for row in rows if not row.followed_by}
 
 
-def named(doc: RunDoc, rows: Sequence[Job]) -> Iterator[tuple[str, RunJob, Job]]:
+def all_known(doc: RunDoc, rows: Sequence[Job | JobResult]) -> bool:
+    """Whether a run has no other jobs than those it began with."""
+    known = {job.id for job in doc.jobs}
+    return all(row.chain in known for row in rows)
+
+
+def named(doc: RunDoc, rows: Sequence[J]) -> Iterator[tuple[str, RunJob, J]]:
     """All jobs of a run with their keys: those it began with as they were written, each with those that it made later
     behind it (with what they were made for).
     """
     last = last_of_chains(rows)
     known = {job.id: job for job in doc.jobs}
-    made: dict[str, list[tuple[str, Job]]] = {}
+    made: dict[str, list[tuple[str, J]]] = {}
     for chain, row in sorted(last.items()):
         if chain not in known:
             key = key_of(row)

@@ -6,9 +6,10 @@ from itertools import groupby
 from typing import Any
 
 from holdfast.engine.base import Micros, Op, Within
-from holdfast.job.model import FINAL, Job, Queue, Rate, State
+from holdfast.job.model import FINAL, Job, JobResult, Queue, Rate, State
 from holdfast.job.postgres.ending import Ends
 from holdfast.job.postgres.rows import CHAIN_WATCHED, WATCHED, Part, ask, inside, whole
+from holdfast.job.postgres.texts import readable
 from holdfast.job.postgres.verbs import Verbs
 
 #: A chain that goes on while one looks is looked at again, so often.
@@ -16,7 +17,7 @@ LOOKS = 20
 
 
 class Looks(Verbs):
-    """get, watch, list_jobs, queues, next_due."""
+    """get, watch, list_jobs, results, queues, next_due."""
 
     def get(self, job: str) -> Op[Job | None]:
         def talk(*_: object) -> Part:
@@ -83,6 +84,12 @@ class Looks(Verbs):
             return (yield from self.jobs(rows, commit=True))
 
         return Within(talk, reads=True)
+
+    def results(self, run: str, *, before: str = "", limit: int = 1000) -> Op[list[JobResult]]:
+        def answer(rows: list[Any]) -> list[JobResult]:
+            return [JobResult(row[0], readable(row[1]), *row[2:]) for row in rows]
+
+        return self.one("results", {"run": run, "before": before, "limit": limit}, answer, reads=True)
 
     def queues(self) -> Op[list[Queue]]:
         def answer(rows: list[Any]) -> list[Queue]:

@@ -349,11 +349,11 @@ def _step_reply(head: _Head, reply: list[Any]) -> StepReply:
     for index, count in zip(head.upstreams[::2], head.upstreams[1::2], strict=True):
         part = reply[at : at + 2 * count]
         at += 2 * count
-        said = dict(zip(part[::2], part[1::2], strict=True))
+        known = dict(zip(part[::2], part[1::2], strict=True))
         upstreams[index] = {
-            chain: results.get(chain) if (value := said.get(chain.encode(), b"=")) == b"=" else outcome(value)
+            chain: results.get(chain) if (value := known.get(chain.encode(), b"=")) == b"=" else outcome(value)
             for chain in record.after_of(reply[3 + 3 * index])
-            if said.get(chain.encode()) != b"w"
+            if known.get(chain.encode()) != b"w"
         }
     until, make = head.until, record.claimed
     jobs: list[Claimed] = [

@@ -11,12 +11,14 @@ import msgspec
 from holdfast.engine.base import Micros, Op
 from holdfast.engine.redis.talks import Talk
 from holdfast.errors import ConfigError
-from holdfast.job.model import FINAL, Job, LogLine, Queue, Rate, State, Tick, Worker
+from holdfast.job.model import FINAL, Job, JobResult, LogLine, Queue, Rate, State, Tick, Worker
 from holdfast.job.redis import record
 from holdfast.job.redis.calls import flat
 from holdfast.job.redis.elsewhere import Elsewhere, unknown
 
 _TIMES = Struct(">QQ")
+#: Records that are read in one step.
+MOST_RESULTS = 5000
 _encode = msgspec.msgpack.Encoder().encode
 _workers = msgspec.msgpack.Decoder(Worker)
 _lines = msgspec.msgpack.Decoder(tuple[Micros, str, str])
@@ -91,6 +93,21 @@ class Looking(Elsewhere):
             return found[:limit]
 
         return self._within(0, talk, reads=True)
+
+    def results(self, run: str, *, before: str = "", limit: int = 1000) -> Op[list[JobResult]]:
+        shard = self._shard_of(run)
+
+        def talk(clock: bytes) -> Talk:
+            found: list[JobResult] = []
+            cursor, there = before.encode(), shard >= 0
+            while there and len(found) < limit:
+                asked = min(limit - len(found), MOST_RESULTS)
+                ids, raws = yield from self._call("results", shard, clock, run.encode(), cursor, b"%d" % asked)
+                found += [record.result(id_, raw) for id_, raw in zip(ids, raws, strict=True) if raw is not None]
+                cursor, there = ids[-1] if ids else b"", len(ids) == asked
+            return found
+
+        return self._within(max(shard, 0), talk, reads=True)
 
     def queues(self) -> Op[list[Queue]]:
         def talk(clock: bytes) -> Talk:

@@ -13,9 +13,22 @@ import msgspec
 
 from holdfast.engine.base import Micros
 from holdfast.errors import ConfigError, CorruptRecord
-from holdfast.job.model import Claimed, Concurrency, Failure, Job, NewJob, Rate, State, Unique, UniqueScope, When
+from holdfast.job.model import (
+    Claimed,
+    Concurrency,
+    Failure,
+    Job,
+    JobResult,
+    NewJob,
+    Rate,
+    State,
+    Unique,
+    UniqueScope,
+    When,
+)
 
 _HEAD = struct.Struct(">cBQQQIdBHHHQQIIbQQ")
+_SIZES = struct.Struct(">HHH")
 _LETTERS: Final[dict[State, bytes]] = {
     "scheduled": b"s",
     "blocked": b"b",
@@ -254,6 +267,22 @@ def _waited_for(ext: Ext) -> list[str]:
     if "w" not in ext.letters:
         return []
     return [chain for chain, letter in zip(ext.after, ext.letters, strict=True) if letter == "w"]
+
+
+def result(id_: bytes, raw: bytes) -> JobResult:
+    """What a job came to, for whoever gathers the results of many."""
+    name = id_.decode()
+    try:
+        a, b, c = _SIZES.unpack_from(raw, 39)
+        a += 86
+        b += a
+        c += b
+        rare = _read_ext(raw[b:c]).rare if c > b else _NOTHING_RARE
+        state = STATES[raw[:1]]
+        found = raw[c + raw[1] :] if state == "completed" else None
+        return JobResult(name, _text(raw[86:a]), state, rare.chain or name, rare.next, found)
+    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError) as error:
+        raise CorruptRecord(f"the record of job {name} cannot be read: {error}") from error
 
 
 def job(id_: str, raw: bytes, doc: bytes | None, until: Any, waits: list[bytes]) -> Job:

@@ -17,6 +17,7 @@ from holdfast.job.model import (
     Delivery,
     Enqueued,
     Job,
+    JobResult,
     LogLine,
     NewJob,
     Queue,
@@ -166,6 +167,9 @@ class SqliteStore:
         return self._op(
             lambda changes: listing.list_jobs(changes, state, queue, type, run, before, max(0, limit)), reads=True
         )
+
+    def results(self, run: str, *, before: str = "", limit: int = 1000) -> Op[list[JobResult]]:
+        return self._op(lambda changes: listing.results(changes, run, before, max(0, limit)), reads=True)
 
     def queues(self) -> Op[list[Queue]]:
         return self._op(queues.queues, reads=True)

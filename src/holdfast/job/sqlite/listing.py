@@ -6,10 +6,10 @@ the jobs themselves; how many there are to be found is known.
 
 from __future__ import annotations
 
-from holdfast.job.model import Job, State
+from holdfast.job.model import Job, JobResult, State
 from holdfast.job.sqlite.changes import Changes
 from holdfast.job.sqlite.look import shown
-from holdfast.job.sqlite.shape import NUMBERS, RUNNING, STATES, text_of
+from holdfast.job.sqlite.shape import COMPLETED, NUMBERS, RUNNING, STATES, text_of
 from holdfast.job.sqlite.texts import load
 
 LIST = load("list_jobs")
@@ -31,6 +31,14 @@ def list_jobs(
         found = _filtered(changes, state, queue, type_, before, limit)
     rows = db.execute(LIST["shown"], (space, text_of(found))).fetchall()
     return [shown(changes, row) for row in rows]
+
+
+def results(changes: Changes, run: str, before: str, limit: int) -> list[JobResult]:
+    rows = changes.db.execute(LIST["results"], (changes.space, run, before or END, limit))
+    return [
+        JobResult(id_, type_, STATES[int(state)], chain or id_, follower, result if state == COMPLETED else None)
+        for id_, type_, state, chain, follower, result in rows
+    ]
 
 
 def _filtered(changes: Changes, state: State | None, queue: str, type_: str, before: str, limit: int) -> list[str]:

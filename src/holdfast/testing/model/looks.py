@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from holdfast.engine.base import Micros
-from holdfast.job.model import Job, Queue, State
+from holdfast.job.model import Job, JobResult, Queue, State
 from holdfast.testing.model.moves import CHAIN, THIS, verb
 from holdfast.testing.model.row import Row
 from holdfast.testing.model.steps import Steps
 
 
 class Looks(Steps):
-    """get, watch, list_jobs, queues, next_due."""
+    """get, watch, list_jobs, results, queues, next_due."""
 
     @verb
     def get(self, job: str) -> Job | None:
@@ -50,6 +50,12 @@ class Looks(Steps):
             and (not before or row.new.id < before)
         ]
         return [row.view() for row in sorted(rows, key=lambda row: row.new.id, reverse=True)[:limit]]
+
+    @verb
+    def results(self, run: str, *, before: str = "", limit: int = 1000) -> list[JobResult]:
+        rows = [row for row in self._rows.values() if row.new.run == run != "" and (not before or row.new.id < before)]
+        jobs = [row.view() for row in sorted(rows, key=lambda row: row.new.id, reverse=True)[:limit]]
+        return [JobResult(job.id, job.type, job.state, job.chain, job.followed_by, job.result) for job in jobs]
 
     @verb
     def queues(self) -> list[Queue]:

@@ -14,6 +14,12 @@ WHERE j.run <> '' AND j.space = ?1 AND j.run = ?2 AND j.id < ?3
     AND (?5 = '' OR k.queue = ?5) AND (?6 = '' OR k.type = ?6)
 ORDER BY j.id DESC LIMIT ?7;
 
+-- name: results
+-- Params: space, run, before, limit.
+-- Returns: id, type, state, chain, the job that follows, result.
+SELECT j.id, k.type, j.state, j.chain, j.follower, j.result FROM holdfast_job j CROSS JOIN holdfast_job_kind k ON k.num = j.kind
+WHERE j.run <> '' AND j.space = ?1 AND j.run = ?2 AND j.id < ?3 ORDER BY j.id DESC LIMIT ?4;
+
 -- name: kinds
 -- Params: space, queue ('': any), type ('': any).
 -- Returns: num, and how many there are in each state, in the order of the states.

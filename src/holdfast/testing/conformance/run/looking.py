@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.job.model import JobResult
 from holdfast.testing.conformance.job.bench import Bench, claim, long_claim
-from holdfast.testing.conformance.run.scenes import begin, outcome, play
+from holdfast.testing.conformance.run.scenes import begin, brief, outcome, play
 
 
 class Looking:
-    """get_run, list_runs, list_jobs(run=)."""
+    """get_run, list_runs, list_jobs(run=), results."""
 
     @claim
     async def test_runs_are_listed_newest_first_without_their_documents(self, bench: Bench) -> None:
@@ -100,6 +101,30 @@ class Looking:
         assert [job.type for job in await other.ask("list_jobs", run=another.id)] == ["c"]
         assert [job.type for job in await other.ask("list_jobs", run=run.id, state="blocked")] == ["b"]
         assert [job.after for job in await other.ask("list_jobs", run=run.id)] == [(run.ids["a"],), ()]
+
+    @claim
+    async def test_what_the_jobs_of_a_run_came_to_is_read_in_pages(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        run = await begin(
+            one, {"a": {}, "b": {"after": "a"}, "c": {}, "d": {"after": "c"}, "e": {"queue": "elsewhere"}}
+        )
+        await play(one, {"c": "fail"})
+        jobs = await run.jobs()
+        assert {job.type: job.state for job in jobs} == {
+            "a": "completed",
+            "b": "completed",
+            "c": "failed",
+            "d": "skipped",
+            "e": "pending",
+        }
+        pages: list[list[JobResult]] = []
+        while not pages or pages[-1]:
+            before = pages[-1][-1].id if pages else ""
+            pages.append(await other.ask("results", run.id, before=before, limit=2))
+        assert [len(page) for page in pages] == [2, 2, 1, 0]
+        assert [one for page in pages for one in page] == [brief(job) for job in reversed(jobs)]
+        assert await other.ask("results", bench.new_id()) == []
+        assert await other.ask("results", "") == []
 
     @long_claim
     async def test_a_page_of_runs_does_not_grow_with_what_is_there(self, bench: Bench) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from holdfast.job.model import FINAL, Claimed, Failure, Finish, Job, NewJob
+from holdfast.job.model import FINAL, Claimed, Failure, Finish, Job, JobResult, NewJob
 from holdfast.job.runs import FINISHED, NewRun, Run, RunEvent
 from holdfast.testing.conformance.job.bench import Bench, Desk, end
 
@@ -57,6 +57,7 @@ class Begun:
         """What the run says of itself is what its jobs say, and its events tell the same story."""
         run, jobs, events = await self.run(), await self.jobs(), await self.events()
         assert run.counts == Counter(job.state for job in jobs if not job.followed_by)
+        assert await self.desk.ask("results", self.id, limit=len(jobs) + 1) == [brief(job) for job in reversed(jobs)]
         assert [event.seq for event in events] == list(range(1, run.events + 1))
         assert [event.at for event in events] == sorted(event.at for event in events)
         assert {event.run for event in events} == {self.id}
@@ -75,6 +76,11 @@ class Begun:
             assert any(job.state not in FINAL for job in jobs)
             assert run.finished == 0
         return run
+
+
+def brief(job: Job) -> JobResult:
+    """What it came to."""
+    return JobResult(job.id, job.type, job.state, job.chain, job.followed_by, job.result)
 
 
 def planned(bench: Bench, wishes: Wishes, **fields: Any) -> NewRun:
