@@ -29,6 +29,7 @@ HoldfastError
 │   ├── JobCancelled       somebody ended it, or it ended itself
 │   ├── JobSkipped         what it waited for did not complete
 │   ├── JobNotFound        no such job (any more); also a LookupError
+│   ├── RetryRefused       what a job of a run needs did not succeed: that is to be tried again first
 │   ├── ResultTimeout      not done within `timeout`; also a TimeoutError
 │   ├── JobTimeout         ran longer than its `timeout`; also a TimeoutError
 │   ├── CommandFailed      a command ended with an exit code or a signal, or what it put out cannot be read
@@ -367,6 +368,26 @@ class JobNotFound(JobError, LookupError):
 
     def __init__(self, *, job_id: str) -> None:
         super().__init__(f"there is no job {job_id!r}; its record may be past its time (keep=)", job_id=job_id)
+
+
+class RetryRefused(JobError):
+    """A job of a run that would be skipped again at once. `.needs` are what did not succeed, by name, and how each
+    ended: try those again, and what was skipped because of them follows.
+    """
+
+    def __init__(self, *, job_id: str, name: str, state: str, needs: dict[str, str], reason: str = "") -> None:
+        if needs and not reason:
+            some = [f"{need} {'failed' if how == 'failed' else f'was {how}'}" for need, how in list(needs.items())[:3]]
+            more = f", and {len(needs) - 3} more" if len(needs) > 3 else ""  # noqa: PLR2004 - as many as were named
+            them = next(iter(needs)) if len(needs) == 1 else "those"
+            reason = (
+                f"what it needs did not succeed ({', '.join(some)}{more}): retry {them}, or re-run all that failed,"
+                f" and it follows by itself"
+            )
+        super().__init__(f"{name} was {state} and stays so: {reason}", job_id=job_id)
+        self.name = name
+        self.state = state
+        self.needs = needs
 
 
 class ResultTimeout(JobError, TimeoutError):

@@ -112,6 +112,9 @@ def test_a_run_is_started_shown_and_its_logs_read(sqlite_cli, files):
         "mail": "skipped",
     }
     assert told["inputs"] == {"word": "bye"}
+    pointless = sqlite_cli.call("runs", "retry", started["id"], "mail")
+    assert pointless.exit_code == 1
+    assert "it is for when something that it needs fails, and nothing has" in pointless.stderr
     logs = sqlite_cli.call("runs", "logs", started["id"], "--follow")
     assert "build | built bye" in logs.stdout
     one = sqlite_cli.call("runs", "logs", started["id"], "test")
@@ -134,6 +137,29 @@ def test_what_failed_is_run_again(sqlite_cli, files):
     assert sqlite_cli.json("runs", "show", run)["status"] == "success"
     assert "test is completed" in sqlite_cli.call("runs", "retry", run, "test").stdout
     assert sqlite_cli.call("runs", "retry", run, "nobody").exit_code == 1
+
+
+def test_a_job_whose_need_failed_is_not_tried_again_before_that(sqlite_cli):
+    jobs = "build: {run: test ! -e broken}, test: {run: echo t, needs: build}, ship: {run: echo s, needs: test}"
+    (sqlite_cli.folder / "line.yml").write_text(f"name: line\njobs: {{{jobs}}}")
+    (sqlite_cli.folder / "broken").touch()
+    sqlite_cli.call("workflows", "put", str(sqlite_cli.folder / "line.yml"))
+    run = sqlite_cli.json("workflows", "start", "line")["id"]
+    command_worker(sqlite_cli)
+    refused = sqlite_cli.call("runs", "retry", run, "ship")
+    assert refused.exit_code == 1
+    assert "ship was skipped and stays so" in refused.stderr
+    assert "build failed" in refused.stderr
+    assert "retry build" in refused.stderr
+    (job,) = [job["job"]["id"] for job in sqlite_cli.json("runs", "show", run)["jobs"] if job["key"] == "test"]
+    by_id = sqlite_cli.call("jobs", "retry", job)
+    assert by_id.exit_code == 1
+    assert "retry build" in by_id.stderr
+    (sqlite_cli.folder / "broken").unlink()
+    assert "build is pending" in sqlite_cli.call("runs", "retry", run, "build").stdout
+    command_worker(sqlite_cli)
+    shown = sqlite_cli.json("runs", "show", run)
+    assert {job["state"] for job in shown["jobs"]} == {"completed"}
 
 
 def test_a_run_is_cancelled(sqlite_cli, files):

@@ -17,7 +17,7 @@ from holdfast.workflow import graph as pure
 
 KINDS = ("complete",) * 5 + ("fail", "fail", "fail", "skip", "skip", "retry", "snooze", "release", "cancel")
 WHENS = ("all_success", "all_success", "all_success", "all_done", "any_failure")
-DEEDS = ["claim"] * 6 + ["finish"] * 12 + ["rerun"] * 3 + ["trigger"] * 2 + ["cancel"] + ["cancel_run"] * 2 + ["lapse"]
+DEEDS = ["claim"] * 6 + ["finish"] * 12 + ["rerun"] * 3 + ["trigger"] * 4 + ["cancel"] + ["cancel_run"] * 2 + ["lapse"]
 #: Bytes for the graph, then for each deed.
 walks = st.tuples(
     st.binary(min_size=60, max_size=60), st.lists(st.binary(min_size=16, max_size=16), min_size=5, max_size=40)

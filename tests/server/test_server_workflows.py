@@ -201,6 +201,24 @@ def test_workflows_are_listed_by_name_in_pages(any_site):
     assert [one["id"] for one in running] == ["ci-3"]
 
 
+def test_a_job_whose_need_failed_is_refused_until_that_is_tried_again(any_site):
+    create(any_site)
+    run = start(any_site).json()["run_id"]
+    any_site.post(f"/api/jobs/{command(any_site)['lease']['lease_id']}/fail", {"retryable": False})
+    assert statuses(any_site) == ("failure", {"build": "failure", "test": "skipped", "publish": "skipped"})
+    for job in ("test", "publish"):
+        refused = any_site.post(f"/api/runs/{run}/jobs/{job}/retry")
+        assert refused.status_code == 409
+        assert "build failed" in refused.json()["detail"]
+    shown = any_site.get(f"/api/runs/{run}").json()
+    uid = next(job["uid"] for job in shown["jobs"] if job["id"] == "publish")
+    assert any_site.post(f"/api/jobs/{uid}/retry").status_code == 409
+    assert statuses(any_site)[0] == "failure"
+    assert command(any_site) is None
+    assert any_site.post(f"/api/runs/{run}/jobs/build/retry").status_code == 200
+    assert statuses(any_site) == ("running", dict.fromkeys(("build", "test", "publish"), "queued"))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

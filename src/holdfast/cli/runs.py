@@ -114,7 +114,8 @@ def cancel(
 def retry(context: typer.Context, run_id: Id, key: Key, *, as_json: AsJson = False) -> None:
     """Run one job of a run again, now, with all its attempts.
 
-    Those that were skipped because of it wait for it again.
+    Those that were skipped because of it wait for it again. One whose needs did not succeed is refused:
+    retry those, and it follows by itself.
 
     [bold]Examples[/bold]
 

@@ -8,12 +8,13 @@ from typing import Any, get_args
 from holdfast import inputs
 from holdfast.core import Core
 from holdfast.engine.base import steady
-from holdfast.errors import ConfigError, JobNotFound, ResultTimeout
+from holdfast.errors import ConfigError, ResultTimeout
 from holdfast.job.announcer import announcer_of
 from holdfast.job.flows import enqueue, known_shard, look, send
 from holdfast.job.model import FINAL, Enqueued, Job, Queue, State
 from holdfast.job.options import CallOptions, rate_of
 from holdfast.job.registry import store_of
+from holdfast.job.retrying import trigger
 from holdfast.job.stranger import by_name
 from holdfast.job.view import JobInfo, QueueInfo, WorkerInfo, job_info, queue_info, worker_info
 
@@ -51,15 +52,15 @@ async def enqueue_by_name(
 
 
 async def retry(core: Core, job_id: str) -> State:
-    """Again, now, with all its attempts. Raises JobNotFound; ConfigError for a job that needs no retry."""
+    """Again, now, with all its attempts. Raises JobNotFound; RetryRefused where what it needs did not succeed;
+    ConfigError for a job that needs no retry.
+    """
     core.check_open()
     known_shard(core, job_id)
     job = await look(core, job_id)
-    state = await send(core, store_of(core).trigger(job_id))
-    if state is None:
-        raise JobNotFound(job_id=job_id)
-    if state == "completed":
+    if job.state == "completed":
         raise ConfigError(f"{job_id} has completed; enqueue it anew instead")
+    state = await trigger(core, job)
     if state == "pending" and job.state != "pending":
         announcer_of(core).announce({job.type: 1})
     return state

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.engine.base import UNREADABLE
 from holdfast.errors import CorruptRecord
+from holdfast.job.model import Job
 from holdfast.job.retry import Backoff
 
 
@@ -54,6 +55,14 @@ def unpack(raw: bytes) -> Meta:
         return _decode(raw)
     except UNREADABLE as error:
         raise CorruptRecord(f"what travels with a job cannot be read: {error}") from error
+
+
+def key_of(job: Job) -> str:
+    """What it is called in its run; its id, where it has no name or that cannot be read."""
+    try:
+        return unpack(job.meta).key or job.id
+    except CorruptRecord:
+        return job.id
 
 
 def trace_context() -> dict[str, str]:

@@ -124,6 +124,8 @@ class Store(Protocol):
     def trigger(self, job: str) -> Op[State | None]:
         """Again, now: scheduled, failed, cancelled and skipped jobs become pending with all their attempts (blocked, if
         a blocker has not ended); those that were skipped because of it wait for it again. Answers the state it has now.
+        A job of a run is left as it is while that is being cancelled, and where it would be skipped again at once: with
+        `all_success`, a blocker of it did not succeed and has not begun anew; with `any_failure`, none of them failed.
         """
         ...
 

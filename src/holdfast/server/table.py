@@ -12,6 +12,7 @@ MEGABYTE = 1024 * 1024
 NO_LEASE = {409: "The lease is not current; nothing was changed."}
 NO_JOB = {404: "There is no such workflow, run or job."}
 NO_WORKFLOW = {404: "There is no such workflow, or it has no such run."}
+NOT_AGAIN = {**NO_JOB, 409: "What it needs did not succeed: that is to be tried again first."}
 NO_RUN = {404: "There is no such run."}
 NO_WORKER = {404: "There is no such worker."}
 LOST = {409: "Somebody else holds it, or nobody does any more."}
@@ -136,7 +137,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET", "/api/runs/{run}", runs.get_run, SUBMIT, "runs", errors=NO_RUN),
     Route("POST", "/api/runs/{run}/cancel", runs.cancel_run, SUBMIT, "runs", errors=NO_RUN),
     Route("POST", "/api/runs/{run}/rerun-failed", runs.rerun_failed, SUBMIT, "runs", errors=NO_RUN),
-    Route("POST", "/api/runs/{run}/jobs/{job}/retry", runs.retry_run_job, SUBMIT, "runs", errors=NO_JOB),
+    Route("POST", "/api/runs/{run}/jobs/{job}/retry", runs.retry_run_job, SUBMIT, "runs", errors=NOT_AGAIN),
     Route("GET", "/api/runs/{run}/events", runs.read_events, SUBMIT, "runs", errors=NO_RUN),
     Route(
         "GET",
@@ -155,7 +156,7 @@ TABLE: tuple[Route, ...] = (
     Route("POST", "/api/jobs/dead/retry", jobs.retry_dead, SUBMIT, "jobs"),
     Route("DELETE", "/api/jobs/dead", jobs.purge_dead, ADMIN, "jobs"),
     Route("GET", "/api/jobs/{job}", jobs.get_job, SUBMIT, "jobs", errors=NO_JOB),
-    Route("POST", "/api/jobs/{job}/retry", jobs.retry_job, SUBMIT, "jobs", errors=NO_JOB),
+    Route("POST", "/api/jobs/{job}/retry", jobs.retry_job, SUBMIT, "jobs", errors=NOT_AGAIN),
     Route("POST", "/api/jobs/{job}/cancel", jobs.cancel_job, SUBMIT, "jobs", errors=NO_JOB),
     Route("GET", "/api/queues", jobs.list_queues, SUBMIT, "queues"),
     Route("POST", "/api/queues/{queue}/pause", jobs.pause_queue, ADMIN, "queues"),

@@ -21,9 +21,11 @@ from holdfast.job.announcer import announcer_of
 from holdfast.job.chain_log import ChainLog
 from holdfast.job.definition import BaseJobType
 from holdfast.job.flows import EAGER, LOG_PAGE, LONGEST_LOG, send
+from holdfast.job.flows import look as look_at_job
 from holdfast.job.ids import shard_of
 from holdfast.job.model import Job, JobResult, LogLine, State
 from holdfast.job.registry import store_of
+from holdfast.job.retrying import trigger
 from holdfast.job.runs import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
 from holdfast.job.view import plain
 from holdfast.plain import storable
@@ -157,11 +159,11 @@ async def rerun_failed(core: Core, run_id: str) -> Run:
 
 
 async def retry(core: Core, run_id: str, key: str) -> State:
-    """One job of a run again, now. Raises RunNotFound, JobNotFound."""
-    job = await find_job(core, run_id, key)
-    state = await send(core, store_of(core).trigger(job.id))
-    if state is None:
-        raise JobNotFound(job_id=job.id)
+    """One job of a run again, now. Raises RunNotFound, JobNotFound, RetryRefused."""
+    found = await jobs(core, run_id)
+    job = _find(found, run_id, key)
+    soft = {other.info.chain for other in found if other.soft}
+    state = await trigger(core, await look_at_job(core, job.id), job.key, soft=soft)
     await _announce(core, run_id)
     return state
 
@@ -209,7 +211,10 @@ async def jobs(core: Core, run_id: str) -> list[RunJobInfo]:
 
 async def find_job(core: Core, run_id: str, key: str) -> RunJobInfo:
     """A job by its key, or by the id of any job of its chain. Raises RunNotFound, JobNotFound."""
-    found = await jobs(core, run_id)
+    return _find(await jobs(core, run_id), run_id, key)
+
+
+def _find(found: list[RunJobInfo], run_id: str, key: str) -> RunJobInfo:
     for job in found:
         if key in (job.key, job.id, job.info.chain):
             return job

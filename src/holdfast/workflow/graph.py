@@ -16,6 +16,7 @@ from holdfast.job.model import FINAL, NewJob
 from holdfast.job.runs import FINISHED
 from holdfast.workflow.graph_draft import Draft
 from holdfast.workflow.graph_state import (
+    SPOILT,
     Cancelled,
     Changes,
     Completed,
@@ -46,6 +47,7 @@ __all__ = [
     "Skipped",
     "Started",
     "advance",
+    "is_held_back",
 ]
 
 
@@ -88,13 +90,27 @@ def advance(graph: Graph, event: Event) -> Changes:
         case RunCancelled():
             draft.cancel_run()
         case Retried(job):
-            if draft.state(job) in ("failed", "cancelled", "skipped"):
+            if draft.state(job) in ("failed", "cancelled", "skipped") and not is_held_back(graph, job):
                 draft.retry([job])
         case FailedRerun():
             if graph.status in FINISHED:
                 again = [id_ for id_, cell in graph.jobs.items() if cell.state in ("failed", "cancelled")]
                 draft.retry(again)
     return draft.changes()
+
+
+def is_held_back(graph: Graph, job: str) -> bool:
+    """Whether one that has ended would be skipped again at once: with `all_success`, something that it waits for did
+    not succeed, and has not begun anew; with `any_failure`, all of it has ended, and nothing failed.
+    """
+    cell = graph.jobs[job]
+    if cell.node.when == "all_done":
+        return False
+    over = {chain for chain in cell.node.after if graph.jobs[graph.tails[chain]].state in FINAL}
+    hows = {how for chain, how in cell.lost.items() if chain in over}
+    if cell.node.when == "all_success":
+        return not hows.isdisjoint(SPOILT)
+    return len(over) == len(cell.node.after) and "failed" not in hows
 
 
 def _begin(graph: Standing, nodes: tuple[Node, ...]) -> Changes:

@@ -73,7 +73,7 @@ class RunCancelled(Struct, frozen=True):
 
 
 class Retried(Struct, frozen=True):
-    """One that failed, was cancelled or was skipped is tried again."""
+    """One that failed, was cancelled or was skipped is tried again, unless it would be skipped again at once."""
 
     job: str
 

@@ -75,7 +75,9 @@ class RunHandle(BaseRunHandle):
         return (await flows.cancel(self._core, self.id, reason)).status
 
     async def retry(self, key: str) -> State:
-        """One of its jobs again, now, with all its attempts; those that were skipped because of it wait for it."""
+        """One of its jobs again, now, with all its attempts; those that were skipped because of it wait for it. Raises
+        RetryRefused where what it needs did not succeed itself.
+        """
         return await flows.retry(self._core, self.id, key)
 
     async def rerun_failed(self) -> RunStatus:
@@ -121,7 +123,9 @@ class BlockingRunHandle(BaseRunHandle):
         return do(flows.cancel(self._core, self.id, reason)).status
 
     def retry(self, key: str) -> State:
-        """One of its jobs again, now, with all its attempts; those that were skipped because of it wait for it."""
+        """One of its jobs again, now, with all its attempts; those that were skipped because of it wait for it. Raises
+        RetryRefused where what it needs did not succeed itself.
+        """
         return do(flows.retry(self._core, self.id, key))
 
     def rerun_failed(self) -> RunStatus:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from holdfast.engine.base import UNREADABLE, Micros
+from holdfast.engine.base import Micros
 from holdfast.errors import CorruptRecord
-from holdfast.job import meta
 from holdfast.job.internal import RESERVED
+from holdfast.job.meta import key_of
 from holdfast.job.model import Job, JobResult, State
 from holdfast.job.runs import FINISHED, Definition, Run, RunStatus
 from holdfast.job.view import JobInfo, job_info
@@ -128,16 +128,6 @@ def doc_of(run: Run) -> RunDoc:
         return RunDoc(workflow=run.workflow)
 
 
-def key_of(job: Job | JobResult) -> str:
-    """What it is called in its run; its id, where that cannot be read, or nobody has read it."""
-    if isinstance(job, JobResult):
-        return job.id
-    try:
-        return meta.unpack(job.meta).key or job.id
-    except (CorruptRecord, *UNREADABLE):
-        return job.id
-
-
 def last_of_chains(rows: Sequence[J]) -> dict[str, J]:
     """By chain: its last job, of all jobs of a run."""
     return {row.chain or row.id: row for row in rows if not row.followed_by}
@@ -158,7 +148,7 @@ def named(doc: RunDoc, rows: Sequence[J]) -> Iterator[tuple[str, RunJob, J]]:
     made: dict[str, list[tuple[str, J]]] = {}
     for chain, row in sorted(last.items()):
         if chain not in known:
-            key = key_of(row)
+            key = row.id if isinstance(row, JobResult) else key_of(row)
             made.setdefault(key.rpartition(" (")[0] or key, []).append((key, row))
     for job in doc.jobs:
         if job.id in last:

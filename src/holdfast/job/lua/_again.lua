@@ -51,14 +51,43 @@ local function unhear(job, chain)
   return true, true
 end
 
+-- Whether a chain that has ended has begun anew since.
+local function is_open(chain)
+  local last = job_of(redis.call('HGET', SHARD .. 'chain', chain) or chain)
+  local state = last and last.state
+  return state == 's' or state == 'b' or state == 'p' or state == 'r'
+end
+
+-- What a job waited for, and has heard of.
+local function heard(job)
+  return job.ext.keyed and redis.call('HKEYS', SHARD .. 'upstream:' .. job.id) or job.ext.after
+end
+
 -- What it waited for, and has heard of, may have begun anew since.
 local function listen_again(job)
-  local names = job.ext.keyed and redis.call('HKEYS', SHARD .. 'upstream:' .. job.id) or job.ext.after
-  for _, name in ipairs(names) do
-    local last = job_of(redis.call('HGET', SHARD .. 'chain', name) or name)
-    local state = last and last.state
-    if state == 's' or state == 'b' or state == 'p' or state == 'r' then unhear(job, name) end
+  for _, name in ipairs(heard(job)) do
+    if is_open(name) then unhear(job, name) end
   end
+end
+
+-- Whether a job that has ended would be skipped again at once: what it waited for came to no good (any_failure: none of it
+-- failed), and has not begun anew.
+local function is_held_back(job)
+  local when, keyed = job.ext.when, job.ext.keyed
+  if when == 'd' or (when == 'f' and is_waiting(job)) then return false end
+  local failed = false
+  for i, name in ipairs(heard(job)) do
+    local letter = not keyed and string.sub(job.ext.letters, i, i)
+      or name ~= '' and name ~= '!' and string.sub(redis.call('HGET', SHARD .. 'upstream:' .. job.id, name), 1, 1)
+    local bad = letter and is_bad(letter)
+    if (bad or letter == '~') and is_open(name) then
+      if when == 'f' then return false end
+    elseif bad then
+      if when == 's' then return true end
+      failed = failed or letter == '-'
+    end
+  end
+  return when == 'f' and not failed
 end
 
 -- A job that was skipped because `chain` did not complete: what was the last reason makes it wait again. Answers whether

@@ -21,6 +21,7 @@ if job.state == 's' then
   listen_again(job)
   start_over(job)
 elseif job.state == 'f' or job.state == 'x' or job.state == 'k' then
+  if run and is_held_back(job) then return { job.state, {}, {} } end
   push(from_end, job.state, id)
   listen_again(job)
   start_over(job)

@@ -47,6 +47,8 @@ class ByHand(Verbs):
             ((state, chain, stays),) = rows
             if stays or state not in TRIGGERED:
                 return "pending" if state == "parked" else state
+            if state != "scheduled" and (yield from self._is_held_back(job)):
+                return state
             moved = yield from self._at_once(ends, job, state)
             if not moved:  # somebody else was first
                 rows = yield from ask("get", mine)
@@ -57,6 +59,15 @@ class ByHand(Verbs):
             return (yield from self.let_go(ends, [job])).get(job, "blocked")
 
         return self.act(work)
+
+    def _is_held_back(self, job: str) -> Part:
+        """Whether a job of a run would be skipped again at once. What it waits for and has not ended cannot, from now
+        on, before this transaction does.
+        """
+        rows = yield from ask("after_of", {"space": self.namespace, "ids": Texts([job])})
+        yield from self._enqueueing.over({chain for _, chain, _ in rows}, follows=True)
+        rows = yield from ask("trigger_held_back", {"space": self.namespace, "id": job})
+        return bool(rows) and rows[0][0]
 
     def _at_once(self, ends: Ends, job: str, state: State) -> Part:
         """The job is due now and has all its attempts: blocked, for now. Returns whether it was as it was said."""

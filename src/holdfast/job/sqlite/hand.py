@@ -19,8 +19,10 @@ from holdfast.job.sqlite.shape import (
     CANCEL_WANTED,
     CANCELLED,
     FAILED,
+    FAILING,
     FINALS,
     HAS_BLOCKERS,
+    NOT_YET,
     PENDING,
     RUNNING,
     SCHEDULED,
@@ -90,6 +92,8 @@ def trigger(changes: Changes, job: str) -> State | None:
     run = changes.run(entry.run) if entry.run else None
     if run is not None and run.is_cancelling:
         return STATES[entry.state]
+    if run is not None and entry.state != SCHEDULED and _is_held_back(changes, entry):
+        return STATES[entry.state]
     state = BLOCKED if _waits_again(changes, entry) else PENDING
     again(changes, entry, state, changes.now)
     if entry.state != SCHEDULED:
@@ -109,6 +113,17 @@ def again(changes: Changes, entry: Entry, state: int, due: Micros) -> None:
         unique = decode_unique(entry.uniq)
         if unique.scope != "window":
             changes.db.execute(TRIGGER["hold"], (changes.space, unique.key, entry.id))
+
+
+def _is_held_back(changes: Changes, entry: Entry) -> bool:
+    """Whether it would be skipped again at once."""
+    if entry.flags & ALL_DONE:
+        return False
+    open_again = {chain for chain, _ in changes.db.execute(TRIGGER["reopened"], (entry.num,))}
+    hows = {how for chain, how in changes.db.execute(TRIGGER["heard"], (entry.num,)) if chain not in open_again}
+    if entry.flags & ANY_FAILURE:
+        return not open_again and hows.isdisjoint((NOT_YET, FAILING))
+    return not hows.isdisjoint((BADLY, FAILING))
 
 
 def _waits_again(changes: Changes, entry: Entry) -> bool:

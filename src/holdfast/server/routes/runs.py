@@ -68,7 +68,9 @@ async def cancel_run(call: Call, body: ReasonRequest) -> RunInfo:
 
 
 async def retry_run_job(call: Call) -> JobStateReply:
-    """Try one job of a run again, and what was skipped because of it. The run goes on."""
+    """Try one job of a run again, and what was skipped because of it. The run goes on. One whose own needs did not
+    succeed is refused: try those again, and it follows.
+    """
     server = call.server
     run = await server.runbook.run(call.path["run"])
     job = await server.runbook.find_job(run.workflow, call.path["job"], run.id)

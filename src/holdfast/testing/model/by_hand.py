@@ -38,12 +38,21 @@ class ByHand(Steps):
         if run is not None and run.cancel is not None and not run.is_finished:
             return row.state
         ended = row.state in FINAL
+        if run is not None and ended and self._is_held_back(row):
+            return row.state
         row.due = self.now
         for chain in row.new.after:
             if (last := self._last(chain)) is not None and last.state not in FINAL:
                 self._wait_again(row, chain)
         self._bring_back(self._open_again([row]) if ended else {row.new.id: row})
         return row.state
+
+    def _is_held_back(self, row: Row) -> bool:
+        """Whether it would be skipped again at once."""
+        over = {chain for chain in row.new.after if (last := self._last(chain)) is None or last.state in FINAL}
+        if row.new.when == "any_failure":
+            return over.issuperset(row.new.after) and not row.blame & over
+        return row.new.when == "all_success" and bool(row.spoilt & over)
 
     def _open_again(self, ended: list[Row]) -> dict[str, Row]:
         """These, and what was skipped because of them and of nothing else. All who come back wait for those that come

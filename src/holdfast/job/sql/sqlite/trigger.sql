@@ -18,6 +18,11 @@ SELECT j.num, j.id, j.kind, j.lane, j.state, j.due, j.priority, j.attempt, j.ret
 FROM holdfast_job_wait w CROSS JOIN holdfast_job j ON j.num = w.num
 WHERE w.space = ? AND w.chain = ? AND w.ended IN (1, 2, 3, 4) AND w.result IS NULL AND j.state = 7 ORDER BY w.num;
 
+-- name: heard
+-- Params: num.
+-- Returns: chain, ended of everything that it waits or waited for.
+SELECT chain, ended FROM holdfast_job_wait WHERE num = ?;
+
 -- name: reopened
 -- Params: num.
 -- Returns: chains that it waited for, which ended without completing and go on by now; num of the last job of each.

@@ -182,3 +182,57 @@ class Again:
         assert await run.states() == {"a": "pending", "tell": "blocked"}
         assert await play(one, {"a": "fail"}) == ["a", "tell"]
         assert (await run.audit()).status == "failure"
+
+    @claim
+    async def test_a_job_whose_need_did_not_succeed_is_held_back(self, bench: Bench) -> None:
+        """Skipped or cancelled, near to the failure or far from it: nothing starts, nothing changes."""
+        one, other = await bench.desks(2)
+        run = await begin(one, {**LINE, "always": {"after": "a", "when": "all_done"}})
+        await play(one, {"a": "fail"})
+        before = await run.audit()
+        for name in ("b", "c"):
+            assert await other.ask("trigger", run.ids[name]) == "skipped"
+        assert await run.run() == before
+        assert await one.claim(5) == []
+        assert await other.ask("trigger", run.ids["a"]) == "pending"
+        assert await play(one) == ["a", "b", "c"]
+        assert (await run.audit()).status == "success"
+        run = await begin(one, LINE)
+        await other.ask("cancel_run", run.id, "enough")
+        assert await other.ask("trigger", run.ids["b"]) == "cancelled"
+        assert (await run.audit()).status == "cancelled"
+
+    @claim
+    async def test_a_job_is_held_back_until_the_last_of_its_needs_is_tried_again(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        for count in (2, 20):
+            needs = [f"need{nth}" for nth in range(count)]
+            run = await begin(one, {**{name: {} for name in needs}, "after": {"after": " ".join(needs)}})
+            await play(one, {needs[0]: "fail", needs[-1]: "fail"})
+            assert await other.ask("trigger", run.ids[needs[0]]) == "pending"
+            assert await other.ask("trigger", run.ids["after"]) == "skipped"
+            assert await other.ask("trigger", run.ids[needs[-1]]) == "pending"
+            assert await other.ask("trigger", run.ids["after"]) == "blocked"
+            assert await play(one) == [needs[0], needs[-1], "after"]
+            assert (await run.audit()).status == "success"
+
+    @claim
+    async def test_a_job_for_failures_is_held_back_while_nothing_failed(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        run = await begin(one, {"a": {}, "tell": {"after": "a", "when": "any_failure"}})
+        await play(one)
+        assert await other.ask("trigger", run.ids["tell"]) == "skipped"
+        assert (await run.audit()).status == "success"
+        run = await begin(one, {"a": {}, "tell": {"after": "a", "when": "any_failure"}})
+        await play(one, {"a": "fail", "tell": "fail"})
+        assert await other.ask("trigger", run.ids["tell"]) == "pending"
+
+    @claim
+    async def test_a_job_that_was_skipped_by_its_own_decision_can_be_tried_again(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        run = await begin(one, {"a": {}, "b": {"after": "a"}, "c": {"after": "b"}})
+        await play(one, {"b": "skip"})
+        assert await other.ask("trigger", run.ids["c"]) == "skipped"
+        assert await other.ask("trigger", run.ids["b"]) == "pending"
+        assert await play(one) == ["b", "c"]
+        assert (await run.audit()).status == "success"

@@ -1,0 +1,20 @@
+-- Purpose: whether a job of a run that has ended would be skipped again at once: something that it waited for did not
+-- succeed (any_failure: nothing failed), and nothing of that has begun anew. Have those chains held that have not ended.
+-- Parameters: space, id.
+-- Returns: whether; no row, if it is in no run.
+SELECT CASE done.condition
+    WHEN 'all_success' THEN after.spoilt
+    WHEN 'any_failure' THEN NOT after.open AND NOT after.blame
+    ELSE false END
+FROM (
+    SELECT condition FROM holdfast_job_done
+    WHERE space = %(space)s AND id = %(id)s AND run <> '' AND flags & 128 <> 0 OFFSET 0) done
+CROSS JOIN LATERAL (
+    SELECT coalesce(bool_or(NOT a.ended OR live.there), false) AS open,
+        coalesce(bool_or(a.ended AND a.spoilt AND NOT live.there), false) AS spoilt,
+        coalesce(bool_or(a.ended AND a.blame AND NOT live.there), false) AS blame
+    FROM holdfast_job_after a CROSS JOIN LATERAL (
+        SELECT EXISTS (SELECT FROM holdfast_job WHERE space = %(space)s AND id = a.chain AND chain = id)
+            OR EXISTS (SELECT FROM holdfast_job WHERE space = %(space)s AND chain = a.chain AND chain <> id) AS there
+        ) live
+    WHERE a.space = %(space)s AND a.job = %(id)s) after
