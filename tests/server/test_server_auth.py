@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
+import httpx
 import pytest
 from site_of_tests import serving
 
+from holdfast.engine.base import steady
 from holdfast.errors import ConfigError
 from holdfast.job.flows import send
 from holdfast.server import auth, hosting
@@ -132,6 +137,71 @@ def test_a_revoked_token_is_refused_soon(tmp_path):
         site.do(send(site.server.core, site.server.store.drop_token(record.id)))
         assert eventually(lambda: site.get("/api/jobs", headers=headers).status_code == 401)
         assert site.get("/api/jobs", headers={"authorization": f"Bearer {admin}"}).status_code == 200
+
+
+#: Two seconds until a server knows, two until whoever waits is asked again; and a busy machine.
+SOON_REVOKED = 10.0
+
+
+def test_whoever_waits_with_a_revoked_token_is_sent_away(tmp_path):
+    """Streams of logs and events, and long polls: they end within seconds, and the others go on."""
+    tokens, records = zip(*(new_token("admin") for _ in range(2)), strict=True)
+
+    async def prepare(server):
+        await server.hf.open()
+        for record in records:
+            await send(server.core, server.store.put_token(record))
+
+    with (
+        serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site,
+        ThreadPoolExecutor(20) as threads,
+        contextlib.ExitStack() as at_last,
+    ):
+        at_last.callback(site.loop.call_soon_threadsafe, site.server.begin_close)  # the others' streams
+        mine, other = ({"authorization": f"Bearer {token}"} for token in tokens)
+        site.http.post("/api/locks/busy/acquire", json={"lock_id": "somebody"}, headers=other)
+        site.http.post(
+            "/api/workflows",
+            content="name: w\njobs: {a: {run: echo a}}",
+            headers={**other, "content-type": "application/yaml"},
+        )
+        run = site.http.post("/api/workflows/w/run", json={}, headers=other).json()["run_id"]
+        open_streams = Barrier(9)
+
+        def stream(path, headers):
+            said = b""
+            with contextlib.suppress(httpx.ReadTimeout), site.http.stream("GET", path, headers=headers) as answer:
+                assert answer.status_code == 200
+                for place, piece in enumerate(answer.iter_raw()):
+                    said += piece
+                    if place == 0:
+                        open_streams.wait(20)
+            return steady(), said
+
+        def poll(path, body, headers):
+            open_streams.wait(20)
+            answer = site.http.post(path, json=body, headers=headers)
+            return steady(), answer.status_code
+
+        streams = ["/api/events", f"/api/runs/{run}/events/stream", "/api/workflows/w/jobs/a/logs/stream"]
+        ending = [threads.submit(stream, path, mine) for path in streams]
+        lasting = [threads.submit(stream, path, other) for path in streams]
+        wait = {"lock_id": "me", "max_wait_seconds": 50, "poll_seconds": 50}
+        polls = [
+            threads.submit(poll, "/api/locks/busy/acquire", wait, mine),
+            threads.submit(poll, "/api/jobs/claim", {"worker_id": "w", "queues": ["none"], "wait_secs": 30}, mine),
+        ]
+        open_streams.wait(20)
+        assert eventually(lambda: site.server.waiting == 8)
+        began = steady()
+        site.do(send(site.server.core, site.server.store.drop_token(records[0].id)))
+        for at, said in [one.result(30) for one in ending]:
+            assert at - began < SOON_REVOKED
+            assert said.endswith(b": this token does not count any more\n\n")
+        for at, status in [one.result(30) for one in polls]:
+            assert at - began < SOON_REVOKED
+            assert status == 401
+        assert not any(one.done() for one in lasting)
 
 
 @pytest.mark.usefixtures("soon")

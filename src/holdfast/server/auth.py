@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PREFIX = "hf"
 ID_BYTES, SECRET_BYTES = 6, 32
-#: A token that was made or revoked is known everywhere after this many seconds.
+#: A token that was made or revoked is known everywhere after this many seconds; whoever waits is asked for it as often.
 FRESH = 2.0
 #: Longer ones are no tokens.
 LONGEST = 200
@@ -57,6 +57,10 @@ def new_token(role: str, name: str = "", expires: int = 0) -> tuple[str, TokenRe
         raise ConfigError(f"role is one of {', '.join(ROLES)}; got {role!r}")
     id_, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
     return f"{PREFIX}_{id_}_{secret}", TokenRecord(id=id_, digest=digest(secret), role=role, name=name, expires=expires)
+
+
+def unknown() -> Refusal:
+    return Refusal(401, "this token is not known, has expired or was revoked", headers=CHALLENGE)
 
 
 class Keyring:
@@ -104,6 +108,16 @@ class Keyring:
         finally:
             self._reading = None
 
+    def counts(self, who: Principal) -> bool:
+        """Whether somebody who was let in would still be."""
+        if not who.id:
+            return not self.on
+        record = self._known.get(who.id)
+        return record is not None and not self._is_past(record)
+
+    def _is_past(self, record: TokenRecord) -> bool:
+        return bool(record.expires) and record.expires <= self._core.engine.now()
+
     def identify(self, header: bytes | None) -> Principal:
         """Whose token this is. Raises Refusal (401)."""
         if header is None:
@@ -112,7 +126,7 @@ class Keyring:
             raise Refusal(401, "this route needs a token: Authorization: Bearer hf_…", headers=CHALLENGE)
         found = self._find(header)
         if found is None:
-            raise Refusal(401, "this token is not known, has expired or was revoked", headers=CHALLENGE)
+            raise unknown()
         return found
 
     def _find(self, header: bytes) -> Principal | None:
@@ -127,6 +141,6 @@ class Keyring:
         right = hmac.compare_digest(digest(secret), record.digest if record is not None else bytes(32))
         if record is None or not right or prefix != PREFIX:
             return None
-        if record.expires and record.expires <= self._core.engine.now():
+        if self._is_past(record):
             return None
         return Principal(record.id, frozenset(role for role in ROLES if role == record.role))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.base import steady
 from holdfast.http.asgi import Message, Receive, Scope
+from holdfast.server import auth
 from holdfast.server.auth import NOBODY, Principal
 from holdfast.server.deadlines import Late
 from holdfast.server.problem import Refusal
@@ -100,19 +101,34 @@ class Call:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
+    async def check_token(self) -> None:
+        """For whoever stays for longer. Raises Refusal (401) once the token it came with has been revoked or is past;
+        a caller without one, once tokens are needed.
+        """
+        keyring = self.server.keyring
+        if keyring.is_stale:
+            await keyring.refresh()
+        if not keyring.counts(self.principal):
+            raise auth.unknown()
+
     async def wait_for(self, awaited: Awaitable[T], timeout: float | None = None) -> T | None:
-        """What was awaited; None when its time is over or the server stops. Raises Gone when the client has gone.
-        What was awaited is cancelled in both cases.
+        """What was awaited; None when its time is over or the server stops. Raises Gone when the client has gone, and
+        Refusal when its token does not count any more. What was awaited is cancelled in all these cases.
         """
         task = asyncio.ensure_future(awaited)
+        until = None if timeout is None else steady() + timeout
         try:
             waited: list[asyncio.Future[Any]] = [task, self.departure(), self.server.closing]
-            await asyncio.wait(waited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            if self.departure().done():
-                raise Gone
-            return None
+            while True:
+                await self.check_token()
+                left = auth.FRESH if until is None else min(until - steady(), auth.FRESH)
+                await asyncio.wait(waited, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                if self.departure().done():
+                    raise Gone
+                if self.server.is_closing or (until is not None and steady() >= until):
+                    return None
         finally:
             if not task.done():
                 task.cancel()

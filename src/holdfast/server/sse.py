@@ -5,6 +5,7 @@ that comes back goes on: no gap, no double.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holdfast.engine.base import steady
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 #: What a browser waits before it comes back, in milliseconds.
 OPENING = b"retry: 1000\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+REVOKED = b": this token does not count any more\n\n"
 STOPPING = b": the server stops; come back\n\n"
 #: While the engine is away, in seconds.
 AGAIN = 1.0
@@ -52,9 +54,19 @@ def event(kind: str, data: bytes, id_: str = "") -> bytes:
 
 
 async def follow(call: Call, source: Source) -> AsyncGenerator[bytes, None]:
-    """Everything from the source, with a sign of life now and then, until it ends, the server stops or the client goes
-    (Gone). At most one page is held for a client that reads slowly.
+    """Everything from the source, with a sign of life now and then, until it ends, the server stops, the client goes
+    (Gone) or its token is revoked. At most one page is held for a client that reads slowly.
     """
+    try:
+        async with aclosing(_told(call, source)) as pieces:
+            async for piece in pieces:
+                yield piece
+                await call.check_token()
+    except Refusal:
+        yield REVOKED
+
+
+async def _told(call: Call, source: Source) -> AsyncGenerator[bytes, None]:
     server = call.server
     beat = server.settings.stream_beat
     with server.ears.bell(source.topic) as bell:
