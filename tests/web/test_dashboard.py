@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from urllib.parse import quote
 
 import pytest
 from served import serve
 
+from holdfast import Holdfast, current_job
 from holdfast.testing.waiting import eventually
 
 pytestmark = [pytest.mark.slow]
@@ -121,6 +124,48 @@ def test_what_failed_is_told_and_run_again(at, api, open_page, shots, tmp_path):
     page.shows(".node.success", "b")
     page.waits_for("document.querySelector('[role=log]').innerText.split('trying').length === 3")
     page.waits_for("!document.querySelector('pre.error')")
+
+
+def test_a_job_that_goes_on_as_another_has_one_log(start, open_page, tmp_path):
+    """Opened while the first of them runs, and opened when all is over: nothing is lost, nothing is there twice."""
+    at = serve(start, tmp_path)
+    go = asyncio.Event()
+
+    async def work(looks):
+        async with Holdfast(f"sqlite:///{tmp_path / 'holdfast.db'}?synchronous=normal") as hf:
+
+            @hf.job()
+            async def first() -> None:
+                current_job().log("said by the first")
+                await go.wait()
+                current_job().continue_with(second)
+
+            @hf.job()
+            async def second() -> None:
+                current_job().log("said by the second")
+
+            @hf.workflow
+            def relay(flow):
+                flow.add(first, key="a/b (relay)")
+
+            run = await relay.start()
+            working = asyncio.create_task(hf.worker(signals=False).run(burst=True))
+            page = await asyncio.to_thread(open_page, f"{at}/#/runs/{run.id}/{quote('a/b (relay)', safe='')}")
+            await asyncio.to_thread(page.shows, "[role=log]", "said by the first")
+            go.set()
+            await working
+            await asyncio.to_thread(page.shows, "[role=status]", "success")
+            for _ in range(2):
+                await asyncio.to_thread(page.shows, "[role=log]", "said by the second")
+                said = await asyncio.to_thread(page.evaluate, "document.querySelector('[role=log]').innerText")
+                looks.append([line for line in said.split("\n") if line])
+                await asyncio.to_thread(page.open, f"{at}/#/")
+                await asyncio.to_thread(page.shows, "h1", "Runs")
+                await asyncio.to_thread(page.open, f"{at}/#/runs/{run.id}/{quote('a/b (relay)', safe='')}")
+
+    looks = []
+    asyncio.run(work(looks))
+    assert looks == [["said by the first", "said by the second"]] * 2
 
 
 def test_a_run_is_cancelled_by_two_clicks(at, api, open_page, tmp_path):

@@ -12,7 +12,7 @@ interface Props {
 
 /** What a job says, as it says it. Stays at the end unless somebody has scrolled away from it. */
 export function LogView({ workflow, run, job }: Props) {
-  const log = useLog(workflow, run, job.uid, `${job.started_at} ${isOver(job.status)}`);
+  const log = useLog(workflow, run, job.uid && job.id, `${job.started_at} ${isOver(job.status)}`);
   const box = useRef<HTMLPreElement>(null);
   const atEnd = useRef(true);
   useLayoutEffect(() => {

@@ -17,15 +17,18 @@ export interface Log {
 
 const NOTHING: Log = { chunks: [], dropped: 0, open: false, trouble: "" };
 
-/** A job's log as it grows. `turn` changes when a job that had ended goes on: it is followed again, from where it was. */
-export function useLog(workflow: string, run: string, uid: string, turn: string): Log {
+/**
+ * A job's log as it grows, by its name in the run: what all said that it went on as, one after another. "": there is none
+ * yet. `turn` changes when a job that had ended goes on: it is followed again, from where it was.
+ */
+export function useLog(workflow: string, run: string, job: string, turn: string): Log {
   const [log, setLog] = useState(NOTHING);
-  const last = useRef({ uid: "", sequence: 0 });
+  const last = useRef({ run: "", job: "", sequence: 0 });
   const say = useTrouble();
   useEffect(() => {
-    if (!uid) return;
-    if (last.current.uid !== uid) {
-      last.current = { uid, sequence: 0 };
+    if (!job) return;
+    if (last.current.run !== run || last.current.job !== job) {
+      last.current = { run, job, sequence: 0 };
       setLog(NOTHING);
     }
     const place = last.current;
@@ -42,7 +45,7 @@ export function useLog(workflow: string, run: string, uid: string, turn: string)
       });
     };
     const from = place.sequence > 0 ? { after: String(place.sequence) } : {};
-    follow<LogChunk>({ path: paths.log(workflow, run, uid), ...from, signal, onEvents })
+    follow<LogChunk>({ path: paths.log(workflow, run, job), ...from, signal, onEvents })
       .catch((error: unknown) => {
         const trouble = signal.aborted ? "" : say(error);
         if (trouble) setLog((before) => ({ ...before, trouble }));
@@ -51,6 +54,6 @@ export function useLog(workflow: string, run: string, uid: string, turn: string)
         if (!signal.aborted) setLog((before) => ({ ...before, open: false }));
       });
     return () => end.abort();
-  }, [workflow, run, uid, turn, say]);
+  }, [workflow, run, job, turn, say]);
   return log;
 }
