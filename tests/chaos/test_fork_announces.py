@@ -1,0 +1,86 @@
+"""A fork between two announcements: the child announces what it enqueues, and nothing of its parent's once more."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing.waiting import soon
+
+pytestmark = [pytest.mark.chaos, pytest.mark.race]
+
+FORKS = 5
+#: Jobs of the parent before each fork, and behind the last one.
+JOBS = 3
+
+BLOCKING = """
+import os, sys
+from holdfast.sync import Holdfast
+
+url, namespace, forks, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+hf = Holdfast(url, namespace=namespace)
+
+@hf.job()
+def parent(): ...
+
+@hf.job()
+def child(): ...
+
+for _ in range(forks):
+    for _ in range(jobs):
+        parent.enqueue()
+    parent.options(delay=0.001).enqueue()  # announced behind its back, by a thread that a child does not have
+    forked = os.fork()
+    if forked == 0:
+        status = 1
+        try:
+            child.enqueue()
+            child.enqueue_many([()] * 2)
+            hf.close()
+            status = 0
+        finally:
+            os._exit(status)
+    parent.enqueue()
+    assert os.waitpid(forked, 0)[1] == 0
+hf.close()
+"""
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_a_fork_between_two_announcements_doubles_none_and_loses_none(shared_url, namespace, turn):
+    async def main():
+        heard = Counter()
+        async with Holdfast(shared_url, namespace=namespace) as hf:
+            await hf.jobs.list()
+
+            async def listen():
+                async with hf.hub.listen_scheduled(["parent", "child"]) as notices:
+                    ready.set()
+                    async for notice in notices:
+                        if notice.hint_id:
+                            heard[notice.type] += await hf.hub.take_hint(notice.hint_id, 1000)
+
+            ready = asyncio.Event()
+            listening = asyncio.create_task(listen())
+            await ready.wait()
+            arguments = [shared_url, namespace, str(FORKS), str(JOBS)]
+            program = await asyncio.create_subprocess_exec(
+                sys.executable, "-W", "error", "-c", BLOCKING, *arguments, stderr=subprocess.PIPE
+            )
+            _, said = await asyncio.wait_for(program.communicate(), 100)
+            assert program.returncode == 0, said.decode()
+            wanted = {"parent": FORKS * (JOBS + 2), "child": FORKS * 3}
+
+            async def all_heard():
+                return heard == wanted
+
+            assert await soon(all_heard, 10), (heard, wanted)
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    asyncio.run(main())
