@@ -14,6 +14,7 @@ from workshop import KINDS, url_of, working
 import holdfast
 import holdfast.sync
 from holdfast import Cancel, Closed, JobCancelled, JobFailed, JobNotFound, JobSkipped, ResultTimeout, current_job
+from holdfast.job import flows
 from holdfast.job.waiters import STRANGERS, waiters_of
 from holdfast.testing.waiting import WITHIN, soon
 
@@ -174,6 +175,44 @@ async def test_the_same_unique_job_gives_a_handle_of_the_first(url):
         assert not first.deduplicated
         assert second.deduplicated
         assert second.id == first.id
+
+
+@on_a_loop
+async def test_who_found_a_job_in_the_middle_of_a_chain_is_told_of_both_ends(url, monkeypatch):
+    """Whoever asked for a job that was there already waits like the one who had it made."""
+    monkeypatch.setattr(flows, "HEARD", (60.0, 60.0))
+    go = asyncio.Event()
+    async with new(url) as hf:
+
+        @hf.job()
+        async def first() -> str:
+            current_job().continue_with(second)
+            return "first"
+
+        @hf.job(unique="only one")
+        async def second() -> str:
+            await go.wait()
+            current_job().continue_with(third)
+            return "second"
+
+        @hf.job()
+        async def third() -> str:
+            return "third"
+
+        async with working(hf):
+            handle = await first.enqueue()
+            assert await handle.result(timeout=20) == "first"
+            found = await second.enqueue()
+            assert found.deduplicated
+            waiting = [asyncio.create_task(awaited(timeout=20)) for awaited in (found.result, found.chain.result)]
+            waiters = waiters_of(hf._core)
+
+            async def all_wait():
+                return waiters.hears and set(waiters._latches) == {handle.id, found.id}
+
+            assert await soon(all_wait)
+            go.set()
+            assert await asyncio.gather(*waiting) == ["second", "third"]
 
 
 @on_a_loop

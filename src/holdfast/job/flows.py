@@ -158,7 +158,8 @@ async def ended(core: Core, job_id: str, *, chain: bool, timeout: float | None) 
     op = store_of(core).watch(job_id, chain=chain)
     waiters = waiters_of(core)
     began = steady()
-    latch = waiters.join(job_id)
+    heard_as = job_id  # a chain's end is announced by its first job, and this may be another one of it
+    latch = waiters.join(heard_as)
     try:
         hears, sure = waiters.hears, False
         nap = 0.0
@@ -181,6 +182,11 @@ async def ended(core: Core, job_id: str, *, chain: bool, timeout: float | None) 
                 raise JobNotFound(job_id=job_id)
             if job.state in FINAL and not (chain and job.followed_by):
                 return job
+            if chain and job.chain != heard_as:
+                waiters.leave(heard_as, latch)
+                heard_as = job.chain
+                latch = waiters.join(heard_as)
+                continue
             left = None if timeout is None else began + timeout - steady()
             if left is not None and left <= 0:
                 raise ResultTimeout(job_id=job_id, waited=timeout or 0.0, state=job.state)
@@ -195,7 +201,7 @@ async def ended(core: Core, job_id: str, *, chain: bool, timeout: float | None) 
             core.check_open()
             hears = waiters.hears
     finally:
-        waiters.leave(job_id, latch)
+        waiters.leave(heard_as, latch)
 
 
 def completed(job: Job) -> bytes:
