@@ -366,8 +366,16 @@ class JobSkipped(JobError):
 class JobNotFound(JobError, LookupError):
     """There is no such job: never was, was rolled back, or its record is past its time (`keep=`)."""
 
-    def __init__(self, *, job_id: str) -> None:
-        super().__init__(f"there is no job {job_id!r}; its record may be past its time (keep=)", job_id=job_id)
+    def __init__(self, *, job_id: str, run_id: str = "", known: tuple[str, ...] = ()) -> None:
+        """`run_id`: by its name in that run, which has those that are `known`."""
+        some = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")  # noqa: PLR2004 - a line's worth
+        super().__init__(
+            f"run {run_id} has no job {job_id!r}; it has {some or 'none'}"
+            if run_id
+            else f"there is no job {job_id!r}; its record may be past its time (keep=)",
+            job_id=job_id,
+        )
+        self.run_id = run_id
 
 
 class RetryRefused(JobError):

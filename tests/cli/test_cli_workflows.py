@@ -136,7 +136,9 @@ def test_what_failed_is_run_again(sqlite_cli, files):
     command_worker(sqlite_cli)
     assert sqlite_cli.json("runs", "show", run)["status"] == "success"
     assert "test is completed" in sqlite_cli.call("runs", "retry", run, "test").stdout
-    assert sqlite_cli.call("runs", "retry", run, "nobody").exit_code == 1
+    missing = sqlite_cli.call("runs", "retry", run, "nobody")
+    assert missing.exit_code == 1
+    assert f"run {run} has no job 'nobody'; it has build, test, mail" in missing.stderr
 
 
 def test_a_job_whose_need_failed_is_not_tried_again_before_that(sqlite_cli):
@@ -169,6 +171,11 @@ def test_a_run_is_cancelled(sqlite_cli, files):
     shown = sqlite_cli.call("runs", "show", run)
     assert "wrong" in shown.stdout
     assert "\x1b[31m" not in shown.stdout
+    other = sqlite_cli.json("workflows", "start", "ci")["id"]
+    sqlite_cli.call("runs", "cancel", other)
+    assert [line.split()[-1] for line in sqlite_cli.call("runs", "show", other).stdout.splitlines()[-3:]] == [
+        "Cancelled"
+    ] * 3
     for args in (("show",), ("cancel",), ("rerun",), ("logs",)):
         missing = sqlite_cli.call("runs", *args, "0-0")
         assert missing.exit_code == 1, args

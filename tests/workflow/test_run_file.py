@@ -158,6 +158,7 @@ def test_problems_are_listed_with_their_places(flow):
         (["no-such-file.yml"], "cannot be read: No such file or directory"),
         (["-", "--input", "x"], "is not NAME=VALUE"),
         (["-", "--env", "=x"], "is not NAME=VALUE"),
+        (["-", "--input", "nobody=1"], "it has no input 'nobody'"),
     ],
 )
 def test_what_cannot_be_run_is_refused(args, why):

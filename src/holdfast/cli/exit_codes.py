@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import (
+    BadInput,
     ConfigError,
     EngineError,
     HoldfastError,
@@ -37,7 +38,7 @@ SIGNALLED = 128
 def of(error: HoldfastError) -> int:
     """The exit code that an error ends with."""
     match error:
-        case ConfigError():
+        case ConfigError() | BadInput():
             return USAGE
         case EngineError() | N8nUnreachable():
             return ENGINE

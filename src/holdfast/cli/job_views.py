@@ -48,8 +48,15 @@ def _what(job: JobInfo, now: float) -> str:
     return _short(", ".join(f"{name}={_json(value)}" for name, value in (job.args or {}).items()))
 
 
+def why(job: JobInfo) -> str:
+    """Of what kind its last failure was, and what it said."""
+    if job.error is None:
+        return ""
+    return f"{job.error.kind}: {job.error.message}" if job.error.message else job.error.kind
+
+
 def _cause(job: JobInfo) -> str:
-    return _short(f"{job.error.kind}: {job.error.message}") if job.error is not None else ""
+    return _short(why(job))
 
 
 def _short(text: str) -> str:
@@ -87,7 +94,7 @@ def page(job: JobInfo, outputs: dict[str, str], now: float) -> None:
         ("run", job.run),
         ("result", _json(job.result) if job.state == "completed" else ""),
         ("outputs", _json(outputs) if outputs else ""),
-        ("error", f"{job.error.kind}: {job.error.message}" if job.error is not None else ""),
+        ("error", why(job)),
     ]
     say_table(("", ""), [(name, printable(value)) for name, value in facts if value])
     if job.error is not None and job.error.trace:

@@ -136,7 +136,7 @@ def run_page(run: RunInfo, jobs: list[RunJobInfo], now: float) -> None:
 def job_row(job: RunJobInfo, now: float) -> tuple[str, ...]:
     info = job.info
     return (
-        printable(job.name),
+        printable(job.key),
         job.state + (" (soft)" if job.soft and job.state == "failed" else ""),
         f"{info.attempt}/{info.retries + 1}" if info.attempt and not job.is_internal else "",
         _took(info.started, info.finished, now),
@@ -148,7 +148,7 @@ def job_row(job: RunJobInfo, now: float) -> tuple[str, ...]:
 def _what(job: RunJobInfo) -> str:
     info = job.info
     if job.state in ("failed", "cancelled", "skipped") and info.error is not None:
-        return _short(f"{info.error.kind}: {info.error.message}")
+        return _short(job_views.why(info))
     if job.state == "running":
         return printable(f"on {info.worker}")
     return _short(job.command or (f"if {job.condition}" if job.condition else ""))

@@ -12,7 +12,7 @@ from holdfast.cli import exit_codes, run_views
 from holdfast.cli.connection import connection
 from holdfast.cli.found import found
 from holdfast.cli.output import printable, say, say_json, say_table, warn
-from holdfast.errors import BadDefinition, BadInput, ConfigError
+from holdfast.errors import BadDefinition, ConfigError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -190,11 +190,7 @@ def start(
             raise typer.BadParameter(f"{one!r} is not NAME=VALUE", param_hint="--input")
         given[key] = value
     with connection(context).existing() as hf:
-        try:
-            run = found(lambda: hf.workflows.start(name, given, version=version, trigger="cli"))
-        except BadInput as error:
-            warn(str(error))
-            raise typer.Exit(exit_codes.USAGE) from error
+        run = found(lambda: hf.workflows.start(name, given, version=version, trigger="cli"))
         if not as_json:
             say(run.id)
         status = run.wait() if wait else run.status()

@@ -221,7 +221,7 @@ def _find(found: list[RunJobInfo], run_id: str, key: str) -> RunJobInfo:
     for job in found:
         if key == job.name:
             return job
-    raise JobNotFound(job_id=f"{key} of run {run_id}")
+    raise JobNotFound(job_id=key, run_id=run_id, known=tuple(job.key for job in found))
 
 
 async def logs(core: Core, run_id: str, key: str, after: int) -> list[Any]:
