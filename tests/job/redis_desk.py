@@ -51,7 +51,9 @@ class RedisDesk:
         (made,) = self.ask("enqueue", shard, [self.job(shard, **fields)], tell=True)
         return str(made.id)
 
-    def command(self, finishes: Any = (), *, shard: int = 0, seq: int = 0, want: int = 0, **claim: Any) -> StepCommand:
+    def command(
+        self, finishes: Any = (), *, shard: int = 0, seq: int = 0, want: int = 0, unheard: int = 0, **claim: Any
+    ) -> StepCommand:
         return StepCommand(
             shard=shard,
             worker=self.name,
@@ -61,6 +63,7 @@ class RedisDesk:
             finishes=tuple(finishes),
             claim=Claim(want=want, **claim),
             not_after=(self.now or time.time_ns() // 1000) + MINUTE,
+            unheard=unheard,
         )
 
     def step(self, finishes: Any = (), **options: Any) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from holdfast.engine.base import Carrier, steady
 from holdfast.engine.redis.link import Refusal, pack
 from holdfast.errors import EngineError, EngineRefused, EngineUnavailable
-from holdfast.hub.base import Hub, unobserved
+from holdfast.hub.base import Hub, Subscription, unobserved
 from holdfast.hub.listener import log
 from holdfast.hub.wire import LONGEST_PAYLOAD
 
@@ -75,6 +75,17 @@ class RedisHub(Hub):
         self._asked: deque[tuple[str, str]] = deque()
         #: True from the first break on.
         self._broken = False
+        #: Channels whose messages are no text.
+        self._raw: set[str] = set()
+
+    def subscribe_raw(
+        self, channel: str, callback: Callable[[bytes | None], None], ready: Callable[[], None]
+    ) -> Subscription:
+        """`subscribe(…, prompt=True)` to a channel of one's own whose messages come as the bytes that they are. Of this
+        hub alone: others carry text.
+        """
+        self._raw.add(channel)
+        return self.subscribe(channel, cast("Callable[[str | None], None]", callback), ready, prompt=True)
 
     def _open(self, channel: str) -> None:
         if self._closed:
@@ -178,6 +189,8 @@ class RedisHub(Hub):
             raw = push[2]
             if len(raw) > LONGEST_PAYLOAD:
                 self.observe("malformed", channel=channel)
+            elif channel in self._raw:
+                self.deliver(channel, cast("str", raw))
             else:
                 self.deliver(channel, raw.decode(errors="replace"))
             return
@@ -192,6 +205,8 @@ class RedisHub(Hub):
             elif kind == b"unsubscribe":
                 listener.closed()
                 self._forget_idle(listener)
+                if channel not in self._listeners:
+                    self._raw.discard(channel)
 
     def _forbidden(self, refusal: Refusal) -> None:
         """The oldest unconfirmed request is not allowed. The others are served all the same."""
@@ -226,3 +241,4 @@ class RedisHub(Hub):
         self._running = False
         self._broken = False
         self._asked.clear()
+        self._raw.clear()

@@ -3,6 +3,7 @@
     <prefix>:sched             <hint id>:<type>    jobs of a type became pending
     <prefix>:chainc            <chain id>          a chain completed
     <prefix>:owls              <job id>            whoever works on this job has lost it
+    <prefix>:hand:<inbox>      a job, packed       a worker without work is handed one; internal
     <prefix>:hint:<hint id>    a counter: how many may still come
 
 Strangers may publish here, too: whatever cannot be read is `None`, never an error.
@@ -15,7 +16,7 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST = "sched", "chainc", "owls"
+SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST, HANDED = "sched", "chainc", "owls", "hand"
 
 #: How long a hint's counter lives. Whoever comes later finds none, and looks for itself.
 HINT_LIFE = 60.0

@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine.base import steady
 from holdfast.errors import Closed
 from holdfast.job.lanes import Identity, Lane
-from holdfast.job.model import Claim, Failure, Finish, StepReply
+from holdfast.job.model import Claim, Failure, Finish, Handed, Stand, StepReply
 from holdfast.job.shard import MANY, Shard
+from holdfast.job.standing import Standing
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -68,13 +70,15 @@ class Dispatch:
         #: From so many ends on they are told by one lane while the other asks; 0: never.
         self._apart = max(2, slots.size // 4) if store.parts and store.lanes > 1 else 0
         self.shards = [
-            Shard(n, [Lane(core, store, identity, n, lane) for lane in range(store.lanes)]) for n in range(store.shards)
+            Shard(n, [Lane(core, store, identity, n, lane, partial(self._late, n)) for lane in range(store.lanes)])
+            for n in range(store.shards)
         ]
         #: What a look asks for: one lane's share.
         self._glance = max(1, -(-slots.size // (store.lanes * store.shards)))
         #: Every shard in turn, one command a poll in all; but often enough to see each lease end.
         poll = min(POLL, max(SHORTEST_POLL, lease))
         self._poll = poll * max(1.0, min(float(store.shards), lease / 3 / poll))
+        self.standing = Standing(core, order, poll=self._poll, lease=lease)
         self._stirred = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = MANY
@@ -131,6 +135,24 @@ class Dispatch:
         if self._stirred:
             return
         self._go()
+
+    def handed(self, handed: Handed) -> None:
+        """A job for a claim that stood."""
+        for shard in self.shards:
+            for lane in shard.lanes:
+                if lane.hears(handed):
+                    self._start(handed.reply, shard.number, lane.stood)
+                    return
+
+    def _late(self, shard: int, reply: StepReply, sent: float) -> None:
+        """The same, heard with the answer to a later step."""
+        if reply.jobs:
+            self._start(reply, shard, sent)
+
+    def leave(self) -> None:
+        """Claim no more: what stands is taken back."""
+        self.claiming = False
+        self.stir()
 
     def room(self) -> int:
         """How many more jobs it is worth hearing of."""
@@ -205,8 +227,11 @@ class Dispatch:
         self._first = (start + 1) % len(shards)
         for place in range(len(shards)):
             shard = shards[(start + place) % len(shards)]
-            for lane in shard.lanes:
+            for lane in self._in_turn(shard):
                 if lane.busy:
+                    continue
+                if lane.standing and not (self.claiming or self._closed or shard.out):
+                    self._send(shard, lane, [], 0)
                     continue
                 if shard.suspects:
                     self._send(shard, lane, [shard.suspects.pop()], 0)
@@ -224,6 +249,17 @@ class Dispatch:
             self.on_still()
         if self.on_dry is not None and not self._slots.busy and self.is_dry:
             self.on_dry()
+
+    def _in_turn(self, shard: Shard) -> list[Lane]:
+        """One whose claim stands goes first, and takes it back: there is room for what it may have been handed."""
+        lanes = shard.lanes
+        return lanes if not any(lane.standing for lane in lanes) else sorted(lanes, key=lambda lane: not lane.standing)
+
+    def _is_idle(self, shard: Shard, lane: Lane) -> bool:
+        """Whether nothing runs here and nothing else is on its way: what this lane asks for is all there will be."""
+        if self._slots.busy or self.on_dry is not None:
+            return False
+        return all(not each.busy or each is lane for each in shard.lanes)
 
     def _send_apart(self, shard: Shard, lane: Lane) -> None:
         """Much has ended and much is there: one lane asks for all that there is room for, the other tells what has
@@ -252,18 +288,26 @@ class Dispatch:
         lane.looks = not shard.hinted or want < shard.expect
         lane.hints = tuple(shard.hints) if shard.hinted and not batch else ()
         shard.hints.clear()
+        stand = self.standing.stand() if want and self._is_idle(shard, lane) else None
         if shard.expect != MANY:
             shard.expect = max(0, shard.expect - want)
         shard.heard = False
         self._slots.asked += want
         self.steps += 1
-        task = self._loop.create_task(self._step(shard, lane, batch))
+        task = self._loop.create_task(self._step(shard, lane, batch, stand))
         self._tasks.add(task)
         task.add_done_callback(self._stepped)
 
-    async def _step(self, shard: Shard, lane: Lane, batch: list[Attempt]) -> None:
+    async def _step(self, shard: Shard, lane: Lane, batch: list[Attempt], stand: Stand | None) -> None:
         want = lane.want
-        claim = Claim(want=want, queues=self._order.draw(), labels=self._labels, lease=self._lease, hints=lane.hints)
+        claim = Claim(
+            want=want,
+            queues=self._order.draw(),
+            labels=self._labels,
+            lease=self._lease,
+            hints=lane.hints,
+            stand=stand,
+        )
         try:
             finishes = [attempt.finish for attempt in batch if attempt.finish is not None]
             reply, sent = await lane.step(finishes, claim)

@@ -51,6 +51,8 @@ class Hearing:
         self._wanted_back = wanted_back
         #: Whether a claim takes from the counter by itself.
         self._takes = store_of(core).takes and core.post is core.port
+        self._read_handed = store_of(core).read_handed
+        self._inbox: Subscription | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._hints: deque[str] = deque(maxlen=MOST)
@@ -65,6 +67,10 @@ class Hearing:
             self._subscriptions.append(
                 self._core.hub.subscribe(wire.channel(prefix, name), heard, partial(heard, None), prompt=True)
             )
+        hear = getattr(self._core.hub, "subscribe_raw", None)
+        if self._read_handed is not None and self._takes and hear is not None:
+            self._inbox = hear(self._dispatch.standing.inbox, self._handed, self._opened)
+            self._subscriptions.append(self._inbox)
 
     def early(self, jobs: Sequence[Claimed]) -> None:
         """These have come in; one of them may have been wanted back before we knew of it."""
@@ -120,6 +126,17 @@ class Hearing:
         self._hints.append(hint)
         if self._task is None:
             self._call(self._begin)
+
+    def _opened(self) -> None:
+        """The inbox is heard, or may not be."""
+        if self._inbox is None or self._inbox.error is None:
+            self._dispatch.standing.open = True
+
+    def _handed(self, message: bytes | None) -> None:
+        """A message that was missed comes with the next step: the look that follows a break."""
+        handed = self._read_handed(message) if self._read_handed is not None and message is not None else None
+        if handed is not None:
+            self._call(partial(self._dispatch.handed, handed))
 
     def _call(self, callback: Callable[[], None]) -> None:
         if threading.get_ident() == self._thread:

@@ -13,7 +13,7 @@
     waits:<job>, upstream:<job>, awaiting:<chain>, chain    who waits for what, what came of it, a chain's last job
     outbox, unregistered    what other shards have not been told yet
     rate:<bucket>, queue-rate:<queue>, queues, count        rates, settings and numbers
-    memory:<lane>       what a worker's lane did last
+    memory:<lane>       what a worker's lane did last; idle:<queue> has lanes whose claims stand, by when that ends
     log:<job>, outputs:<job>, workers, beats, cron, ticking
     artifacts:<job>, artifact:<job>:<name>      what is known of a job's files, and their parts
     run, run-doc        hashes: a run's record, and what only its readers want

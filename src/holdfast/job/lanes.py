@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from holdfast.engine.base import steady
 from holdfast.errors import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
 from holdfast.flow import PATIENCE_MICROS
-from holdfast.job.model import Claim, Finish, StepCommand, StepReply
+from holdfast.job.model import Claim, Finish, Handed, StepCommand, StepReply
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -42,11 +42,17 @@ class Identity:
     incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
+def _unasked(reply: StepReply, sent: float) -> None:
+    """For lanes whose claims never stand."""
+
+
 class Lane:
     """One lane to one shard."""
 
     __slots__ = (
         "_core",
+        "_early",
+        "_handed",
         "_identity",
         "_number",
         "_seq",
@@ -55,17 +61,34 @@ class Lane:
         "busy",
         "hints",
         "looks",
+        "standing",
+        "stood",
         "troubled",
         "want",
     )
 
-    def __init__(self, core: Core, store: Store, identity: Identity, shard: int, number: int) -> None:
+    def __init__(
+        self,
+        core: Core,
+        store: Store,
+        identity: Identity,
+        shard: int,
+        number: int,
+        handed: Callable[[StepReply, float], None] = _unasked,
+    ) -> None:
         self._core = core
         self._store = store
         self._identity = identity
         self._shard = shard
         self._number = number
         self._seq = 0
+        #: Takes what was handed to a claim that stood, and came with a later answer.
+        self._handed = handed
+        #: What came to the inbox while a step was under way: perhaps for that one, before its answer.
+        self._early: Handed | None = None
+        #: The seq whose claim stands in the shard, and when (steady) it left; 0: none does.
+        self.standing = 0
+        self.stood = 0.0
         #: A step is under way.
         self.busy = False
         #: What the step under way asks for, and whether it looks for whatever there is.
@@ -93,6 +116,7 @@ class Lane:
             finishes=tuple(finishes),
             claim=claim,
             not_after=core.engine.now() + PATIENCE_MICROS,
+            unheard=self.standing,
         )
         tries = 0
         while True:
@@ -104,7 +128,8 @@ class Lane:
                     raise
                 tries += 1
                 # The counters may have been taken from already: it looks for whatever there is.
-                command = replace(command, claim=replace(claim, hints=()))
+                claim = replace(claim, hints=())
+                command = replace(command, claim=claim)
                 await self._trouble(error, tries)
             else:
                 if self.troubled:
@@ -120,10 +145,41 @@ class Lane:
                     if self._identity.incarnation == incarnation:
                         self._identity.incarnation = secrets.token_hex(8)
                     incarnation = self._identity.incarnation
-                    command = replace(command, incarnation=incarnation)
+                    self.standing = 0
+                    command = replace(command, incarnation=incarnation, unheard=0)
+                elif reply.handed:
+                    self.standing = 0
+                    self._handed(reply, sent)
+                    claim = replace(claim, want=max(0, claim.want - len(reply.jobs)), stand=None)
+                    command = replace(command, claim=claim, unheard=0)
                 else:
+                    if not reply.denied:  # else it is as it was
+                        self.standing = 0 if claim.stand is None or reply.jobs else self._seq
+                        self.stood = sent
+                    self._catch_up()
                     return reply, sent
             command = replace(command, not_after=core.engine.now() + PATIENCE_MICROS)
+
+    def hears(self, handed: Handed) -> bool:
+        """Whether this is the answer to the claim that stands: it does not any more. While a step is under way, it is
+        kept: if that step takes the claim back, it brings the job, too; and if it leaves one, this may be the answer.
+        """
+        own = (self._identity.worker, self._identity.incarnation, self._number)
+        if handed.lane != own:
+            return False
+        if self.busy:
+            self._early = handed
+            return False
+        if handed.seq != self.standing:
+            return False
+        self.standing = 0
+        return True
+
+    def _catch_up(self) -> None:
+        early, self._early = self._early, None
+        if early is not None and early.seq == self.standing:
+            self.standing = 0
+            self._handed(early.reply, self.stood)
 
     async def _trouble(self, error: EngineError, tries: int) -> None:
         now = steady()

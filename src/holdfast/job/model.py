@@ -141,6 +141,20 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     outputs: dict[str, str] = {}
 
 
+class Stand(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker without work leaves in the shard: whoever enqueues a plain job of these queues and types may lease
+    it to that worker, and tell it so on a channel of its own.
+    """
+
+    #: A channel that nobody else hears.
+    inbox: str
+    #: How long it stands.
+    life: Micros
+    #: Names of types with NULs before, between and behind them.
+    types: str
+    queues: tuple[str, ...]
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker can take: up to `want` jobs, from queues in groups. Groups come in order; within one, the smallest
     rank first. A job's labels must all be among the worker's.
@@ -153,6 +167,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     lease: Micros = 30_000_000
     #: Counters of announcements, where the store announces: no more jobs than they still allow. Empty: any number.
     hints: tuple[str, ...] = ()
+    #: Where the store takes such: if there is nothing to take, the claim stands until its lane's next step, its end, or
+    #: the job that is handed over to it.
+    stand: Stand | None = None
 
 
 class StepCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +187,8 @@ class StepCommand(msgspec.Struct, frozen=True, kw_only=True):
     claim: Claim
     #: Engine time after which it has no effect.
     not_after: Micros
+    #: The seq of this lane whose claim was left standing, if nothing was heard of it since; 0: none.
+    unheard: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -228,6 +247,17 @@ class StepReply(msgspec.Struct, frozen=True, kw_only=True):
     expired: bool = False
     #: The hints it came for are used up, and it came for nothing else. Nothing happened.
     denied: bool = False
+    #: The claim that stood was answered, unheard: these are its jobs. Nothing else happened: send the step once more.
+    handed: bool = False
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """What came to an inbox: the answer to a claim that stood."""
+
+    #: Whose step that was: worker, incarnation and lane.
+    lane: tuple[str, str, int]
+    seq: int
+    reply: StepReply
 
 
 class Renewal(msgspec.Struct, frozen=True, array_like=True, gc=False):

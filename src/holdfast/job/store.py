@@ -17,13 +17,14 @@ Rules that hold for every verb:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast.engine.base import Micros, Op
 from holdfast.job.model import (
     Delivery,
     Enqueued,
+    Handed,
     Job,
     JobResult,
     LogLine,
@@ -40,6 +41,8 @@ from holdfast.job.model import (
 )
 from holdfast.job.runs import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
 
+ReadHanded = Callable[[bytes], Handed | None] | None
+
 
 class Store(Protocol):
     """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one.
@@ -52,6 +55,8 @@ class Store(Protocol):
     enqueues announces them. `gap`: how far apart (seconds) such announcements are worth their price; 0: they cost next
     to nothing. `takes`: a claim takes from the counters of announcements. All of it only where hints travel through the
     engine that keeps the jobs: one trip instead of two.
+    `read_handed`: a claim that finds nothing may stay there (`Claim.stand`), whoever enqueues answers it, and this
+    reads what comes to its inbox: None for what cannot be read. Where claims do not stay, it is None itself.
     """
 
     shards: int
@@ -60,6 +65,9 @@ class Store(Protocol):
     announces: bool
     gap: float
     takes: bool
+
+    @property
+    def read_handed(self) -> ReadHanded: ...
 
     # ── work ──
 
@@ -85,6 +93,9 @@ class Store(Protocol):
         Lanes: the shard remembers for each (worker, incarnation, lane) the last seq with its verdicts and claims, for
         2 × lease. The same seq again: the same verdicts, and those of its jobs that are still under those leases,
         renewed. A lower seq: `stale`. A higher one: execute. Past `not_after`: `expired`.
+        A claim with `stand` that finds nothing may stay. `enqueue` answers it once, with a job that nothing goes
+        before, and sends that to its inbox. As messages may be lost, it is also the answer to that seq from then on,
+        and to a later step which says that it is `unheard`: `handed`.
         """
         ...
 

@@ -280,7 +280,7 @@ class Worker:
     async def _drain(self, runner: Runner, dispatch: Dispatch) -> None:
         """What runs may end, within the limit; then it is told to, and its jobs go back."""
         slots = self._slots
-        dispatch.claiming = False
+        dispatch.leave()
         dispatch.on_still = self._stirred
         if slots.busy:
             log.info("draining: %d jobs run", slots.busy)
@@ -307,7 +307,7 @@ class Worker:
     async def _cut_short(self, runner: Runner, dispatch: Dispatch) -> None:
         """`run` itself was cancelled: give everything back, quickly."""
         self._stops = 2
-        dispatch.claiming = False
+        dispatch.leave()
         with suppress(asyncio.CancelledError):  # told twice: then without goodbyes
             runner.stop(min(GRACE_NOW, self._grace))
             while self._slots.busy:

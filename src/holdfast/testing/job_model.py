@@ -26,6 +26,7 @@ class ModelStore(Runs, Looks, Leavings, Registry):
     announces, gap = True, 0.0
     parts = False
     takes = False
+    read_handed = None
 
 
 class ModelEngine:

@@ -10,6 +10,8 @@
 
 -- function: publish_hint = hub/hint_publish.lua
 
+-- include: _hand_over.lua
+
 local function announce()
   if #ARGV[4] == 1 then return end
   local hints = cmsgpack.unpack(string.sub(ARGV[4], 2))
@@ -20,6 +22,7 @@ end
 
 -- Most jobs are plain. Same meaning as below, without making a table of each.
 if string.byte(ARGV[4]) == 49 then
+  if #ARGV == 8 and hand_over(ARGV[5], ARGV[6], ARGV[7]) then return { 'r' } end
   local states, seen, tally = {}, {}, {}
   local total = (#ARGV - 4) / 4
   -- As many at once as a call takes arguments.

@@ -1,33 +1,46 @@
 -- Purpose: a worker's turn: reap what has run out, make due what is due, finish, then claim.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = {not_after, lane, seq, lease, worker, want, groups of
---       queues, labels, hints: counters that say how many may be wanted}; then for each finish: id, {kind, fence, delay,
---       whether there is more: how many jobs to add, whether one follows, how many outputs}, result or failure; then of
---       each job to add and of the one that follows: id, record, doc, what it waits for; then outputs: key, value
+--       queues, labels, hints: counters that say how many may be wanted, unheard: the seq whose claim stood, stand: where and
+--       how long this one may stand, for which types and queues}; then for each finish: id, {kind, fence, delay, whether
+--       there is more: how many jobs to add, whether one follows, how many outputs}, result or failure; then of each job to
+--       add and of the one that follows: id, record, doc, what it waits for; then outputs: key, value
 -- Returns: {head, then for each claimed job: id, record, doc, then upstreams: chain, value, then the outbox: job, chain,
 --          value, then who is not registered with a blocker elsewhere: '<job> <chain>', then what chains that claimed jobs
 --          waited for came to, each once: chain, result}; upstreams are what is known of chains that do not fit into a
 --          record (w: nothing yet), and all others that a doc names have a result; the head is
 --          {now, verdicts, next_in (-1: never), until, ready, claimed, upstreams by job, outbox, unregistered, results} with
---          verdicts as letters (o | s), or {now, 'stale' | 'expired' | 'denied'} | error SHARDS n
+--          verdicts as letters (o | s) or 'handed', or {now, 'stale' | 'expired' | 'denied'} | error SHARDS n
 
 -- include: _shard.lua
 -- include: _agree.lua
-local _, not_after, lane, seq, lease, worker, want, groups, worker_labels, hints = cmsgpack.unpack_limit(ARGV[4], 9, 1)
+local _, not_after, lane, seq, lease, worker, want, groups, worker_labels, hints, unheard, stand =
+  cmsgpack.unpack_limit(ARGV[4], 11, 1)
 
--- What this lane did last: seq, until when it is remembered, the first fence, verdicts, ids.
+-- What this lane did last: seq, until when it is remembered, the first fence, verdicts, ids; and how its claim stands, or
+-- true once it was handed a job.
 local memory = SHARD .. 'memory:' .. lane
 local last = redis.call('GET', memory)
 local before = last and { cmsgpack.unpack(last) }
-local again = false
+local again, handed = false, false
 if before and before[2] > now then
   if seq < before[1] then return { cmsgpack.pack({ now, 'stale' }) } end
-  again = seq == before[1]
+  handed = before[6] == true and unheard == before[1]
+  again = handed or seq == before[1]
 end
 if now > not_after and not again then return { cmsgpack.pack({ now, 'expired' }) } end
 
 local function remember(fence, verdicts, ids)
-  redis.call('SET', memory, cmsgpack.pack(seq, now + 2 * lease, fence, verdicts, ids), 'PX',
+  local standing = false
+  if stand and #ids == 0 then
+    local inbox, life, types, queues = unpack(stand)
+    standing = { now + life, worker, lease, inbox, types }
+    for _, queue in ipairs(queues) do
+      redis.call('ZADD', SHARD .. 'idle:' .. queue, string.format('%.0f', now + life), lane)
+      redis.call('PEXPIRE', SHARD .. 'idle:' .. queue, string.format('%.0f', math.ceil(life / 1000) + spare))
+    end
+  end
+  redis.call('SET', memory, cmsgpack.pack(seq, now + 2 * lease, fence, verdicts, ids, standing), 'PX',
     string.format('%.0f', math.ceil(2 * lease / 1000) + spare))
 end
 
@@ -74,7 +87,7 @@ end
 
 local verdicts, taken = {}, {}
 if again then
-  verdicts[1] = before[4]
+  verdicts[1] = handed and 'handed' or before[4]
   fetch(before[5])
   for i, id in ipairs(before[5]) do
     local job = jobs[id]

@@ -33,6 +33,7 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
     lanes = 2
     parts = True
     takes = True
+    read_handed = None
 
     def __init__(self, namespace: str, prefix: str) -> None:
         super().__init__(namespace, prefix)

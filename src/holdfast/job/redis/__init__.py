@@ -6,6 +6,7 @@ conversation of several, each safe to repeat.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.engine.base import Micros, Op, Within
+from holdfast.engine.base import UNREADABLE, Micros, Op, Within
 from holdfast.engine.redis.gathering import Gathered
 from holdfast.engine.redis.talks import Ready, Talk
 from holdfast.hub.wire import new_hint_id, write_scheduled
@@ -25,6 +26,7 @@ from holdfast.job.model import (
     Failure,
     Finish,
     FinishKind,
+    Handed,
     NewJob,
     Renewal,
     RenewalVerdict,
@@ -37,10 +39,13 @@ from holdfast.job.redis import record
 from holdfast.job.redis.calls import ready
 from holdfast.job.redis.elsewhere import delivery, outcome, unknown, wire
 from holdfast.job.redis.runs import Runs
+from holdfast.job.store import ReadHanded
 
 _FINISH = Struct(">cQQB")
 _MORE = Struct(">IBI")
 _RENEWAL = Struct(">Qd")
+#: What `_hand_over.lua` sends: seq, now, until, sizes of lane, id and record; then these and the doc.
+_HANDED = Struct(">QQQHHH")
 _KINDS: Final[dict[FinishKind, bytes]] = {
     "complete": b"c",
     "fail": b"f",
@@ -54,6 +59,7 @@ _RENEWALS: Final[dict[int, RenewalVerdict]] = {ord("o"): "ok", ord("c"): "cancel
 _VERDICTS: Final[dict[str, Verdict]] = {"o": "ok", "s": "stale"}
 #: What is said instead of verdicts when nothing was done.
 _TURNED_AWAY: Final = frozenset(("stale", "expired", "denied"))
+_HANDED_OVER: Final = "handed"
 #: A worker's name is kept in the record of each job that it runs.
 LONGEST_WORKER = 255
 
@@ -198,6 +204,8 @@ class RedisStore(Runs):
                 claim.queues,
                 claim.labels,
                 [self._hint_keys % hint for hint in claim.hints],
+                command.unheard,
+                claim.stand,
             )
         )
         return [self._count, self._prefix, options, *self._finishes(command.shard, command.finishes, outcomes)]
@@ -263,6 +271,10 @@ class RedisStore(Runs):
                 yield from self._call("delivered", shard, clock, *pairs)
 
         return self._within(shard, talk)
+
+    @property
+    def read_handed(self) -> ReadHanded:
+        return _read_handed if self.announces else None
 
     # ── by hand ──
 
@@ -335,6 +347,20 @@ def _results(head: _Head, reply: list[Any]) -> dict[str, bytes | None]:
     return {chain.decode(): result for chain, result in zip(found[::2], found[1::2], strict=True)}
 
 
+def _read_handed(message: bytes) -> Handed | None:
+    """Anybody may have sent it."""
+    try:
+        seq, now, until, lane, id_, raw = _HANDED.unpack_from(message)
+        lane += _HANDED.size
+        id_ += lane
+        raw += id_
+        worker, incarnation, number = message[_HANDED.size : lane].decode().rsplit("\0", 2)
+        job = record.claimed(message[lane:id_], message[id_:raw], message[raw:], until, {}, {})
+        return Handed((worker, incarnation, int(number)), seq, StepReply(now=now, jobs=(job,)))
+    except (*UNREADABLE, struct.error, ValueError):
+        return None
+
+
 def _stepped(reply: list[Any]) -> StepReply:
     return _step_reply(_heads.decode(reply[0]), reply)
 
@@ -364,11 +390,13 @@ def _step_reply(head: _Head, reply: list[Any]) -> StepReply:
         Delivery(reply[i].decode(), reply[i + 1].decode(), outcome(reply[i + 2]))
         for i in range(at, at + 3 * head.outbox, 3)
     ]
+    handed = said == _HANDED_OVER
     return StepReply(
         now=head.now,
-        verdicts=tuple([_VERDICTS[letter] for letter in head.verdicts]),
+        verdicts=() if handed else tuple([_VERDICTS[letter] for letter in said]),
         jobs=tuple(jobs),
         next_in=head.next_in if head.next_in >= 0 else None,
         ready=ready(head.ready) if head.ready else {},
         outbox=tuple(outbox),
+        handed=handed,
     )

@@ -68,6 +68,7 @@ class SqliteStore:
     lanes = 1
     parts = False
     takes = False
+    read_handed = None
 
     def __init__(self, namespace: str, prefix: str) -> None:
         self._space = namespace
