@@ -69,8 +69,9 @@ class Hearing:
             )
         hear = getattr(self._core.hub, "subscribe_raw", None)
         if self._read_handed is not None and self._takes and hear is not None:
-            self._inbox = hear(self._dispatch.standing.inbox, self._handed, self._opened)
-            self._subscriptions.append(self._inbox)
+            inbox: Subscription = hear(self._dispatch.standing.inbox, self._handed, self._opened)
+            self._inbox = inbox
+            self._subscriptions.append(inbox)
 
     def early(self, jobs: Sequence[Claimed]) -> None:
         """These have come in; one of them may have been wanted back before we knew of it."""

@@ -28,9 +28,9 @@ local function hand_over(id, raw, doc)
   if at > now or #raw + #doc > MOST_HANDED or string.sub(raw, 84 + kind + size, 86 + kind + size) ~= '\0\0\0' then
     return false
   end
-  if redis.call('HEXISTS', SHARD .. 'job', id) == 1 or not is_next(queue) then return false end
-  -- A server that takes no writes says so now, before anybody is told.
-  redis.call('HSET', SHARD .. 'doc', id, doc)
+  if not is_next(queue) then return false end
+  -- Known already, if it has a doc. A server that takes no writes says so now, before anybody is told.
+  if redis.call('HSETNX', SHARD .. 'doc', id, doc) == 0 then return false end
   local fence = math.max(tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1, now)
   while found[1] and tonumber(found[2]) > now do
     local lane = found[1]
