@@ -84,7 +84,7 @@ def test_a_job_is_handed_to_the_claim_that_stands(desk, inbox):
     (made,) = desk.ask("enqueue", 0, [desk.job(args=b"args", priority=3)])
     assert made.state == "running"
     handed = inbox.take()
-    assert handed.lane == ("worker", "one", 0)
+    assert handed.lane == "worker\0one\x000"
     assert handed.seq == 1
     (job,) = handed.reply.jobs
     stored = desk.ask("get", made.id)

@@ -75,8 +75,8 @@ class RedisHub(Hub):
         self._asked: deque[tuple[str, str]] = deque()
         #: True from the first break on.
         self._broken = False
-        #: Channels whose messages are no text.
-        self._raw: set[str] = set()
+        #: Whom to call on channels whose messages are no text.
+        self._raw: dict[bytes, Callable[[Any], None]] = {}
 
     def subscribe_raw(
         self, channel: str, callback: Callable[[bytes | None], None], ready: Callable[[], None]
@@ -84,8 +84,9 @@ class RedisHub(Hub):
         """`subscribe(…, prompt=True)` to a channel of one's own whose messages come as the bytes that they are. Of this
         hub alone: others carry text.
         """
-        self._raw.add(channel)
-        return self.subscribe(channel, cast("Callable[[str | None], None]", callback), ready, prompt=True)
+        subscription = self.subscribe(channel, cast("Callable[[str | None], None]", callback), ready, prompt=True)
+        self._raw[channel.encode()] = subscription.subscriber.tell
+        return subscription
 
     def _open(self, channel: str) -> None:
         if self._closed:
@@ -184,13 +185,14 @@ class RedisHub(Hub):
         if isinstance(push, Refusal):
             self._forbidden(push)
             return
+        if push[1] in self._raw and push[0] == b"message":
+            self._raw[push[1]](push[2])
+            return
         kind, channel = push[0], push[1].decode(errors="replace")
         if kind == b"message":
             raw = push[2]
             if len(raw) > LONGEST_PAYLOAD:
                 self.observe("malformed", channel=channel)
-            elif channel in self._raw:
-                self.deliver(channel, cast("str", raw))
             else:
                 self.deliver(channel, raw.decode(errors="replace"))
             return
@@ -206,7 +208,7 @@ class RedisHub(Hub):
                 listener.closed()
                 self._forget_idle(listener)
                 if channel not in self._listeners:
-                    self._raw.discard(channel)
+                    self._raw.pop(push[1], None)
 
     def _forbidden(self, refusal: Refusal) -> None:
         """The oldest unconfirmed request is not allowed. The others are served all the same."""

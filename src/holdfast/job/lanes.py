@@ -164,8 +164,7 @@ class Lane:
         """Whether this is the answer to the claim that stands: it does not any more. While a step is under way, it is
         kept: if that step takes the claim back, it brings the job, too; and if it leaves one, this may be the answer.
         """
-        own = (self._identity.worker, self._identity.incarnation, self._number)
-        if handed.lane != own:
+        if handed.lane != f"{self._identity.worker}\0{self._identity.incarnation}\0{self._number}":
             return False
         if self.busy:
             self._early = handed

@@ -254,8 +254,8 @@ class StepReply(msgspec.Struct, frozen=True, kw_only=True):
 class Handed(msgspec.Struct, frozen=True):
     """What came to an inbox: the answer to a claim that stood."""
 
-    #: Whose step that was: worker, incarnation and lane.
-    lane: tuple[str, str, int]
+    #: Whose step that was: worker, incarnation and lane, with NULs between them.
+    lane: str
     seq: int
     reply: StepReply
 

@@ -1,7 +1,7 @@
 -- Purpose: the claim of a worker that has nothing to tell, while nothing is over and due and all that waits for it are plain
 -- jobs in one plain lane. Same meaning as the rest of step.lua, without making first what only others need: half the time.
--- Whatever it meets that is not so is left alone. Places in a record: _record.lua. Expects SHARD, now and what step.lua was
--- told.
+-- Whatever it meets that is not so is left alone. Places in a record: _record.lua. Expects SHARD, now, last_fence and what
+-- step.lua was told.
 
 local function brisk()
   if want == 0 or want > 1000 or again or ARGV[5] or ARGV[2] ~= '1' or #groups ~= 1 then return end
@@ -31,7 +31,7 @@ local function brisk()
       if not raw or string.byte(raw) ~= 112 or string.byte(raw, 44) > 0 or string.byte(raw, 45) > 0 then return end
     end
     local docs = redis.call('HMGET', SHARD .. 'doc', unpack(ids))
-    fence = math.max(tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1, now)
+    fence = math.max(tonumber(last_fence or 0) + 1, now)
     local ends = string.format('%.0f', now + lease)
     for i = 1, n do
       local id, raw = ids[i], raws[i]

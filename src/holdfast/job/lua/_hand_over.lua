@@ -1,6 +1,6 @@
 -- Purpose: a plain job for a worker that has nothing to do and left its claim standing: leased to it and sent to its inbox,
 -- without ever being pending. Where anything might go before the job, the claim is left alone. Places in a record:
--- _record.lua. Expects SHARD and now.
+-- _record.lua. Expects SHARD, now and last_fence.
 
 -- With more to say, an inbox is not the place for it.
 local MOST_HANDED = 6000
@@ -31,7 +31,7 @@ local function hand_over(id, raw, doc)
   if not is_next(queue) then return false end
   -- Known already, if it has a doc. A server that takes no writes says so now, before anybody is told.
   if redis.call('HSETNX', SHARD .. 'doc', id, doc) == 0 then return false end
-  local fence = math.max(tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1, now)
+  local fence = math.max(tonumber(last_fence or 0) + 1, now)
   while found[1] and tonumber(found[2]) > now do
     local lane = found[1]
     local memory = SHARD .. 'memory:' .. lane

@@ -234,7 +234,7 @@ if not again then
   end
   if #taken > 0 then
     local till = digits(now + lease)
-    fence = math.max(tonumber(redis.call('HGET', KEYS[1], 'fence') or 0) + 1, now)
+    fence = math.max(tonumber(last_fence or 0) + 1, now)
     redis.call('HSET', KEYS[1], 'fence', digits(fence + #taken - 1))
     for i, id in ipairs(taken) do
       local raw = plain[id]

@@ -354,9 +354,8 @@ def _read_handed(message: bytes) -> Handed | None:
         lane += _HANDED.size
         id_ += lane
         raw += id_
-        worker, incarnation, number = message[_HANDED.size : lane].decode().rsplit("\0", 2)
         job = record.claimed(message[lane:id_], message[id_:raw], message[raw:], until, {}, {})
-        return Handed((worker, incarnation, int(number)), seq, StepReply(now=now, jobs=(job,)))
+        return Handed(message[_HANDED.size : lane].decode(), seq, StepReply(now=now, jobs=(job,)))
     except (*UNREADABLE, struct.error, ValueError):
         return None
 
