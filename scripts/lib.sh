@@ -17,6 +17,13 @@ if [[ ! -t 2 || -n ${NO_COLOR:-} ]]; then
     }
 fi
 
+# The hundreds of programs that tests start read what was compiled before, instead of compiling all of it again; also where
+# the surroundings want no compiled files beside the sources.
+keep_bytecode() {
+    unset PYTHONDONTWRITEBYTECODE
+    export PYTHONPYCACHEPREFIX=$PWD/.venv/pycache
+}
+
 can_apt() { [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; }
 
 # Install Debian packages without touching any service: new units stay stopped and disabled, running
