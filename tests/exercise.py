@@ -12,7 +12,7 @@ from holdfast import LockTimeout, sync
 from holdfast.testing.waiting import WITHIN, eventually, soon
 
 #: Short, so that the keeper has something to do.
-TTL = 1.8
+TTL = 3.0
 
 
 def renewals(hf):

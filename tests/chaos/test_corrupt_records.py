@@ -107,8 +107,8 @@ def test_a_key_of_another_type_is_reported(truth, holdfast_redis, name):
 
 def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
     hf, overwrite = damaged
-    hurt = hf.lock(name, ttl=0.9).acquire(wait=0)
-    whole = hf.lock(f"{name}-whole", ttl=0.9).acquire(wait=0)
+    hurt = hf.lock(name, ttl=3).acquire(wait=0)
+    whole = hf.lock(f"{name}-whole", ttl=3).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
     assert hurt.lost.wait(WITHIN)
     whole.check()
@@ -118,8 +118,8 @@ def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
 def test_a_record_that_a_script_can_read_and_we_cannot_hurts_nobody_else(damaged, name):
     """Its holder's fence is a word: Lua quotes it in a reply as it is."""
     hf, overwrite = damaged
-    hurt = hf.lock(name, ttl=0.9).acquire(wait=0)
-    whole = hf.lock(f"{name}-whole", ttl=0.9).acquire(wait=0)
+    hurt = hf.lock(name, ttl=3).acquire(wait=0)
+    whole = hf.lock(f"{name}-whole", ttl=3).acquire(wait=0)
     until = hurt._acquired + 600_000_000
     holder = ["t", "l", True, "word", hurt._acquired, until, ["", "", ""]]
     overwrite(msgspec.msgpack.encode([1, 1, hurt.fence, hurt._acquired, [holder]]))

@@ -15,7 +15,7 @@ LOOP = "while :; do sleep 0.02; done"
 
 
 def test_a_lost_lease_ends_the_command(cli):
-    process = cli.holding("x", "--ttl", "0.9")
+    process = cli.holding("x", "--ttl", "3")
     forced = cli.call("locks", "release", "x", "--force")
     assert forced.exit_code == 0
     code, _, err = finish(process)
@@ -36,7 +36,7 @@ def test_the_message_names_the_new_holder(cli):
 
 
 def test_what_the_command_started_is_ended_with_it(cli):
-    process = cli.holding("x", "--ttl", "0.9", script="sleep 60 & echo $!; wait")
+    process = cli.holding("x", "--ttl", "3", script="sleep 60 & echo $!; wait")
     grandchild = int(process.stdout.readline())
     cli.call("locks", "release", "x", "--force")
     assert finish(process)[0] == 76
@@ -44,7 +44,7 @@ def test_what_the_command_started_is_ended_with_it(cli):
 
 
 def test_a_deaf_command_is_killed_after_the_grace(cli):
-    process = cli.holding("x", "--ttl", "0.9", "--grace", "0.3", setup="trap 'echo deaf' TERM", script=LOOP)
+    process = cli.holding("x", "--ttl", "3", "--grace", "0.3", setup="trap 'echo deaf' TERM", script=LOOP)
     cli.call("locks", "release", "x", "--force")
     code, out, _ = finish(process)
     assert code == 76
@@ -53,7 +53,7 @@ def test_a_deaf_command_is_killed_after_the_grace(cli):
 
 def test_a_deaf_grandchild_is_killed_after_the_grace(cli):
     script = f"(trap '' TERM; echo $(exec sh -c 'echo $PPID'); {LOOP}) & wait"
-    process = cli.holding("x", "--ttl", "0.9", "--grace", "0.3", script=script)
+    process = cli.holding("x", "--ttl", "3", "--grace", "0.3", script=script)
     grandchild = int(process.stdout.readline())
     cli.call("locks", "release", "x", "--force")
     assert finish(process)[0] == 76
@@ -61,7 +61,7 @@ def test_a_deaf_grandchild_is_killed_after_the_grace(cli):
 
 
 def test_a_command_may_end_in_its_own_way(cli):
-    process = cli.holding("x", "--ttl", "0.9", setup="trap 'echo bye; exit 0' TERM", script=LOOP)
+    process = cli.holding("x", "--ttl", "3", setup="trap 'echo bye; exit 0' TERM", script=LOOP)
     cli.call("locks", "release", "x", "--force")
     code, out, _ = finish(process)
     assert (code, out) == (76, "bye\n")
@@ -82,7 +82,7 @@ def test_an_engine_that_dies_ends_the_command(sqlite_cli):
     server = started_or_skip(RedisServer())
     try:
         sqlite_cli.url = server.url
-        process = sqlite_cli.holding("x", "--ttl", "0.9")
+        process = sqlite_cli.holding("x", "--ttl", "3")
         server.kill()
         code, _, err = finish(process)
         assert code == 76
@@ -130,7 +130,7 @@ def test_killing_holdfast_ends_even_a_deaf_command(cli):
 
 
 def test_a_process_that_slept_too_long_ends_its_command(cli):
-    process = cli.holding("x", "--ttl", "0.5", script="echo $$; exec sleep 60")
+    process = cli.holding("x", "--ttl", "2", script="echo $$; exec sleep 60")
     child = int(process.stdout.readline())
     os.kill(process.pid, signal.SIGSTOP)
     eventually(lambda: cli.is_free("x"), "the lock has run out")

@@ -107,7 +107,7 @@ def test_what_is_ignored_stays_ignored(sqlite_cli):
 
 
 def test_a_command_that_is_stopped_keeps_its_lock(cli):
-    process = cli.holding("x", "--ttl", "0.6", script="echo $$; exec sleep 60")
+    process = cli.holding("x", "--ttl", "2", script="echo $$; exec sleep 60")
     child = int(process.stdout.readline())
     os.kill(child, signal.SIGSTOP)
     before = cli.look("x").holders[0].expires_at

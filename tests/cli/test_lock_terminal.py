@@ -201,6 +201,7 @@ def test_ctrl_z_and_fg_work_as_without_holdfast(sqlite_cli, open_screen):
     screen.type("exit\n")
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_a_lease_that_ran_out_while_stopped_ends_the_command(sqlite_cli, open_screen):
     screen = open_screen("bash", "--norc", "--noprofile", "-i")

@@ -196,6 +196,7 @@ def test_a_server_that_is_away_is_not_called_an_exhausted_pool(pools, namespace)
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.timed
 def test_leases_are_renewed_while_the_pool_is_dry(pools, namespace):
     pool = pools(timeout=0.2)
     with sync.Holdfast(pool, namespace=namespace) as hf:

@@ -118,6 +118,7 @@ def test_a_connection_comes_back_as_it_was(open_pool, autocommit, namespace):
     asyncio.run(main())
 
 
+@pytest.mark.timed
 def test_leases_are_renewed_while_the_loop_is_blocked(open_pool, namespace):
     async def main():
         async with open_pool() as pool, Holdfast(pool, namespace=namespace) as hf:
@@ -130,6 +131,7 @@ def test_leases_are_renewed_while_the_loop_is_blocked(open_pool, namespace):
     asyncio.run(main())
 
 
+@pytest.mark.timed
 def test_leases_are_renewed_while_the_pool_is_dry(open_pool, namespace):
     async def main():
         async with open_pool(timeout=0.2) as pool, Holdfast(pool, namespace=namespace) as hf:

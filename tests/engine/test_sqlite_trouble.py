@@ -193,6 +193,7 @@ def test_a_clock_set_back_never_moves_fences_back_for_a_process_that_starts_late
         after.release()
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_a_clock_set_back_costs_no_lease(timed):
     hf, clock = timed

@@ -14,8 +14,8 @@ from holdfast.testing.servers import RedisServer
 from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
-#: Far below a waiter's own recheck (10 s).
-SOON = 5.0
+#: Below a waiter's own recheck (10 s).
+SOON = 9.0
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ def hf(connect, clock):
     return connect(engine=SqliteEngine(":memory:", clock=clock))
 
 
+@pytest.mark.timed
 def test_a_held_lease_goes_on_being_renewed(hf, clock):
     lease = hf.lock(NAME, ttl=2).acquire()
     ends = lease.deadline

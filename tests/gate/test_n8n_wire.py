@@ -268,6 +268,7 @@ def test_n8n_releases_what_python_took(hf, scope, nodes):
 # ── time ──
 
 
+@pytest.mark.timed
 def test_a_dead_holders_lock_ends_with_its_ttl(hf, scope, nodes):
     lock(hf, scope, ttl=2).acquire()
     assert nodes.try_acquire(scope) is None

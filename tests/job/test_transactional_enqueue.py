@@ -457,6 +457,7 @@ async def _one_waits_for_a_lock(url):
         return (await cursor.fetchone())[0] == 1
 
 
+@pytest.mark.timed
 @pytest.mark.postgres
 @on_a_loop
 async def test_a_blocker_that_ends_while_the_transaction_is_open_starts_who_waits_after_the_commit(holdfast_postgres):
