@@ -1,15 +1,10 @@
-import socket
 import subprocess
 import sys
 
 import pytest
 from command_line import PATIENCE
 
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from holdfast.testing.ports import lasting_port
 
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +91,7 @@ def test_wrong_usage_exits_2_without_a_traceback(sqlite_cli, args):
     "args", [("locks", "ls"), ("locks", "show", "x"), ("lock", "x", "--", "true"), ("locks", "release", "x", "--force")]
 )
 def test_an_engine_that_cannot_be_reached_exits_3_with_one_line(sqlite_cli, args):
-    done = sqlite_cli.run("--url", f"redis://:secret@127.0.0.1:{closed_port()}/0", *args)
+    done = sqlite_cli.run("--url", f"redis://:secret@127.0.0.1:{lasting_port()}/0", *args)
     assert done.returncode == 3, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("holdfast: cannot reach redis://127.0.0.1:")

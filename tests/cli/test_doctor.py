@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import sqlite3
 import subprocess
 import time
@@ -23,6 +22,7 @@ from holdfast.engine.redis.blocking_link import BlockingLink
 from holdfast.engine.redis.link import pack
 from holdfast.sync import Holdfast
 from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.ports import lasting_port
 from holdfast.testing.servers import RedisServer
 from holdfast.testing.waiting import eventually
 
@@ -137,10 +137,7 @@ def test_a_wrong_password_is_a_problem_and_is_not_shown(start, tmp_path, shape):
 
 
 def test_a_server_that_is_not_there_is_a_problem(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"redis://user:hunter2@127.0.0.1:{port}/0"
+    url = f"redis://user:hunter2@127.0.0.1:{lasting_port()}/0"
     done = Cli(url, "doctor", tmp_path).call("doctor", "--json")
     assert done.exit_code == 2
     assert "hunter2" not in done.output

@@ -13,6 +13,7 @@ from holdfast.n8n import doctor, sync
 from holdfast.n8n.client import Client
 from holdfast.n8n.state import Known, State
 from holdfast.n8n.transport import Answer
+from holdfast.testing.ports import lasting_port
 
 
 @pytest.fixture
@@ -31,14 +32,8 @@ def client(api, naps):
     return Client(api.url, KEY, sleep=naps.append)
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 def test_nobody_there_is_unreachable_after_some_attempts(naps):
-    client = Client(f"http://127.0.0.1:{free_port()}", KEY, retries=3, sleep=naps.append)
+    client = Client(f"http://127.0.0.1:{lasting_port()}", KEY, retries=3, sleep=naps.append)
     with pytest.raises(N8nUnreachable, match="no n8n answers at http://127"):
         client.create(called().data)  # also what must not happen twice: nothing can have arrived
     assert len(naps) == 3
