@@ -196,7 +196,7 @@ def test_a_failed_body_leaves_no_lock_and_its_retry_runs_without_one(deploy, red
     body = f"{WORK}_body"
     known = work.executions("error", body)  # the call of the body, and the body
     for execution in known:
-        work.client.retry_execution(execution["id"])
+        retrying(work, execution["id"]).join(WITHIN)
     assert eventually(lambda: len(work.executions("error", body)) > 2 * len(known), WITHIN)
     assert len(work.executions(of="lock_acquisition")) == before
 

@@ -153,7 +153,7 @@ def _raise_or_retry(asked: Around, position: list[int]) -> dict[str, Any]:
     }
     told = ", ".join(f"{name}: {code}" for name, code in lock.items())
     inputs = {"lock": f"={{{{ {{ {told} }} }}}}", "sent": "={{ $json }}"}
-    call = {
+    call: dict[str, Any] = {
         "workflowId": stitches.workflow_id(asked.again),
         "workflowInputs": {"mappingMode": "defineBelow", "value": inputs, "matchingColumns": [], "schema": []},
         "mode": "once",

@@ -36,7 +36,7 @@ def retried(workflow: Workflow, key: str, body: str, options: dict[str, Any]) ->
         # The caller goes on behind what the last node gives at its first output; an If may give nothing there.
         stitches.rewrite(own, ENDED, "{ ended: true }", [8 * COLUMN, 0]),
     ]
-    links = {RETRIED: [[to(NOT_YET)]], NOT_YET: [[to(FIRST_ERROR)], [to(SENT)]], SENT: [[]]}
+    links: dict[str, Any] = {RETRIED: [[to(NOT_YET)]], NOT_YET: [[to(FIRST_ERROR)], [to(SENT)]], SENT: [[]]}
     made = Workflow(
         {
             "name": f"{workflow.name} (locked retry)",

@@ -94,8 +94,9 @@ class Lab:
         items: as n8n keeps them, `[{"json": {…}}]`. mode: trigger, webhook, manual, … credentials: `id`, `data`.
         retries: how often somebody retries it in n8n while it fails; each is an execution of its own, in `all`.
         """
-        given = {"items": items, "mode": mode, "node": node, "credentials": credentials, "retries": retries}
-        begun = self.start(workflows, start, **given)
+        begun = self.start(
+            workflows, start, items=items, mode=mode, node=node, credentials=credentials, retries=retries
+        )
         return begun.result(timeout)
 
     def start(
