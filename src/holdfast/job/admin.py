@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -10,7 +11,7 @@ from holdfast.core import Core
 from holdfast.engine.base import steady
 from holdfast.errors import ConfigError, ResultTimeout
 from holdfast.job.announcer import announcer_of
-from holdfast.job.flows import enqueue, known_shard, look, send
+from holdfast.job.flows import enqueue, known_shard, look, send, send_all
 from holdfast.job.model import FINAL, Enqueued, Job, Queue, State
 from holdfast.job.options import CallOptions, rate_of
 from holdfast.job.registry import store_of
@@ -84,11 +85,9 @@ async def retry_all(core: Core, queue: str, type_: str) -> int:
     core.check_open()
     store, count = store_of(core), 0
     async for page in failed(core, queue, type_):
-        ready: dict[str, int] = {}
-        for job in page:
-            if await send(core, store.trigger(job.id)) == "pending":
-                ready[job.type] = ready.get(job.type, 0) + 1
-                count += 1
+        states = await send_all(core, [store.trigger(job.id) for job in page])
+        ready = Counter(job.type for job, state in zip(page, states, strict=True) if state == "pending")
+        count += ready.total()
         announcer_of(core).announce(ready)
     return count
 

@@ -53,6 +53,14 @@ async def send(core: Core, op: Op[T]) -> T:
         return await persist(core.port, op, retries=core.policy.lock_retries, telemetry=core.telemetry)
 
 
+async def send_all(core: Core, ops: Sequence[Op[T]]) -> list[T]:
+    """The same for many at once."""
+    try:
+        return await core.port.apply_all(ops)
+    except (OutcomeUnknown, EngineUnavailable):
+        return [await send(core, op) for op in ops]
+
+
 async def enqueue(core: Core, job: NewJob, connection: Any = None) -> Enqueued:
     """One job. Those who wait for work are told, behind the caller's back. With a connection of the caller's: in its
     transaction.
