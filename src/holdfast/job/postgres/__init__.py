@@ -51,7 +51,7 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
 
     def await_chains(self, chains: Iterable[str]) -> Op[None]:
         """Whoever ends these chains is to look for others that wait for them."""
-        return self.one("after_await", {"chains": Texts(sorted(set(chains))), "flag": AWAITED})
+        return self.one("after_await", {"chains": Texts(sorted(set(chains))), "flag": AWAITED}, holding="after_grip")
 
     def step(self, command: StepCommand) -> Op[StepReply]:
         return Within(partial(self._steps.step, command), f"step:{command.lane}")
@@ -71,7 +71,7 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
             verdicts: dict[bool | None, RenewalVerdict] = {None: "lost", False: "ok", True: "cancelled"}
             return [verdicts[held.get((r.job, r.fence))] for r in leases]
 
-        return self.one("renew", values, answer)
+        return self.one("renew", values, answer, holding="renew_hold")
 
     def reap(self, shard: int, limit: int = 1000) -> Op[dict[str, int]]:
         def work(ends: Ends) -> Part:

@@ -183,15 +183,15 @@ class Enqueueing:
         for _ in range(LOOKS):
             if not unsettled:
                 return over
-            values = {"space": self.space, "chains": Texts(unsettled)}
+            values: dict[str, Any] = {"space": self.space, "chains": Texts(unsettled)}
             if lasts:
                 rows, ended = yield inside(("after_share", values), ("after_ended", values))
                 live = {chain for chain, _ in rows}
                 own = Texts(sorted(chain for chain, flags in rows if not flags & AWAITED))
                 if own.items:
-                    yield inside(("after_mark", {**values, "chains": own, "flag": AWAITED}))
+                    yield inside(*self._marking(own))
             else:
-                rows, ended = yield inside(("after_mark", {**values, "flag": AWAITED}), ("after_ended", values))
+                _, rows, ended = yield inside(*self._marking(values["chains"]), ("after_ended", values))
                 live = {chain for (chain,) in rows}
             known = {chain for chain, *_ in ended}
             for chain, state, result, flags, blamed, followed_by in ended:
@@ -207,6 +207,11 @@ class Enqueueing:
                 )
             unsettled = [chain for chain in unsettled if chain not in live and chain not in over]
         raise EngineUnavailable(f"the chain {unsettled[0]!r} went on faster than one could look; try again")
+
+    def _marking(self, chains: Texts) -> list[Named]:
+        """Hold the jobs at the ends of these chains, and mark that they are waited for."""
+        values = {"space": self.space, "chains": chains}
+        return [("after_grip", {**values, "flag": 0}), ("after_mark", {**values, "flag": AWAITED})]
 
     def statements(
         self,

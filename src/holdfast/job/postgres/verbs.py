@@ -36,12 +36,14 @@ class Verbs:
         values: Mapping[str, Any],
         answer: Callable[[list[Any]], Any] = lambda _: None,
         *,
+        holding: str = "",
         reads: bool = False,
     ) -> Within[Any]:
-        """A verb of one statement."""
+        """A verb of one statement; with one before it that holds what this one changes."""
 
         def talk(now: Micros | None, _: list[Wake]) -> Part:
-            (rows,) = yield whole((name, {"space": self.namespace, "now": now, **values}))
+            given = {"space": self.namespace, "now": now, **values}
+            *_before, rows = yield whole(*([(holding, given)] if holding else []), (name, given))
             return answer(rows)
 
         return Within(talk, reads=reads)

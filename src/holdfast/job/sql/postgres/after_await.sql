@@ -1,4 +1,4 @@
--- Purpose: mark the jobs at the ends of these chains: somebody may wait for them. In one order for all who do.
+-- Purpose: mark the jobs at the ends of these chains: somebody may wait for them. After after_grip.sql.
 -- Parameters: space, flag; array chains.
 WITH live AS MATERIALIZED (
     SELECT j.id FROM unnest(%(chains)b) AS n (chain)

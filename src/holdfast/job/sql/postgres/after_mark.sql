@@ -1,4 +1,4 @@
--- Purpose: hold the jobs at the ends of these chains and mark that somebody waits for them. In one order for all who do.
+-- Purpose: mark the jobs at the ends of these chains: somebody waits for them. After after_grip.sql, which holds them.
 -- Parameters: space, flag; array chains.
 -- Returns: the chains that have not ended.
 WITH live AS MATERIALIZED (
