@@ -212,6 +212,15 @@ def test_the_first_token_closes_the_door(site):
     assert eventually(lambda: site.get("/api/jobs").status_code == 401)
 
 
+def test_the_first_token_closes_the_door_to_the_first_who_comes(site, monkeypatch):
+    """Also where nobody has asked for anything since it was made."""
+    assert site.get("/api/jobs").status_code == 200
+    monkeypatch.setattr(auth, "FRESH", 0.0)
+    _, record = new_token("admin")
+    site.do(send(site.server.core, site.server.store.put_token(record)))
+    assert site.get("/api/jobs").status_code == 401
+
+
 @pytest.mark.usefixtures("soon")
 def test_revoking_the_last_token_does_not_open_the_door(site):
     token, record = new_token("admin")

@@ -98,6 +98,28 @@ def test_the_worker_on_the_page_completes_the_sample(site, tmp_path):
     assert said == [""]
 
 
+def test_the_worker_on_the_page_bears_what_commands_do(site, tmp_path):
+    """Bytes that are no text, an empty line among the outputs, and children that outlive a shell past its time."""
+    jobs = {
+        "bytes": {"run": "printf 'a\\377b\\n'"},
+        "empty": {"run": 'echo >> "$HOLDFAST_OUTPUT"; echo k=v >> "$HOLDFAST_OUTPUT"'},
+        "slow": {"run": "sleep 300; echo late", "timeout": 1},
+        "last": {"needs": ["bytes", "empty"], "run": 'echo "heard $NEEDS_EMPTY_K"'},
+    }
+    site.post("/api/workflows", {"name": "odd", "jobs": jobs})
+    with working(site, tmp_path) as said:
+        run = to_the_end(site, site.post("/api/workflows/odd/run").json()["run_id"])
+    found = {job["id"]: job for job in run["jobs"]}
+    assert {name: job["status"] for name, job in found.items()} == {
+        **dict.fromkeys(("bytes", "empty", "last"), "success"),
+        "slow": "failure",
+    }
+    assert found["slow"]["duration_secs"] < 20
+    assert [chunk["data"] for chunk in site.get("/api/workflows/odd/jobs/bytes/logs").json()] == ["a\ufffdb\n"]
+    assert [chunk["data"] for chunk in site.get("/api/workflows/odd/jobs/last/logs").json()] == ["heard v\n"]
+    assert said == [""]
+
+
 def test_the_worker_on_the_page_goes_on_after_a_job_that_was_taken_from_it(site, tmp_path):
     nap = {"run": "echo here; while :; do echo on; sleep 0.2; done"}
     site.post("/api/workflows", {"name": "nap", "jobs": {"nap": nap}})

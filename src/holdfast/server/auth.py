@@ -90,13 +90,12 @@ class Keyring:
         return steady() - self._read_at >= FRESH or self._read_at < 0
 
     async def refresh(self) -> None:
-        """Read them, if that is due. One reads for all."""
+        """Read them, if that is due. One reads for all, and all wait: nobody comes in by what was so long ago."""
         if not self.is_stale:
             return
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
-        if self._read_at < 0 or self._closed:
-            await asyncio.shield(self._reading)
+        await asyncio.shield(self._reading)
 
     async def _read(self) -> None:
         try:
