@@ -75,12 +75,16 @@ class GroupedEngine(ABC):
 
     def _flush(self, loop: asyncio.AbstractEventLoop, asked: Asked) -> None:
         futures = [future for _, future in asked]
+        here = threading.get_ident()
 
         def answer(results: Sequence[tuple[int, Any]]) -> None:
+            if threading.get_ident() == here:
+                settle(futures, results)
+                return
             with suppress(RuntimeError):  # the loop has gone; nobody waits
                 loop.call_soon_threadsafe(settle, futures, results)
 
-        self._put([op for op, _ in asked], answer, self._group)
+        self._put([op for op, _ in asked], answer, self._group, loop)
 
     def prepare(self, op: Apply) -> Apply:
         return op
@@ -108,8 +112,12 @@ class GroupedEngine(ABC):
             return [box[i] if i in box else OutcomeUnknown(late) for i in range(len(ops))]
         return [box[i] for i in range(len(ops))]
 
-    def _put(self, ops: Sequence[Op[Any]], answer: Answer, way: Group) -> None:
-        """Hand operations to those who carry them out: `way`, unless an engine knows of others."""
+    def _put(
+        self, ops: Sequence[Op[Any]], answer: Answer, way: Group, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Hand operations to those who carry them out: `way`, unless an engine knows of others. `loop`: the one that
+        asks, and is running.
+        """
         way.put(ops, answer)
 
     def _way(self, timeout: float | None) -> Group:

@@ -6,6 +6,7 @@ inside the transaction they would serialise all commits of the database.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,20 +14,22 @@ from holdfast.engine.base import Micros, Op, Wake, Within, steady
 from holdfast.engine.group import ELSEWHERE, Answer, Group, Item
 from holdfast.engine.grouped import GroupedEngine
 from holdfast.engine.postgres.address import Address
+from holdfast.engine.postgres.brisk import Brisk
 from holdfast.engine.postgres.lane import SKIPS, Lane
 from holdfast.engine.postgres.schema import upgrade
 from holdfast.engine.postgres.session import Session, connect
-from holdfast.engine.postgres.within import WithinLane
 
 #: A group is tried this often when the server undid it, or had closed the connection before it began.
 TRIES = 3
-#: Connections for verbs of rooms with tables of their own: one for each lane that a worker has, and one for the rest.
-VERBS = 3
+#: Connections for verbs of rooms with tables of their own: one for each lane that a worker has, one for the rest of
+#: what a loop asks for, and one for threads.
+STEPS, OTHERS = 2, 2
+VERBS = STEPS + OTHERS
 
 
 class PostgresEngine(GroupedEngine):
     """PostgreSQL 14 or newer, behind two connections: one for the groups, one for names that must be waited for; and
-    up to three more for jobs, once there are any, so that neither waits for the other.
+    up to four more for jobs, once there are any, so that neither waits for the other.
     """
 
     default_hub = "postgres"
@@ -51,8 +54,7 @@ class PostgresEngine(GroupedEngine):
         self._lanes = [Lane(self), Lane(self, wait=True)]
         first, second = self._lanes
         self._waiting = Group("holdfast-postgres-wait", commit=second.commit, end=second.end)
-        verbs = [WithinLane(self) for _ in range(VERBS)]
-        self._verbs = [Group(f"holdfast-postgres-jobs-{n}", commit=v.commit, end=v.end) for n, v in enumerate(verbs)]
+        self._verbs = [Brisk(self, f"holdfast-postgres-jobs-{n}") for n in range(VERBS)]
         return self._group_of("holdfast-postgres", first)
 
     def _group_of(self, name: str, first: Lane) -> Group:
@@ -73,13 +75,20 @@ class PostgresEngine(GroupedEngine):
 
         return Group(name, commit=commit, tick=first.tick, end=first.end)
 
-    def _put(self, ops: Sequence[Op[Any]], answer: Answer, way: Group) -> None:
-        by_group: dict[Group, list[Item]] = {}
+    def _put(
+        self, ops: Sequence[Op[Any]], answer: Answer, way: Group, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        if not self.keeps_sessions:  # what is borrowed goes back between two groups: a thread's work
+            loop = None
+        by_verb: dict[int, list[Item]] = {}
+        others: list[Item] = []
         for place, op in enumerate(ops):
-            group = self._verbs[_route(op)] if isinstance(op, Within) else way
-            by_group.setdefault(group, []).append(Item(op, place, answer))
-        for group, items in by_group.items():
-            group.put_items(items)
+            items = by_verb.setdefault(_route(op, loop), []) if isinstance(op, Within) else others
+            items.append(Item(op, place, answer))
+        if others:
+            way.put_items(others)
+        for number, items in by_verb.items():
+            self._verbs[number].put_items(items, loop)
 
     @property
     def keeps_sessions(self) -> bool:
@@ -126,11 +135,15 @@ class PostgresEngine(GroupedEngine):
     def close_blocking(self) -> None:
         super().close_blocking()
         self._waiting.stop()
-        for group in self._verbs:
-            group.stop()
+        for verbs in self._verbs:
+            verbs.stop()
 
 
-def _route(op: Within[Any]) -> int:
-    """Verbs whose key ends in a number keep to the connection of that number, but for the first."""
+def _route(op: Within[Any], loop: asyncio.AbstractEventLoop | None) -> int:
+    """Verbs whose key ends in a number keep to the connection of that number; of the others, a loop's have one of their
+    own: what keeps leases alive comes from a thread, and must not wait for a loop that stands still.
+    """
     number = op.key.rpartition(":")[2]
-    return 1 + int(number) % (VERBS - 1) if number.isdecimal() else 0
+    if number.isdecimal():
+        return OTHERS + int(number) % STEPS
+    return 0 if loop is None else 1

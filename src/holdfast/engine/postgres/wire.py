@@ -19,6 +19,7 @@ from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
 
 from holdfast.engine.postgres.arrays import Array, dump
 from holdfast.engine.postgres.session import Session
@@ -46,6 +47,48 @@ class Answer(NamedTuple):
     done: bytes
 
 
+Came = tuple[list[list[PGresult]], psycopg.Error | None]
+
+
+class Exchange:
+    """Statements on their way, and what waits for the answers: it may pass from one who waits to another."""
+
+    __slots__ = ("_going", "_wants", "expected")
+
+    def __init__(self, expected: list[Key | None], going: PQGen[Came]) -> None:
+        self.expected = expected
+        self._going = going
+        #: What it waits for, once it was begun.
+        self._wants: Wait | None = None
+
+    def go_on(self, ready: Ready | None = None) -> Came | None:
+        """Send and read as far as that goes without waiting; None: not all of it is there yet."""
+        try:
+            self._wants = next(self._going) if ready is None else self._going.send(ready)
+        except StopIteration as end:
+            came: Came = end.value
+            return came
+        return None
+
+    @property
+    def is_sent(self) -> bool:
+        """Everything has left: only answers are waited for."""
+        return self._wants == Wait.R
+
+    def rest(self) -> PQGen[Came]:
+        """For whoever waits from here on."""
+        going, wants = self._going, self._wants
+        if wants is None:
+            return (yield from going)
+        while True:
+            ready = yield wants
+            try:
+                wants = going.send(ready)
+            except StopIteration as end:
+                came: Came = end.value
+                return came
+
+
 class Wire:
     """The way to the server through one session."""
 
@@ -57,18 +100,42 @@ class Wire:
 
     def send(self, statements: Sequence[Statement]) -> tuple[list[Answer], psycopg.Error | None]:
         """What was answered up to the first error, and that."""
+        return self.receive(self.begin(statements))
+
+    def begin(self, statements: Sequence[Statement]) -> Exchange:
+        """The same, to be driven by whoever waits for the server: nothing has been sent yet."""
         pgconn = self.session.pgconn
         pgconn.enter_pipeline_mode()
         try:
             # For each answer that will come: what it makes known, if it is about preparing.
             expected = [about for statement in statements for about in self._queue(statement)]
             pgconn.pipeline_sync()
-            results, broken = self.session.wait(_exchange(pgconn, len(expected) + 1))
-            answers, failed = self._read(results, expected, broken)
+        except BaseException:
+            pgconn.finish()  # whatever comes now answers something else
+            raise
+        return Exchange(expected, _exchange(pgconn, len(expected) + 1))
+
+    def receive(self, exchange: Exchange) -> tuple[list[Answer], psycopg.Error | None]:
+        """Wait for all of it, also where somebody else began to."""
+        pgconn = self.session.pgconn
+        try:
+            results, broken = self.session.wait(exchange.rest())
+        except BaseException:
+            pgconn.finish()
+            raise
+        return self.read(exchange, results, broken)
+
+    def read(
+        self, exchange: Exchange, results: list[list[PGresult]], broken: psycopg.Error | None
+    ) -> tuple[list[Answer], psycopg.Error | None]:
+        """What came of an exchange that is over."""
+        pgconn = self.session.pgconn
+        try:
+            answers, failed = self._read(results, exchange.expected, broken)
             if pgconn.status == ConnStatus.OK:
                 pgconn.exit_pipeline_mode()
         except BaseException:
-            pgconn.finish()  # whatever comes now answers something else
+            pgconn.finish()
             raise
         return answers, failed
 
@@ -118,7 +185,7 @@ class Wire:
         return self._loading.load_rows(0, result.ntuples, tuple)
 
 
-def _exchange(pgconn: PGconn, answers: int) -> PQGen[tuple[list[list[PGresult]], psycopg.Error | None]]:
+def _exchange(pgconn: PGconn, answers: int) -> PQGen[Came]:
     """What came, and why no more: what was said before a connection broke counts."""
     results: list[list[PGresult]] = []
     try:

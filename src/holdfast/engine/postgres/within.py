@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import psycopg
 from psycopg import errors as pg
 
-from holdfast.engine.base import Micros, Wake, Within, steady
+from holdfast.engine.base import Micros, Op, Wake, Within, steady
 from holdfast.engine.group import Item
 from holdfast.engine.postgres.borrowed import Borrowed
 from holdfast.engine.postgres.counters import LAZY
 from holdfast.engine.postgres.session import Session, translate
-from holdfast.engine.postgres.wire import COMMIT, Rows, Statement, Wire
+from holdfast.engine.postgres.wire import COMMIT, Answer, Exchange, Rows, Statement, Wire
 from holdfast.errors import EngineError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Round(NamedTuple):
 Talk = Generator[Round, list[Rows], Any]
 
 
-class _Talking:
+class Talking:
     """A talk under way: what it wants next, or what it came to."""
 
     def __init__(self, item: Item, now: Micros | None, wakes: list[Wake]) -> None:
@@ -81,8 +81,36 @@ class _Talking:
             self.round, self.result = None, error
 
 
+class Sending(NamedTuple):
+    """One round of some talks on its way. `at`: where their own statements begin; `before`: how many leave before the
+    COMMIT that `ends` it.
+    """
+
+    exchange: Exchange
+    talks: list[Talking]
+    rounds: list[Round]
+    at: int
+    before: int
+    ends: bool
+
+
+class Handed(Op[list[Any]], frozen=True):
+    """Operations that were begun on a loop (`brisk.py`), and go on here: with a round that is on its way, or with those
+    that follow it; or with what undid it, as if it had been met here.
+    """
+
+    items: list[Item]
+    reads: bool
+    talks: list[Talking]
+    wakes: list[Wake]
+    sending: Sending | None = None
+    trouble: Exception | None = None
+
+
 class WithinLane:
-    """One connection for talks, one group after another. Everything runs on its group's thread."""
+    """One connection for talks, one group after another. Everything runs on its group's thread, or
+    on the loop of whoever holds it meanwhile (`brisk.py`).
+    """
 
     def __init__(self, engine: PostgresEngine) -> None:
         self._engine = engine
@@ -95,15 +123,18 @@ class WithinLane:
         """Results or exceptions, in order."""
         results: dict[int, Any] = {}
         try:
-            for reads, some in _batches(items):
+            for item in items:  # those first: they have begun
+                if isinstance(item.op, Handed):
+                    results[id(item)] = self._together(item.op.items, item.op.reads, item.op)
+            for reads, some in batches([item for item in items if id(item) not in results]):
                 results.update(zip(map(id, some), self._together(some, reads), strict=True))
         finally:
             if not self._engine.keeps_sessions:
                 self.end()
         return [results[id(item)] for item in items]
 
-    def _together(self, items: list[Item], reads: bool) -> list[Any]:
-        results = self._try(items, reads)
+    def _together(self, items: list[Item], reads: bool, handed: Handed | None = None) -> list[Any]:
+        results = self._try(items, reads, handed)
         if len(items) > 1 and any(isinstance(r, EngineError) for r in results):
             # Whose fault it was is not known: each by itself.
             return [
@@ -112,21 +143,24 @@ class WithinLane:
             ]
         return results
 
-    def _try(self, items: list[Item], reads: bool) -> list[Any]:
+    def _try(self, items: list[Item], reads: bool, handed: Handed | None = None) -> list[Any]:
         engine = self._engine
         until = steady() + engine.address.timeout
         tries = engine.tries
-        talks: list[_Talking] = []
+        talks: list[Talking] = []
         while True:
             used = self._session is not None or not engine.keeps_sessions
             wakes: list[Wake] = []
-            self._committing = False
             try:
+                if handed is not None:
+                    begun, talks, wakes, handed = handed, handed.talks, handed.wakes, None
+                    self._go_on(begun, until)
+                    return [one.result for one in talks]
+                self._committing = False
                 session = self._open(until)
                 now = engine.test_now()
-                talks = [one if one.over else _Talking(one.item, now, wakes) for one in talks] or [
-                    _Talking(item, now, wakes) for item in items
-                ]
+                talks = [one if one.over else Talking(one.item, now, wakes) for one in talks]
+                talks = talks or self.talks(items, wakes)
                 self._converse(session, [one for one in talks if not one.over], reads)
                 return [one.result for one in talks]
             except psycopg.Error as error:
@@ -159,15 +193,25 @@ class WithinLane:
             session.until = until
         return session
 
-    def _converse(self, session: Session, talks: list[_Talking], reads: bool) -> None:
+    def talks(self, items: list[Item], wakes: list[Wake]) -> list[Talking]:
+        """They begin: nothing of theirs is on its way."""
+        self._committing = False
+        now = self._engine.test_now()
+        return [Talking(item, now, wakes) for item in items]
+
+    def _converse(self, session: Session, talks: list[Talking], reads: bool) -> None:
         for one in talks:
             one.go_on(None)
         begun = [one for one in talks if one.round is not None]
         if all(one.round.commit for one in begun if one.round is not None):
             self._round(session, begun, begin=True, reads=reads)
+        self._each(session, talks)
+
+    def _each(self, session: Session, talks: list[Talking]) -> None:
+        """What has more to say is alone from here on."""
         for one in talks:
             one.over = one.round is None
-        for one in begun:  # what has more to say is alone from here on
+        for one in talks:
             fresh = True
             while one.round is not None:
                 commit = one.round.commit
@@ -177,10 +221,35 @@ class WithinLane:
                 session.execute(b"ROLLBACK")
             one.over = True
 
-    def _round(self, session: Session, talks: list[_Talking], *, begin: bool, reads: bool) -> None:
+    def _go_on(self, handed: Handed, until: float) -> None:
+        """What was begun elsewhere: its first round, if that is not over, and then the others."""
+        session, wire = self._session, self._wire
+        if session is None or wire is None:
+            raise psycopg.OperationalError("the connection is gone")
+        session.until = until
+        if handed.trouble is not None:
+            raise handed.trouble
+        if handed.sending is not None:
+            self.heard(handed.sending, *wire.receive(handed.sending.exchange))
+        self._each(session, handed.talks)
+
+    def ready(self, until: float) -> Wire | None:
+        """The way to the server, if it is open."""
+        session = self._session
+        if session is None or session.closed or not self._engine.keeps_sessions:
+            return None
+        session.until = until
+        return self._wire
+
+    def _round(self, session: Session, talks: list[Talking], *, begin: bool, reads: bool) -> None:
         """One round of each, in one write."""
         if not talks or self._wire is None:
             return
+        sending = self.compose(session, self._wire, talks, begin=begin, reads=reads)
+        self.heard(sending, *self._wire.receive(sending.exchange))
+
+    def compose(self, session: Session, wire: Wire, talks: list[Talking], *, begin: bool, reads: bool) -> Sending:
+        """One round of each, ready to leave in one write."""
         rounds = [one.round for one in talks if one.round is not None]
         commit = rounds[0].commit
         borrowed = isinstance(session, Borrowed)
@@ -198,14 +267,18 @@ class WithinLane:
         session.check()  # what was not sent cannot have an unknown outcome
         self._committing = ends and not reads
         behind = [each for wanted in rounds for each in wanted.behind] if ends else []
-        answers, failed = self._wire.send([*statements, COMMIT, *behind] if ends else statements)
-        done = ends and len(answers) > len(statements) and answers[len(statements)].done == b"COMMIT"
+        exchange = wire.begin([*statements, COMMIT, *behind] if ends else statements)
+        return Sending(exchange, talks, rounds, len(first), len(statements), ends)
+
+    def heard(self, sending: Sending, answers: list[Answer], failed: psycopg.Error | None) -> None:
+        """What a round came to: its talks go on. Raises what undid it."""
+        _, talks, rounds, at, before, ends = sending
+        done = ends and len(answers) > before and answers[before].done == b"COMMIT"
         if failed is not None and not done:
             raise failed
         self._committing = False
         if ends and not done:  # a failed transaction ends so without an error
             raise psycopg.OperationalError("the server rolled the transaction back")
-        at = len(first)
         for one, wanted in zip(talks, rounds, strict=True):
             mine = answers[at : at + len(wanted.statements)]
             at += len(mine)
@@ -232,13 +305,13 @@ class WithinLane:
             self._engine.let_go(session)
 
 
-def _told(items: list[Item], talks: list[_Talking], errors: Sequence[BaseException]) -> list[Any]:
+def _told(items: list[Item], talks: list[Talking], errors: Sequence[BaseException]) -> list[Any]:
     """What each came to; its error, where that is nothing."""
     done = {id(one.item): one.result for one in talks if one.over}
     return [done.get(id(item), error) for item, error in zip(items, errors, strict=True)]
 
 
-def _batches(items: list[Item]) -> Iterator[tuple[bool, list[Item]]]:
+def batches(items: list[Item]) -> Iterator[tuple[bool, list[Item]]]:
     """Those that only look, then the others, a hundred at a time. What has a key has a transaction of its own: whoever
     sends it twice must not meet itself there.
     """
