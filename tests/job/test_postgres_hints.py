@@ -142,7 +142,7 @@ def test_it_is_one_trip(desk, monkeypatch):
     hint = desk.announced(3)
     desk.step(1, [hint])
     sent = []
-    send = Wire.send
-    monkeypatch.setattr(Wire, "send", lambda self, statements: sent.append(statements) or send(self, statements))
+    begin = Wire.begin
+    monkeypatch.setattr(Wire, "begin", lambda self, statements: sent.append(statements) or begin(self, statements))
     assert len(desk.step(5, [hint]).jobs) == 2
     assert len(sent) == 1

@@ -15,7 +15,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast import ConfigError, EngineError, OutcomeUnknown
 from holdfast.engine.base import Apply, Ping, TakeHint
-from holdfast.engine.postgres import PostgresEngine
+from holdfast.engine.postgres import OTHERS, PostgresEngine
 from holdfast.engine.postgres.address import parse
 from holdfast.engine.postgres.notify import decode, wire_channel
 from holdfast.engine.postgres.pool import open_pool
@@ -25,7 +25,7 @@ from holdfast.gate.machine import GATE, Acquire, Granted, Who
 from holdfast.hub.wire import hint_key
 from holdfast.job.ids import Ids
 from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
-from holdfast.job.postgres import PostgresStore
+from holdfast.job.postgres import PostgresStore, pace
 from holdfast.job.runs import NewRun
 from holdfast.testing.proxy import FaultProxy
 from holdfast.testing.waiting import WITHIN, eventually
@@ -387,7 +387,8 @@ def untouched(holdfast_postgres, admin, namespace):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False], ids=["analysed", "filled after planning"])
-def test_no_statement_reads_a_whole_table(untouched, store, namespace, known):
+def test_no_statement_reads_a_whole_table(untouched, store, namespace, known, monkeypatch):
+    monkeypatch.setattr(pace, "BUSY_LOOK", 60.0)
     engine, admin = untouched
     worker = Worker(engine, store)
 
@@ -399,6 +400,8 @@ def test_no_statement_reads_a_whole_table(untouched, store, namespace, known):
         engine.apply(store.renew(0, "w", 30 * SECOND, [Renewal(c.id, c.fence) for c in jobs]))
         finishes = [complete(c) for c in jobs[1:]] + [Finish(job=c.id, fence=c.fence, kind="retry") for c in jobs[:1]]
         worker.step(finishes, want=1, labels=("l",))
+        engine.apply(store.enqueue(0, [job(queue="alone") for _ in range(2)]))
+        assert [len(worker.step(want=1, queues=(("alone",),)).jobs) for _ in range(2)] == [1, 1]
         engine.apply(store.get(plain[0].id))
         engine.apply(store.reap(0))
         blocker, waiting = job(), job(delay=SECOND * 3600)
@@ -427,7 +430,7 @@ def test_no_statement_reads_a_whole_table(untouched, store, namespace, known):
         engine.apply(store.prune(0, keep=10, limit=5))
 
     everything()
-    lanes = [group._commit.__self__ for group in engine._verbs[:2]]
+    lanes = [engine._verbs[0].lane, engine._verbs[OTHERS].lane]
     if known:
         _backlog(admin, namespace, store, engine, 20_000)
         admin.execute("ANALYZE")
@@ -449,6 +452,7 @@ def test_no_statement_reads_a_whole_table(untouched, store, namespace, known):
     everything()
     seen = "\n".join(plans)
     assert "holdfast_job_ready" in seen
+    assert any("FROM near, mine" in plan for plan in plans)
     for plan in plans:
         assert "Seq Scan" not in plan, plan
         for line in plan.splitlines():
@@ -514,8 +518,8 @@ def test_an_announcement_leaves_with_its_jobs_in_one_trip(engine, store, holdfas
         ear.execute(f"LISTEN {wire_channel(f'{namespace}:sched')}".encode())
         engine.apply(store.enqueue(0, [job()]))  # lanes are known, statements prepared
         sent = []
-        send = Wire.send
-        monkeypatch.setattr(Wire, "send", lambda self, statements: sent.append(statements) or send(self, statements))
+        begin = Wire.begin
+        monkeypatch.setattr(Wire, "begin", lambda self, statements: sent.append(statements) or begin(self, statements))
         engine.apply(store.enqueue(0, [job(), job()], tell=True))
         assert len(sent) == 1
         (heard,) = ear.notifies(timeout=WITHIN, stop_after=1)

@@ -73,6 +73,8 @@ class Dispatch:
             Shard(n, [Lane(core, store, identity, n, lane, partial(self._late, n)) for lane in range(store.lanes)])
             for n in range(store.shards)
         ]
+        #: What a claim asks for at most, where they are told apart: while some run, as many are on their way.
+        self._share = max(1, slots.size // 2)
         #: What a look asks for: one lane's share.
         self._glance = max(1, -(-slots.size // (store.lanes * store.shards)))
         #: Every shard in turn, one command a poll in all; but often enough to see each lease end.
@@ -236,7 +238,7 @@ class Dispatch:
                 if shard.suspects:
                     self._send(shard, lane, [shard.suspects.pop()], 0)
                     continue
-                if self._apart and shard.expect == MANY and len(shard.out) >= self._apart:
+                if self._tells_apart(shard):
                     self._send_apart(shard, lane)
                     continue
                 want = self._want(shard, share)
@@ -261,15 +263,21 @@ class Dispatch:
             return False
         return all(not each.busy or each is lane for each in shard.lanes)
 
+    def _tells_apart(self, shard: Shard) -> bool:
+        """Whether much is there, and much has ended or is just being asked for."""
+        return (
+            self._apart > 0
+            and shard.expect == MANY
+            and (len(shard.out) >= self._apart or any(lane.busy and lane.want >= self._apart for lane in shard.lanes))
+        )
+
     def _send_apart(self, shard: Shard, lane: Lane) -> None:
-        """Much has ended and much is there: one lane asks for all that there is room for, the other tells what has
-        ended, and neither waits for what the other does at the server.
-        """
+        """One lane asks, the other tells what has ended, and neither waits for what the other does at the server."""
         under_way = [other.want for other in shard.lanes if other.busy]
-        want = self._want(shard, self._slots.size)
+        want = self._want(shard, self._share)
         if want and not any(under_way):
             self._send(shard, lane, [], want)
-        elif all(under_way):
+        elif shard.out and all(under_way):
             self._send(shard, lane, shard.batch(), 0)
 
     def _want(self, shard: Shard, share: int) -> int:
@@ -340,8 +348,21 @@ class Dispatch:
             self._settled(batch, reply, shard.number)
         finally:
             if reply.jobs:
+                self._ask_ahead(shard, lane, jobs)
                 self._start(reply, shard.number, sent)
             self.stir()
+
+    def _ask_ahead(self, shard: Shard, lane: Lane, jobs: int) -> None:
+        """Where much is there, the next are asked for before these begin, for the places that are left: the server
+        looks for them while these run.
+        """
+        if not self._apart or shard.expect != MANY or any(other.want for other in shard.lanes if other.busy):
+            return
+        self._slots.busy += jobs  # as they are about to be
+        want = self._want(shard, self._share)
+        if want >= self._apart:
+            self._send(shard, lane, [], want)
+        self._slots.busy -= jobs
 
     def _end(self) -> None:
         """The Holdfast was closed under the worker: there is nobody left to tell."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.engine.base import Micros, Op, Wake, Within, steady
 from holdfast.engine.group import ELSEWHERE, Answer, Group, Item
@@ -18,6 +18,8 @@ from holdfast.engine.postgres.brisk import Brisk
 from holdfast.engine.postgres.lane import SKIPS, Lane
 from holdfast.engine.postgres.schema import upgrade
 from holdfast.engine.postgres.session import Session, connect
+
+T = TypeVar("T")
 
 #: A group is tried this often when the server undid it, or had closed the connection before it began.
 TRIES = 3
@@ -74,6 +76,15 @@ class PostgresEngine(GroupedEngine):
             return [results[id(item)] for item in items]
 
         return Group(name, commit=commit, tick=first.tick, end=first.end)
+
+    def submit(self, op: Op[T]) -> asyncio.Future[T]:
+        # A step travels alone: it need not wait for the end of the turn, in which what the last one brought begins.
+        if not (isinstance(op, Within) and op.key) or self._closed:
+            return super().submit(op)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._flush(loop, [(op, future)])
+        return future
 
     def _put(
         self, ops: Sequence[Op[Any]], answer: Answer, way: Group, loop: asyncio.AbstractEventLoop | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ _SHORT = 512
 _LENGTHS = [_LENGTH.pack(size) for size in range(_SHORT)]
 #: Below it, a length is a text, too.
 _ASCII = 128
+#: Names are shorter; ids and arguments, of which no two are alike, mostly are not.
+_NAME = 24
 
 
 def _sized(raw: bytes) -> bytes:
@@ -52,6 +55,10 @@ class Array:
     def _each(self, items: Sequence[Any]) -> bytes:
         raise NotImplementedError
 
+    def recurs(self, item: Any) -> bool:
+        """Whether a lone element may be seen again, and costs little to remember."""
+        return len(item) < _NAME
+
 
 class Bytes(Array):
     element, oid = 17, 1001
@@ -61,6 +68,12 @@ class Bytes(Array):
             length = _LENGTH.pack(len(items[0]))
             return length + length.join(items)
         return b"".join([_sized(item) for item in items])
+
+
+class Places(Bytes):
+    """Where rows lie (`ctid`)."""
+
+    element, oid = 27, 1010
 
 
 class Texts(Array):
@@ -78,12 +91,18 @@ class Texts(Array):
 class Numbers(Array):
     element, oid = 20, 1016
 
+    def recurs(self, item: int) -> bool:
+        return True
+
     def _each(self, items: Sequence[int]) -> bytes:
         return b"".join(map(_BIGINT.pack, repeat(8), items))
 
 
 class Floats(Array):
     element, oid = 701, 1022
+
+    def recurs(self, item: float) -> bool:
+        return False  # 0.0 and -0.0 are the same key
 
     def _each(self, items: Sequence[float]) -> bytes:
         return b"".join(map(_DOUBLE.pack, repeat(8), items))
@@ -92,9 +111,26 @@ class Floats(Array):
 def dump(column: Array) -> bytes:
     """How a column travels: one dimension, no NULLs, counted from 1."""
     if column.dumped is None:
-        head = _HEAD.pack(1, 0, column.element, len(column.items), 1)
-        column.dumped = head + column.packed()
+        items = column.items
+        if len(items) == 1 and column.recurs(items[0]):
+            column.dumped = _lone(column.oid, items[0])
+        else:
+            column.dumped = _dump(column)
     return column.dumped
+
+
+def _dump(column: Array) -> bytes:
+    return _HEAD.pack(1, 0, column.element, len(column.items), 1) + column.packed()
+
+
+#: By what an array of it is called.
+_KINDS: dict[int, type[Array]] = {kind.oid: kind for kind in (Bytes, Places, Texts, Numbers)}
+
+
+@lru_cache(maxsize=1024)
+def _lone(oid: int, item: Any) -> bytes:
+    """Of a lone row most columns are as they always are."""
+    return _dump(_KINDS[oid]([item]))
 
 
 class ArrayDumper(Dumper):

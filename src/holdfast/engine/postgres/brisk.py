@@ -81,7 +81,8 @@ class Brisk:
     def _hand(self, handed: Handed) -> None:
         def answer(results: Sequence[tuple[int, Any]]) -> None:
             ((_, found),) = results
-            settle(handed.items, found if isinstance(found, list) else [found] * len(handed.items))
+            # Of a lane that is closed there is one answer for all.
+            settle(handed.items, [found] * len(handed.items) if isinstance(found, BaseException) else found)
 
         self._to_thread([Item(handed, 0, answer)])
 

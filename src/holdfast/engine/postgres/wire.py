@@ -210,25 +210,25 @@ def _parameters(given: Iterable[Any]) -> tuple[list[bytes | None], tuple[int, ..
     values: list[bytes | None] = []
     oids: list[int] = []
     for value in given:
-        match value:
-            case Array():
-                values.append(dump(value))
-                oids.append(value.oid)
-            case str():
-                values.append(value.encode())
-                oids.append(25)
-            case bool():
-                values.append(b"\x01" if value else b"\x00")
-                oids.append(16)
-            case int():
-                values.append(_BIGINT.pack(value))
-                oids.append(20)
-            case bytes():
-                values.append(value)
-                oids.append(17)
-            case None:
-                values.append(None)
-                oids.append(0)
-            case _:
-                raise TypeError(f"no parameter of a statement: {type(value).__name__}")
+        kind: object = value.__class__
+        if kind is int:
+            values.append(_BIGINT.pack(value))
+            oids.append(20)
+        elif kind is str:
+            values.append(value.encode())
+            oids.append(25)
+        elif isinstance(value, Array):
+            values.append(dump(value))
+            oids.append(value.oid)
+        elif kind is bool:
+            values.append(b"\x01" if value else b"\x00")
+            oids.append(16)
+        elif value is None:
+            values.append(None)
+            oids.append(0)
+        elif kind is bytes:
+            values.append(value)
+            oids.append(17)
+        else:
+            raise TypeError(f"no parameter of a statement: {type(value).__name__}")
     return values, tuple(oids)

@@ -18,7 +18,6 @@ from psycopg import errors as pg
 from holdfast.engine.base import Micros, Op, Wake, Within, steady
 from holdfast.engine.group import Item
 from holdfast.engine.postgres.borrowed import Borrowed
-from holdfast.engine.postgres.counters import LAZY
 from holdfast.engine.postgres.session import Session, translate
 from holdfast.engine.postgres.wire import COMMIT, Answer, Exchange, Rows, Statement, Wire
 from holdfast.errors import EngineError
@@ -49,8 +48,8 @@ class Round(NamedTuple):
 
     statements: Sequence[Statement]
     commit: bool = True
-    #: A transaction by itself, ahead of this one in the same write. Nobody waits for it on disk. On a session that is
-    #: not ours (`local`), where nothing may be left behind, it is the beginning of this one.
+    #: A transaction by itself, ahead of this one in the same write. Whether it is waited for on disk is its own affair.
+    #: On a session that is not ours (`local`), where nothing may be left behind, it is the beginning of this one.
     ahead: Sequence[Statement] = ()
     #: Hints that leave right behind the COMMIT, in the same write. Their trouble is nobody's.
     behind: Sequence[Statement] = ()
@@ -258,7 +257,7 @@ class WithinLane:
         if begin and not alone:
             ahead = [(text, {**given, "local": borrowed}) for wanted in rounds for text, given in wanted.ahead]
             if ahead and not borrowed:
-                first += [*session.beginning(), LAZY, *ahead, COMMIT]
+                first += [*session.beginning(), *ahead, COMMIT]
             first += session.beginning()
             if borrowed:
                 first += [(SET, {"local": True}), *ahead]

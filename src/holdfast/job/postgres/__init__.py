@@ -66,8 +66,10 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
             "progress": Floats([r.progress for r in wanted]),
         }
 
-        def answer(rows: list[tuple[str, int, bool]]) -> list[RenewalVerdict]:
-            held = {(id_, fence): cancel for id_, fence, cancel in rows}
+        def answer(rows: list[tuple[str, int, bool, bytes]]) -> list[RenewalVerdict]:
+            held = {(id_, fence): cancel for id_, fence, cancel, _ in rows}
+            for id_, _, _, place in rows:
+                self._steps.whereabouts.moved(id_, place)
             verdicts: dict[bool | None, RenewalVerdict] = {None: "lost", False: "ok", True: "cancelled"}
             return [verdicts[held.get((r.job, r.fence))] for r in leases]
 

@@ -6,6 +6,7 @@ Rates are held in one order. A key that somebody else counts is left alone, not 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from holdfast.engine.base import Micros
@@ -164,9 +165,15 @@ def _rates(
 
 def reach_of(claim: Claim) -> dict[str, Any]:
     """Which queues, in which group, and the labels: as the statements want them."""
-    queues = [(queue, place) for place, group in enumerate(claim.queues) for queue in dict.fromkeys(group)]
+    return _reach(claim.queues, claim.labels)
+
+
+@lru_cache(maxsize=256)
+def _reach(groups: tuple[tuple[str, ...], ...], labels: tuple[str, ...]) -> dict[str, Any]:
+    """A worker asks for the same again and again: columns are packed once."""
+    queues = [(queue, place) for place, group in enumerate(groups) for queue in dict.fromkeys(group)]
     return {
         "queues": Texts([queue for queue, _ in queues]),
         "groups": Numbers([place for _, place in queues]),
-        "labels": Texts(list(claim.labels)),
+        "labels": Texts(list(labels)),
     }

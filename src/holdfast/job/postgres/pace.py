@@ -1,4 +1,4 @@
-"""What a process remembers of its workers' lanes between two steps: hints about what the next one need not look at."""
+"""What a process remembers of its workers between two steps: hints about what the next one need not look at."""
 
 from __future__ import annotations
 
@@ -14,29 +14,42 @@ Who = tuple[str, int]
 
 
 class Pace:
-    """Which lanes are busy, and which met limits. Forgetting any of it costs a look, no more."""
+    """Which workers are busy, and what their lanes met. Forgetting any of it costs a look, no more."""
 
     def __init__(self) -> None:
-        #: When (steady) each busy lane of each worker is to look after leases again.
-        self._looked: dict[Who, float] = {}
-        #: Workers that met rates or concurrency keys with their last claim; that had to do with runs.
+        #: When (steady) each busy worker is to look after leases again, whichever of its lanes comes first.
+        self._looked: dict[str, float] = {}
+        #: Lanes that met rates or concurrency keys with their last claim; that had to do with runs; that found a single
+        #: lane of jobs in reach.
         self._limited: set[Who] = set()
         self._runs: set[Who] = set()
+        self._single: set[Who] = set()
 
     def looks(self, who: Who) -> bool:
-        return steady() >= self._looked.get(who, 0.0)
+        return steady() >= self._looked.get(who[0], 0.0)
 
     def is_busy(self, who: Who) -> bool:
-        """Whether its last claim was served in full."""
-        return who in self._looked
+        """Whether its worker's last claim was served in full."""
+        return who[0] in self._looked
 
-    def looked(self, who: Who, full: bool) -> None:
+    def looked(self, who: Who, full: bool | None) -> None:
+        """It looked, if it was to. `full`: whether its claim was served so; None: it asked for nothing."""
+        worker = who[0]
         if len(self._looked) > MOST:
             self._looked.clear()
-        if not full:
-            self._looked.pop(who, None)
-        elif self.looks(who):
-            self._looked[who] = steady() + BUSY_LOOK
+        if full is False:
+            self._looked.pop(worker, None)
+        elif self.looks(who) and (full or worker in self._looked):
+            self._looked[worker] = steady() + BUSY_LOOK
+
+    def is_single(self, who: Who) -> bool:
+        return who in self._single
+
+    def met_single(self, who: Who, met: bool) -> None:
+        if met:
+            self._single.add(who)
+        else:
+            self._single.discard(who)
 
     def is_limited(self, who: Who) -> bool:
         return who in self._limited

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.engine.base import Micros
 from holdfast.engine.postgres.wire import Rows
 from holdfast.engine.postgres.within import Round
 from holdfast.job.model import Claimed, Concurrency, Failure, Job, NewJob, Unique
@@ -95,9 +96,9 @@ def flags_of(job: NewJob) -> int:
     return flags
 
 
-def claimed(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Claimed], dict[str, tuple[str, ...]]]:
+def claimed(rows: Iterable[tuple[Any, ...]], until: Micros = 0) -> tuple[list[Claimed], dict[str, tuple[str, ...]]]:
     """What claim.sql answers, as jobs in the order of its rows; and which of them waited for others, with the chains of
-    their own runs.
+    their own runs. `until`: where the rows (of claim_plain.sql) do not say.
     """
     jobs: list[Claimed] = []
     waited: dict[str, tuple[str, ...]] = {}
@@ -115,12 +116,12 @@ def claimed(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Claimed], dict[str, t
             retries=row[10],
             snoozes=row[11],
             priority=row[12],
-            chain=row[13],
+            chain=row[13] or row[3],
             run=row[14],
             labels=split(row[15]),
             enqueued=row[16],
             due=row[17],
-            until=row[18],
+            until=row[18] or until,
         )
         jobs.append(job)
         if row[19] & WAITS:

@@ -20,8 +20,9 @@ from holdfast.job.postgres.limited import Limited
 from holdfast.job.postgres.pace import Pace
 from holdfast.job.postgres.reap import due_late, reap_late
 from holdfast.job.postgres.rows import CARE, Part, ask, claimed, inside, whole
-from holdfast.job.postgres.texts import Numbers
+from holdfast.job.postgres.texts import Numbers, Places
 from holdfast.job.postgres.underway import Named, Underway
+from holdfast.job.postgres.whereabouts import Whereabouts
 
 #: Candidates beyond those wanted, where `SPARE` was not enough.
 CROWD = 1000
@@ -35,10 +36,12 @@ class Steps:
         self._prefix = prefix
         self._enqueueing = enqueueing
         self._pace = Pace()
+        self.whereabouts = Whereabouts()
 
     def step(self, command: StepCommand, now: Micros | None, wakes: list[Wake]) -> Part:
         """The verb: what `Store.step` says."""
-        return (yield from Step(self._space, self._prefix, self._enqueueing, self._pace, command, now, wakes).run())
+        shared = self._enqueueing, self._pace, self.whereabouts
+        return (yield from Step(self._space, self._prefix, *shared, command, now, wakes).run())
 
 
 class Step(Underway):
@@ -51,7 +54,7 @@ class Step(Underway):
             return (yield from self._once_more())
         want = self._command.claim.want
         self._pace.met_runs(self._who, bool(self._ends.moves))
-        self._pace.looked(self._who, full=bool(want) and len(self._jobs) >= want)
+        self._pace.looked(self._who, full=len(self._jobs) >= want if want else None)
         self._ends.tell()
         return (yield from self._reply())
 
@@ -60,14 +63,19 @@ class Step(Underway):
         command = self._command
         want = command.claim.want
         limited = self._pace.is_limited(self._who)
-        answers = yield from self._ask(self._plain(limited), whole)
+        usual = self._is_usual(limited)
+        answers = yield from self._ask([self._claim_plain()] if usual else self._plain(limited), whole)
         if answers is None:
             return False
         crowded = False
-        held_back = bool(want) and not limited and "claim" not in answers
-        if want and "claim" in answers:
-            met, crowded, runs = (bool(answers["claim"][0][column]) for column in (1, 22, 23))
+        held_back = bool(want) and not limited and not usual and "claim" not in answers
+        if usual:
+            crowded = not answers["claim_plain"][0][23]
+            self._pace.met_single(self._who, not crowded)
+        elif want and "claim" in answers:
+            met, crowded, runs, single = (bool(answers["claim"][0][column]) for column in (1, 22, 23, 26))
             self._pace.met_limits(self._who, met)
+            self._pace.met_single(self._who, single)
             limited = met
             crowded = crowded or runs
         left = self._left()
@@ -140,7 +148,7 @@ class Step(Underway):
         """The first round: answers by name; None where it is not this step's turn."""
         names = [name for name, _ in statements]
         answers = dict(zip(names, (yield how(*statements)._replace(ahead=self._takes())), strict=True))
-        ((self._now, mine, self._denied),) = answers["turn"]
+        self._now, mine, self._denied = answers[names[0]][0][:3]
         if not mine:
             return None
         self._heard(answers, how)
@@ -155,7 +163,12 @@ class Step(Underway):
             made += self._look()
         plain = [f if is_plain(f) else None for f in command.finishes]
         if any(plain):
-            made.append(("finish", {**self._lane, "care": CARE, **columns(plain)}))
+            values = {**self._lane, "care": CARE, **columns(plain)}
+            places = self._whereabouts.take([finish.job for finish in command.finishes])
+            if places is None or not all(plain):
+                made.append(("finish", values))
+            else:
+                made.append(("finish_here", {**values, "places": Places(places)}))
         # What a finish makes pending is there to be claimed: those that need care come first, in a round of their own.
         if claim.want and not limited and all(plain):
             # The ends of leases lie behind all that were given and finished lately: who is busy does not look there.
@@ -163,9 +176,16 @@ class Step(Underway):
             after = {"look": idle, "expected": len(plain), "reaped": look, "runs": False, "quick": False}
             after["lazy"] = not plain  # what has ended must last; what was handed out may be handed out again
             made.append(("claim", {**self._claim_values(claim.want), **after}))
-        if not claim.want:
+        # Who is busy comes to look soon enough, and without looking at the ends of leases behind all those of late.
+        if not claim.want and (look or not self._pace.is_busy(self._who)):
             made.append(self._next())
         return made
+
+    def _is_usual(self, limited: bool) -> bool:
+        """Whether it only claims, is not to look after anything else, and there was a single lane in reach."""
+        if not self._command.claim.want or self._command.finishes or limited or self._looks():
+            return False
+        return self._pace.is_single(self._who)
 
     def _carefully(self, left: Sequence[int], limited: bool, *, look: bool, begun: bool) -> Part:
         """What the plain part left alone, in a transaction of its own, or the one that was `begun`. `look`: nobody has

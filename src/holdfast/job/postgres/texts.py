@@ -6,9 +6,9 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from holdfast.engine.postgres.arrays import Bytes, Floats, Numbers, Texts
+from holdfast.engine.postgres.arrays import Bytes, Floats, Numbers, Places, Texts
 
-__all__ = ["Bytes", "Floats", "Numbers", "Texts", "readable", "statement", "storable"]
+__all__ = ["Bytes", "Floats", "Numbers", "Places", "Texts", "readable", "statement", "storable"]
 
 
 @cache

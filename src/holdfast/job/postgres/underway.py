@@ -18,8 +18,9 @@ from holdfast.job.postgres.finish import Finishing
 from holdfast.job.postgres.limited import reach_of
 from holdfast.job.postgres.pace import Pace
 from holdfast.job.postgres.reap import CAUSE, REAPED
-from holdfast.job.postgres.rows import Part, claimed, turn_of, whole
+from holdfast.job.postgres.rows import CHAIN_WATCHED, IN_RUN, WATCHED, Part, claimed, turn_of, whole
 from holdfast.job.postgres.texts import Texts, statement
+from holdfast.job.postgres.whereabouts import Whereabouts
 
 Named = tuple[str, dict[str, Any]]
 
@@ -38,6 +39,7 @@ class Underway:
         prefix: str,
         enqueueing: Enqueueing,
         pace: Pace,
+        whereabouts: Whereabouts,
         command: StepCommand,
         now: Micros | None,
         wakes: list[Wake],
@@ -45,6 +47,7 @@ class Underway:
         self._space = space
         self._prefix = prefix
         self._pace = pace
+        self._whereabouts = whereabouts
         self._command = command
         self._who = (f"{command.worker}\x00{command.incarnation}", command.lane)
         self._test_now = now
@@ -79,7 +82,8 @@ class Underway:
 
     def _left(self) -> list[int]:
         """The places of finishes that have not been counted."""
-        return [place for place, _ in enumerate(self._command.finishes, 1) if place not in self._finished]
+        finished = self._finished
+        return [place for place in range(1, len(self._command.finishes) + 1) if place not in finished]
 
     def _begin(self) -> Named:
         command, claim = self._command, self._command.claim
@@ -118,6 +122,11 @@ class Underway:
         own = {"turn": self._turn, "lease": claim.lease, "want": want, "spare": SPARE, "hinted": bool(self._hints)}
         return {**self._lane, **own, **reach_of(claim)}
 
+    def _claim_plain(self) -> Named:
+        """The whole of a step that only claims, in the usual case."""
+        values = {**self._begin()[1], **self._claim_values(self._command.claim.want)}
+        return ("claim_plain", {**values, "look": not self._pace.is_busy(self._who)})
+
     def _seen(self, reaped: Sequence[Any], due: Sequence[Any]) -> None:
         for id_, type_, _, pending in reaped:
             if pending:
@@ -134,15 +143,19 @@ class Underway:
 
     def _heard(self, answers: dict[str, Any], how: Callable[..., Round]) -> None:
         self._seen(answers.get("reap", ()), answers.get("due", ()))
-        for place, id_, chain, flags in answers.get("finish", ()):
+        for place, id_, chain, flags in answers.get("finish") or answers.get("finish_here") or ():
             self._finished.add(place)
-            self._ends.announce(id_, chain, flags)
+            if flags & (WATCHED | CHAIN_WATCHED):
+                self._ends.announce(id_, chain, flags)
         self._finished.update(row[0] for row in answers.get("finish_runs", ()))
         if rows := answers.get("next_due"):
             self._comes_next(rows)
+        if rows := answers.get("claim_plain"):
+            self._next_in = rows[0][24]
+            self._took(rows[1:], 25)
         if how is whole and (rows := answers.get("claim")):
             self._next_in = rows[0][2]
-            self._took(self._in_order(rows))
+            self._took(self._in_order(rows), 27)
 
     def _in_order(self, rows: list[Any]) -> list[Any]:
         groups = {
@@ -150,10 +163,14 @@ class Underway:
         }
         return sorted((row for row in rows if row[3] is not None), key=lambda row: (groups[row[6]], row[20], row[3]))
 
-    def _took(self, rows: list[Any]) -> None:
-        jobs, waited = claimed(rows)
+    def _took(self, rows: list[Any], place: int = 0) -> None:
+        """`place`: the column that says where a row lies, if there is one."""
+        jobs, waited = claimed(rows, self._now + self._command.claim.lease)
+        if place:
+            self._whereabouts.met((row[3], row[place]) for row in rows)
         for row in rows:
-            self._ends.moved(row[19], row[14], row[3], "pending", "running", row[9], worker=self._command.worker)
+            if row[19] & IN_RUN:
+                self._ends.moved(row[19], row[14], row[3], "pending", "running", row[9], worker=self._command.worker)
         self._jobs += jobs
         self._waited |= waited
 
@@ -182,8 +199,9 @@ class Underway:
         next_in = self._next_in
         if jobs:  # their own leases end, too
             next_in = command.claim.lease if next_in is None else min(next_in, command.claim.lease)
+        finished = self._finished
         verdicts: tuple[Verdict, ...] = tuple(
-            "ok" if place in self._finished else "stale" for place, _ in enumerate(command.finishes, 1)
+            ["ok" if place in finished else "stale" for place in range(1, len(command.finishes) + 1)]
         )
         return StepReply(
             now=self._now,

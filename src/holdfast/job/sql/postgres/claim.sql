@@ -11,7 +11,8 @@
 -- Returns: at least one row: the time; whether there are such jobs; µs until something is due or a lease ends, if
 -- `look`, or fewer than wanted were found, or 0 if that was because somebody else held one; then the job (id NULL: none), its flags, rank and upstream;
 -- whether others were taking so many of the first that a larger `spare` would find more; whether jobs of runs were left
--- alone; what was set.
+-- alone; what was set; whether there is a single lane in reach, with nothing special about it (claim_plain.sql);
+-- where the job's row lies.
 WITH
 -- include: _clock.sql
 , wanted AS MATERIALIZED (
@@ -64,7 +65,7 @@ WITH
             FROM holdfast_job_turn turn WHERE turn.space = %(space)s) last
     WHERE holdfast_job.ctid = chosen.place
     RETURNING id, fence, type, queue, args, meta, attempt, retries, snoozes, priority, chain, run, labels, enqueued,
-        due, until, flags, rank, upstream, unique_key
+        due, until, flags, rank, upstream, unique_key, holdfast_job.ctid AS whereabouts
 ), started AS (
     DELETE FROM holdfast_job_unique USING (
         SELECT u.tid FROM claimed CROSS JOIN LATERAL (
@@ -82,7 +83,7 @@ WITH
         (SELECT due FROM holdfast_job WHERE space = %(space)s AND state = 'scheduled' ORDER BY due LIMIT 1),
         (SELECT until FROM holdfast_job WHERE space = %(space)s AND state = 'running' ORDER BY until LIMIT 1)
         ) - clock.now END AS next_in,
-        crowd.ed AS crowded, state.runs,
+        crowd.ed AS crowded, state.runs, (SELECT count(*) = 1 AND NOT bool_or(special OR runs) FROM near) AS single,
         CASE WHEN %(lazy)s AND current_setting('synchronous_standby_names') = ''
             AND NOT EXISTS (SELECT FROM claimed WHERE attempt > retries)
             THEN set_config('synchronous_commit', 'off', true) END AS lazy,
@@ -99,5 +100,6 @@ WITH
 )
 SELECT seen.now, seen.special, seen.next_in, c.id, c.fence, c.type, c.queue, c.args, c.meta, c.attempt, c.retries,
     c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank, c.upstream,
-    seen.crowded, seen.runs, seen.lazy, seen.held
+    seen.crowded, seen.runs, seen.lazy, seen.held, seen.single,
+    c.whereabouts
 FROM seen LEFT JOIN claimed c ON true

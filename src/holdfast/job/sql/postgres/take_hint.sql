@@ -7,7 +7,8 @@
 WITH
 -- include: _clock.sql
 , had AS MATERIALIZED (
-    SELECT CASE WHEN %(more)s THEN current_setting('holdfast.taken')::bigint ELSE 0 END AS n
+    -- Nobody waits for it on disk: what a crash takes away was a hint.
+    SELECT CASE WHEN NOT %(local)s THEN set_config('synchronous_commit', 'off', true) END, CASE WHEN %(more)s THEN current_setting('holdfast.taken')::bigint ELSE 0 END AS n
 ), before AS MATERIALIZED (
     SELECT remaining FROM holdfast_hint_counter
     WHERE hint = %(hint)s AND keep_until > (SELECT now FROM clock) AND NOT EXISTS (
