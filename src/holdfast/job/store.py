@@ -230,7 +230,8 @@ class Store(Protocol):
     # Every move of a job with a run, by whichever verb, counts in its run and appends to its events in the same step.
     # When the last of its jobs ends, so does the run: cancelled, if that was wanted; failure, if a job failed that is
     # not `soft`; else success. A job that is tried again (`trigger`) reopens it. After the commit, `<prefix>:events`
-    # hears `<run>:<seq of its last event>`, once for each run that a step changed.
+    # hears `<run>:<seq of its last event>`, once for each run that a step changed; and `<prefix>:runc` the id of each
+    # run that ended in it.
 
     def start_run(self, run: NewRun) -> Op[Run]:
         """The run and all of its jobs, or nothing (ConfigError: a blocker that is not among them, more than

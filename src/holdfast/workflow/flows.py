@@ -44,6 +44,7 @@ from holdfast.workflow.view import (
     workflow_info,
 )
 from holdfast.workflow.vigil import Vigil
+from holdfast.workflow.watchers import enders_of, watchers_of
 
 #: Jobs of a run that are read at once, and events.
 PAGE = 1000
@@ -279,13 +280,13 @@ def _packed(value: Any) -> bytes:
 async def ended(core: Core, run_id: str, timeout: float | None) -> Run:
     """The run, once it has ended. Raises ResultTimeout, RunNotFound."""
     core.check_open()
-    vigil = Vigil(core, known_run(core, run_id), timeout)
+    vigil = Vigil(core, known_run(core, run_id), timeout, enders_of(core))
     doc: bytes | None = None
     try:
         while True:
             vigil.ready()
             try:
-                run = await look(core, run_id, doc=doc is None)  # once: it is looked at with every step of the run
+                run = await look(core, run_id, doc=doc is None)  # once: it may be large
             except (OutcomeUnknown, EngineUnavailable) as error:
                 await vigil.trouble(error)
                 continue
@@ -302,7 +303,7 @@ async def events(core: Core, run_id: str, after: int, *, follow: bool) -> AsyncG
     has ended and everything of it was told. Raises RunNotFound.
     """
     core.check_open()
-    vigil = Vigil(core, known_run(core, run_id), None)
+    vigil = Vigil(core, known_run(core, run_id), None, watchers_of(core))
     try:
         while True:
             vigil.ready()

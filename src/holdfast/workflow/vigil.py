@@ -1,4 +1,4 @@
-"""Waiting for something to happen in a run: pushed by the hub, with a poll as the backstop."""
+"""Waiting for something to happen in a run, or for its end: pushed by the hub, with a poll as the backstop."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from holdfast.errors import ResultTimeout
 from holdfast.flow import Latch
 from holdfast.job.flows import AWAY, GROWTH, HEARD, UNHEARD
 from holdfast.job.runs import RunStatus
-from holdfast.workflow.watchers import watchers_of
+from holdfast.job.waiters import Waiters
 
 
 class Vigil:
     """One caller's. `ready`, look, and `rest` when there was nothing new; `leave` in the end."""
 
-    def __init__(self, core: Core, run_id: str, timeout: float | None) -> None:
+    def __init__(self, core: Core, run_id: str, timeout: float | None, watchers: Waiters) -> None:
         self._core = core
         self._run = run_id
-        self._watchers = watchers_of(core)
+        self._watchers = watchers
         self._latch: Latch = self._watchers.join(run_id)
         self._timeout = timeout
         self._began = steady()

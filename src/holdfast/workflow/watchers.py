@@ -1,6 +1,7 @@
-"""Who waits for something to happen in a run, in this process: one subscription for all of them.
+"""Who waits for something to happen in a run, or for its end, in this process: one subscription for all of them.
 
-What happens is announced on `<prefix>:events`, as `<run>:<number of its last event>`.
+What happens is announced on `<prefix>:events`, as `<run>:<number of its last event>`; an end on `<prefix>:runc`, too:
+whoever waits for that need not look with every step of a run.
 """
 
 from __future__ import annotations
@@ -20,9 +21,23 @@ class Watchers(Waiters):
         return payload.rpartition(":")[0]
 
 
+class Enders(Waiters):
+    """The same for ends; made by `enders_of`."""
+
+    channels = ("runc",)
+
+
 def watchers_of(core: Core) -> Watchers:
     """The Holdfast's own. A forked child begins with new ones."""
     watchers = core.notes.get("workflow.watchers")
     if watchers is None:
         watchers = core.notes["workflow.watchers"] = Watchers(core)
     return cast("Watchers", watchers)
+
+
+def enders_of(core: Core) -> Enders:
+    """The Holdfast's own, as above."""
+    enders = core.notes.get("workflow.enders")
+    if enders is None:
+        enders = core.notes["workflow.enders"] = Enders(core)
+    return cast("Enders", enders)

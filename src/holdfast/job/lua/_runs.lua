@@ -146,6 +146,7 @@ do
         if is_over(run) then
           redis.call('ZADD', SHARD .. 'run-end', digits(run.finished + run.keep), run.id)
           redis.call('ZREM', SHARD .. 'run-deadline', run.id)
+          redis.call('PUBLISH', prefix .. ':runc', run.id)
         else
           redis.call('ZREM', SHARD .. 'run-end', run.id)
           if run.deadline > 0 then redis.call('ZADD', SHARD .. 'run-deadline', digits(run.deadline), run.id) end

@@ -23,8 +23,8 @@ from holdfast.job.postgres.texts import Numbers, Texts, readable, storable
 from holdfast.job.postgres.told import Said, Told, columns
 from holdfast.job.runs import FINISHED, Run
 
-#: Where changes of runs are announced.
-EVENTS = "events"
+#: Where changes of runs are announced, and their ends once more.
+EVENTS, RUN_ENDED = "events", "runc"
 #: In the order of the columns.
 STATES = ("scheduled", "blocked", "pending", "running", "completed", "failed", "cancelled", "skipped")
 #: What is told of a job that comes into a state; of one that waits for others, nothing.
@@ -67,6 +67,8 @@ class Held:
     hard: int
     now: Micros
     said: list[Said] = field(default_factory=list[Said])
+    #: It has ended just now.
+    ended: bool = False
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Held:
@@ -123,7 +125,7 @@ class Held:
         if self.is_finished or any(self.counts[state] for state in STATES if state not in FINAL):
             return
         self.status = "cancelled" if self.cancelling else "failure" if self.hard else "success"
-        self.finished, self.keep_until = self.now, min(FOREVER, self.now + self.keep)
+        self.finished, self.keep_until, self.ended = self.now, min(FOREVER, self.now + self.keep), True
         self.tell("run_finished", why=self.status)
 
 
@@ -225,7 +227,8 @@ class Moves:
         )
 
     def wakes(self, prefix: str) -> list[Wake]:
-        return [Wake(channel(prefix, EVENTS), f"{run.id}:{run.events}") for run in self.held.values() if run.said]
+        changed = [Wake(channel(prefix, EVENTS), f"{run.id}:{run.events}") for run in self.held.values() if run.said]
+        return changed + [Wake(channel(prefix, RUN_ENDED), run.id) for run in self.held.values() if run.ended]
 
 
 def run_of(row: Sequence[Any], doc: bytes = b"") -> Run:

@@ -20,6 +20,7 @@ KIND = load("kind")
 JOB_COMPLETED: Final = "jobc"
 #: Something happened in a run.
 EVENTS: Final = "events"
+RUN_ENDED: Final = "runc"
 
 
 class Changes:
@@ -166,11 +167,13 @@ class Changes:
         for course in self._runs.values():
             if course is None or not course.changed:
                 continue
-            course.settle()
+            ended = course.settle()
             told = course.write(self.db, (self.space << EVENT_BITS) + self._event)
             self._event += told
             if told:
                 self.wakes.append(Wake(channel(self.prefix, EVENTS), f"{course.id}:{course.seq}"))
+            if ended:
+                self.wakes.append(Wake(channel(self.prefix, RUN_ENDED), course.id))
         self._runs.clear()
         if self._event != before:
             self.db.execute(RUN["last_event"], (self._event, self.space))

@@ -158,13 +158,15 @@ class RunCourse:
         self.counts, self.broken, self.changed = counts, broken, True
         return True
 
-    def settle(self) -> None:
-        """The verb is over: so is the run, if nothing is left to be done."""
-        if self.status < SUCCESS and not any(self.counts[:4]):
-            self.status = CALLED_OFF if self.cancel else FAILURE if self.broken else SUCCESS
-            self.finished = self._now
-            self.until = max(1, self._now + self.keep)
-            self.tell(FINISHED, why=STATUSES[self.status])
+    def settle(self) -> bool:
+        """The verb is over: so is the run, if nothing is left to be done. Answers whether it has just ended."""
+        if self.status >= SUCCESS or any(self.counts[:4]):
+            return False
+        self.status = CALLED_OFF if self.cancel else FAILURE if self.broken else SUCCESS
+        self.finished = self._now
+        self.until = max(1, self._now + self.keep)
+        self.tell(FINISHED, why=STATUSES[self.status])
+        return True
 
     def write(self, db: sqlite3.Connection, last: int) -> int:
         """Puts everything down; `last` is the number of the last event before. Answers how many there were."""

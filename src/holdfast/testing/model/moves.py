@@ -248,6 +248,7 @@ class Moves:
             if run.is_over and not run.is_finished:
                 run.status, run.finished = run.outcome(), self.now
                 self._tell(run, "run_finished", why=run.status)
+                self._announce("runc", run.new.id)
             if run.announced < len(run.events):
                 run.announced = len(run.events)
                 self._announce("events", f"{run.new.id}:{run.announced}")

@@ -187,6 +187,25 @@ class Telling:
             assert seqs == [f"{run.id}:{seq}" for seq in (2, 3, 5)]
 
     @claim
+    async def test_the_end_of_a_run_is_announced_and_nothing_before_it(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        heard = await bench.hear("runc")
+        runs = [await begin(one, {"a": {}, "b": {"after": "a"}}) for _ in range(3)]
+        await one.step([outcome(job) for job in await one.claim(3)])
+        await one.step([outcome(job, "fail" if place else "complete") for place, job in enumerate(await one.claim(2))])
+        await other.ask("cancel_run", runs[2].id, "enough")
+        empty = await begin(one, [])
+        for run in (*runs, empty):
+            assert await heard.soon(run.id)
+        assert sorted(heard.payloads) == sorted(run.id for run in (*runs, empty))
+        (again,) = [run for run in runs if await run.status() == "failure"]
+        await other.ask("rerun_failed", again.id)
+        heard.payloads.clear()
+        await play(one)
+        assert await heard.soon(again.id)
+        assert heard.payloads == [again.id]
+
+    @claim
     async def test_nothing_is_told_of_jobs_without_a_run(self, bench: Bench) -> None:
         (one,) = await bench.desks(1)
         await one.add_many(3)
