@@ -1,6 +1,6 @@
 -- Purpose: a step that only claims, in one statement: turn.sql and claim.sql for the usual case, that a single lane is in
--- reach, and that nothing is special about it. Hands out nothing where it is otherwise. What there is to set up before a
--- statement runs costs as much as claiming ten jobs, so what the usual case does not need is not here.
+-- reach, and that nothing is special about it. Hands out nothing where it is otherwise. Setting up a large
+-- statement is a good part of what it costs, so what the usual case does not need is not here.
 -- The row of the lane is written here, so what is read is older than the wait for it: a row that another has taken
 -- meanwhile is looked at again when it is locked, and one that came meanwhile is found by the next.
 -- Parameters: space, worker, incarnation, lane, seq, memory (µs), not_after, now, turn, lease (µs), want, look, hinted (no
