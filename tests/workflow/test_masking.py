@@ -65,6 +65,11 @@ def test_no_secret_is_ever_shown_even_for_a_moment(text, hidden, places):
         assert not any(secret in shown for secret in hidden)
 
 
+def test_what_is_hidden_stays_so_while_it_may_begin_another_secret():
+    masker = Masker(Secrets(["aaaa", "abaa"]))
+    assert "".join(masker.feed(character) for character in "aaaaba") + masker.end() == f"{MASK}ba"
+
+
 def test_overlapping_secrets_leave_nothing_of_either():
     assert Secrets(["abcdef", "defghi"]).hide("xabcdefghiy") == f"x{MASK}y"
 

@@ -119,7 +119,7 @@ class Masker:
                 self._inside = False
             return text[:until]
         shown: list[str] = []
-        place, covered = 0, 0
+        place, covered = 0, self._covered
         for start, end in spans:
             if start >= until:
                 break
