@@ -175,14 +175,18 @@ def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listen
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(holdfast_postgres, connect, monkeypatch):
     hf = connect(holdfast_postgres.url)
+    ended = []
     with monkeypatch.context() as patch:
 
         def fail(hub, session):
+            ended.append(threading.current_thread())
             raise AssertionError("a mistake of ours")
 
         patch.setattr(type(hf._core.hub), "_attend", fail)
         with pytest.raises(EngineUnavailable):
             hf.hub.listen("news").__enter__()
+        for thread in ended:  # until then its exception may still be told, to whichever test is on
+            thread.join(WITHIN)
     with hf.hub.listen("news") as messages:
         hf.hub.publish("news", "x")
         assert messages.next(WITHIN).payload == "x"

@@ -160,7 +160,7 @@ def test_a_blocking_waiter_is_told_of_the_end(blocking):
     ends = []
     waiting = threading.Thread(target=lambda: ends.append(run.wait(timeout=30)))
     waiting.start()
-    assert eventually(lambda: hf._core.notes.get("workflow.watchers") is not None, 10)
+    assert eventually(lambda: hf._core.notes.get("workflow.enders") is not None)
     hf.worker(signals=False).run(burst=True)
     waiting.join(30)
     assert ends == ["success"]

@@ -97,11 +97,12 @@ class Brisk:
         for one in talks:
             one.go_on(None)
         begun = [one for one in talks if one.round is not None]
+        more = [item for _, others in rest for item in others]
         if not begun or not all(one.round.commit for one in begun if one.round is not None):
-            for one in talks:
-                one.talk.close()
-            return False
-        self._later = [item for _, more in rest for item in more] + self._later
+            self._hand(Handed(some, reads, talks, wakes))  # with what they have put together by now
+            self._to_thread(more)
+            return True
+        self._later = more + self._later
         talking = Conversation(self, loop, some, reads, talks, wakes)
         try:
             talking.sending = self.lane.compose(wire.session, wire, begun, begin=True, reads=reads)

@@ -1,7 +1,8 @@
 -- Purpose: make jobs: all of them, or none. One that is there already is left as it is.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if none of them has an ext, else '0', and behind it
---       what is announced: {counter, how many, message, …}; then for each job: id, record, doc, what it waits for
+-- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if none of them has an ext, '2' if all of them have
+--       the same record besides, else '0', and behind it what is announced: {counter, how many, message, …}; then for each
+--       job: id, record, doc, what it waits for; of '2': their record, then for each id, doc
 -- Returns: {a letter for each: its state; a capital: that of the job which has its unique key; the ids of those}
 --          | {'', a chain that nobody knows} | error SHARDS n
 
@@ -21,15 +22,19 @@ local function announce()
 end
 
 -- Most jobs are plain. Same meaning as below, without making a table of each.
-if string.byte(ARGV[4]) == 49 then
+if string.byte(ARGV[4]) ~= 48 then
   if #ARGV == 8 and hand_over(ARGV[5], ARGV[6], ARGV[7]) then return { 'r' } end
   local states, seen, tally = {}, {}, {}
-  local total = (#ARGV - 4) / 4
+  -- Where the id, the record and the doc of each stand.
+  local stride, id_at, record_at, doc_at = 4, 1, 2, 3
+  local shared = string.byte(ARGV[4]) == 50 and ARGV[5]
+  if shared then stride, id_at, doc_at = 2, 4, 5 end
+  local total = math.floor((#ARGV - 4) / stride)
   -- As many at once as a call takes arguments.
   for first = 1, total, 3000 do
     local last = math.min(first + 2999, total)
     local ids = {}
-    for i = first, last do ids[i - first + 1] = ARGV[i * 4 + 1] end
+    for i = first, last do ids[i - first + 1] = ARGV[i * stride + id_at] end
     local there
     if last == first then
       there = { redis.call('HGET', SHARD .. 'job', ids[1]) }
@@ -44,7 +49,7 @@ if string.byte(ARGV[4]) == 49 then
       if there[k] or seen[id] then
         states[i] = seen[id] or string.sub(there[k], 1, 1)
       else
-        local raw = ARGV[i * 4 + 2]
+        local raw = shared or ARGV[i * stride + record_at]
         if raw ~= known then
           known = raw
           local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
@@ -67,7 +72,7 @@ if string.byte(ARGV[4]) == 49 then
         records[n + 1] = id
         records[n + 2] = record
         docs[n + 1] = id
-        docs[n + 2] = ARGV[i * 4 + 3]
+        docs[n + 2] = ARGV[i * stride + doc_at]
         all[n + 1] = '0'
         all[n + 2] = id
         tally[field] = (tally[field] or 0) + 1

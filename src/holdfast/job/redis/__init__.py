@@ -97,6 +97,16 @@ class _Plain(NamedTuple):
         return [Enqueued(self.id, _BY_LETTER[reply[0][0]])]
 
 
+def _alike(words: list[bytes]) -> tuple[bytes, list[bytes]]:
+    """Plain jobs, as `enqueue.lua` takes them: several of one record are said with that record once."""
+    records = words[1::4]
+    if len(records) == 1 or records.count(records[0]) < len(records):
+        return b"1", words
+    told = [records[0]] * (2 * len(records) + 1)
+    told[1::2], told[2::2] = words[::4], words[2::4]
+    return b"2", told
+
+
 class RedisStore(Runs):
     """A namespace's jobs, in `shards` shards. Holds nothing but what it was told: processes share nothing here."""
 
@@ -117,7 +127,8 @@ class RedisStore(Runs):
                 return []
             outcomes = yield from self._outcomes(clock, shard, jobs, strict=True)
             parts, plain = self._new(shard, jobs, outcomes)
-            flags = (b"1" if plain else b"0") + self._announcement(told)
+            form, parts = _alike(parts) if plain else (b"0", parts)
+            flags = form + self._announcement(told)
             states, *others = yield from self._call("enqueue", shard, clock, self._count, self._prefix, flags, *parts)
             if not states:
                 raise unknown(others[0].decode())
@@ -152,7 +163,8 @@ class RedisStore(Runs):
 
     def _plain_words(self, jobs: Sequence[_Plain]) -> list[bytes]:
         said = self._announcement([kind for job in jobs for kind in job.told])
-        return [self._count, self._prefix, b"1" + said, *[word for job in jobs for word in job.words]]
+        form, words = _alike([word for job in jobs for word in job.words])
+        return [self._count, self._prefix, form + said, *words]
 
     def _announcement(self, types: list[str]) -> bytes:
         """For each type a counter, how many may come, and the message that calls them."""
