@@ -1,14 +1,8 @@
 -- Purpose: mark the jobs at the ends of these chains: somebody may wait for them. After after_grip.sql.
 -- Parameters: space, flag; array chains.
-WITH live AS MATERIALIZED (
-    SELECT j.id FROM unnest(%(chains)b) AS n (chain)
-    CROSS JOIN LATERAL (
-        SELECT id, flags FROM holdfast_job WHERE space = %(space)s AND id = n.chain AND chain = id
-        UNION ALL
-        SELECT id, flags FROM holdfast_job WHERE space = %(space)s AND chain = n.chain AND chain <> id) j
-    WHERE j.flags & %(flag)s = 0
-    ORDER BY j.id
-), held AS MATERIALIZED (
+WITH
+-- include: _chain_ends.sql
+, held AS MATERIALIZED (
     SELECT job.tid FROM live CROSS JOIN LATERAL (
         SELECT ctid AS tid FROM holdfast_job WHERE space = %(space)s AND id = live.id FOR NO KEY UPDATE) job
 )

@@ -66,14 +66,9 @@ WITH
     WHERE holdfast_job.ctid = chosen.place
     RETURNING id, fence, type, queue, args, meta, attempt, retries, snoozes, priority, chain, run, labels, enqueued,
         due, until, flags, rank, upstream, unique_key, holdfast_job.ctid AS whereabouts
-), started AS (
-    DELETE FROM holdfast_job_unique USING (
-        SELECT u.tid FROM claimed CROSS JOIN LATERAL (
-            SELECT ctid AS tid FROM holdfast_job_unique
-            WHERE space = %(space)s AND key = claimed.unique_key AND job = claimed.id OFFSET 0) u
-        WHERE claimed.flags & 16 <> 0) n
-    WHERE holdfast_job_unique.ctid = n.tid
-), memo AS (
+),
+-- include: _started.sql
+, memo AS (
     UPDATE holdfast_job_turn SET fence = (SELECT max(fence) FROM claimed)
     WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s
         AND EXISTS (SELECT FROM claimed)

@@ -44,14 +44,9 @@ WITH
     WHERE holdfast_job.ctid = chosen.place
     RETURNING id, fence, type, queue, args, meta, attempt, retries, snoozes, priority, chain, run, labels, enqueued,
         due, flags, upstream, unique_key, holdfast_job.ctid AS whereabouts
-), started AS (
-    DELETE FROM holdfast_job_unique USING (
-        SELECT u.tid FROM claimed CROSS JOIN LATERAL (
-            SELECT ctid AS tid FROM holdfast_job_unique
-            WHERE space = %(space)s AND key = claimed.unique_key AND job = claimed.id OFFSET 0) u
-        WHERE claimed.flags & 16 <> 0) n
-    WHERE holdfast_job_unique.ctid = n.tid
-), seen AS MATERIALIZED (
+),
+-- include: _started.sql
+, seen AS MATERIALIZED (
     SELECT clock.now, EXISTS (SELECT FROM mine) AS mine, wanted.n <= 0 AND NOT EXISTS (
             SELECT FROM holdfast_job_turn
             WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s
