@@ -223,3 +223,26 @@ def test_an_annotation_may_name_what_is_defined_further_down():
 @dataclass
 class Later:
     n: int
+
+
+def test_many_calls_are_written_as_each_by_itself():
+    def resize(path: str, size: int = 100) -> None: ...
+
+    made = codec(resize)
+    calls = [(("a.png", 64), {}), (("b.png",), {}), ((), {"path": "c.png"}), (("d.png",), {"size": 1})]
+    assert made.encode_each(calls) == [made.encode_args(*call) for call in calls]
+    assert codec(lambda: None).encode_each([((), {})] * 2) == [b"", b""]
+    assert made.encode_each([]) == []
+
+
+def test_one_bad_call_among_many_is_named():
+    def resize(path: str, size: int = 100) -> None: ...
+
+    made = codec(resize, payload_limit=40)
+    with pytest.raises(BadArgument) as bad:
+        made.encode_each([(("a.png", 1), {}), (("b.png", "large"), {})])
+    assert bad.value.argument == "size"
+    with pytest.raises(PayloadTooLarge):
+        made.encode_each([(("a.png", 1), {}), (("b" * 40, 1), {})])
+    with pytest.raises(TypeError):
+        made.encode_each([(("a.png", 1, 2), {})])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, cast
 
@@ -126,6 +126,21 @@ class JobCodec:
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Raises BadArgument, which names the argument; PayloadTooLarge; TypeError for a call that cannot be."""
         return self.encode_values(self.bind(args, kwargs))
+
+    def encode_each(self, calls: Iterable[Call]) -> list[bytes]:
+        """`encode_args` of many calls."""
+        names, limit, encode, decode = self._names, self.payload_limit, self._encode, self._decode
+        raws: list[bytes] = []
+        for args, kwargs in calls:
+            raw = b""
+            if names and not kwargs and len(args) == len(names):  # the usual call
+                try:
+                    raw = encode(dict(zip(names, args, strict=True)))
+                    decode(raw)
+                except Exception:  # noqa: BLE001 - said below, with the argument's name
+                    raw = b""
+            raws.append(raw if raw and len(raw) <= limit else self.encode_args(args, kwargs))
+        return raws
 
     def encode_values(self, values: dict[str, Any]) -> bytes:
         """The same for what `bind` has made of a call."""

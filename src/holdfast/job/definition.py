@@ -20,7 +20,7 @@ from holdfast.job.handle import BlockingJobHandle, JobHandle
 from holdfast.job.home import home_of
 from holdfast.job.meta import Fill, Meta, trace_context
 from holdfast.job.middleware import check_trace
-from holdfast.job.model import Concurrency, Enqueued, NewJob, Unique, When
+from holdfast.job.model import Alike, Concurrency, Enqueued, NewJob, Unique, When
 from holdfast.job.options import CallOptions, CatchUp, Definition, Options, Plan, Pool, plan
 from holdfast.job.registry import ids_of, middleware_of, register, store_of
 from holdfast.job.retry import AnyBackoff, Backoff
@@ -84,9 +84,6 @@ class BaseJobType(Generic[P, R]):
     def _register(self) -> None:
         register(self.core, self)
 
-    def _encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        return self.codec.encode_args(args, kwargs)
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
 
@@ -147,7 +144,7 @@ class BaseJobType(Generic[P, R]):
     ) -> NewJob:
         """A call as it is stored. `chain`: the one that it carries on."""
         own, core = self.plan, self.core
-        raw = self._encoded(args, kwargs)
+        raw = self.codec.encode_args(args, kwargs)
         unique = concurrency = None
         if own.unique is not None:
             key = inputs.key(own.unique.template.key(args, kwargs), "unique")
@@ -262,8 +259,9 @@ class BaseJobType(Generic[P, R]):
         own, core = self.plan, self.core
         if own.unique or own.concurrency or middleware_of(core) or store_of(core).shards > 1:
             return [self.new_job(args, kwargs) for args, kwargs in given]
-        blank, make = replace(self._blank, meta=self._meta("")), ids_of(core).new
-        return [replace(blank, id=make(0), args=self._encoded(args, kwargs)) for args, kwargs in given]
+        blank, raws = replace(self._blank, meta=self._meta("")), self.codec.encode_each(given)
+        ids = ids_of(core).several(0, len(raws))
+        return Alike([replace(blank, id=id_, args=raw) for id_, raw in zip(ids, raws, strict=True)])
 
 
 def _call(call: Arguments) -> Call:
@@ -288,10 +286,9 @@ class JobType(BaseJobType[P, R]):
 
     async def enqueue_many(self, calls: Iterable[Arguments]) -> list[JobHandle[R]]:
         """Many calls at once: tuples of arguments, or dicts by name. Up to 1,000 are stored in one step."""
-        return [
-            self._handle(done)
-            for done in await flows.enqueue_many(self.core, self.new_jobs(calls), self.plan.connection)
-        ]
+        core, me = self.core, cast("Any", self)
+        made = await flows.enqueue_many(core, self.new_jobs(calls), self.plan.connection)
+        return [JobHandle(core, me, done) for done in made]
 
     def _handle(self, done: Enqueued) -> JobHandle[R]:
         return JobHandle(self.core, cast("Any", self), done)
@@ -306,10 +303,9 @@ class BlockingJobType(BaseJobType[P, R]):
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[BlockingJobHandle[R]]:
         """Many calls at once: tuples of arguments, or dicts by name. Up to 1,000 are stored in one step."""
-        return [
-            self._handle(done)
-            for done in run(flows.enqueue_many(self.core, self.new_jobs(calls), self.plan.connection))
-        ]
+        core, me = self.core, cast("Any", self)
+        made = run(flows.enqueue_many(core, self.new_jobs(calls), self.plan.connection))
+        return [BlockingJobHandle(core, me, done) for done in made]
 
     def _handle(self, done: Enqueued) -> BlockingJobHandle[R]:
         return BlockingJobHandle(self.core, cast("Any", self), done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import add, attrgetter
 from typing import Any, TypeVar
 
 from holdfast.core import Core
@@ -20,7 +21,7 @@ from holdfast.flow import persist
 from holdfast.job.announcer import announcer_of, worth_a_look
 from holdfast.job.connection import Callers
 from holdfast.job.ids import shard_of
-from holdfast.job.model import FINAL, Enqueued, Job, LogLine, NewJob, State
+from holdfast.job.model import FINAL, Alike, Enqueued, Job, LogLine, NewJob, State, each_kind
 from holdfast.job.registry import store_of
 from holdfast.job.waiters import waiters_of
 from holdfast.plain import storable
@@ -43,6 +44,8 @@ AWAY = 60.0
 LOG_PAGE, LONGEST_LOG = 1000, 100_000
 #: Bytes that go in one step, roughly.
 BATCH_BYTES = 4 * 1024 * 1024
+
+_id, _args, _meta = attrgetter("id"), attrgetter("args"), attrgetter("meta")
 
 
 async def send(core: Core, op: Op[T]) -> T:
@@ -91,12 +94,13 @@ async def enqueue_many(core: Core, jobs: Sequence[NewJob], connection: Any = Non
     store, announcer = store_of(core), announcer_of(core)
     done: dict[str, Enqueued] = {}
 
-    async def one(batch: list[NewJob]) -> None:
+    async def one(batch: Sequence[NewJob]) -> None:
         along = announcer.goes_along(batch)
         answers = await send(core, store.enqueue(shard_of(batch[0].id), batch, tell=along))
+        done.update(zip(map(_id, batch), answers, strict=True))
         ready: dict[str, int] = {}
-        for job, answer in zip(batch, answers, strict=True):
-            done[job.id] = answer
+        told = along and all(job.starts_at_once for job in each_kind(batch))
+        for job, answer in () if told else zip(batch, answers, strict=True):
             if along and job.starts_at_once:
                 continue
             if worth_a_look(core, job, answer):
@@ -110,30 +114,33 @@ async def enqueue_many(core: Core, jobs: Sequence[NewJob], connection: Any = Non
     await core.port.each(one, batches(jobs, store.shards), ABREAST)
     if EAGER in core.notes:
         await core.notes[EAGER]()
-    return [done[job.id] for job in jobs]
+    return list(map(done.__getitem__, map(_id, jobs)))
 
 
-def batches(jobs: Sequence[NewJob], shards: int) -> list[list[NewJob]]:
+def batches(jobs: Sequence[NewJob], shards: int) -> list[Sequence[NewJob]]:
     """By shard, of bounded size."""
-    by_shard: dict[int, list[NewJob]] = {}
     if shards == 1:
-        by_shard[0] = list(jobs)
-    else:
-        for job in jobs:
-            by_shard.setdefault(shard_of(job.id), []).append(job)
-    return [batch for alike in by_shard.values() for batch in _bounded(alike)]
+        return list(_bounded(jobs))
+    by_shard: dict[int, list[NewJob]] = {}
+    for job in jobs:
+        by_shard.setdefault(shard_of(job.id), []).append(job)
+    return [batch for theirs in by_shard.values() for batch in _bounded(theirs)]
 
 
-def _bounded(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
+def _bounded(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    sizes = [*map(add, map(len, map(_args, jobs)), map(len, map(_meta, jobs)))]
+    if jobs and len(jobs) <= BATCH and sum(sizes) <= BATCH_BYTES:
+        yield jobs
+        return
     begin = size = 0
-    for end, job in enumerate(jobs):
-        more = len(job.args) + len(job.meta) + 100
+    cut = Alike if isinstance(jobs, Alike) else list
+    for end, more in enumerate(sizes):
         if end > begin and (end - begin >= BATCH or size + more > BATCH_BYTES):
-            yield jobs[begin:end]
+            yield cut(jobs[begin:end])
             begin, size = end, 0
         size += more
     if jobs:
-        yield jobs[begin:]
+        yield cut(jobs[begin:])
 
 
 def known_shard(core: Core, job_id: str) -> int:

@@ -5,6 +5,7 @@ Times are µs of the engine's clock, durations µs. A fence is a whole number th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -94,6 +95,15 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     def starts_at_once(self) -> bool:
         """Whether it certainly is pending as soon as it is stored."""
         return not (self.delay or self.due or self.after or self.unique)
+
+
+class Alike(list[NewJob]):
+    """Jobs that differ in their ids and arguments alone: what is found out of the first holds for all of them."""
+
+
+def each_kind(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """One job of each kind among these, or simply all of them."""
+    return jobs[:1] if isinstance(jobs, Alike) else jobs
 
 
 class Enqueued(msgspec.Struct, frozen=True, array_like=True, gc=False):

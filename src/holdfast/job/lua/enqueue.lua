@@ -21,18 +21,63 @@ local function announce()
   end
 end
 
+-- As many at once as a call takes arguments.
+local MANY_JOBS = 3000
+
+-- What becomes of a plain job with this record: its state, its lane, its score there (or among those that are due later),
+-- its record as it is kept, and where such jobs are counted.
+local function look_at(raw)
+  local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
+  local kind, size = struct.unpack('>I2I2', raw, 40)
+  if at == 0 then at = now + delay end
+  local lane = string.sub(raw, 87 + kind, 86 + kind + size)
+  local queue = string.sub(lane, 1, string.find(lane, '\0', 1, true) - 1)
+  local state, score = 'p', at - priority * 600000000
+  if at > now then state, score = 's', at end
+  local record = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, at) .. string.sub(raw, 87)
+  return state, lane, string.format('%.0f', score), record, queue
+end
+
+-- Jobs that differ in their ids and docs alone. Answers their states; nothing if one of them was there already.
+local function make_alike()
+  local state, lane, score, record, queue = look_at(ARGV[5])
+  local all, index, records, n = {}, {}, {}, #ARGV - 5
+  for i = 1, n, 2 do
+    local id = ARGV[i + 5]
+    all[i], all[i + 1] = '0', id
+    index[i], index[i + 1] = score, id
+    records[i], records[i + 1] = id, record
+  end
+  -- Every job that is there is in here, and what is in here already stays as it is.
+  if redis.call('ZADD', SHARD .. 'all', unpack(all)) < n / 2 then return end
+  redis.call('HSET', SHARD .. 'job', unpack(records))
+  redis.call('HSET', SHARD .. 'doc', unpack(ARGV, 6))
+  if state == 's' then
+    redis.call('ZADD', SHARD .. 'due', unpack(index))
+  else
+    redis.call('ZADD', SHARD .. 'lane:' .. lane, unpack(index))
+    redis.call('SADD', SHARD .. 'lanes:' .. queue, lane)
+  end
+  redis.call('HINCRBY', SHARD .. 'count', state .. queue, n / 2)
+  return string.rep(state, n / 2)
+end
+
 -- Most jobs are plain. Same meaning as below, without making a table of each.
 if string.byte(ARGV[4]) ~= 48 then
   if #ARGV == 8 and hand_over(ARGV[5], ARGV[6], ARGV[7]) then return { 'r' } end
+  local shared = string.byte(ARGV[4]) == 50 and ARGV[5]
+  local made = shared and #ARGV <= 5 + 2 * MANY_JOBS and make_alike()
+  if made then
+    announce()
+    return { made }
+  end
   local states, seen, tally = {}, {}, {}
   -- Where the id, the record and the doc of each stand.
   local stride, id_at, record_at, doc_at = 4, 1, 2, 3
-  local shared = string.byte(ARGV[4]) == 50 and ARGV[5]
   if shared then stride, id_at, doc_at = 2, 4, 5 end
   local total = math.floor((#ARGV - 4) / stride)
-  -- As many at once as a call takes arguments.
-  for first = 1, total, 3000 do
-    local last = math.min(first + 2999, total)
+  for first = 1, total, MANY_JOBS do
+    local last = math.min(first + MANY_JOBS - 1, total)
     local ids = {}
     for i = first, last do ids[i - first + 1] = ARGV[i * stride + id_at] end
     local there
@@ -52,18 +97,11 @@ if string.byte(ARGV[4]) ~= 48 then
         local raw = shared or ARGV[i * stride + record_at]
         if raw ~= known then
           known = raw
-          local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
-          local kind, size = struct.unpack('>I2I2', raw, 40)
-          if at == 0 then at = now + delay end
-          local lane = string.sub(raw, 87 + kind, 86 + kind + size)
-          if at > now then
-            state, index, score = 's', due, string.format('%.0f', at)
-          else
-            state, index, score = 'p', lanes[lane] or {}, string.format('%.0f', at - priority * 600000000)
-            lanes[lane] = index
-          end
-          record = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, at) .. string.sub(raw, 87)
-          field = state .. string.sub(lane, 1, string.find(lane, '\0', 1, true) - 1)
+          local lane, queue
+          state, lane, score, record, queue = look_at(raw)
+          index = state == 's' and due or lanes[lane] or {}
+          if state == 'p' then lanes[lane] = index end
+          field = state .. queue
         end
         local n = #index
         index[n + 1] = score

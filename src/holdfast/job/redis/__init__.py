@@ -20,6 +20,7 @@ from holdfast.engine.redis.gathering import Gathered
 from holdfast.engine.redis.talks import Ready, Talk
 from holdfast.hub.wire import new_hint_id, write_scheduled
 from holdfast.job.model import (
+    Alike,
     Claimed,
     Delivery,
     Enqueued,
@@ -34,6 +35,7 @@ from holdfast.job.model import (
     StepCommand,
     StepReply,
     Verdict,
+    each_kind,
 )
 from holdfast.job.redis import record
 from holdfast.job.redis.calls import ready
@@ -116,7 +118,9 @@ class RedisStore(Runs):
     # ── work ──
 
     def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
-        told = [job.type for job in jobs if job.starts_at_once] if tell and self.announces else []
+        told = [job.type for job in each_kind(jobs) if job.starts_at_once] if tell and self.announces else []
+        if told and isinstance(jobs, Alike):
+            told *= len(jobs)
         if len(jobs) == 1 and not jobs[0].after:
             words, plain = self._new(shard, jobs, {})
             if plain:

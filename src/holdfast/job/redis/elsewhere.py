@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.engine.redis.talks import To
 from holdfast.errors import ConfigError
 from holdfast.job.ids import home, shard_of
-from holdfast.job.model import Delivery, NewJob
+from holdfast.job.model import Alike, Delivery, NewJob
 from holdfast.job.redis import record
 from holdfast.job.redis.calls import Calls, flat
 
@@ -63,12 +63,13 @@ class Elsewhere(Calls):
     def _new(self, shard: int, jobs: Sequence[NewJob], outcomes: dict[str, bytes]) -> tuple[list[bytes], bool]:
         """Jobs to be, as scripts take them, and whether all of them are plain."""
         parts: list[bytes] = []
-        all_plain = True
+        all_plain, alike, raw = True, isinstance(jobs, Alike), b""
         for job in jobs:
-            raw, plain = record.new(job)
-            if not plain:
-                all_plain = False
-                self._check_home(shard, job)
+            if not (raw and alike):
+                raw, plain = record.new(job)
+                if not plain:
+                    all_plain = False
+                    self._check_home(shard, job)
             if self.shards > 1 and self._shard_of(job.id) != shard:
                 raise ConfigError(f"job {job.id} does not live in shard {shard}: make its id with Ids.new({shard})")
             parts += (record.name_of(job), raw, record.doc_of(job), self._after(job, outcomes) if job.after else b"")

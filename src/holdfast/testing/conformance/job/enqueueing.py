@@ -87,6 +87,42 @@ class Enqueueing:
         assert await one.state(new.id) == "completed"
 
     @claim
+    async def test_asking_again_for_many_makes_those_that_are_missing(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        asked = [bench.job() for _ in range(12)]
+        await one.enqueue(*asked[:8])
+        await one.finish(await one.take())
+        running = await one.take()
+        said = await other.enqueue(*asked)
+        assert [done.id for done in said] == [job.id for job in asked]
+        assert [done.state for done in said] == ["completed", "running", *["pending"] * 10]
+        (queue,) = await one.ask("queues")
+        assert (queue.completed, queue.running, queue.pending) == (1, 1, 10)
+        assert [job.id for job in await other.claim(50)] == [job.id for job in asked[2:]]
+        assert await one.finish(running) == "ok"
+
+    @claim
+    async def test_one_job_that_is_asked_for_twice_in_a_call_is_one(self, bench: Bench) -> None:
+        (one,) = await bench.desks(1)
+        new, other = bench.job(), bench.job()
+        said = await one.enqueue(new, other, new)
+        assert said == [Enqueued(job.id, "pending") for job in (new, other, new)]
+        (queue,) = await one.ask("queues")
+        assert queue.pending == 2
+        assert [job.id for job in await one.claim(5)] == [new.id, other.id]
+
+    @claim
+    async def test_many_delayed_jobs_become_due_together(self, bench: Bench) -> None:
+        one, other = await bench.desks(2)
+        ids = await one.add_many(20, delay=SECOND, priority=1)
+        (queue,) = await one.ask("queues")
+        assert (queue.scheduled, queue.pending) == (20, 0)
+        bench.wait(SECOND - 1)
+        assert await other.claim(50) == []
+        bench.wait(1)
+        assert [job.id for job in await other.claim(50)] == ids
+
+    @claim
     async def test_asking_again_is_safe_when_a_blocker_is_gone_by_now(self, bench: Bench) -> None:
         one, other = await bench.desks(2)
         blocker = await one.add(keep=SECOND)
