@@ -225,24 +225,21 @@ class Later:
     n: int
 
 
-def test_many_calls_are_written_as_each_by_itself():
+def test_a_call_by_position_is_written_like_one_by_name():
     def resize(path: str, size: int = 100) -> None: ...
 
     made = codec(resize)
-    calls = [(("a.png", 64), {}), (("b.png",), {}), ((), {"path": "c.png"}), (("d.png",), {"size": 1})]
-    assert made.encode_each(calls) == [made.encode_args(*call) for call in calls]
-    assert codec(lambda: None).encode_each([((), {})] * 2) == [b"", b""]
-    assert made.encode_each([]) == []
+    assert made.encode_args(("a.png", 64), {}) == made.encode_args((), {"path": "a.png", "size": 64})
 
 
-def test_one_bad_call_among_many_is_named():
+def test_a_call_by_position_is_refused_like_one_by_name():
     def resize(path: str, size: int = 100) -> None: ...
 
     made = codec(resize, payload_limit=40)
     with pytest.raises(BadArgument) as bad:
-        made.encode_each([(("a.png", 1), {}), (("b.png", "large"), {})])
+        made.encode_args(("b.png", "large"), {})
     assert bad.value.argument == "size"
     with pytest.raises(PayloadTooLarge):
-        made.encode_each([(("a.png", 1), {}), (("b" * 40, 1), {})])
+        made.encode_args(("b" * 40, 1), {})
     with pytest.raises(TypeError):
-        made.encode_each([(("a.png", 1, 2), {})])
+        made.encode_args(("a.png", 1, 2), {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, cast
 
@@ -80,6 +80,11 @@ class JobCodec:
         return kind
 
     @cached_property
+    def _shape(self) -> Callable[..., Any]:
+        """All values of a call, by position; written as `bind` has them."""
+        return msgspec.defstruct("Call", self._names, gc=False)
+
+    @cached_property
     def _decode(self) -> Callable[[bytes], Any]:
         fields: list[Any] = []
         for p in self._parameters:
@@ -125,22 +130,15 @@ class JobCodec:
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Raises BadArgument, which names the argument; PayloadTooLarge; TypeError for a call that cannot be."""
+        if args and not kwargs and len(args) == len(self._names):  # the usual call, without binding
+            try:
+                raw = self._encode(self._shape(*args))
+                self._decode(raw)
+            except Exception:  # noqa: BLE001 - said below, with the argument's name
+                raw = b""
+            if 0 < len(raw) <= self.payload_limit:
+                return raw
         return self.encode_values(self.bind(args, kwargs))
-
-    def encode_each(self, calls: Iterable[Call]) -> list[bytes]:
-        """`encode_args` of many calls."""
-        names, limit, encode, decode = self._names, self.payload_limit, self._encode, self._decode
-        raws: list[bytes] = []
-        for args, kwargs in calls:
-            raw = b""
-            if names and not kwargs and len(args) == len(names):  # the usual call
-                try:
-                    raw = encode(dict(zip(names, args, strict=True)))
-                    decode(raw)
-                except Exception:  # noqa: BLE001 - said below, with the argument's name
-                    raw = b""
-            raws.append(raw if raw and len(raw) <= limit else self.encode_args(args, kwargs))
-        return raws
 
     def encode_values(self, values: dict[str, Any]) -> bytes:
         """The same for what `bind` has made of a call."""

@@ -84,6 +84,9 @@ class BaseJobType(Generic[P, R]):
     def _register(self) -> None:
         register(self.core, self)
 
+    def _encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.codec.encode_args(args, kwargs)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
 
@@ -144,7 +147,7 @@ class BaseJobType(Generic[P, R]):
     ) -> NewJob:
         """A call as it is stored. `chain`: the one that it carries on."""
         own, core = self.plan, self.core
-        raw = self.codec.encode_args(args, kwargs)
+        raw = self._encoded(args, kwargs)
         unique = concurrency = None
         if own.unique is not None:
             key = inputs.key(own.unique.template.key(args, kwargs), "unique")
@@ -259,9 +262,9 @@ class BaseJobType(Generic[P, R]):
         own, core = self.plan, self.core
         if own.unique or own.concurrency or middleware_of(core) or store_of(core).shards > 1:
             return [self.new_job(args, kwargs) for args, kwargs in given]
-        blank, raws = replace(self._blank, meta=self._meta("")), self.codec.encode_each(given)
-        ids = ids_of(core).several(0, len(raws))
-        return Alike([replace(blank, id=id_, args=raw) for id_, raw in zip(ids, raws, strict=True)])
+        blank, encode, ids = replace(self._blank, meta=self._meta("")), self._encoded, ids_of(core)
+        made = zip(ids.several(0, len(given)), given, strict=True)
+        return Alike([replace(blank, id=id_, args=encode(*call)) for id_, call in made])
 
 
 def _call(call: Arguments) -> Call:
