@@ -80,7 +80,7 @@ class Enqueueing:
         known: dict[str, tuple[str, State]] = {}
         left = list(jobs)
         for _ in range(LOOKS):
-            *_, made, undone = yield whole(*self.statements(left, now))._replace(behind=behind)
+            *_, made, undone = yield whole(*self.statements(left, now, lowers=not lasts))._replace(behind=behind)
             behind = []
             self.known(left)
             states |= _states(made, undone)
@@ -122,7 +122,7 @@ class Enqueueing:
         unknown blocker counts as one that failed.
         """
         *_, made, undone = yield inside(
-            *self.statements(jobs, now, flags=flags, chain=chain, follows=follows, runs=runs)
+            *self.statements(jobs, now, flags=flags, chain=chain, follows=follows, runs=runs, lowers=not lasts)
         )
         states = _states(made, undone)
         new = {id_ for id_, _, _ in made} - {id_ for id_, _ in undone}
@@ -223,9 +223,10 @@ class Enqueueing:
         follows: bool = False,
         runs: Collection[str] = (),
         own: bool = False,
+        lowers: bool = True,
     ) -> list[Named]:
         """What stores jobs, in order; the last two answer what is new, and what of it had ended before. `own`: they
-        wait for chains of their own run alone.
+        wait for chains of their own run alone. `lowers`: floors give way, and are held until the transaction ends.
         """
         made: list[Named] = []
         lanes = [lane_of_job(self.space, job, in_run=job.run in runs) for job in jobs]
@@ -240,9 +241,11 @@ class Enqueueing:
                 "windows": Numbers([wanted.window if wanted.scope == "window" else 0 for _, wanted in unique]),
             }
             made.append(("enqueue_unique", {"space": self.space, "now": now, **values}))
-        made.append(
-            ("enqueue", {**self._columns(jobs, lanes, flags, chain, runs, own), "now": now, "follows": follows})
-        )
+        columns = self._columns(jobs, lanes, flags, chain, runs, own)
+        if lowers and any(job.priority > 0 or job.due for job in jobs):
+            names = "space", "ageing", "queues", "lanes", "dues", "delays", "priorities"
+            made.append(("enqueue_floor", {"now": now, **{name: columns[name] for name in names}}))
+        made.append(("enqueue", {**columns, "now": now, "follows": follows}))
         made.append(("enqueue_undo", {"space": self.space, "ids": Texts([job.id for job in jobs])}))
         return made
 

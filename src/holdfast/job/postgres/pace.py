@@ -6,6 +6,8 @@ from holdfast.engine.base import steady
 
 #: Seconds between two looks at leases and due times while every claim is served in full: nobody is idle then.
 BUSY_LOOK = 0.02
+#: Seconds for which claims begin at their lane's floor, until the next looks for what lies below.
+FLOOR = 0.25
 #: So many lanes are remembered.
 MOST = 1000
 
@@ -24,6 +26,8 @@ class Pace:
         self._limited: set[Who] = set()
         self._runs: set[Who] = set()
         self._single: set[Who] = set()
+        #: Until when (steady) the floors that a lane's claims begin at are good.
+        self._floors: dict[Who, float] = {}
 
     def looks(self, who: Who) -> bool:
         return steady() >= self._looked.get(who[0], 0.0)
@@ -39,8 +43,17 @@ class Pace:
             self._looked.clear()
         if full is False:
             self._looked.pop(worker, None)
+            self._floors.pop(who, None)
         elif self.looks(who) and (full or worker in self._looked):
             self._looked[worker] = steady() + BUSY_LOOK
+
+    def has_floor(self, who: Who) -> bool:
+        return steady() < self._floors.get(who, 0.0)
+
+    def found_floor(self, who: Who) -> None:
+        if len(self._floors) > MOST:
+            self._floors.clear()
+        self._floors[who] = steady() + FLOOR
 
     def is_single(self, who: Who) -> bool:
         return who in self._single

@@ -72,7 +72,9 @@ class Runs(ByHand):
         ):
             for first in range(0, len(alike), PORTION):
                 jobs = alike[first : first + PORTION]
-                statements += self._enqueueing.statements(jobs, ends.now, flags=flags, runs=runs, own=True)
+                statements += self._enqueueing.statements(
+                    jobs, ends.now, flags=flags, runs=runs, own=True, lowers=False
+                )
         if awaited:
             statements.append(("after_store", after_columns(self.namespace, run.jobs, own=True)))
         answers = yield inside(*statements)

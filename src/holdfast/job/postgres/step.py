@@ -64,7 +64,7 @@ class Step(Underway):
         want = command.claim.want
         limited = self._pace.is_limited(self._who)
         usual = self._is_usual(limited)
-        answers = yield from self._ask([self._claim_plain()] if usual else self._plain(limited), whole)
+        answers = yield from self._ask(self._claim_plain() if usual else self._plain(limited), whole)
         if answers is None:
             return False
         crowded = False
@@ -72,6 +72,8 @@ class Step(Underway):
         if usual:
             crowded = not answers["claim_plain"][0][23]
             self._pace.met_single(self._who, not crowded)
+            if "claim_floor" in answers:
+                self._pace.found_floor(self._who)
         elif want and "claim" in answers:
             met, crowded, runs, single = (bool(answers["claim"][0][column]) for column in (1, 22, 23, 26))
             self._pace.met_limits(self._who, met)

@@ -122,10 +122,15 @@ class Underway:
         own = {"turn": self._turn, "lease": claim.lease, "want": want, "spare": SPARE, "hinted": bool(self._hints)}
         return {**self._lane, **own, **reach_of(claim)}
 
-    def _claim_plain(self) -> Named:
-        """The whole of a step that only claims, in the usual case."""
+    def _claim_plain(self) -> list[Named]:
+        """The whole of a step that only claims, in the usual case. A busy worker looks below floors now and then."""
         values = {**self._begin()[1], **self._claim_values(self._command.claim.want)}
-        return ("claim_plain", {**values, "look": not self._pace.is_busy(self._who)})
+        busy = self._pace.is_busy(self._who) and not self._hints
+        above = busy and self._pace.has_floor(self._who)
+        made: list[Named] = [("claim_plain", {**values, "above": above, "look": not self._pace.is_busy(self._who)})]
+        if busy and not above:
+            made.append(("claim_floor", {"space": self._space, "now": self._test_now, "queues": values["queues"]}))
+        return made
 
     def _seen(self, reaped: Sequence[Any], due: Sequence[Any]) -> None:
         for id_, type_, _, pending in reaped:

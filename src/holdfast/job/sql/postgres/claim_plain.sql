@@ -4,7 +4,7 @@
 -- The row of the lane is written here, so what is read is older than the wait for it: a row that another has taken
 -- meanwhile is looked at again when it is locked, and one that came meanwhile is found by the next.
 -- Parameters: space, worker, incarnation, lane, seq, memory (µs), not_after, now, turn, lease (µs), want, look, hinted (no
--- more than take_hint.sql allowed); arrays queues, labels.
+-- more than take_hint.sql allowed), above (only from the lane's floor on: claim_floor.sql); arrays queues, labels.
 -- Returns: one row: the time; whether this step is to be executed; if not, whether it is new and comes for nothing
 -- (turn.sql); (23rd) what was set; whether the case is the usual one; µs until something is due or a lease ends, if `look`.
 -- Then the jobs in order: as claim.sql from the 4th to the 22nd, but for NULL: the chain that is named after it, until, rank, no
@@ -25,7 +25,7 @@ WITH
     RETURNING fence - %(want)s AS base
 ), near AS MATERIALIZED (
     SELECT CASE WHEN count(*) = 1 AND NOT bool_or(l.special OR l.runs OR coalesce(q.rate_burst, 0) > 0)
-        THEN min(l.lane) END AS lane
+        THEN min(l.lane) END AS lane, CASE WHEN %(above)s THEN min(l.floor) ELSE -9223372036854775808 END AS floor
     FROM unnest(%(queues)b) AS g (queue)
     CROSS JOIN LATERAL (SELECT * FROM holdfast_job_lane WHERE space = %(space)s AND queue = g.queue OFFSET 0) l
     LEFT JOIN LATERAL (
@@ -39,6 +39,7 @@ WITH
             SELECT place, row_number() OVER () AS nth FROM (
                 SELECT ctid AS place FROM holdfast_job
                 WHERE lane = (SELECT near.lane FROM near, mine) AND state = 'pending'
+                    AND rank >= (SELECT near.floor FROM near)
                 ORDER BY rank, id LIMIT (SELECT n FROM wanted) FOR NO KEY UPDATE SKIP LOCKED) held) chosen,
         clock, mine
     WHERE holdfast_job.ctid = chosen.place
