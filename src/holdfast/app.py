@@ -31,7 +31,7 @@ from holdfast.n8n_wire import Wire, is_n8n
 from holdfast.plain import Codec
 from holdfast.policy import Policy
 from holdfast.port import AsyncPort, BlockingPort
-from holdfast.rooms import Rooms, Settings, observer
+from holdfast.rooms import Rooms, Settings, observer, shards_here
 from holdfast.telemetry import Telemetry
 from holdfast.workflow.door import WorkflowDoor
 from holdfast.workflow.worker_door import WorkerDoor
@@ -121,9 +121,9 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
     raise ConfigError(f"no hub is known for {type(engine).__name__}")
 
 
-def open_store(engine: Engine, prefix: str, shards: int) -> Store:
+def open_store(engine: Engine, prefix: str, shards: int | None) -> Store:
     """Where jobs live on this engine. `prefix`: what the hub's channels begin with."""
-    if engine.default_hub != "redis" and shards != 1:
+    if engine.default_hub != "redis" and shards not in (None, 1):
         raise ConfigError(f"shards={shards} is for Redis; SQLite and PostgreSQL keep all jobs in one place")
     if engine.default_hub == "local":
         from holdfast.job.sqlite import SqliteStore
@@ -137,6 +137,7 @@ def open_store(engine: Engine, prefix: str, shards: int) -> Store:
         from holdfast.engine.redis.cluster import ClusterEngine
         from holdfast.job.redis import RedisStore
 
+        shards = shards_here() if shards is None else shards
         # On a Cluster a hint's counter may be another node's than the job's; and a hint names no shard.
         one_place = shards == 1 and not isinstance(engine, ClusterEngine)
         return RedisStore(engine.namespace, prefix, shards, announces=one_place)
@@ -195,7 +196,8 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, Worker
     profile: BALANCED, MAX_SAFETY, MAX_AVAILABILITY or a Policy of your own. engine: an engine object instead.
     hub: what carries hints instead of the engine's own: `redis://…` (HOLDFAST_HUB), a client or pool, or a Hub.
     hub_prefix: what its channels begin with (the namespace).
-    shards: into how many parts jobs are cut on Redis, so that a Cluster shares the work (1). Everybody must agree.
+    shards: into how many parts jobs are cut on Redis, so that a Cluster shares the work (HOLDFAST_SHARDS, 1).
+        Everybody must agree.
     """
 
     _lock_type = Lock
@@ -211,7 +213,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, Worker
         engine: Engine | Owned | None = None,
         hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
-        shards: int = 1,
+        shards: int | None = None,
     ) -> None:
         self._settings = Settings(url, namespace, profile, hub, hub_prefix, engine, shards)
         self._core = build_core(self._settings, blocking=False)

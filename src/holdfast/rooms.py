@@ -145,11 +145,10 @@ class Settings:
         hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
         engine: Engine | Owned | None = None,
-        shards: int = 1,
+        shards: int | None = None,
     ) -> None:
-        self.shards = inputs.count(shards, "shards")
-        if shards > MOST_SHARDS:
-            raise ConfigError(f"shards is at most {MOST_SHARDS}; got {shards}")
+        #: None: what the environment says, where jobs can be cut at all.
+        self.shards = None if shards is None else _shards(shards, "shards")
         self.engine: Engine | None = None
         if engine is not None and hasattr(engine, "apply_many"):
             self.engine = cast("Engine", engine)
@@ -165,6 +164,20 @@ class Settings:
         if self.hub is self.url or (isinstance(self.hub, str) and self.hub == self.url):  # it has that hub anyway
             self.hub = None
         self.hub_prefix = self.namespace if hub_prefix is None else inputs.namespace(hub_prefix, "hub_prefix")
+
+
+def shards_here() -> int:
+    """Into how many parts jobs are cut on Redis when nobody says so in the program."""
+    given = os.environ.get("HOLDFAST_SHARDS") or "1"
+    if not (given.isascii() and given.isdigit()):
+        raise ConfigError(f"HOLDFAST_SHARDS is a whole number, as in HOLDFAST_SHARDS=8; got {given!r}")
+    return _shards(int(given), "HOLDFAST_SHARDS")
+
+
+def _shards(given: int, what: str) -> int:
+    if inputs.count(given, what) > MOST_SHARDS:
+        raise ConfigError(f"{what} is at most {MOST_SHARDS}; got {given}")
+    return given
 
 
 def observer(telemetry: Telemetry, prefix: str) -> Callable[..., None]:

@@ -201,7 +201,7 @@ class Holdfast(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor
         engine: Engine | Owned | None = None,
         hub: str | Hub | Owned | None = None,
         hub_prefix: str | None = None,
-        shards: int = 1,
+        shards: int | None = None,
     ) -> None:
         settings = self._settings = Settings(url, namespace, profile, hub, hub_prefix, engine, shards)
         self._core = build_core(settings, blocking=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from command_line import Cli
 
 import holdfast
-from holdfast import Holdfast, fixed
+from holdfast import Holdfast, fixed, sync
 
 
 def run_worker(cli):
@@ -119,3 +120,27 @@ def test_queues_are_listed_paused_resumed_and_drained(sqlite_cli, jobs):
     assert "paused" in sqlite_cli.call("queues", "ls").stdout
     assert sqlite_cli.json("queues", "resume", "mail")["paused"] is False
     assert sqlite_cli.json("queues", "drain", "mail", "--timeout", "5s")["running"] == 0
+
+
+@pytest.mark.redis
+def test_jobs_in_several_shards_are_seen_as_well(tmp_path, holdfast_redis, namespace, monkeypatch):
+    cli = Cli(holdfast_redis.url, namespace, tmp_path)
+    with sync.Holdfast(cli.url, namespace=namespace, shards=4) as hf:
+        ids = {hf.jobs.enqueue("fine", {"n": n}).id for n in range(12)}
+    assert {job["id"] for job in cli.json("--shards", "4", "jobs", "ls")["jobs"]} == ids
+    assert cli.json("--shards", "4", "queues", "pause", "default")["pending"] == 12
+    refused = cli.call("jobs", "ls")
+    assert refused.exit_code == 2
+    assert "--shards 4" in refused.stderr
+    monkeypatch.setenv("HOLDFAST_SHARDS", "4")
+    for id_ in ids:
+        assert cli.json("jobs", "cancel", id_)["state"] == "cancelled"
+    assert cli.json("token", "create", "--role", "worker", "--name", "w")["role"] == "worker"
+    monkeypatch.setenv("HOLDFAST_SHARDS", "many")
+    assert "HOLDFAST_SHARDS" in cli.call("jobs", "ls").stderr
+
+
+def test_the_number_of_shards_is_nothing_to_sqlite(sqlite_cli, jobs, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_SHARDS", "4")
+    assert len(sqlite_cli.json("jobs", "ls")["jobs"]) == len(jobs)
+    assert sqlite_cli.call("--shards", "4", "jobs", "ls").exit_code == 2

@@ -20,24 +20,29 @@ URL = "sqlite:///holdfast.db"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What `--url` and `--namespace` said."""
+    """What `--url`, `--namespace` and `--shards` said."""
 
     url: str
     namespace: str | None
+    shards: int | None = None
 
     @contextmanager
     def existing(self) -> Generator[Holdfast, None, None]:
         """For looking and mending: a SQLite file must be there already, a typing error must not create one."""
-        hf = Holdfast(self.url, namespace=self.namespace)
+        hf = self.blocking()
         path = _shared(hf.engine)
         if path is not None and not path.exists():
             raise ConfigError(f"{path} does not exist; name the engine with --url or HOLDFAST_URL")
         with hf:
             yield hf
 
+    def blocking(self) -> Holdfast:
+        """Whether anything is there already or not. Not opened yet."""
+        return Holdfast(self.url, namespace=self.namespace, shards=self.shards)
+
     def create(self) -> AsyncHoldfast:
         """For taking locks. Not opened yet; a SQLite file is created when it is missing."""
-        hf = AsyncHoldfast(self.url, namespace=self.namespace)
+        hf = AsyncHoldfast(self.url, namespace=self.namespace, shards=self.shards)
         _shared(hf.engine)
         return hf
 

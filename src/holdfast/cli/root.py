@@ -63,6 +63,16 @@ def root(
             show_default="holdfast",
         ),
     ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            "--shards",
+            metavar="N",
+            min=1,
+            help="Into how many parts jobs are cut on Redis.",
+            show_default="HOLDFAST_SHARDS, else 1",
+        ),
+    ] = None,
     *,
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
@@ -80,7 +90,7 @@ def root(
 
     Each command has more to say: holdfast lock --help
     """
-    context.obj = Connection(url, namespace)
+    context.obj = Connection(url, namespace, shards)
 
 
 groups.register(app)

@@ -17,7 +17,6 @@ from holdfast.flow import run
 from holdfast.job.flows import send
 from holdfast.job.registry import store_of
 from holdfast.lease import instant
-from holdfast.sync import Holdfast
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -33,7 +32,7 @@ def group() -> None:
 def _core(context: typer.Context, *, new: bool = False) -> Generator[Core, None, None]:
     given = connection(context)
     if new:  # a token may be the first thing that is stored
-        with Holdfast(given.url, namespace=given.namespace) as hf:
+        with given.blocking() as hf:
             yield hf._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the house's own
     else:
         with given.existing() as hf:

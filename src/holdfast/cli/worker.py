@@ -214,6 +214,8 @@ def worker(
             os.environ["HOLDFAST_URL"] = given.url
             if given.namespace is not None:
                 os.environ["HOLDFAST_NAMESPACE"] = given.namespace
+            if given.shards is not None:
+                os.environ["HOLDFAST_SHARDS"] = str(given.shards)
         supervisor = _supervise(command, processes, burst=burst, reload=reload)
         raise typer.Exit(supervisor)
     with asyncio.Runner(loop_factory=new_loop) as runner:

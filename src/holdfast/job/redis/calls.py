@@ -91,7 +91,7 @@ class Calls:
         known = str(refusal).partition(" ")[2]
         return ConfigError(
             f"the jobs of this namespace are divided into {known} shards, and this process was told {self.shards}:"
-            f" pass shards={known}, or use another namespace"
+            f" pass shards={known} (HOLDFAST_SHARDS={known}, `holdfast --shards {known}`), or use another namespace"
         )
 
 
