@@ -224,6 +224,22 @@ def test_a_tick_whose_scheduler_died_midway_is_made_by_the_next(desk):
     assert len(desk.ask("list_jobs")) == 1
 
 
+def test_a_later_tick_does_not_hide_one_that_was_not_made_yet(desk):
+    first = Tick(name="nightly", at=desk.now + 1, job=desk.job(2))
+    desk.engine.apply(dying(desk.store.tick(first), before="enqueue"))
+    later = Tick(name="nightly", at=desk.now + 2, job=desk.job(3))
+    assert desk.ask("tick", later) is True
+    desk.ask("ticks", ["nightly"])
+    assert [desk.ask("get", tick.job.id).state for tick in (first, later)] == ["pending", "pending"]
+
+
+def test_a_tick_that_is_sent_again_makes_the_job_that_it_noted(desk):
+    tick = Tick(name="nightly", at=desk.now + 1, job=desk.job(2))
+    desk.engine.apply(dying(desk.store.tick(tick), before="enqueue"))
+    assert desk.ask("tick", tick) is True
+    assert desk.ask("get", tick.job.id).state == "pending"
+
+
 # ── keys that belong to a shard ──
 
 

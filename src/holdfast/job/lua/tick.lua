@@ -16,11 +16,13 @@ local last = redis.call('HGET', SHARD .. 'cron', name)
 if last and tonumber(last) >= at then
   -- The same caller again, whose first reply was lost.
   local mine = tonumber(last) == at and job_of(id)
-  return { mine and 1 or 0, mine and mine.state or '' }
+  local noted = redis.call('HEXISTS', SHARD .. 'ticking', id) == 1
+  return { (mine or noted) and 1 or 0, mine and mine.state or '' }
 end
 redis.call('HSET', SHARD .. 'cron', name, digits(at))
 if parts ~= '' then
-  redis.call('HSET', SHARD .. 'ticking', name, parts)
+  -- By its id: the job of an earlier tick may not be made yet.
+  redis.call('HSET', SHARD .. 'ticking', id, parts)
   return { 1, '' }
 end
 local state = create(id, ARGV[8], ARGV[9], ARGV[10])

@@ -1,6 +1,6 @@
 -- Purpose: a tick's job has been made in its own shard.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = name; 3 = the job's parts
+-- ARGV: 1 = test clock; 2 = job; 3 = the job's parts
 -- Returns: how many were struck off
 
 local SHARD = string.sub(KEYS[1], 1, -5)

@@ -1,7 +1,7 @@
 -- Purpose: when cron entries last ticked. A new one is remembered as of now.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; then names
--- Returns: {for each: when, or false: never; ticks whose job lives elsewhere and may not have been made: name, parts, …}
+-- Returns: {for each: when, or false: never; ticks whose job lives elsewhere and may not have been made: job, parts, …}
 
 -- include: _shard.lua
 

@@ -263,8 +263,8 @@ class Looking(Elsewhere):
     def ticks(self, names: Sequence[str]) -> Op[dict[str, Micros]]:
         def talk(clock: bytes) -> Talk:
             times, ticking = yield from self._call("ticks", 0, clock, *(name.encode() for name in names))
-            for name, parts in flat(ticking):
-                yield from self._tick_elsewhere(clock, name, parts)
+            for job, parts in flat(ticking):
+                yield from self._tick_elsewhere(clock, job, parts)
             return {name: int(at) for name, at in zip(names, times, strict=True) if at is not None}
 
         return self._within(0, talk)
@@ -280,16 +280,16 @@ class Looking(Elsewhere):
             options = (self._count, self._prefix, name, at, noted)
             made, _ = yield from self._call("tick", 0, clock, *options, *parts)
             if made and noted:
-                yield from self._tick_elsewhere(clock, name, noted)
+                yield from self._tick_elsewhere(clock, job.id.encode(), noted)
             return bool(made)
 
         return self._within(0, talk)
 
-    def _tick_elsewhere(self, clock: bytes, name: bytes, noted: bytes) -> Talk:
+    def _tick_elsewhere(self, clock: bytes, job: bytes, noted: bytes) -> Talk:
         """Make a tick's job in its own shard. By its id: twice is once."""
         parts = _parts.decode(noted)
         shard = self._shard_of(parts[0].decode())
         states, *others = yield from self._call("enqueue", shard, clock, self._count, self._prefix, b"0", *parts)
         if not states:
             raise unknown(others[0].decode())
-        yield from self._call("ticked", 0, clock, name, noted)
+        yield from self._call("ticked", 0, clock, job, noted)
