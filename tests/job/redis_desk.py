@@ -77,13 +77,17 @@ class RedisDesk:
         return self.step([finish], shard=int(job.id.partition("-")[0], 16))
 
 
-def dying(op: Any, before: str) -> Within[None]:
-    """The same operation by a process that dies before it sends this verb's script."""
+def dying(op: Any, before: str, nth: int = 1) -> Within[None]:
+    """The same operation by a process that dies before it sends this verb's script (for the `nth` time)."""
 
     def work(clock: bytes) -> Any:
         talk = op.work(clock)
         request = next(talk)
-        while script(before).sha.encode() not in request.request:
+        left = nth
+        while True:
+            left -= script(before).sha.encode() in request.request
+            if not left:
+                return
             request = talk.send((yield request))
 
     return Within(work, key=op.key)

@@ -132,6 +132,26 @@ def test_trying_again_makes_dependents_elsewhere_wait_again(desk):
     assert [state(desk, job) for job in (first, second, third)] == ["completed"] * 3
 
 
+@pytest.mark.parametrize("died", [1, 2, 3])
+def test_trying_again_goes_on_where_it_was_broken_off(desk, died):
+    """Whichever shard was told, and did not answer: the same call tells all of them."""
+    first = desk.add(1)
+    near = desk.add(1, after=(first,))
+    far = desk.add(5, after=(near,))
+    farther = desk.add(2, after=(far,))
+    farthest = desk.add(4, after=(farther,))
+    tell(desk, desk.end(desk.take(shard=1)[0], "fail"))
+    waiting = (near, far, farther, farthest)
+    assert [state(desk, job) for job in waiting] == ["skipped"] * 4
+    desk.engine.apply(dying(desk.store.trigger(first), before="rewait", nth=died))
+    assert desk.ask("trigger", first) == "pending"
+    assert [state(desk, job) for job in waiting] == ["blocked"] * 4
+    assert desk.ask("trigger", first) == "pending"
+    for shard in (1, 1, 5, 2, 4):
+        tell(desk, desk.end(desk.take(shard=shard)[0]))
+    assert [state(desk, job) for job in waiting] == ["completed"] * 4
+
+
 # ── somebody dies midway ──
 
 

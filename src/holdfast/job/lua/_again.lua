@@ -124,3 +124,26 @@ local function wait_again(first, starting)
   end
   return answer
 end
+
+-- Who waits elsewhere for a job that is open, and for those here that wait for it: job, chain, … Whoever opened it may not
+-- have come as far as to tell them.
+local function perhaps_untold(first)
+  local answer, todo, seen, i = {}, { first }, { [first.id] = true }, 1
+  while todo[i] do
+    local job = todo[i]
+    local chain, here, elsewhere = chain_of(job), dependents(job)
+    for _, id in ipairs(elsewhere) do
+      answer[#answer + 1] = id
+      answer[#answer + 1] = chain
+    end
+    fetch(here)
+    for _, id in ipairs(here) do
+      if jobs[id] and jobs[id].state == 'b' and not seen[id] then
+        seen[id] = true
+        todo[#todo + 1] = jobs[id]
+      end
+    end
+    i = i + 1
+  end
+  return answer
+end

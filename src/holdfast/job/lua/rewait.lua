@@ -10,10 +10,13 @@
 
 local elsewhere, starting = {}, {}
 for i = 3, #ARGV, 2 do
-  local job = job_of(ARGV[i])
+  local job, told = job_of(ARGV[i]), {}
   if job and wait_for(job, ARGV[i + 1], starting) then
-    for _, part in ipairs(wait_again(job, starting)) do elsewhere[#elsewhere + 1] = part end
+    told = wait_again(job, starting)
+  elseif job and job.state == 'b' then -- by an earlier call, perhaps
+    told = perhaps_untold(job)
   end
+  for _, part in ipairs(told) do elsewhere[#elsewhere + 1] = part end
 end
 flush(ARGV[2])
 return elsewhere

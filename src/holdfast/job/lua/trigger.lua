@@ -12,7 +12,7 @@ local id = ARGV[3]
 
 local job = job_of(id)
 if not job then return { '', {}, {} } end
-local elsewhere = {}
+local elsewhere, before = {}, job.state
 local run = job.ext.run ~= '' and run_of(job.ext.run)
 -- Nothing comes back in a run whose end is wanted.
 if run and run.cancelling and not is_over(run) then return { job.state, {}, {} } end
@@ -26,6 +26,10 @@ elseif job.state == 'f' or job.state == 'x' or job.state == 'k' then
   listen_again(job)
   start_over(job)
   elsewhere = wait_again(job, {})
+end
+-- One that was open already may be so by this very call, which was broken off. Nobody lives elsewhere in a single shard.
+if (before == 's' or before == 'b' or before == 'p' or before == 'r') and redis.call('HGET', KEYS[1], 'shards') ~= '1' then
+  elsewhere = perhaps_untold(job)
 end
 flush(ARGV[2])
 return { job.state, made_ready(), elsewhere }

@@ -140,12 +140,17 @@ class Elsewhere(Calls):
                 yield from self._call("delivered", origin, clock, *done)
 
     def _wait_again(self, clock: bytes, elsewhere: Sequence[bytes]) -> Generator[To, Any, None]:
-        """Jobs elsewhere that were skipped because of a chain (job, chain, …) wait for it again, and theirs."""
+        """Jobs elsewhere that were skipped because of a chain (job, chain, …) wait for it again, and theirs. Each is
+        told once of each, however many ways lead there.
+        """
         left: list[bytes] = list(elsewhere)
+        seen: set[tuple[bytes, bytes]] = set()
         while left:
             homes: defaultdict[int, list[bytes]] = defaultdict(list)
             for job, chain in flat(left):
-                homes[self._shard_of(job.decode())] += [job, chain]
+                if (job, chain) not in seen:
+                    seen.add((job, chain))
+                    homes[self._shard_of(job.decode())] += [job, chain]
             left = []
             for where, words in homes.items():
                 if where >= 0:
