@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -14,7 +15,10 @@ from redis_desk import LEASE, MINUTE, RedisDesk
 from workshop import working
 
 from holdfast import Holdfast
-from holdfast.job.model import Concurrency, Finish, Rate, Stand, Unique
+from holdfast.errors import OutcomeUnknown
+from holdfast.job.lanes import Identity, Lane
+from holdfast.job.model import Claim, Concurrency, Finish, Rate, Stand, Unique
+from holdfast.telemetry import Telemetry
 from holdfast.testing.redis_server import say
 from holdfast.testing.waiting import soon
 
@@ -554,6 +558,39 @@ def test_a_message_that_overtakes_the_answer_counts(shop, holdfast_redis, namesp
                 steps = worker.steps
                 assert await handles[0].result(timeout=1) == 7
                 assert worker.steps <= steps + 1
+
+    asyncio.run(main())
+
+
+def test_a_message_of_a_job_that_was_reaped_meanwhile_starts_nothing(desk, inbox):
+    """The message came at once, the answer to the step that it was for only when the job's lease was over."""
+
+    async def main():
+        identity, begun, heard = Identity("worker", "one"), [], []
+
+        class Port:
+            """Answers late, and then as the shard does."""
+
+            async def apply(self, op):
+                if heard:
+                    return desk.engine.apply(op)
+                desk.engine.apply(op)
+                desk.add()
+                handed = inbox.take()
+                heard.append(handed.reply.jobs[0].id)
+                assert lane.hears(handed) is False
+                desk.now += LEASE + 1
+                desk.ask("reap", 0)
+                raise OutcomeUnknown("no answer")
+
+        core = SimpleNamespace(engine=desk.engine, port=Port(), telemetry=Telemetry())
+        lane = Lane(core, desk.store, identity, 0, 0, lambda reply, _: begun.append(reply))
+        lane.busy = True
+        claim = Claim(want=1, queues=(("default",),), labels=(), lease=LEASE, stand=inbox.stand())
+        reply, _ = await lane.step([], claim)
+        assert reply.jobs == ()
+        assert begun == []
+        assert state(desk, heard[0]) == "failed"
 
     asyncio.run(main())
 

@@ -156,7 +156,7 @@ class Lane:
                     if not reply.denied:  # else it is as it was
                         self.standing = 0 if claim.stand is None or reply.jobs else self._seq
                         self.stood = sent
-                    self._catch_up()
+                    self._catch_up(reply)
                     return reply, sent
             command = replace(command, not_after=core.engine.now() + PATIENCE_MICROS)
 
@@ -174,9 +174,10 @@ class Lane:
         self.standing = 0
         return True
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, answer: StepReply) -> None:
+        """What was handed over before the answer was given is in the answer, or is somebody else's by now."""
         early, self._early = self._early, None
-        if early is not None and early.seq == self.standing:
+        if early is not None and early.seq == self.standing and early.reply.now >= answer.now:
             self.standing = 0
             self._handed(early.reply, self.stood)
 
