@@ -25,6 +25,16 @@ def die() -> None:
 
 
 @hf.job(pool="process", retries=0)
+def die_before_its_child(path: str) -> None:
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    Path(path).write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@hf.job(pool="process", retries=0)
 def leave() -> None:
     sys.exit(4)
 

@@ -52,6 +52,15 @@ async def test_a_handler_that_kills_its_process_fails_with_a_clear_cause_and_the
 
 
 @on_a_loop
+async def test_processes_that_a_dead_one_leaves_behind_do_not_keep_its_job(jobs, tmp_path):
+    left = tmp_path / "pid"
+    async with jobs.hf as hf, working(hf, concurrency=1):
+        dead = await reaches(hf, await jobs.die_before_its_child.enqueue(str(left)), "failed", within=30)
+        os.kill(int(left.read_text()), signal.SIGKILL)  # it was there all the time
+    assert dead.error.kind == "ProcessDied"
+
+
+@on_a_loop
 async def test_one_that_does_not_end_in_time_is_killed(jobs):
     async with jobs.hf as hf, working(hf, concurrency=1, grace=0.2):
         late = await reaches(hf, await jobs.deaf.enqueue(), "failed", within=30)

@@ -45,11 +45,16 @@ class Child:
     """One process and the way to it."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        ours: socket.socket,
     ) -> None:
         self.process = process
         self._reader = reader
         self._writer = writer
+        self._watch = asyncio.get_running_loop().create_task(self._until_its_end(ours))
 
     @property
     def is_there(self) -> bool:
@@ -85,6 +90,12 @@ class Child:
                 case Failed():
                     raise Raised(message.kind, message.message, message.trace, pointless=message.pointless)
 
+    async def _until_its_end(self, ours: socket.socket) -> None:
+        """Processes that it forked may have the other end, too, and live on: what it said is read, then no more."""
+        await self.process.wait()
+        with suppress(OSError):
+            ours.shutdown(socket.SHUT_RD)
+
     async def _end(self) -> str:
         code = await self.process.wait()
         if code < 0:
@@ -105,6 +116,7 @@ class Child:
         except TimeoutError:
             self.kill()
             await self.process.wait()
+        self._watch.cancel()
 
 
 class Children:
@@ -164,7 +176,7 @@ class Children:
         except BaseException:  # cancelled meanwhile: the child sees that nobody is there, and ends
             ours.close()
             raise
-        child = Child(process, reader, writer)
+        child = Child(process, reader, writer, ours)
         child.send(_boot())
         self._all.add(child)
         return child
