@@ -153,6 +153,64 @@ async def test_one_of_a_map_that_fails_fails_its_dependents_and_can_be_tried_aga
 
 
 @on_a_loop
+async def test_one_of_a_map_that_is_tried_again_brings_back_the_map_and_what_follows(hf):
+    broken = {"2", "3"}
+
+    @hf.job()
+    async def find() -> list[str]:
+        return ["1", "2", "3"]
+
+    @hf.job(retries=0)
+    async def check(n: str) -> str:
+        if n in broken:
+            raise ValueError(n)
+        return n
+
+    @hf.job()
+    async def report(found: list[str]) -> str:
+        return "".join(found)
+
+    @hf.workflow
+    def checks(flow):
+        flow.add(report, flow.map(check, flow.add(find).output).output)
+
+    async with working(hf):
+        run = await checks.start()
+        assert await run.wait(timeout=30) == "failure"
+        broken.discard("2")
+        await run.retry("check (2)")
+        assert await run.wait(timeout=30) == "failure"  # there is another one
+        broken.discard("3")
+        await run.retry("check (3)")
+        assert await run.wait(timeout=30) == "success"
+        assert run.outputs["report"] == "123"
+
+
+@on_a_loop
+async def test_jobs_of_a_cancelled_run_are_tried_again_one_after_another(hf):
+    @hf.job()
+    async def make() -> str:
+        return "made"
+
+    @hf.job()
+    async def use(what: str) -> str:
+        return f"used {what}"
+
+    @hf.workflow
+    def both(flow):
+        flow.add(use, flow.add(make).output)
+
+    run = await both.start()
+    await run.cancel("not now")
+    async with working(hf):
+        await run.retry("make")
+        await run.wait(timeout=30)
+        await run.retry("use")
+        assert await run.wait(timeout=30) == "success"
+        assert run.outputs == {"make": "made", "use": "used made"}
+
+
+@on_a_loop
 async def test_outputs_go_where_they_are_spoken_of_also_inside_of_others(hf):
     @hf.job()
     async def make(name: str) -> dict[str, object]:

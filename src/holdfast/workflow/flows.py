@@ -160,11 +160,17 @@ async def rerun_failed(core: Core, run_id: str) -> Run:
 
 
 async def retry(core: Core, run_id: str, key: str) -> State:
-    """One job of a run again, now. Raises RunNotFound, JobNotFound, RetryRefused."""
+    """One job of a run again, now; of a list that was spread, the whole list waits for it again. Raises RunNotFound,
+    JobNotFound, RetryRefused.
+    """
     found = await jobs(core, run_id)
     job = _find(found, run_id, key)
     soft = {other.info.chain for other in found if other.soft}
     state = await trigger(core, await look_at_job(core, job.id), job.key, soft=soft)
+    for other in found:
+        # What gathers them has failed because of it. Whichever ends first: it hears of this one as it is by then.
+        if other.is_internal and other.key == job.job and other is not job and other.state == "failed":
+            await trigger(core, await look_at_job(core, other.id), other.key, soft=soft)
     await _announce(core, run_id)
     return state
 

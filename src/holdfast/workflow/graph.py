@@ -16,6 +16,7 @@ from holdfast.job.model import FINAL, NewJob
 from holdfast.job.runs import FINISHED
 from holdfast.workflow.graph_draft import Draft
 from holdfast.workflow.graph_state import (
+    AGAIN,
     SPOILT,
     Cancelled,
     Changes,
@@ -90,7 +91,7 @@ def advance(graph: Graph, event: Event) -> Changes:
         case RunCancelled():
             draft.cancel_run()
         case Retried(job):
-            if draft.state(job) in ("failed", "cancelled", "skipped") and not is_held_back(graph, job):
+            if draft.state(job) in AGAIN and not is_held_back(graph, job):
                 draft.retry([job])
         case FailedRerun():
             if graph.status in FINISHED:
@@ -101,10 +102,11 @@ def advance(graph: Graph, event: Event) -> Changes:
 
 def is_held_back(graph: Graph, job: str) -> bool:
     """Whether one that has ended would be skipped again at once: with `all_success`, something that it waits for did
-    not succeed, and has not begun anew; with `any_failure`, all of it has ended, and nothing failed.
+    not succeed, and has not begun anew; with `any_failure`, all of it has ended, and nothing failed. One that failed
+    had its turn, and may have it again whatever has been mended since.
     """
     cell = graph.jobs[job]
-    if cell.node.when == "all_done":
+    if cell.state == "failed" or cell.node.when == "all_done":
         return False
     over = {chain for chain in cell.node.after if graph.jobs[graph.tails[chain]].state in FINAL}
     hows = {how for chain, how in cell.lost.items() if chain in over}

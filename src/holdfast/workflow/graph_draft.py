@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from holdfast.job.model import FINAL, State
 from holdfast.job.runs import FINISHED
-from holdfast.workflow.graph_state import SPOILT, Changes, End, Node, Standing
+from holdfast.workflow.graph_state import AGAIN, SPOILT, Changes, End, Node, Standing
 
 
 class Draft:
@@ -200,7 +200,8 @@ class Draft:
 
     def retry(self, ids: list[str]) -> None:
         """Open again, and so are those that were skipped because of them. Each waits for whatever has not ended, and
-        for all of its blockers that come back with it.
+        for all of its blockers that come back with it. One that failed or was cancelled itself stays so, and hears anew
+        what becomes of them: it may be tried again after them.
         """
         if not ids or (self._graph.cancelling and self._graph.status not in FINISHED):
             return
@@ -216,12 +217,12 @@ class Draft:
             chain = self.node(id_).chain or id_
             for waiter in self._waiters(chain):
                 cell = self._graph.jobs[waiter]
-                if self.state(waiter) != "skipped" and waiter not in back:
+                if self.state(waiter) not in AGAIN and waiter not in back:
                     continue
                 if chain not in cell.lost or (waiter, chain) in self._waits:
                     continue
                 self._wait_again(waiter, chain)
-                if waiter in back:
+                if self.state(waiter) != "skipped":
                     continue
                 if waiter not in left:
                     left[waiter] = sum(how in SPOILT for how in cell.lost.values())

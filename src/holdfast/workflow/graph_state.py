@@ -16,6 +16,8 @@ End = Literal["completed", "soft", "ended", "failed"]
 
 
 SPOILT: tuple[End, ...] = ("ended", "failed")
+#: Jobs that have ended, and may be tried again.
+AGAIN: tuple[State, ...] = ("failed", "cancelled", "skipped")
 
 
 class Node(Struct, frozen=True):

@@ -71,10 +71,10 @@ local function listen_again(job)
 end
 
 -- Whether a job that has ended would be skipped again at once: what it waited for came to no good (any_failure: none of it
--- failed), and has not begun anew.
+-- failed), and has not begun anew. One that failed had its turn, and may have it again.
 local function is_held_back(job)
   local when, keyed = job.ext.when, job.ext.keyed
-  if when == 'd' or (when == 'f' and is_waiting(job)) then return false end
+  if job.state == 'f' or when == 'd' or (when == 'f' and is_waiting(job)) then return false end
   local failed = false
   for i, name in ipairs(heard(job)) do
     local letter = not keyed and string.sub(job.ext.letters, i, i)
@@ -91,10 +91,11 @@ local function is_held_back(job)
 end
 
 -- A job that was skipped because `chain` did not complete: what was the last reason makes it wait again. Answers whether
--- this was. `starting`: jobs that come back with it by now. They wait for one another, too.
+-- this was. One that failed or was cancelled itself stays so, and hears anew what becomes of `chain`: it may be tried
+-- again after it. `starting`: jobs that come back with it by now. They wait for one another, too.
 local function wait_for(job, chain, starting)
   local skipped = job.state == 'k'
-  if not skipped and not starting[job.id] then return false end
+  if not skipped and job.state ~= 'f' and job.state ~= 'x' and not starting[job.id] then return false end
   local heard, all = unhear(job, chain)
   if not skipped or not heard or not (all or job.ext.when ~= 's') then return false end
   push(from_end, 'k', job.id)

@@ -116,8 +116,8 @@ def again(changes: Changes, entry: Entry, state: int, due: Micros) -> None:
 
 
 def _is_held_back(changes: Changes, entry: Entry) -> bool:
-    """Whether it would be skipped again at once."""
-    if entry.flags & ALL_DONE:
+    """Whether it would be skipped again at once. One that failed had its turn, and may have it again."""
+    if entry.state == FAILED or entry.flags & ALL_DONE:
         return False
     open_again = {chain for chain, _ in changes.db.execute(TRIGGER["reopened"], (entry.num,))}
     hows = {how for chain, how in changes.db.execute(TRIGGER["heard"], (entry.num,)) if chain not in open_again}
@@ -138,22 +138,24 @@ def _waits_again(changes: Changes, entry: Entry) -> bool:
 
 
 def _wait_again(changes: Changes, entry: Entry) -> None:
-    """Jobs that were skipped because of this one and of no other are blocked as before; and those because of them."""
+    """Jobs that were skipped because of this one and of no other are blocked as before; and those because of them. One
+    that failed or was cancelled itself stays so, and hears anew what becomes of them: it may be tried again after them.
+    """
     back: dict[int, Entry] = {}
     awaited: list[tuple[int]] = []
     todo = [entry]
     while todo:
         entry = todo.pop()
         chain = entry.chain or entry.id
-        skipped = [Entry._make(row) for row in changes.db.execute(TRIGGER["skipped"], (changes.space, chain))]
-        for dependent in skipped:
+        behind = [Entry._make(row) for row in changes.db.execute(TRIGGER["behind"], (changes.space, chain))]
+        for dependent in behind:
             changes.db.execute(TRIGGER["wait_again"], (dependent.num, chain))
-            if dependent.num in back:
+            if dependent.state != SKIPPED or dependent.num in back:
                 continue
             if dependent.flags & (ALL_DONE | ANY_FAILURE) or not is_spoilt(changes, dependent):
                 back[dependent.num] = dependent
                 todo.append(dependent)
-        if skipped:
+        if behind:
             awaited.append((entry.num,))
     # Only now: until then each is found, as skipped, behind every one of its blockers that comes back with it.
     for dependent in back.values():

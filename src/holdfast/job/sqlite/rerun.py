@@ -62,8 +62,8 @@ def _bring_back(changes: Changes, failed: list[Entry]) -> None:
 
 
 def _coming_back(changes: Changes, failed: list[Entry]) -> tuple[dict[int, Entry], list[tuple[int, str]]]:
-    """By number: these, and what was skipped because of them and of nothing else. And number and chain of all that was
-    skipped behind them.
+    """By number: these, and what was skipped because of them and of nothing else. And number and chain of all that did
+    not go well behind them.
     """
     db, space = changes.db, changes.space
     back = {entry.num: entry for entry in failed}
@@ -74,7 +74,7 @@ def _coming_back(changes: Changes, failed: list[Entry]) -> tuple[dict[int, Entry
     while todo:
         entry = todo.pop()
         ended_chain = entry.chain or entry.id
-        rows = db.execute(TRIGGER["skipped"], (space, ended_chain)).fetchall()
+        rows = db.execute(TRIGGER["behind"], (space, ended_chain)).fetchall()
         found = [other for other in map(Entry._make, rows) if other.num not in back]
         heard += [(other.num, ended_chain) for other in found]
         unknown = text_of([other.num for other in found if other.num not in spoilt])
@@ -82,6 +82,8 @@ def _coming_back(changes: Changes, failed: list[Entry]) -> tuple[dict[int, Entry
             if ended in (BADLY, FAILING):
                 spoilt[num].add(chain)
         for other in found:
+            if other.state != SKIPPED:  # of another run, or of none
+                continue
             if other.flags & (ALL_DONE | ANY_FAILURE) or spoilt[other.num] <= chains:
                 back[other.num] = other
                 chains.add(other.chain or other.id)

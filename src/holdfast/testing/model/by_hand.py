@@ -10,6 +10,9 @@ from holdfast.testing.model.moves import verb
 from holdfast.testing.model.row import Row, RunRow
 from holdfast.testing.model.steps import Steps
 
+#: Jobs that have ended, and may be tried again.
+AGAIN: tuple[State, ...] = ("failed", "cancelled", "skipped")
+
 
 class ByHand(Steps):
     """cancel, trigger, purge, pause, limit_queue, prune."""
@@ -32,7 +35,7 @@ class ByHand(Steps):
     @verb
     def trigger(self, job: str) -> State | None:
         row = self._rows.get(job)
-        if row is None or row.state not in ("scheduled", "failed", "cancelled", "skipped"):
+        if row is None or row.state not in ("scheduled", *AGAIN):
             return row.state if row else None
         run = self._runs.get(row.new.run)
         if run is not None and run.cancel is not None and not run.is_finished:
@@ -48,7 +51,9 @@ class ByHand(Steps):
         return row.state
 
     def _is_held_back(self, row: Row) -> bool:
-        """Whether it would be skipped again at once."""
+        """Whether it would be skipped again at once. One that failed had its turn, and may have it again."""
+        if row.state == "failed":
+            return False
         over = {chain for chain in row.new.after if (last := self._last(chain)) is None or last.state in FINAL}
         if row.new.when == "any_failure":
             return over.issuperset(row.new.after) and not row.blame & over
@@ -56,18 +61,22 @@ class ByHand(Steps):
 
     def _open_again(self, ended: list[Row]) -> dict[str, Row]:
         """These, and what was skipped because of them and of nothing else. All who come back wait for those that come
-        back with them. What stays skipped waits for them, too: it may come back with another of its blockers.
+        back with them. What stays as it ended waits for them, too: it may come back with another of its blockers, or
+        be tried again itself.
         """
         back = {row.new.id: row for row in ended}
         found = list(ended)
         while found:
             chain = found.pop().chain
             for row in self._behind[chain].values():
-                if row.state == "skipped" and row.upstream.get(chain, b"") is None:
-                    self._wait_again(row, chain)
-                    if row.new.id not in back and (row.new.when != "all_success" or not row.spoilt):
-                        back[row.new.id] = row
-                        found.append(row)
+                if row.state not in AGAIN or row.upstream.get(chain, b"") is not None:
+                    continue
+                self._wait_again(row, chain)
+                if row.state != "skipped" or row.new.id in back:
+                    continue
+                if row.new.when != "all_success" or not row.spoilt:
+                    back[row.new.id] = row
+                    found.append(row)
         return back
 
     def _bring_back(self, rows: dict[str, Row]) -> None:

@@ -1,13 +1,15 @@
 -- Purpose: whether a job of a run that has ended would be skipped again at once: something that it waited for did not
--- succeed (any_failure: nothing failed), and nothing of that has begun anew. Have those chains held that have not ended.
+-- succeed (any_failure: nothing failed), and nothing of that has begun anew. One that failed had its turn, and may have it
+-- again. Have those chains held that have not ended.
 -- Parameters: space, id.
 -- Returns: whether; no row, if it is in no run.
-SELECT CASE done.condition
-    WHEN 'all_success' THEN after.spoilt
-    WHEN 'any_failure' THEN NOT after.open AND NOT after.blame
+SELECT CASE
+    WHEN done.state = 'failed' THEN false
+    WHEN done.condition = 'all_success' THEN after.spoilt
+    WHEN done.condition = 'any_failure' THEN NOT after.open AND NOT after.blame
     ELSE false END
 FROM (
-    SELECT condition FROM holdfast_job_done
+    SELECT state, condition FROM holdfast_job_done
     WHERE space = %(space)s AND id = %(id)s AND run <> '' AND flags & 128 <> 0 OFFSET 0) done
 CROSS JOIN LATERAL (
     SELECT coalesce(bool_or(NOT a.ended OR live.there), false) AS open,

@@ -10,13 +10,14 @@ WHERE num = ?;
 -- Params: space, key, job: its unique key, if nobody has it.
 INSERT OR IGNORE INTO holdfast_job_unique (space, key, job, until) VALUES (?, ?, ?, 0);
 
--- name: skipped
+-- name: behind
 -- Params: space, chain.
--- Returns: an Entry for each job that was skipped and had waited for this chain, which did not complete.
+-- Returns: an Entry for each job that failed, was cancelled or was skipped, and had waited for this chain, which did not
+-- complete.
 SELECT j.num, j.id, j.kind, j.lane, j.state, j.due, j.priority, j.attempt, j.retries, j.snoozes, j.flags, j.fence,
     j.worker, j.keep, j.keep_failed, j.chain, j.run, j.ckey, j.uniq, j.error
 FROM holdfast_job_wait w CROSS JOIN holdfast_job j ON j.num = w.num
-WHERE w.space = ? AND w.chain = ? AND w.ended IN (1, 2, 3, 4) AND w.result IS NULL AND j.state = 7 ORDER BY w.num;
+WHERE w.space = ? AND w.chain = ? AND w.ended IN (1, 2, 3, 4) AND w.result IS NULL AND j.state IN (5, 6, 7) ORDER BY w.num;
 
 -- name: heard
 -- Params: num.

@@ -94,6 +94,65 @@ class Again:
         await run.audit()
 
     @claim
+    async def test_a_job_hears_what_became_of_a_need_that_was_tried_again_before_it(self, bench: Bench) -> None:
+        """Whatever has ended since counts as it ended last, also to those that had ended themselves."""
+        (one,) = await bench.desks(1)
+        wishes = {name: {"after": "a", "when": name} for name in ("all_success", "all_done", "any_failure")}
+        run = await begin(one, {"a": {}, **wishes})
+        await one.ask("cancel_run", run.id, "enough")
+        await one.ask("trigger", run.ids["a"])
+        assert await play(one) == ["a"]
+        for name, state in (("all_success", "pending"), ("all_done", "pending"), ("any_failure", "cancelled")):
+            assert await one.ask("trigger", run.ids[name]) == state
+        jobs = await one.claim(5)
+        assert [job.upstream for job in jobs] == [{run.ids["a"]: b"a"}] * 2
+        await one.step([outcome(job) for job in jobs])
+        assert (await run.audit()).status == "success"
+
+    @claim
+    async def test_a_need_that_failed_once_more_still_holds_back_what_was_cancelled(self, bench: Bench) -> None:
+        (one,) = await bench.desks(1)
+        run = await begin(one, {**LINE, "tell": {"after": "a", "when": "any_failure"}})
+        await one.ask("cancel_run", run.id, "enough")
+        await one.ask("trigger", run.ids["a"])
+        await play(one, {"a": "fail"})
+        assert await one.ask("trigger", run.ids["b"]) == "cancelled"
+        assert await one.ask("trigger", run.ids["tell"]) == "pending"
+        assert await play(one) == ["tell"]
+        assert (await run.audit()).status == "failure"
+
+    @claim
+    async def test_an_alarm_that_failed_can_be_tried_again_although_its_reason_is_mended(self, bench: Bench) -> None:
+        (one,) = await bench.desks(1)
+        run = await begin(one, {"a": {}, "tell": {"after": "a", "when": "any_failure"}})
+        await play(one, {"a": "fail", "tell": "fail"})
+        await one.ask("trigger", run.ids["a"])
+        assert await play(one) == ["a"]
+        assert await one.ask("trigger", run.ids["tell"]) == "pending"
+        assert await play(one) == ["tell"]
+        assert (await run.audit()).status == "success"
+
+    @claim
+    async def test_whoever_gathers_hears_of_each_that_was_tried_again_before_it(self, bench: Bench) -> None:
+        """However many it waits for, and whichever verb brings it back."""
+        (one,) = await bench.desks(1)
+        for verb in ("trigger", "rerun_failed"):
+            for size in (3, 70):
+                parts = [f"part-{nth}" for nth in range(size)]
+                gather = {"after": " ".join(parts), "when": "all_done"}
+                run = await begin(one, {**{name: {} for name in parts}, "gather": gather, "next": {"after": "gather"}})
+                await play(one, {"part-0": "fail", "part-2": "fail", "gather": "fail"})
+                for name in ("part-0", "part-2"):
+                    await one.ask("trigger", run.ids[name])
+                    assert await play(one) == [name]
+                await one.ask(verb, run.id if verb == "rerun_failed" else run.ids["gather"])
+                job = await one.take()
+                assert job.upstream == {run.ids[name]: name.encode() for name in parts}
+                await one.step([outcome(job)])
+                assert await play(one) == ["next"]
+                assert (await run.audit()).status == "success"
+
+    @claim
     async def test_what_was_cancelled_when_it_was_made_can_be_tried_again(self, bench: Bench) -> None:
         """It has heard of those blockers that had ended by then, and of those that ended later."""
         one, other = await bench.desks(2)
