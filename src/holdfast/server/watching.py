@@ -6,19 +6,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import stat
 from pathlib import Path
 
 from holdfast.core import Core
 from holdfast.errors import BadDefinition, ConfigError
 from holdfast.loop import Loop
 from holdfast.workflow import flows
+from holdfast.workflow.nodes import LARGEST
 from holdfast.workflow.yaml import read
 
 log = logging.getLogger("holdfast.server")
 
 SUFFIXES = (".yml", ".yaml", ".json")
-#: How often it is looked at, and the largest file that is read.
-LOOK, LARGEST = 1.0, 1024 * 1024
+#: How often it is looked at.
+LOOK = 1.0
+#: In the place of time and size: a file of which nobody knows either.
+UNKNOWN = (-1, -1)
 
 
 class Folder:
@@ -38,9 +42,19 @@ class Folder:
         """The tick of a `Loop`."""
         found: dict[Path, tuple[int, int]] = {}
         for file in sorted(self.path.iterdir()):
-            if file.suffix not in SUFFIXES or file.name.startswith(".") or not file.is_file():
+            if file.suffix not in SUFFIXES or file.name.startswith("."):
                 continue
-            status = file.stat()
+            try:
+                status = file.stat()
+            except OSError as error:  # a link that leads nowhere, perhaps
+                if isinstance(error, FileNotFoundError) and not file.is_symlink():
+                    continue  # deleted just now
+                found[file] = UNKNOWN
+                if self._seen.get(file) != UNKNOWN:
+                    log.error("%s cannot be read: %s", file, error.strerror)  # noqa: TRY400 - it says all
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                continue
             found[file] = (status.st_mtime_ns, status.st_size)
             if self._seen.get(file) != found[file]:
                 await self._store(file, status.st_size)
