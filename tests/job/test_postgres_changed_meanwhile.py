@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -11,8 +12,10 @@ from test_postgres_store import Worker, complete, job
 from holdfast.engine.base import Ping
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
+from holdfast.engine.postgres.arrays import teach
 from holdfast.job.model import Renewal
 from holdfast.job.postgres import PostgresStore
+from holdfast.job.runs import NewRun
 from holdfast.testing.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -86,3 +89,60 @@ def test_who_goes_on_behind_a_blocker_that_was_changed_meanwhile_is_not_skipped(
     change = f"{CHANGE} AND id = '{blocker.id}'"
     assert meanwhile(store.step(command), change).verdicts == ("ok",)
     assert engine.apply(store.get(following.id)).state == "blocked"
+
+
+def test_a_run_that_is_cancelled_while_its_row_is_waited_for_takes_nothing_more(engine, store, meanwhile):
+    """The step was all but committed, with the start of the job behind it. It is undone, and begun anew."""
+    run = job().id
+    first = job(run=run)
+    second = job(run=run, after=(first.id,))
+    engine.apply(store.start_run(NewRun(id=run, workflow="w", jobs=(first, second))))
+    worker = Worker(engine, store)
+    (mine,) = worker.step(want=5).jobs
+    command = worker.command([complete(mine)], want=0)
+    cancel = "UPDATE holdfast_run SET cancelling = true, reason = 'because' WHERE space = %s"
+    reply = meanwhile(store.step(command), cancel)
+    assert reply.verdicts == ("ok",)
+    assert [engine.apply(store.get(each.id)).state for each in (first, second)] == ["completed", "cancelled"]
+    assert engine.apply(store.get_run(run)).status == "cancelled"
+    events = engine.apply(store.run_events(run))
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    told = [(event.kind, event.job) for event in events]
+    assert told[-3:] == [("completed", first.id), ("cancelled", second.id), ("run_finished", "")]
+    assert worker.step(want=5).jobs == ()
+
+
+def test_one_who_starts_because_of_a_failure_and_comes_meanwhile_is_skipped(
+    engine, store, holdfast_postgres, namespace
+):
+    """It waits for a job that is just ending well, in a transaction that the end has to wait for."""
+    run = job().id
+    first, second = job(run=run), job(run=run)
+    engine.apply(store.start_run(NewRun(id=run, workflow="w", jobs=(first, second))))
+    engine.apply(store.enqueue(0, [job("waits", after=(first.id,))]))  # marks what it waits for
+    worker = Worker(engine, store)
+    mine = {each.id: each for each in worker.step(want=5).jobs}
+    cleaner = job("cleans", after=(first.id,), when="any_failure")
+    with (
+        psycopg.connect(holdfast_postgres.url) as other,
+        psycopg.connect(holdfast_postgres.url, autocommit=True) as admin,
+        ThreadPoolExecutor() as pool,
+    ):
+        _say(other, store.enqueue_among([cleaner]))
+        answer = pool.submit(engine.apply, store.step(worker.command([complete(mine[first.id])], want=0)))
+        assert eventually(lambda: admin.execute(WAITING, [f"%{namespace}%"]).fetchone() != (0,))
+        other.commit()
+        assert answer.result(20).verdicts == ("ok",)
+    assert engine.apply(store.get(cleaner.id)).state == "skipped"
+    assert [each.type for each in worker.step(want=5).jobs] == ["waits"]
+
+
+def _say(connection, op):
+    """An operation inside somebody's own transaction."""
+    teach(connection)
+    talk = op.work(None, [])
+    rows = None
+    with suppress(StopIteration):
+        while True:
+            cursors = [connection.execute(text, values, binary=True) for text, values in talk.send(rows).statements]
+            rows = [cursor.fetchall() if cursor.description else [] for cursor in cursors]

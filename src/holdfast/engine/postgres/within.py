@@ -25,8 +25,9 @@ from holdfast.errors import EngineError
 if TYPE_CHECKING:
     from holdfast.engine.postgres import PostgresEngine
 
-#: The server undid everything, or somebody holds a row for longer than a statement waits: from the beginning.
-AGAIN = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
+#: The server undid everything, or somebody holds a row for longer than a statement waits: from the beginning. So does a
+#: talk whose last statement finds, right before its COMMIT, that it should have gone another way: it divides by zero.
+AGAIN = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.DivisionByZero)
 #: Seconds of pause before that, at random: whoever was in the way has gone by then.
 PAUSE = (0.001, 0.02)
 #: One transaction takes at most this many talks.

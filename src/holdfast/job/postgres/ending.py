@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.base import Micros, Wake
 from holdfast.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, channel
 from holdfast.job.model import Failure, State
-from holdfast.job.postgres.moves import STATES, Held, Move, Moves
+from holdfast.job.postgres.moves import STATES, Held, Move, Moves, wakes_of
 from holdfast.job.postgres.rows import (
     AWAITED,
     CHAIN_WATCHED,
@@ -107,6 +107,10 @@ class Ends:
             self._told.append(Wake(channel(self._prefix, JOB_COMPLETED), job))
 
     # ── runs ──
+
+    def counted(self, rows: Sequence[tuple[str, int, bool]]) -> None:
+        """Runs that the server has counted itself, as run_move.sql answers."""
+        self._told += wakes_of(self._prefix, rows)
 
     def moved(
         self,

@@ -227,8 +227,13 @@ class Moves:
         )
 
     def wakes(self, prefix: str) -> list[Wake]:
-        changed = [Wake(channel(prefix, EVENTS), f"{run.id}:{run.events}") for run in self.held.values() if run.said]
-        return changed + [Wake(channel(prefix, RUN_ENDED), run.id) for run in self.held.values() if run.ended]
+        return wakes_of(prefix, [(run.id, run.events, run.ended) for run in self.held.values() if run.said])
+
+
+def wakes_of(prefix: str, runs: Sequence[tuple[str, int, bool]]) -> list[Wake]:
+    """Of runs in which something has happened: with the number of the last event, and whether they have ended."""
+    changed = [Wake(channel(prefix, EVENTS), f"{id_}:{last}") for id_, last, _ in runs]
+    return changed + [Wake(channel(prefix, RUN_ENDED), id_) for id_, _, ended in runs if ended]
 
 
 def run_of(row: Sequence[Any], doc: bytes = b"") -> Run:

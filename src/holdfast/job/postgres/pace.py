@@ -28,6 +28,8 @@ class Pace:
         self._single: set[Who] = set()
         #: Until when (steady) the floors that a lane's claims begin at are good.
         self._floors: dict[Who, float] = {}
+        #: Lanes whose last step in one write was not answered: it may have been undone.
+        self._unanswered: set[Who] = set()
 
     def looks(self, who: Who) -> bool:
         return steady() >= self._looked.get(who[0], 0.0)
@@ -81,3 +83,14 @@ class Pace:
             self._runs.add(who)
         else:
             self._runs.discard(who)
+
+    def is_unanswered(self, who: Who) -> bool:
+        return who in self._unanswered
+
+    def asks(self, who: Who) -> None:
+        if len(self._unanswered) > MOST:
+            self._unanswered.clear()
+        self._unanswered.add(who)
+
+    def answered(self, who: Who) -> None:
+        self._unanswered.discard(who)

@@ -50,10 +50,11 @@ class Step(Underway):
     def run(self) -> Part:
         # Where there are runs, most of it takes care: one transaction for all of it, then.
         mine = yield from (self._together() if self._pace.has_runs(self._who) else self._apart())
+        self._pace.answered(self._who)
         if not mine:
             return (yield from self._once_more())
         want = self._command.claim.want
-        self._pace.met_runs(self._who, bool(self._ends.moves))
+        self._pace.met_runs(self._who, self._met_runs or bool(self._ends.moves))
         self._pace.looked(self._who, full=len(self._jobs) >= want if want else None)
         self._ends.tell()
         return (yield from self._reply())
@@ -95,56 +96,45 @@ class Step(Underway):
         return True
 
     def _together(self) -> Part:
-        """The same in one transaction, and quickly where all goes well: see cascade.py."""
-        finishes = self._command.finishes
+        """Where there are runs: in one write what goes well (cascade.py), and then, in a transaction of its own, what
+        does not; or all of it with care.
+        """
         limited = self._pace.is_limited(self._who)
-        quick = not limited and cascade.end_well(finishes)
         look = self._looks()
-        first = [self._begin(), *(self._look() if look else ())]
-        if quick:
-            first += [cascade.finishing(self._lane, finishes, reaped=look)] if finishes else self._hand_out(reaped=look)
-        answers = yield from self._ask(first, inside)
+        # What may have been undone because it takes care is not begun in the same way again.
+        if limited or self._pace.is_unanswered(self._who) or not cascade.end_well(self._command.finishes):
+            answers = yield from self._ask([self._begin(), *(self._look() if look else ())], inside)
+            if answers is not None:
+                yield from self._carefully(self._left(), limited, look=not look, begun=True)
+            return answers is not None
+        self._pace.asks(self._who)
+        self._is_counted = True
+        answers = yield from self._ask(self._in_one_write(look), whole)
+        self._is_counted = False
         if answers is None:
             return False
-        ended = answers.get("finish_runs", ())
-        over = cascade.finished(self._ends, ended, finishes)
-        if finishes and quick:
-            quick = not self._left()
-            if quick:
-                statements = [*cascade.following(self._ends, over), *self._hand_out(ended, reaped=False)]
-                names = [name for name, _ in statements]
-                answers |= dict(zip(names, (yield inside(*statements)), strict=True))
-            else:
-                yield from self._ends.follow(over)
-        if not quick or not (yield from self._went_well(answers)):
-            limited = self._pace.is_limited(self._who)
-            yield from self._carefully(self._left(), limited, look=not look, begun=True)
-        return True
-
-    def _went_well(self, answers: dict[str, Any]) -> Part:
-        """Counts and commits what was handed out quickly. Returns whether nothing is left to be done with care."""
-        stuck = cascade.released(self._ends, answers.get("release_heard", ()))
-        if stuck:
-            yield from cascade.after_failures(self._ends, stuck)
+        self._met_runs = cascade.came_of(self._ends, answers)
+        crowded = False
         if rows := answers.get("claim"):
-            self._took(self._in_order(rows))
-            self._passed_over(rows)
-            self._pace.met_limits(self._who, bool(rows[0][1]))
-            if rows[0][1] or rows[0][22]:
-                return False
-        if stuck or self._late or self._late_due or self._more_late:
-            return False
-        cascade.held(self._ends, answers["run_hold_more"])
-        yield from self._close([])
+            limited, crowded = bool(rows[0][1]), bool(rows[0][22])
+            self._pace.met_limits(self._who, limited)
+        left = self._left()
+        if left or limited or crowded or self._late or self._late_due or self._more_late:
+            yield from self._carefully(left, limited, look=not look, begun=False)
         return True
 
-    def _hand_out(self, ended: Sequence[Any] = (), *, reaped: bool) -> list[Named]:
-        """As many as are wanted, also of runs; which are then held with those of what `ended`."""
-        made = [cascade.holding(self._ends, ended)]
-        if want := self._command.claim.want:
-            quick = {"look": False, "expected": -1, "reaped": reaped, "runs": True, "quick": True, "lazy": False}
-            made.insert(0, ("claim", {**self._claim_values(want), **quick}))
-        return made
+    def _in_one_write(self, look: bool) -> list[Named]:
+        command, claim = self._command, self._command.claim
+        made = [self._begin(), *(self._look() if look else ())]
+        made += cascade.finishing(self._lane, command.finishes, reaped=look)
+        idle = self._test_now is not None or not self._pace.is_busy(self._who)
+        if claim.want:
+            quick = {"look": idle, "expected": len(command.finishes), "reaped": look, "runs": True, "quick": True}
+            made.append(("claim", {**self._claim_values(claim.want), **quick, "lazy": False}))
+            made.append(self._just_came())
+        elif look or idle:
+            made.append(self._next())
+        return made + cascade.counting(self._lane)
 
     def _ask(self, statements: list[Named], how: Callable[..., Round]) -> Part:
         """The first round: answers by name; None where it is not this step's turn."""

@@ -42,6 +42,8 @@ class _Alike(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Alike]).decode
+#: What the server has put together itself (run_move.sql).
+_decode_text = msgspec.json.Decoder(list[_Alike]).decode
 
 
 def columns(space: str, told: Sequence[Told]) -> dict[str, Any]:
@@ -73,7 +75,9 @@ def _once(values: Sequence[Any]) -> list[Any]:
 def events_of(row: Sequence[Any]) -> Iterator[RunEvent]:
     """Of a row of run_events.sql."""
     run, seq, at, doc, *_ = row
-    for kind, worker, jobs, attempts, whys in map(msgspec.structs.astuple, _decode(doc)):
+    for kind, worker, jobs, attempts, whys in map(
+        msgspec.structs.astuple, (_decode_text if doc[:1] == b"[" else _decode)(doc)
+    ):
         count = len(jobs)
         for job, attempt, why in zip(jobs, _each(attempts, count), _each(whys, count), strict=True):
             yield RunEvent(run, seq, at, kind, job, attempt, worker, why)

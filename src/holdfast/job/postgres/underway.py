@@ -79,6 +79,10 @@ class Underway:
         self._now = 0
         #: It came for announcements, and they are used up.
         self._denied = False
+        #: What is handed out now is counted by the server (cascade.py).
+        self._is_counted = False
+        #: Runs had to do with that.
+        self._met_runs = False
 
     def _left(self) -> list[int]:
         """The places of finishes that have not been counted."""
@@ -158,6 +162,7 @@ class Underway:
         if rows := answers.get("claim_plain"):
             self._next_in = rows[0][24]
             self._took(rows[1:], 25)
+        self._upstream = answers.get("claim_upstream")
         if how is whole and (rows := answers.get("claim")):
             self._next_in = rows[0][2]
             self._took(self._in_order(rows), 27)
@@ -174,7 +179,7 @@ class Underway:
         if place:
             self._whereabouts.met((row[3], row[place]) for row in rows)
         for row in rows:
-            if row[19] & IN_RUN:
+            if row[19] & IN_RUN and not self._is_counted:
                 self._ends.moved(row[19], row[14], row[3], "pending", "running", row[9], worker=self._command.worker)
         self._jobs += jobs
         self._waited |= waited
@@ -182,6 +187,10 @@ class Underway:
     def _passed_over(self, rows: list[Any]) -> None:
         """Whether this claim found something that somebody else held: then it is worth another look."""
         self._limited_until = 0 if rows[0][2] == 0 else self._limited_until
+
+    def _just_came(self) -> Named:
+        """What came of those that the jobs waited for which claim.sql hands out in the same write."""
+        return ("claim_upstream", {"space": self._space, "ids": None, "chains": None})
 
     def _came(self) -> Named:
         """What came of those that the claimed jobs waited for."""

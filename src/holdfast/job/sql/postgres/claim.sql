@@ -3,7 +3,8 @@
 -- there are jobs of runs, which are moved with care: see moves.py. Nor while finishes of
 -- this step (`expected`: how many; below 0: whatever), or (if `reaped`) leases that ran out and jobs of runs that are
 -- due, are left to be seen to with
--- care: what they make pending comes first, too; nor, if `quick` (see cascade.py), while release_heard.sql left something.
+-- care: what they make pending comes first, too; nor, if `quick` (see cascade.py), while release_heard.sql left
+-- something; then what was handed out is told in settings, for what comes behind it.
 -- `lazy`: the commit need not wait for the disk, unless one of them has no attempt left behind this one, or replicas are
 -- waited for: see "A claim does not wait for the disk" in docs/internals/decisions.md.
 -- Parameters: space, worker, incarnation, lane, now, turn, lease (µs), want, spare, look, expected,
@@ -72,6 +73,8 @@ WITH
     UPDATE holdfast_job_turn SET fence = (SELECT max(fence) FROM claimed)
     WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s
         AND EXISTS (SELECT FROM claimed)
+), moves AS (
+    SELECT run, 'started' AS kind, %(worker)s AS worker, id, attempt, fence AS nth FROM claimed WHERE flags & 128 <> 0
 ), seen AS MATERIALIZED (
     SELECT clock.now, state.special, CASE WHEN crowd.held THEN 0
         WHEN %(look)s OR (SELECT count(*) FROM claimed) < %(want)s THEN least(
@@ -82,10 +85,15 @@ WITH
         CASE WHEN %(lazy)s AND current_setting('synchronous_standby_names') = ''
             AND NOT EXISTS (SELECT FROM claimed WHERE attempt > retries)
             THEN set_config('synchronous_commit', 'off', true) END AS lazy,
-        -- For run_hold_more.sql.
-        CASE WHEN %(quick)s THEN set_config('holdfast.claimed', CASE WHEN state.special OR crowd.ed THEN '{-}' ELSE (
-            SELECT coalesce(array_agg(DISTINCT run) FILTER (WHERE flags & 128 <> 0), '{}')::text FROM claimed) END, true)
-            END AS held
+        -- For run_move.sql and claim_upstream.sql.
+        CASE WHEN %(quick)s THEN length(set_config('holdfast.claimed', (
+-- include: _moved.sql
+            ), true) || set_config('holdfast.waited', (
+                SELECT coalesce(array_agg(id)::text, '') FROM claimed WHERE flags & 64 <> 0 AND upstream = ''), true)
+            || set_config('holdfast.upstream', (
+                SELECT coalesce(array_agg(DISTINCT chain)::text, '')
+                FROM (SELECT DISTINCT upstream FROM claimed WHERE flags & 64 <> 0 AND upstream <> '') own
+                CROSS JOIN LATERAL unnest(string_to_array(own.upstream, chr(31))) chain), true)) END AS told
     FROM clock, state, LATERAL (
         SELECT (SELECT count(*) FROM claimed) < wanted.n AND (SELECT count(*) FROM first) >= wanted.n + %(spare)s AS ed,
             (SELECT count(*) FROM claimed) < wanted.n AND ((SELECT count(*) FROM first) > (SELECT count(*) FROM many)
@@ -95,6 +103,6 @@ WITH
 )
 SELECT seen.now, seen.special, seen.next_in, c.id, c.fence, c.type, c.queue, c.args, c.meta, c.attempt, c.retries,
     c.snoozes, c.priority, c.chain, c.run, c.labels, c.enqueued, c.due, c.until, c.flags, c.rank, c.upstream,
-    seen.crowded, seen.runs, seen.lazy, seen.held, seen.single,
+    seen.crowded, seen.runs, seen.lazy, seen.told, seen.single,
     c.whereabouts
 FROM seen LEFT JOIN claimed c ON true

@@ -1,12 +1,13 @@
 -- Purpose: what the chains came to that jobs waited for.
--- Parameters: space; arrays ids (of jobs), chains (those of their own runs that others waited for).
+-- Parameters: space; arrays ids (of jobs), chains (those of their own runs that others waited for), or NULL: what claim.sql
+-- has just told in settings.
 -- Returns: job ('': any that waited for it), chain, result (NULL: it did not complete).
 SELECT a.job, a.chain, CASE WHEN a.completed THEN coalesce(a.result, '') END
-FROM unnest(%(ids)b) AS n (id) CROSS JOIN LATERAL (
+FROM unnest(coalesce(%(ids)s::text[], nullif(current_setting('holdfast.waited', true), '')::text[])) AS n (id) CROSS JOIN LATERAL (
     SELECT * FROM holdfast_job_after WHERE space = %(space)s AND job = n.id OFFSET 0) a
 UNION ALL
 SELECT '', n.chain, CASE WHEN last.state = 'completed' THEN coalesce(last.result, '') END
-FROM unnest(%(chains)b) AS n (chain) LEFT JOIN LATERAL (
+FROM unnest(coalesce(%(chains)s::text[], nullif(current_setting('holdfast.upstream', true), '')::text[])) AS n (chain) LEFT JOIN LATERAL (
     SELECT state, result FROM holdfast_job_done WHERE space = %(space)s AND id = n.chain AND followed_by = ''
     UNION ALL
     SELECT state, result FROM holdfast_job_done

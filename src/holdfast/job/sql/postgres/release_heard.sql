@@ -1,19 +1,22 @@
--- Purpose: chains have ended well: those who wait for them, and are held (after_reach.sql), hear of it as in after_end.sql;
--- those who wait for nobody any more start, or wait until they are due. Left to whoever asks: those who start because of
--- a failure.
--- Parameters: space, now; arrays chains, results.
--- Returns: id, type, state, attempt, flags, run, whether one before it has failed. What is blocked was left alone, and
--- waits for nobody. For claim.sql and run_hold_more.sql it remembers that there are such, or the runs of the others.
+-- Purpose: chains have ended well (finish_runs.sql): those who wait for them, and are held (release_hold.sql), hear of it
+-- as in after_end.sql; those who wait for nobody any more start, or wait until they are due. Those who start because of
+-- a failure are left alone: claim.sql then hands out nothing, and run_move.sql undoes all of it.
+-- Parameters: space, now.
+-- Returns: id, type, state of each that was released. What moved is told in a setting (`_moved.sql`).
 WITH
 -- include: _clock.sql
 , told AS MATERIALIZED (
-    SELECT a.tid, a.job, a.own, e.result FROM unnest(%(chains)b, %(results)b) AS e (chain, result) CROSS JOIN LATERAL (
+    SELECT a.tid, a.job, a.own, e.id AS last
+    FROM unnest(nullif(current_setting('holdfast.over', true), '')::text[],
+        nullif(current_setting('holdfast.over_with', true), '')::text[]) AS e (chain, id)
+    CROSS JOIN LATERAL (
         SELECT ctid AS tid, job, own FROM holdfast_job_after
         WHERE space = %(space)s AND chain = e.chain AND NOT ended OFFSET 0) a
 ), gone AS (
     DELETE FROM holdfast_job_after USING told WHERE holdfast_job_after.ctid = told.tid AND told.own
 ), kept AS (
-    UPDATE holdfast_job_after a SET ended = true, completed = true, result = told.result
+    UPDATE holdfast_job_after a SET ended = true, completed = true, result = (
+        SELECT result FROM holdfast_job_done WHERE space = %(space)s AND id = told.last)
     FROM told WHERE a.ctid = told.tid AND NOT told.own
 ), free AS MATERIALIZED (
     SELECT job.* FROM (SELECT told.job AS id, count(*) AS n FROM told GROUP BY told.job) heard CROSS JOIN LATERAL (
@@ -29,13 +32,13 @@ WITH
     RETURNING job.id, job.type, job.state, lane, queue, labels, bucket, key, job.attempt, job.flags, job.run
 ),
 -- include: _lanes.sql
-, known AS MATERIALIZED (
+, moves AS (
+    SELECT run, CASE state WHEN 'pending' THEN 'ready' ELSE state END AS kind, '' AS worker, id, attempt, id AS nth
+    FROM moved WHERE flags & 128 <> 0
+), known AS MATERIALIZED (
     SELECT set_config('holdfast.released', CASE WHEN EXISTS (SELECT FROM free WHERE condition = 'any_failure') THEN '{-}'
-        ELSE coalesce(array_agg(DISTINCT run) FILTER (WHERE flags & 128 <> 0), '{}')::text END, true) AS runs
-    FROM moved
+        ELSE (
+-- include: _moved.sql
+        ) END, true)
 )
-SELECT id, type, state, attempt, flags, run, false FROM known, moved
-UNION ALL
-SELECT id, type, 'blocked', attempt, flags, run, EXISTS (
-    SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = free.id AND blame)
-FROM known, free WHERE condition = 'any_failure'
+SELECT id, type, state FROM known LEFT JOIN moved ON true

@@ -1,0 +1,12 @@
+-- Purpose: hold those who wait for chains that have ended well (finish_runs.sql), in one order for all who do: see
+-- after_reach.sql. Nobody is skipped because of a success but those who start because of a failure, and then finish_runs.sql
+-- has left it alone.
+-- Parameters: space.
+WITH waiting AS MATERIALIZED (
+    SELECT DISTINCT a.job FROM unnest(nullif(current_setting('holdfast.over', true), '')::text[]) AS c (chain)
+    CROSS JOIN LATERAL (
+        SELECT job FROM holdfast_job_after WHERE space = %(space)s AND chain = c.chain AND NOT ended OFFSET 0) a
+    ORDER BY a.job
+)
+SELECT count(*) FROM waiting CROSS JOIN LATERAL (
+    SELECT id FROM holdfast_job WHERE space = %(space)s AND id = waiting.job FOR NO KEY UPDATE) job
