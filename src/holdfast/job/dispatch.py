@@ -264,10 +264,13 @@ class Dispatch:
         return all(not each.busy or each is lane for each in shard.lanes)
 
     def _tells_apart(self, shard: Shard) -> bool:
-        """Whether much is there, and much has ended or is just being asked for."""
+        """Whether much is there, and much has ended or is just being asked for. Not in runs, where all who ask or tell
+        wait for the same row: fewer steps with more in each cost less there.
+        """
         return (
             self._apart > 0
             and shard.expect == MANY
+            and not shard.of_runs
             and (len(shard.out) >= self._apart or any(lane.busy and lane.want >= self._apart for lane in shard.lanes))
         )
 
@@ -348,6 +351,7 @@ class Dispatch:
             self._settled(batch, reply, shard.number)
         finally:
             if reply.jobs:
+                shard.of_runs = bool(reply.jobs[-1].run)
                 self._ask_ahead(shard, lane, jobs)
                 self._start(reply, shard.number, sent)
             self.stir()
@@ -356,7 +360,12 @@ class Dispatch:
         """Where much is there, the next are asked for before these begin, for the places that are left: the server
         looks for them while these run.
         """
-        if not self._apart or shard.expect != MANY or any(other.want for other in shard.lanes if other.busy):
+        if (
+            not self._apart
+            or shard.of_runs
+            or shard.expect != MANY
+            or any(other.want for other in shard.lanes if other.busy)
+        ):
             return
         self._slots.busy += jobs  # as they are about to be
         want = self._want(shard, self._share)

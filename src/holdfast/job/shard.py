@@ -22,7 +22,19 @@ PATIENT, MOST_PATIENT = 2, 8
 class Shard:
     """What the worker believes of one shard."""
 
-    __slots__ = ("expect", "heard", "hinted", "hints", "lanes", "look_at", "number", "out", "suspects", "vain")
+    __slots__ = (
+        "expect",
+        "heard",
+        "hinted",
+        "hints",
+        "lanes",
+        "look_at",
+        "number",
+        "of_runs",
+        "out",
+        "suspects",
+        "vain",
+    )
 
     def __init__(self, number: int, lanes: list[Lane]) -> None:
         self.number = number
@@ -39,6 +51,8 @@ class Shard:
         #: A hint came while somebody was looking: look once more.
         self.heard = False
         self.look_at = 0.0
+        #: What came last is of a run.
+        self.of_runs = False
         #: How often in a row it was looked at in vain although something was said to be due.
         self.vain = 0
 
