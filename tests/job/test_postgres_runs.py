@@ -12,11 +12,14 @@ import pytest
 from holdfast.engine.base import Ping
 from holdfast.engine.postgres import PostgresEngine
 from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.within import WithinLane
+from holdfast.engine.postgres.wire import numbered
+from holdfast.engine.postgres.within import SET, WithinLane
 from holdfast.job.ids import Ids
 from holdfast.job.model import Claim, Finish, NewJob, StepCommand
 from holdfast.job.postgres import PostgresStore
+from holdfast.job.postgres.texts import statement
 from holdfast.job.runs import NewRun
+from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -335,3 +338,20 @@ def test_an_edge_of_a_run_is_gone_with_its_success_and_stays_with_its_failure(ha
     (final,) = one.step([end(again, result=b"\x02")]).jobs
     assert final.upstream == {first: b"\x01", second: b"\x02"}
     assert not admin.execute(edges, (namespace,)).fetchall()
+
+
+@pytest.mark.slow
+def test_what_is_left_to_wait_for_is_looked_for_by_job_also_by_who_met_the_table_empty():
+    """Where it was vacuumed while nobody waited, one index is to the planner as good as another."""
+    with PostgresServer() as server:
+        hand = Hand(server.url, "n")
+        hand.close()
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(SET, {"local": False})
+            connection.execute("SET enable_seqscan = off")
+            connection.execute("VACUUM ANALYZE")
+            text, names = numbered(statement("release_heard"))
+            connection.execute(b"PREPARE released AS " + text)
+            given = ", ".join("'n'" if name == "space" else "NULL" for name in names)
+            plan = [line for (line,) in connection.execute(f"EXPLAIN EXECUTE released ({given})".encode())]
+    assert any("Index Only Scan using holdfast_job_after_pkey" in line for line in plan), plan

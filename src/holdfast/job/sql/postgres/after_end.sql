@@ -17,9 +17,10 @@ WITH told AS MATERIALIZED (
     FROM told WHERE a.ctid = told.tid AND NOT told.known
 )
 SELECT heard.job, heard.chains, job.condition,
-    -- One more than those that have just ended: what this statement writes, it does not see.
+    -- One more than those that have just ended: what this statement writes, it does not see. In the order of the primary
+    -- key, and of no other index: see release_heard.sql.
     EXISTS (SELECT FROM holdfast_job_after
-        WHERE space = %(space)s AND job = heard.job AND NOT ended OFFSET heard.n),
+        WHERE space = %(space)s AND job = heard.job AND ended < true ORDER BY ended, chain OFFSET heard.n),
     job.condition = 'any_failure' AND (heard.blame OR EXISTS (
         SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = heard.job AND blame))
 FROM (

@@ -2,4 +2,5 @@
 -- Parameters: space; array ids.
 -- Returns: ids.
 SELECT n.id FROM unnest(%(ids)b) AS n (id)
-WHERE EXISTS (SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND NOT ended)
+WHERE EXISTS (
+    SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND ended < true ORDER BY ended, chain OFFSET 0)

@@ -22,9 +22,12 @@ WITH
     SELECT job.* FROM (SELECT told.job AS id, count(*) AS n FROM told GROUP BY told.job) heard CROSS JOIN LATERAL (
         SELECT ctid AS tid, id, condition, type, attempt, flags, run
         FROM holdfast_job WHERE space = %(space)s AND id = heard.id AND state = 'blocked' OFFSET 0) job
-    -- One more than those that have just ended: what this statement writes, it does not see.
+    -- One more than those that have just ended: what this statement writes, it does not see. In the order of the primary
+    -- key: to a planner that has met the table empty, every index with the job in it is the same, also the one that goes
+    -- by chain, and with that each job would be looked for among all that anybody waits for.
     WHERE NOT EXISTS (
-        SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = heard.id AND NOT ended OFFSET heard.n)
+        SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = heard.id AND ended < true
+        ORDER BY ended, chain OFFSET heard.n)
     ORDER BY job.id
 ), moved AS (
     UPDATE holdfast_job job SET state = CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END
