@@ -194,9 +194,8 @@ class Underway:
 
     def _came(self) -> Named:
         """What came of those that the claimed jobs waited for."""
-        jobs = [job for job, chains in self._waited.items() if not chains]
         chains = list({chain: None for chains in self._waited.values() for chain in chains})
-        return ("claim_upstream", {"space": self._space, "ids": Texts(jobs), "chains": Texts(chains)})
+        return ("claim_upstream", {"space": self._space, "ids": Texts(list(self._waited)), "chains": Texts(chains)})
 
     def _reply(self) -> Part:
         command = self._command
@@ -208,7 +207,9 @@ class Underway:
             for job, chain, result in self._upstream:
                 upstream.setdefault(job, {})[chain] = result
             known = upstream.get("", {})
-            upstream.update((job, {chain: known[chain] for chain in own}) for job, own in self._waited.items() if own)
+            for job, own in self._waited.items():
+                if own:  # of these, what it heard of an end that was no success counts, whatever came of it since
+                    upstream[job] = {chain: known[chain] for chain in own} | upstream.get(job, {})
             jobs = [msgspec.structs.replace(j, upstream=upstream[j.id]) if j.id in upstream else j for j in jobs]
         next_in = self._next_in
         if jobs:  # their own leases end, too

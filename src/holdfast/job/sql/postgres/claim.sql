@@ -89,7 +89,7 @@ WITH
         CASE WHEN %(quick)s THEN length(set_config('holdfast.claimed', (
 -- include: _moved.sql
             ), true) || set_config('holdfast.waited', (
-                SELECT coalesce(array_agg(id)::text, '') FROM claimed WHERE flags & 64 <> 0 AND upstream = ''), true)
+                SELECT coalesce(array_agg(id)::text, '') FROM claimed WHERE flags & 64 <> 0), true)
             || set_config('holdfast.upstream', (
                 SELECT coalesce(array_agg(DISTINCT chain)::text, '')
                 FROM (SELECT DISTINCT upstream FROM claimed WHERE flags & 64 <> 0 AND upstream <> '') own

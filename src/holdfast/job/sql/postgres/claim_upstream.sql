@@ -1,4 +1,4 @@
--- Purpose: what the chains came to that jobs waited for.
+-- Purpose: what the chains came to that jobs waited for. Of their own runs: what they are now, unless a job heard otherwise.
 -- Parameters: space; arrays ids (of jobs), chains (those of their own runs that others waited for), or NULL: what claim.sql
 -- has just told in settings.
 -- Returns: job ('': any that waited for it), chain, result (NULL: it did not complete).

@@ -295,3 +295,20 @@ class Again:
         assert await other.ask("trigger", run.ids["b"]) == "pending"
         assert await play(one) == ["b", "c"]
         assert (await run.audit()).status == "success"
+
+    @claim
+    async def test_a_job_that_began_keeps_what_it_heard_of_a_need_that_is_tried_again(self, bench: Bench) -> None:
+        """Whether it has been claimed by then or not, and with every attempt."""
+        one, other = await bench.desks(2)
+        run = await begin(one, {"a": {}, "late": {"after": "a", "when": "all_done", "retries": 3}})
+        heard = {run.ids["a"]: None}
+        await one.step([outcome(await one.take(), "fail")])
+        assert await other.ask("trigger", run.ids["a"]) == "pending"
+        late, a = sorted(await one.claim(2), key=lambda job: job.id == run.ids["a"])
+        assert (late.id, late.upstream) == (run.ids["late"], heard)
+        await one.step([outcome(a, result=b"well")])
+        bench.wait(HOUR)
+        again = await other.take()
+        assert (again.id, again.attempt, again.upstream) == (late.id, 2, heard)
+        await other.step([outcome(again)])
+        assert (await run.audit()).status == "success"
