@@ -209,11 +209,34 @@ def test_over_http_every_body_that_can_moves_so_that_a_retry_takes_the_lock():
     assert (back.workflow.text(), set(back.gone)) == (steady.text(), {"w_body", "w_retry"})
 
 
-def test_a_body_that_must_stay_is_warned_of_what_a_retry_does():
-    answer = workflow(node("Hook", "webhook"), node("Set", "set", {"v": "={{ 1 }}"}), node("A", "respondToWebhook"))
-    woven = add_lock(answer, "w", LockOptions(scope="x", error_workflow="tidy", transport="http"))
+#: It answers in its midst, so it must stay.
+ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Set", "set", {"v": "={{ 1 }}"})]
+NO_LOCK = "start it anew: n8n's retry goes on at the node that failed, without the lock"
+
+
+@pytest.mark.parametrize("settings", [{}, {"saveDataErrorExecution": "all", "timezone": "UTC"}, None])
+def test_over_http_nothing_is_kept_of_a_body_that_must_stay_so_that_nothing_can_be_retried(settings):
+    given = {"settings": settings} if settings is not None else {}
+    plain = workflow(*ANSWERS, **given)
+    woven = add_lock(plain, "w", LockOptions(scope="x", error_workflow="tidy", transport="http"))
     assert woven.wiring == "inline"
-    assert "start it anew: n8n's retry goes on at the node that failed, without the lock" in woven.warnings[-1]
+    kept = ("saveDataErrorExecution", "saveManualExecutions", "saveExecutionProgress")
+    assert [woven.workflow.settings[name] for name in kept] == ["none", False, False]
+    assert "keeps none of its failed executions" in woven.warnings[-1]
+    assert remove_lock(woven.workflow, "w", {}).workflow.text() == plain.text()
+    woven.workflow.data["settings"]["saveDataErrorExecution"] = "all"  # somebody's own wish, since then
+    assert remove_lock(woven.workflow, "w", {}).workflow.settings["saveDataErrorExecution"] == "all"
+
+
+def test_who_keeps_the_failed_executions_of_a_body_that_must_stay_is_warned_of_a_retry():
+    plain = workflow(*ANSWERS)
+    for transport, keep in (("http", True), ("redis", False)):
+        options = LockOptions(scope="x", error_workflow="tidy", transport=transport, keep_failed=keep)
+        woven = add_lock(plain, "w", options)
+        assert NO_LOCK in woven.warnings[-1]
+        assert "saveDataErrorExecution" not in woven.workflow.settings
+    for unneeded in (LockOptions("x", keep_failed=True), LockOptions("x", transport="http", keep_failed=True)):
+        assert "changes nothing here" in add_lock(workflow(START, STEP), "w", unneeded).warnings[-1]
 
 
 def test_a_lock_of_an_older_version_is_taken_off_and_somebody_elses_workflow_stays():

@@ -64,15 +64,39 @@ def test_retry_without_lock_a_failed_execution_is_taken_up_behind_the_body(desk)
 
 
 def test_retry_without_lock_a_body_that_was_left_in_place_would_be_taken_up_unlocked(desk):
-    # Only where an answer must be given from inside: documented, since stock nodes cannot ask whether they hold it.
-    hook = node("Hook", "webhook", {"responseMode": "responseNode"}, typeVersion=2)
-    fails = node("Step", "set", {"mode": "raw", "jsonOutput": "={{ 'no object' }}", "options": {}}, typeVersion=3.4)
-    plain = workflow(hook, fails, node("Answer", "respondToWebhook"))
-    made, _ = woven(plain, desk.scope, error_workflow="tidy")
-    done = desk.run(made, items=ITEMS, node="Hook")
-    assert done.status == "error"
-    assert done.last_node == "Step"
+    # Only where it cannot move, as one that answers in its midst: documented, since stock nodes cannot ask whether they
+    # hold it.
+    made, _ = woven(must_stay(), desk.scope, error_workflow="tidy")
+    done = desk.run(made, items=ITEMS, node="Hook", retries=1)
+    assert [(one.status, one.last_node) for one in outer(done)] == [("error", "Step")] * 2
+    assert len(done.of("lock_acquisition")) == 1  # the retry has run the step without it
     assert not desk.held()  # the error workflow has freed it
+
+
+def must_stay():
+    hook = node("Hook", "webhook", {"responseMode": "responseNode"}, typeVersion=2)
+    reply = node("Answer", "respondToWebhook", {"respondWith": "noData", "options": {}}, typeVersion=1.1)
+    fails = {"mode": "raw", "jsonOutput": "={{ 'no object' }}", "options": {}}
+    return workflow(hook, reply, node("Step", "set", fails, typeVersion=3.4))
+
+
+@pytest.mark.parametrize("mode", ["webhook", "manual"])
+def test_retry_without_lock_over_http_nothing_is_left_to_retry_of_a_body_that_was_left_in_place(http_desk, mode):
+    made, _ = woven(must_stay(), http_desk.scope, error_workflow="tidy", transport="http")
+    done = http_desk.run(made, items=ITEMS, node="Hook", mode=mode, retries=1)
+    assert [(one.status, one.last_node, one.saved) for one in outer(done)] == [("error", "Step", False)]
+    (freed,) = done.of("error_handler_lo") if mode == "webhook" else [None]
+    assert freed is None or freed.status == "success"
+    # n8n starts no error workflow by hand: there the lock ends with its TTL.
+    assert http_desk.held() is (mode == "manual")
+
+
+def test_retry_without_lock_over_http_whoever_keeps_such_executions_is_without_it(http_desk):
+    """Chosen with --keep-failed-executions, and warned of by the weave and by `validate`."""
+    made, _ = woven(must_stay(), http_desk.scope, error_workflow="tidy", transport="http", keep_failed=True)
+    done = http_desk.run(made, items=ITEMS, node="Hook", mode="webhook", retries=1)
+    assert [(one.last_node, one.saved) for one in outer(done)] == [("Step", True)] * 2
+    assert len(done.of("lock_acquisition")) == 1
 
 
 def count(desk, name="Count"):

@@ -46,6 +46,13 @@ def add_lock(
         bool,
         typer.Option("--lock-on-error", help="Release it after a failed execution: error_handler_lock_cleanup."),
     ] = False,
+    keep_failed: Annotated[
+        bool,
+        typer.Option(
+            "--keep-failed-executions",
+            help="Over http, of a body that must stay in its place: but a retry of one runs without the lock.",
+        ),
+    ] = False,
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -75,6 +82,7 @@ def add_lock(
             fail_fast=fail_fast,
             per_item=per_item,
             lock_on_error=lock_on_error,
+            keep_failed=keep_failed,
         )
     _finish(view, workflow_key, woven, _about_scope(woven), as_json=as_json, dry_run=dry_run)
 

@@ -30,6 +30,7 @@ def add_lock(
     fail_fast: bool = False,
     per_item: bool = False,
     lock_on_error: bool = False,
+    keep_failed: bool = False,
 ) -> Woven:
     """Inside edit(). A static scope is registered in every environment."""
     _refuse_primitive(key)
@@ -47,6 +48,7 @@ def add_lock(
         transport=transport,
         per_item=per_item,
         error_workflow=ERROR_HANDLER if lock_on_error else "",
+        keep_failed=keep_failed,
     )
     before = handler_of(workspace, key)
     if lock_on_error and before not in ("", reference(ERROR_HANDLER)):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.n8n import stitches
+from holdfast.n8n.kept import UNSAVED
 from holdfast.n8n.lock_wiring import CALLER, GRANT, acquiring, releasing
 from holdfast.n8n.model import MAIN, Workflow
 from holdfast.n8n.place import Places
@@ -38,8 +39,6 @@ _SAID = f"$({stitches.quoted(BODY)}).first().json"
 #: One item with nothing but a message is what n8n makes of a call that failed.
 _FAILED = f"{_SAID}.ended !== true && typeof {_SAID}.error === 'string' && Object.keys({_SAID}).length === 1"
 _ERROR = f"{_SAID}.error || 'The locked body failed'"
-#: n8n can retry what it has saved: from the node that failed, so in the midst of a body, where no lock is taken.
-UNSAVED = {"saveDataErrorExecution": "none", "saveExecutionProgress": False}
 
 Nodes = list[dict[str, Any]]
 Links = dict[str, Any]

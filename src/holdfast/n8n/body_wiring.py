@@ -9,7 +9,8 @@ from typing import Any
 
 from holdfast.errors import WeaveRefused
 from holdfast.n8n import stitches
-from holdfast.n8n.around_body import UNSAVED, Around, around
+from holdfast.n8n.around_body import Around, around
+from holdfast.n8n.kept import FROM_THE_START, UNSAVED, keep_as_before, keep_less
 from holdfast.n8n.limit_wiring import first_output, guarded
 from holdfast.n8n.lock_wiring import add
 from holdfast.n8n.model import MAIN, Node, Workflow
@@ -62,7 +63,7 @@ def weave_moved(
     if options["transport"] == "http":
         again = retry_key(key)
         others[again] = retried(workflow, key, body_key(key), options)
-        undo |= _from_the_start(workflow)
+        undo |= keep_less(workflow, FROM_THE_START)
     asked = Around(key, body_key(key), options, scope, marked=marked, result=result, again=again)
     nodes, links = around(workflow, asked, found)
     add(workflow, nodes, links)
@@ -93,8 +94,7 @@ def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) ->
     workflow.data["connections"] = {name: links[name] for name in _ordered(links, undo["sources"], limit)}
     if "executionTimeout" in undo and workflow.settings.get("executionTimeout") == undo["executionTimeout"][1]:
         put_back(workflow.data["settings"], "executionTimeout", undo["executionTimeout"])
-    if "saveExecutionProgress" in undo and workflow.settings.get("saveExecutionProgress") is False:
-        put_back(workflow.data["settings"], "saveExecutionProgress", undo["saveExecutionProgress"])
+    keep_as_before(workflow, undo)
 
 
 def _ordered(names: Iterable[str], first: list[str], last: list[str]) -> list[str]:
@@ -177,13 +177,3 @@ def _make_time(workflow: Workflow, options: dict[str, Any]) -> dict[str, Any]:
     longer = limit + options["max_wait_seconds"] + _MARGIN_SECONDS
     workflow.data["settings"]["executionTimeout"] = longer
     return {"executionTimeout": [limit, longer]}
-
-
-def _from_the_start(workflow: Workflow) -> dict[str, Any]:
-    """A crashed execution is retried from its trigger, and so through the lock, if n8n has saved nothing in between."""
-    settings = workflow.data["settings"]
-    if settings.get("saveExecutionProgress") is False:
-        return {}
-    before = [settings["saveExecutionProgress"]] if "saveExecutionProgress" in settings else []
-    settings["saveExecutionProgress"] = False
-    return {"saveExecutionProgress": before}

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.n8n import stitches
-from holdfast.n8n.around_body import UNSAVED, Around, around
+from holdfast.n8n.around_body import Around, around
+from holdfast.n8n.kept import UNSAVED
 from holdfast.n8n.lock_wiring import CALLER, add
 from holdfast.n8n.model import MAIN, Workflow
 from holdfast.n8n.place import COLUMN, ROW

@@ -16,6 +16,7 @@ from holdfast import n8n_keys
 from holdfast.errors import WeaveRefused
 from holdfast.n8n import record
 from holdfast.n8n.body_wiring import body_key, body_of, unweave_moved, weave_moved
+from holdfast.n8n.kept import ALL_UNSAVED, keep_as_before, keep_less
 from holdfast.n8n.limit_wiring import body_ways, require, unweave_limit, weave_limit
 from holdfast.n8n.lock_wiring import unweave_inline, weave_inline
 from holdfast.n8n.model import Workflow
@@ -46,10 +47,22 @@ _BY_HAND = {
 _TAKES = {"executeWorkflow", "redis", "httpRequest", "code"}
 _READS = {"get", "keys", "info"}
 
+_NO_RETRY = "when the body fails, start it anew: n8n's retry goes on at the node that failed, without the lock"
+_NOT_KEPT = (
+    "n8n keeps none of its failed executions from now on, nor those that are started by hand in the editor"
+    " (saveDataErrorExecution: none, saveManualExecutions: false): a retry would go on in the midst of the body,"
+    " without the lock. Its error workflow is still told of each failure; --keep-failed-executions keeps them all the"
+    " same. An n8n in queue mode keeps them whatever is set: retry none of them there"
+)
+_KEPT_ANYWAY = "--keep-failed-executions changes nothing here: the workflow's failed executions are kept anyway"
+
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """`error_workflow`: the key of the clean-up that runs when the workflow fails; empty for none."""
+    """`error_workflow`: the key of the clean-up that runs when the workflow fails; empty for none.
+
+    `keep_failed`: over http, a body that stays in its place keeps its failed executions, which n8n can retry unlocked.
+    """
 
     scope: str
     ttl_seconds: int = n8n_keys.TTL_SECONDS
@@ -58,6 +71,7 @@ class LockOptions:
     transport: Transport = "redis"
     per_item: bool = False
     error_workflow: str = ""
+    keep_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,8 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
         strict = "in its place it would be taken up without its lock when n8n retries a failed or crashed execution"
     warnings = [*scope.warnings, *_around_the_lock(woven)]
     known = {**asdict(options), "scope": scope.text}
+    if not options.keep_failed:
+        del known["keep_failed"]  # said where it was asked for alone: what others have written reads the same
     others: dict[str, Workflow] = {}
     record.begin(woven)
     before = _error_workflow(woven, options)
@@ -117,10 +133,12 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
                 f"when the body fails, only the error workflow {options.error_workflow!r} frees the lock: "
                 "n8n does not run it for manual executions"
             )
-            warnings.append(
-                "when the body fails, start it anew: n8n's retry goes on at the node that failed, without the lock"
-            )
         noted = weave_inline(woven, key, known, scope.text, found, result=result)
+        if options.transport == "http" and not options.keep_failed:
+            noted["undo"] |= keep_less(woven, ALL_UNSAVED)
+            warnings.append(_NOT_KEPT)
+        elif strict is not None:
+            warnings.append(_NO_RETRY)
         wiring = "inline"
     elif fixed is not None:
         raise _stuck(strict, fixed, options)
@@ -128,6 +146,8 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
         warnings += own_ids(body)
         noted, others = weave_moved(woven, key, known, scope.text, found, result=result)
         wiring, why = "sub-workflow", strict
+    if options.keep_failed and (wiring, options.transport) != ("inline", "http"):
+        warnings.append(_KEPT_ANYWAY)
     noted["undo"] |= before
     record.note(woven, "lock", {"options": known, "wiring": wiring, **noted})
     done = Woven(woven, others, (), wiring, why, tuple(warnings), scope.static)
@@ -144,6 +164,7 @@ def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) ->
     gone: tuple[str, ...] = ()
     if noted["wiring"] == "inline":
         unweave_inline(plain, noted)
+        keep_as_before(plain, noted["undo"])
     else:
         inner = others.get(body_key(key))
         if inner is None:

@@ -117,7 +117,9 @@ exports.World = class {
       status: run.status, finished: run.finished, error: result.error, lastNode: result.lastNodeExecuted, runData: result.runData,
       outputs: lastRun?.data?.main ?? [[]], waitTill: run.waitTill, finishedAt: Date.now(),
     });
-    if (result.error && settings.saveDataErrorExecution !== "none") this.saved.set(id, { data, execution: run.data });
+    // The server's rule: what somebody starts in the editor has a setting of its own.
+    const kept = mode === "manual" ? settings.saveManualExecutions !== false : settings.saveDataErrorExecution !== "none";
+    if (result.error && kept) this.saved.set(id, { data, execution: run.data });
     record.saved = this.saved.has(id);
     this.tellOfFailure(record, data, run);
     return record;

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.n8n.expressions import PLACEHOLDER, WORKFLOW_ID, joined, strings_of
 from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.identity import VERSION
+from holdfast.n8n.kept import wanted_of
 from holdfast.n8n.model import Node
 from holdfast.n8n.reading import CLEANUP, Reading
 from holdfast.n8n.record import record
@@ -64,7 +65,8 @@ UNKNOWN_HANDLER = Rule(
 UNSAVED = Rule(
     "unsaved-failures",
     "error",
-    "failed executions are not saved (`saveDataErrorExecution`), so the error workflow cannot tell whose locks to free",
+    "failed executions are not saved (`saveDataErrorExecution`), so the error workflow may not be told whose locks to"
+    " free, and nobody can look at them; not where add-lock-to-workflow has set it over HTTP",
     "Set settings.saveDataErrorExecution to all.",
 )
 NO_TIMEOUT = Rule(
@@ -206,7 +208,9 @@ def _error_workflow(reading: Reading, settings: dict[str, Any]) -> Iterator[Find
     if around.keys and (key not in around.keys if key else handler != reading.workflow.id):
         message = f"the error workflow {key or handler!r} is not in the workspace"
         yield UNKNOWN_HANDLER.found(message, path="settings.errorWorkflow")
-    if reading.acquires and settings.get("saveDataErrorExecution") == "none":
+    # Where a body had to stay in its place, what is kept could be retried without the lock.
+    meant = "saveDataErrorExecution" in wanted_of(reading.workflow)
+    if reading.acquires and not meant and settings.get("saveDataErrorExecution") == "none":
         message = "failed executions are not saved, so their locks are not freed by the error workflow"
         yield UNSAVED.found(message, path="settings.saveDataErrorExecution")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.n8n import waits
-from holdfast.n8n.around_body import UNSAVED
 from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.held import Held
+from holdfast.n8n.kept import wanted_of
 from holdfast.n8n.model import Node
 from holdfast.n8n.reading import ACQUIRE, RELEASE, Reading
 from holdfast.n8n.record import record
@@ -61,9 +61,10 @@ SUSPENDS_BODY = Rule(
 RETRIED = Rule(
     "retry-without-lock",
     "warning",
-    "a body under a lock over HTTP that n8n's retry takes up in its midst, where no lock is taken: it stayed in its"
-    " place, an older Holdfast placed the lock, or the body's failed executions are kept",
-    "Remove the lock, and let add-lock-to-workflow place it again; start a body that must stay in its place anew.",
+    "a body under a lock over HTTP that n8n's retry takes up in its midst, where no lock is taken: its failed"
+    " executions are kept, or an older Holdfast placed the lock",
+    "Remove the lock, and let add-lock-to-workflow place it again. Where failed executions are kept on purpose, start"
+    " anew what failed, and retry nothing.",
 )
 
 RULES = (SWITCHED_OFF, ZERO_ITEMS, STOPS, LONG_WAIT, BY_HAND, SUSPENDS, SUSPENDS_BODY, RETRIED)
@@ -124,16 +125,13 @@ def _suspends(reading: Reading) -> Iterator[Finding]:
 
 
 def _retried(reading: Reading) -> Iterator[Finding]:
-    known = record(reading.workflow)
-    lock = table(known.get("lock"))
-    if table(lock.get("options")).get("transport") == "http" and AGAIN not in items(lock.get("nodes")):
-        stayed = lock.get("wiring") == "inline"
-        message = "its body stayed in its place" if stayed else "an older Holdfast has placed its lock"
-        yield RETRIED.found(message, path="meta.holdfast.lock")
-    elif "body_of" in known and known.get("transport") == "http":
-        for setting, safe in UNSAVED.items():
-            if (given := reading.workflow.settings.get(setting)) != safe:
-                yield RETRIED.found(f"{setting} is {given!r}, not {safe!r}", path=f"settings.{setting}")
+    lock = table(record(reading.workflow).get("lock"))
+    moved = table(lock.get("options")).get("transport") == "http" and lock.get("wiring") != "inline"
+    if moved and AGAIN not in items(lock.get("nodes")):
+        yield RETRIED.found("an older Holdfast has placed its lock", path="meta.holdfast.lock")
+    for setting, safe in wanted_of(reading.workflow).items():
+        if (given := reading.workflow.settings.get(setting)) != safe:
+            yield RETRIED.found(f"{setting} is {given!r}, not {safe!r}", path=f"settings.{setting}")
 
 
 def _disabled(reading: Reading) -> Iterator[Finding]:
