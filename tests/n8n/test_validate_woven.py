@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from test_weave import ANSWERS, LINE, workflow
 
 from holdfast import WeaveRefused
+from holdfast.n8n.kept import ALL_UNSAVED
 from holdfast.n8n.model import Workflow
 from holdfast.n8n.primitives import KEYS, primitive
 from holdfast.n8n.validate import Surroundings, validate
@@ -23,16 +25,15 @@ LOCKS = {
 }
 
 
-def errors(workflows, transport="redis"):
+def findings(workflows, transport="redis"):
     others = {key: primitive(key, transport) for key in KEYS}
     ids = {key: f"id-{place}" for place, key in enumerate([*KEYS, *workflows])}
     around = Surroundings(("orders",), ids, others=others)
-    return [
-        (key, finding)
-        for key, workflow in workflows.items()
-        for finding in validate(workflow, around)
-        if finding.level == "error"
-    ]
+    return [(key, finding) for key, workflow in workflows.items() for finding in validate(workflow, around)]
+
+
+def errors(workflows, transport="redis"):
+    return [(key, finding) for key, finding in findings(workflows, transport) if finding.level == "error"]
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
@@ -51,6 +52,18 @@ def test_what_weaving_makes_has_no_errors(path):
             woven += 1
             assert errors({path.stem: made.workflow, **made.others}, options.transport) == []
     assert woven > 0
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("body", [ANSWERS, LINE], ids=["in-its-midst", "at-its-end"])
+def test_a_body_that_answers_is_found_fault_with_only_where_it_can_be_retried_without_its_lock(body, keep):
+    options = LockOptions("orders", 600, 30, True, "http", False, "error_handler_lock_cleanup", keep)
+    made = add_lock(workflow(*body), "w", options)
+    woven = {"w": made.workflow, **made.others}
+    assert errors(woven, "http") == []
+    told = {finding.path for _, finding in findings(woven, "http") if finding.rule == "retry-without-lock"}
+    stays = {f"settings.{name}" for name in ALL_UNSAVED}
+    assert told == (stays if keep and made.wiring == "inline" else set())
 
 
 @pytest.mark.parametrize("transport", ["redis", "http"])

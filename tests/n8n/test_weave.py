@@ -46,6 +46,8 @@ def workflow(*nodes, links=None, **more):
 START = node("Start", "manualTrigger")
 STEP = node("Step", "code")
 STEADY = node("Steady", "noOp")
+#: It answers in its midst, so it must stay.
+ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Set", "set", {"v": "={{ 1 }}"})]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ STEADY = node("Steady", "noOp")
             LOCK,
             "hand",
         ),
-        (workflow(START, STEP, node("Answer", "respondToWebhook")), LOCK, "answers whoever called"),
+        (workflow(*ANSWERS), LOCK, "answers whoever called"),
         (workflow(START, node("Step", "code", {"jsCode": "$getWorkflowStaticData('global')"})), LOCK, "static data"),
         (workflow(START, STEP, links={"Start": [["Step"]], "Step": [["Gone"]]}), LOCK, "no such node"),
         (workflow(START, STEP, meta={"holdfast": {"primitive": "lock_release"}}), LOCK, "Holdfast's own"),
@@ -138,9 +140,7 @@ def test_the_wiring_is_the_simplest_that_is_right_and_it_says_why(given, wiring,
 
 
 def test_a_body_that_answers_stays_where_it_is_when_an_error_workflow_frees_a_fixed_scope():
-    answer = workflow(
-        node("Hook", "webhook"), node("Set", "set", {"v": "={{ 1 }}"}), node("Answer", "respondToWebhook")
-    )
+    answer = workflow(*ANSWERS)
     woven = add_lock(answer, "w", LockOptions(scope="={{ 'x' }}", error_workflow="tidy"))
     assert woven.wiring == "inline"
     assert woven.workflow.settings["errorWorkflow"] == "{{@:env:workflows.tidy.id}}"
@@ -189,9 +189,7 @@ def test_a_body_that_waits_and_cannot_fail_stays_where_it_is_however_long_it_wai
 
 
 def test_over_http_clean_up_needs_no_fixed_scope():
-    answer = workflow(
-        node("Hook", "webhook"), node("Set", "set", {"v": "={{ 1 }}"}), node("Answer", "respondToWebhook")
-    )
+    answer = workflow(*ANSWERS)
     options = LockOptions(scope="={{ $json.body.id }}", error_workflow="tidy", transport="http")
     assert add_lock(answer, "w", options).wiring == "inline"
 
@@ -209,8 +207,65 @@ def test_over_http_every_body_that_can_moves_so_that_a_retry_takes_the_lock():
     assert (back.workflow.text(), set(back.gone)) == (steady.text(), {"w_body", "w_retry"})
 
 
-#: It answers in its midst, so it must stay.
-ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Set", "set", {"v": "={{ 1 }}"})]
+LINE = [
+    node("Hook", "webhook"),
+    node("Step", "code", {"jsCode": "return $input.all()"}),
+    node("Answer", "respondToWebhook", {"v": "={{ $json.n }}"}),
+]
+
+
+@pytest.mark.parametrize("transport", ["redis", "http"])
+def test_an_answer_that_ends_a_line_is_given_behind_the_release(transport):
+    plain = workflow(*LINE)
+    woven = add_lock(plain, "w", LockOptions(scope="={{ $json.body.id }}", transport=transport))
+    assert (woven.wiring, "'Answer' answers behind the release" in woven.why) == ("sub-workflow", True)
+    assert [each.name for each in woven.others["w_body"].nodes] == ["Hook", "Step"]
+    assert "Step" not in woven.others["w_body"].connections
+    assert [edge.source for edge in woven.workflow.entering("Answer")] == ["Body Result"]
+    assert "saveDataErrorExecution" not in woven.workflow.settings
+    assert remove_lock(woven.workflow, "w", woven.others).workflow.text() == plain.text()
+    both = add_limit(woven.workflow, "w", LIMIT).workflow
+    assert remove_lock(both, "w", woven.others).workflow.text() == add_limit(plain, "w", LIMIT).workflow.text()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        workflow(*LINE[:2], node("Answer", "respondToWebhook", {"v": "={{ $('Step').first().json.n }}"})),
+        workflow(*LINE[:2], node("Answer", "respondToWebhook", {"v": "={{ $prevNode.name }}"})),
+        workflow(*LINE, node("More", "noOp")),
+        workflow(LINE[0], LINE[2]),
+        workflow(LINE[0], node("Wait", "wait", {"resume": "webhook"}), LINE[2]),
+        workflow(*LINE, node("Late", "noOp"), links={"Hook": [["Step", "Late"]], "Step": [["Answer"]]}),
+        workflow(*LINE, LINE[2] | {"name": "B"}, links={"Hook": [["Step"]], "Step": [["Answer", "B"]]}),
+    ],
+    ids=["reads-the-body", "reads-what-is-before", "not-last", "alone", "waits", "another-branch", "two-answers"],
+)
+def test_any_other_answer_stays_with_its_body_or_is_refused(given):
+    with pytest.raises(WeaveRefused, match=r"answers whoever called|suspends"):
+        add_lock(given, "w", LOCK)
+
+
+def test_what_was_tied_to_the_end_of_a_body_whose_answer_stayed_outside_is_kept():
+    plain = workflow(*LINE)
+    woven = add_lock(plain, "w", LOCK)
+    body = woven.others["w_body"].copy()
+    body.add(node("New", "noOp"))
+    body.connections["Step"] = {"main": [[{"node": "New", "type": "main", "index": 0}]]}
+    back = remove_lock(woven.workflow, "w", {"w_body": body}).workflow
+    assert [edge.target for edge in back.leaving("Step")] == ["New", "Answer"]
+    alone = woven.workflow.copy()
+    alone.remove("Answer")
+    assert remove_lock(alone, "w", woven.others).workflow.leaving("Step") == []
+
+
+def test_a_line_that_may_lose_items_to_an_error_output_does_not_stay_in_its_place():
+    """Behind it nothing would run, the execution would end well, and nobody would free the lock."""
+    loses = node("Set", "set", {"v": "={{ 1 }}"}, onError="continueErrorOutput")
+    with pytest.raises(WeaveRefused, match="go several ways"):
+        add_lock(workflow(*ANSWERS[:2], loses), "w", LockOptions(scope="x", error_workflow="tidy"))
+
+
 NO_LOCK = "start it anew: n8n's retry goes on at the node that failed, without the lock"
 
 

@@ -216,6 +216,40 @@ def test_retry_without_lock_over_http_each_trigger_is_retried_as_itself(http_des
     assert under_the_lock(done) == ROUND * 2
 
 
+HOOK = node("Start", "webhook", {"responseMode": "responseNode"}, typeVersion=2)
+REPLY = node("Answer", "respondToWebhook", {"respondWith": "allIncomingItems", "options": {}}, typeVersion=1.1)
+
+
+def test_retry_without_lock_over_http_a_body_whose_answer_is_last_is_run_again_under_the_lock(http_desk):
+    """The answer stays outside, so that the rest can move."""
+    desk = http_desk
+    once = {"mode": "raw", "jsonOutput": "={{ $json.allowed ? 'no object' : { done: true } }}", "options": {}}
+    plain = workflow(HOOK, node("Step", "noOp"), count(desk), node("Broken", "set", once, typeVersion=3.4), REPLY)
+    done = desk.run(*woven(plain, desk.scope, transport="http"), items=ITEMS, mode="webhook", retries=1)
+    first, second = outer(done)
+    assert (first.status, first.last_node, second.status) == ("error", "Raise Or Retry", "success")
+    assert under_the_lock(done) == ROUND * 2
+    assert ["Answer" in one.runs for one in (first, second)] == [False, False]  # nobody waits for it any more
+    assert [one.runs["Broken"][0].status for one in body_of(done)] == ["error", "success"]
+    assert not desk.held()
+
+
+def test_an_answer_behind_the_release_is_the_one_that_was_written(http_desk):
+    each = {"mode": "raw", "jsonOutput": "={{ { n: $json.n, sent: $('Start').item.json.n } }}", "options": {}}
+    step = node("Step", "set", each | {"options": {"includeBinary": True}}, typeVersion=3.3)
+    texts = {"respondWith": "text", "responseBody": "={{ $json.n + $('Start').item.json.n }}", "options": {}}
+    for reply in (REPLY, REPLY | {"parameters": texts}):
+        plain = workflow(HOOK, step, reply)
+        before = http_desk.run(plain, items=ITEMS, mode="webhook")
+        done = http_desk.run(*woven(plain, http_desk.scope, transport="http"), items=ITEMS, mode="webhook")
+        assert (before.status, done.status) == ("success", "success")
+        was, now = (one.runs["Answer"][0].outputs[0] for one in (before, done))
+        assert [(item["json"], item.get("binary")) for item in now] == [(i["json"], i.get("binary")) for i in was]
+        (given_back,) = done.of("lock_release")
+        assert given_back.finished <= done.runs["Answer"][0].started
+        assert not http_desk.held()
+
+
 def _wait_until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():

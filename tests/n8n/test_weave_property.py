@@ -21,6 +21,7 @@ from holdfast.n8n.weave import (
 )
 
 KINDS = ["set", "noOp", "code", "if", "switch", "splitInBatches", "merge", "wait", "redis", "stickyNote", "httpRequest"]
+KINDS += ["respondToWebhook"]
 TRIGGERS = ["manualTrigger", "scheduleTrigger", "webhook", "executeWorkflowTrigger"]
 NAMES = ["A", "B b", "Größe", "D'oh", 'say "x"', "F", "G", "H"]
 some = st.booleans()

@@ -49,7 +49,7 @@ class Around:
     """`key` names the nodes' ids, `body` is the workflow to call, `again` the one that raises its error or retries.
 
     `shift`: so many columns are taken. `then`: a node that follows when the body has ended well. `holder`: who takes
-    the lock, in expressions.
+    the lock, in expressions. `answer`: a node that gets what the body gave.
     """
 
     key: str
@@ -62,6 +62,7 @@ class Around:
     shift: int = 0
     then: str = ""
     holder: dict[str, str] = field(default_factory=CALLER.copy)
+    answer: str = ""
 
     @property
     def per_item(self) -> bool:
@@ -107,6 +108,7 @@ def around(workflow: Workflow, asked: Around, found: list[Entry]) -> tuple[Nodes
             HELD_RESULT: [[to(EACH if asked.per_item else NOTHING_LOST)]],
             NOTHING_LOST: [[to(RESULT)]],
         }
+        links |= {RESULT: [[to(asked.answer)]]} if asked.answer else {}
     return nodes, links
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.errors import WeaveRefused
 from holdfast.n8n import stitches
+from holdfast.n8n.answer_wiring import cut_off, tie_again
 from holdfast.n8n.around_body import Around, around
 from holdfast.n8n.kept import FROM_THE_START, UNSAVED, keep_as_before, keep_less
 from holdfast.n8n.limit_wiring import first_output, guarded
@@ -37,10 +38,20 @@ def body_of(workflow: Workflow) -> list[Node]:
 
 
 def weave_moved(
-    workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[Entry], *, result: bool
+    workflow: Workflow,
+    key: str,
+    options: dict[str, Any],
+    scope: str,
+    found: list[Entry],
+    *,
+    result: bool,
+    answer: str = "",
 ) -> tuple[dict[str, Any], dict[str, Workflow]]:
-    """In place; answers what to write down, and the workflows that it calls: the body, over http also its retry."""
-    body = body_of(workflow)
+    """In place; answers what to write down, and the workflows that it calls: the body, over http also its retry.
+
+    `answer`: a node at the body's end that stays, behind the release.
+    """
+    body = [node for node in body_of(workflow) if node.name != answer]
     marked = _needs_marks(body, found)
     if options["per_item"] and marked:
         raise WeaveRefused(
@@ -53,6 +64,8 @@ def weave_moved(
         "top": min((node.position[1] for node in body), default=None),
         "begins": [entry.trigger if marked else found[0].trigger for entry in found],
     }
+    if answer:
+        undo["answer"] = [answer, cut_off(workflow, answer)]
     others = {body_key(key): _body(workflow, key, options, body, found, marked=marked)}
     names = {node.name for node in body}
     workflow.data["nodes"] = [node for node in workflow.data["nodes"] if node["name"] not in names]
@@ -64,7 +77,9 @@ def weave_moved(
         again = retry_key(key)
         others[again] = retried(workflow, key, body_key(key), options)
         undo |= keep_less(workflow, FROM_THE_START)
-    asked = Around(key, body_key(key), options, scope, marked=marked, result=result, again=again)
+    asked = Around(
+        key, body_key(key), options, scope, marked=marked, result=result or bool(answer), again=again, answer=answer
+    )
     nodes, links = around(workflow, asked, found)
     add(workflow, nodes, links)
     return {"nodes": [node["name"] for node in nodes], "undo": undo}, others
@@ -88,6 +103,8 @@ def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) ->
     for name, kinds in inner.connections.items():
         if name not in added:
             workflow.connections[name] = copy.deepcopy(kinds)
+    if "answer" in undo:
+        tie_again(workflow, *undo["answer"])
     nodes = {node["name"]: node for node in workflow.data["nodes"]}
     workflow.data["nodes"] = [nodes[name] for name in _ordered(nodes, undo["order"], limit)]
     links = workflow.connections

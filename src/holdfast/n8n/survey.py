@@ -106,14 +106,32 @@ def why_not_inline(workflow: Workflow, found: list[Entry], *, may_fail: bool) ->
 
     `may_fail`: something else frees the lock when the body fails, so that this alone is no reason.
     """
+    if (bent := _why_no_line(workflow, found)) is not None:
+        return bent
+    names = reachable(workflow, [to["node"] for entry in found for to in entry.targets])
+    nodes = {node.name: node for node in workflow.nodes}
+    for name in (node.name for node in workflow.nodes if node.name in names):
+        node = nodes[name]
+        if node.disabled:
+            continue
+        if node.kind not in _ONE_OUTPUT or node.data.get("onError") == "continueErrorOutput":
+            return f"{name!r} may end a branch, or go several ways"
+        if not (node.kind in _ONE_FOR_ONE or node.data.get("alwaysOutputData") is True):
+            return f"{name!r} may give no items, and what stands behind it would not run"
+        if not may_fail and not _survives(node):
+            return f"{name!r} may fail, and then nothing behind it runs"
+    return None
+
+
+def _why_no_line(workflow: Workflow, found: list[Entry]) -> str | None:
+    """Why the body is not one line of nodes; None when it is."""
     names = reachable(workflow, [to["node"] for entry in found for to in entry.targets])
     if any(len(entry.targets) > 1 for entry in found):
         return "it has parallel branches"
-    nodes = {node.name: node for node in workflow.nodes}
+    known = {node.name for node in workflow.nodes}
     for name in sorted(names):
-        if name not in nodes:
+        if name not in known:
             raise WeaveRefused(f"a connection leads to {name!r}, and there is no such node")
-        node = nodes[name]
         leaving = [edge for edge in workflow.leaving(name) if edge.kind == MAIN]
         if len(leaving) > 1:
             return f"{name!r} leads to several places"
@@ -121,19 +139,20 @@ def why_not_inline(workflow: Workflow, found: list[Entry], *, may_fail: bool) ->
             to.get("index", 0) for e in found for to in e.targets
         ):
             return f"{name!r} is not one step of a single line"
-    if _cycle(workflow, names):
-        return "it has a loop"
-    for name in (node.name for node in workflow.nodes if node.name in names):
-        node = nodes[name]
-        if node.disabled:
-            continue
-        if node.kind not in _ONE_OUTPUT:
-            return f"{name!r} may end a branch, or go several ways"
-        if not (node.kind in _ONE_FOR_ONE or node.data.get("alwaysOutputData") is True):
-            return f"{name!r} may give no items, and what stands behind it would not run"
-        if not may_fail and not _survives(node):
-            return f"{name!r} may fail, and then nothing behind it runs"
-    return None
+    return "it has a loop" if _cycle(workflow, names) else None
+
+
+def last_answer(workflow: Workflow, found: list[Entry], body: list[Node]) -> Node | None:
+    """An answer that ends a body of one line and names none of its nodes: it can be given behind the lock as well."""
+    if _why_no_line(workflow, found) is not None:
+        return None
+    ends = [node for name in tails(workflow, found) if (node := workflow.find(name)) is not None]
+    if len(ends) != 1 or ends[0].kind != "respondToWebhook" or ends[0].disabled:
+        return None
+    (answer,) = ends
+    first = any(to["node"] == answer.name for entry in found for to in entry.targets)
+    reads = "$prevNode" in json.dumps(answer.parameters) or any(mentions([answer], node.name) for node in body)
+    return None if first or reads else answer
 
 
 def _survives(node: Node) -> bool:

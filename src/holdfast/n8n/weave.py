@@ -27,6 +27,7 @@ from holdfast.n8n.survey import (
     Fixed,
     answers_with_result,
     entries,
+    last_answer,
     own_ids,
     refuse_unsound,
     why_not_inline,
@@ -113,6 +114,13 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
     cleaned = bool(options.error_workflow) and (scope.static is not None or options.transport == "http")
     strict = "it is asked for each item" if options.per_item else why_not_inline(woven, found, may_fail=False)
     fixed = why_not_moved(woven, body)
+    answer = None if fixed is None or options.per_item else last_answer(woven, found, body)
+    if answer is not None:
+        rest = [node for node in body if node.name != answer.name]
+        if (still := why_not_moved(woven, rest)) is None:
+            body, fixed = rest, None
+        else:
+            answer, fixed = None, still
     if strict is None and fixed is None and options.transport == "http":
         strict = "in its place it would be taken up without its lock when n8n retries a failed or crashed execution"
     warnings = [*scope.warnings, *_around_the_lock(woven)]
@@ -144,8 +152,9 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
         raise _stuck(strict, fixed, options)
     else:
         warnings += own_ids(body)
-        noted, others = weave_moved(woven, key, known, scope.text, found, result=result)
-        wiring, why = "sub-workflow", strict
+        left = "" if answer is None else answer.name
+        noted, others = weave_moved(woven, key, known, scope.text, found, result=result, answer=left)
+        wiring, why = "sub-workflow", strict if answer is None else f"{strict}; {left!r} answers behind the release"
     if options.keep_failed and (wiring, options.transport) != ("inline", "http"):
         warnings.append(_KEPT_ANYWAY)
     noted["undo"] |= before
