@@ -369,6 +369,27 @@ def test_another_error_handler_is_named_when_lock_on_error_takes_its_place(comma
     assert commands.path("nightly").read_bytes() == before
 
 
+@pytest.mark.parametrize("more", [(), ("--keep-failed-executions",)])
+def test_over_http_failed_executions_of_a_body_that_must_stay_are_kept_on_request_alone(commands, more):
+    every = ("--include-error-handler", "--include-rate-limit")
+    commands.do("create-lock", *every, "--transport", "http", "--force-overwrite")
+    flow = json.loads(FLOW)
+    pause = {"name": "Pause", "type": "n8n-nodes-base.wait", "typeVersion": 1.1, "parameters": {"resume": "webhook"}}
+    flow["nodes"].append(pause | {"id": "pause", "position": [900, 0]})
+    last = flow["nodes"][-2]["name"]
+    flow["connections"][last] = {"main": [[{"node": "Pause", "type": "main", "index": 0}]]}
+    for node in flow["nodes"]:
+        node["alwaysOutputData"] = True
+    commands.put("nightly", flow)
+    before = commands.path("nightly").read_bytes()
+    told = lock(commands, "--lock-on-error", *more)
+    saved = json.loads(commands.path("nightly").read_text())["settings"].get("saveDataErrorExecution")
+    assert saved == (None if more else "none")
+    assert any("without the lock" in line for line in told["warnings"])
+    commands.do("remove-lock-from-workflow", "--workflow-key", "nightly")
+    assert commands.path("nightly").read_bytes() == before
+
+
 # ── limits ──
 
 
