@@ -390,6 +390,22 @@ def test_over_http_failed_executions_of_a_body_that_must_stay_are_kept_on_reques
     assert commands.path("nightly").read_bytes() == before
 
 
+def with_own_handler(commands):
+    """A workflow that hears of its own failures: n8n starts its Error Trigger as long as no error workflow is named."""
+    flow = json.loads(FLOW)
+    trigger = {"parameters": {}, "id": "own", "type": "n8n-nodes-base.errorTrigger", "typeVersion": 1}
+    flow["nodes"].append({**trigger, "name": "When It Fails", "position": [0, 600]})
+    flow["connections"]["When It Fails"] = {"main": [[{"node": flow["nodes"][1]["name"], "type": "main", "index": 0}]]}
+    commands.put("nightly", flow)
+
+
+def test_an_error_trigger_of_its_own_is_named_when_lock_on_error_takes_its_place(commands):
+    with_own_handler(commands)
+    assert any("When It Fails" in line for line in lock(commands, "--lock-on-error")["warnings"])
+    commands.do("remove-lock-from-workflow", "--workflow-key", "nightly")
+    assert not any("takes its place" in line for line in lock(commands)["warnings"])
+
+
 # ── limits ──
 
 
@@ -459,6 +475,16 @@ def test_another_handler_is_replaced_only_by_force(commands):
     arguments = ("register-error-handler", "--workflow-key", "nightly", "--handler-key", "error_handler_lock_cleanup")
     assert "it was left alone" in commands.refused(*arguments)
     assert commands.json(*arguments, "--force")["replaced"] == "theirs"
+
+
+def test_an_error_trigger_of_its_own_is_replaced_only_by_force(commands):
+    with_own_handler(commands)
+    arguments = ("register-error-handler", "--workflow-key", "nightly", "--handler-key", "error_handler_lock_cleanup")
+    before = commands.snapshot()
+    assert "'When It Fails'" in commands.refused(*arguments)
+    assert commands.snapshot() == before
+    assert "'When It Fails'" in commands.json(*arguments, "--force")["replaced"]
+    assert not commands.json(*arguments)["changed"]
 
 
 def test_what_cannot_handle_errors_is_refused(commands):

@@ -102,8 +102,12 @@ def remove_limit(workspace: Workspace, key: str) -> Woven:
 
 
 def handler_of(workspace: Workspace, key: str) -> str:
-    """What a workflow's settings name as its error workflow: `{{@:env:workflows.<key>.id}}`, an id, or nothing."""
-    return str(workspace.read(key).settings.get("errorWorkflow") or "")
+    """What n8n starts when a workflow fails: `{{@:env:workflows.<key>.id}}`, an id, or nothing. Where its settings name
+    no error workflow, an Error Trigger of its own, in words.
+    """
+    workflow = workspace.read(key)
+    own = next((f"its own {node.name!r}" for node in workflow.triggers if node.kind == "errorTrigger"), "")
+    return str(workflow.settings.get("errorWorkflow") or own)
 
 
 def reference(key: str) -> str:
