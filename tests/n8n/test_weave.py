@@ -73,6 +73,11 @@ ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Se
         (workflow(START, STEP, links={"Start": [["Step"]], "Step": [["Gone"]]}), LOCK, "no such node"),
         (workflow(START, STEP, meta={"holdfast": {"primitive": "lock_release"}}), LOCK, "Holdfast's own"),
         (workflow(START, STEP, meta={"holdfast": {"retry_of": "x"}}), LOCK, "Holdfast's own"),
+        (workflow(START, STEP, meta={"holdfast": {"version": 99, "later": {}}}), LOCK, "meta.holdfast"),
+        (workflow(START, STEP, meta={"holdfast": {"version": 99, "later": {}}}), LIMIT, "meta.holdfast"),
+        (workflow(START, STEP, meta={"holdfast": "a note"}), LOCK, "meta.holdfast"),
+        (workflow(START, node("Locked Body", "code")), LOCK, "a node named 'Locked Body' already"),
+        (workflow(START, STEP, node("Lock Gate", "noOp")), LOCK, "a node named 'Lock Gate' already"),
         (
             workflow(node("Start", "webhook"), STEP, STEADY, links={"Start": [["Step"], ["Steady"]]}),
             LOCK,

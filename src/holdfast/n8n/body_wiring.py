@@ -81,6 +81,7 @@ def weave_moved(
         key, body_key(key), options, scope, marked=marked, result=result or bool(answer), again=again, answer=answer
     )
     nodes, links = around(workflow, asked, found)
+    _refuse_clash(nodes, names)
     add(workflow, nodes, links)
     return {"nodes": [node["name"] for node in nodes], "undo": undo}, others
 
@@ -112,6 +113,13 @@ def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) ->
     if "executionTimeout" in undo and workflow.settings.get("executionTimeout") == undo["executionTimeout"][1]:
         put_back(workflow.data["settings"], "executionTimeout", undo["executionTimeout"])
     keep_as_before(workflow, undo)
+
+
+def _refuse_clash(nodes: list[dict[str, Any]], names: set[str]) -> None:
+    """Also of nodes in two workflows: when the body comes back, they are in one."""
+    clash = next((node["name"] for node in nodes if node["name"] in names), None)
+    if clash is not None:
+        raise WeaveRefused(f"it has a node named {clash!r} already: rename it")
 
 
 def _ordered(names: Iterable[str], first: list[str], last: list[str]) -> list[str]:
@@ -163,9 +171,7 @@ def _body(
             nodes.append(stitches.rewrite(inner_key, entry.trigger, "$json.sent", [x, y]))
             links[entry.trigger] = [copy.deepcopy(entry.targets)]
     names = {node.name for node in body}
-    clash = next((node["name"] for node in nodes if node["name"] in names), None)
-    if clash is not None:
-        raise WeaveRefused(f"it has a node named {clash!r} already: rename it")
+    _refuse_clash(nodes, names)
     settings = {name: value for name, value in workflow.settings.items() if name not in _CALLERS_OWN}
     if "executionOrder" in (before := record(workflow)["before"]):
         put_back(settings, "executionOrder", before["executionOrder"])

@@ -36,10 +36,12 @@ def our_nodes(workflow: Workflow) -> list[str]:
 
 
 def begin(workflow: Workflow) -> None:
-    """Before the first change. Twice is once."""
-    if not record(workflow):
+    """Before the first change. Twice is once. Raises WeaveRefused where somebody else's record stands."""
+    if "holdfast" not in table(workflow.data.get("meta")):
         before = _open(workflow.data)
         workflow.data["meta"]["holdfast"] = {"version": _VERSION, "before": before}
+    elif not is_table(record(workflow).get("before")):
+        raise WeaveRefused("what its meta.holdfast says is of no version that is known here: take that out first")
 
 
 def note(workflow: Workflow, name: Part, noted: dict[str, Any]) -> None:
