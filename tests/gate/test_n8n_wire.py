@@ -191,6 +191,20 @@ def test_a_counter_without_an_identity_is_held_by_somebody(hf, scope, redis):
     lock(hf, scope).acquire(wait=0).release()
 
 
+@pytest.mark.parametrize("counter", ["0", "-1", "by hand"])
+def test_a_counter_that_counts_nothing_is_held_all_the_same_and_looking_says_so(hf, scope, redis, counter):
+    """n8n's nodes wait while the key is there, whatever it says; who looks must not be told that it is free."""
+    redis.set(n8n_keys.lock_key(scope), counter)
+    with pytest.raises(LockHeld):
+        lock(hf, scope).acquire(wait=0)
+    seen = hf.locks.inspect(scope, wire="n8n")
+    assert seen.held
+    assert "force_release" in seen.trouble
+    assert scope in hf.locks.cleanup("1", [scope], wire="n8n").reason
+    assert hf.locks.force_release(scope, wire="n8n").holders
+    lock(hf, scope).acquire(wait=0).release()
+
+
 def test_an_identity_that_lost_its_counter_is_waited_for_then_passed_over(hf, scope, nodes, redis, monkeypatch):
     """An n8n that deletes the counter first: whoever took the lock between its two steps would lose the identity."""
     key, meta = keys(scope)

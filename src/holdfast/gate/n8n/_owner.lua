@@ -16,7 +16,8 @@ local function text(field)
   return ''
 end
 
-local count = stored and (tonumber(stored) or 0) or 0
+-- A counter that is there is held, also one that somebody has written by hand.
+local count = stored and math.max(1, tonumber(stored) or 1) or 0
 
 local function owner()
   return { known, text('lock_id'), text('workflow_id'), text('workflow_name'), text('execution_id'), text('locked_at'),
