@@ -87,6 +87,28 @@ def test_a_missing_setting_names_the_file_and_the_path(place):
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "becomes"),
+    [
+        ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+        ("https://example.org/", "https://example.org"),
+        ("https://example.org/holdfast//", "https://example.org/holdfast"),
+    ],
+)
+def test_paths_fit_behind_the_servers_address_however_it_ends(place, url, becomes):
+    place.env(f"holdfast: {{url: {url}}}\n")
+    place.template("={{@:env:holdfast.url}}/api")
+    assert place.note() == f"={becomes}/api"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:3000", "redis://127.0.0.1", "http://", "https:///x", "https://a b", "17"])
+def test_what_is_no_address_of_a_server_is_refused(place, url):
+    place.env(f"holdfast: {{url: '{url}'}}\n")
+    place.template("={{@:env:holdfast.url}}/api")
+    with pytest.raises(WorkspaceError, match="no http:// or https:// address"):
+        place.built()
+
+
 @pytest.mark.parametrize("text", ["", "lockScopes: []\n", "lockScopes:\n", "lockScopes: null\n"])
 def test_no_scopes_are_an_empty_list(place, text):
     place.env(text)

@@ -32,6 +32,10 @@ PLACEHOLDER = re.compile(r"\{\{\s*@:([A-Za-z]+):([^{}]*?)\s*\}\}")
 _ATTEMPT = re.compile(r"\{\{\s*@")
 _STRING_OR_PLACEHOLDER = re.compile(rf'"(?:[^"\\]|\\.)*"|{PLACEHOLDER.pattern}', re.DOTALL)
 
+#: Where the Holdfast server is: templates put paths behind it.
+_ADDRESS = "holdfast.url"
+_WEB = re.compile(r"https?://[^\s/?#]+(?:/[^\s?#]*)?")
+
 #: Every UUID that we make belongs to this one.
 _HOUSE = uuid.UUID("6f1d4f0e-6a53-5d5e-9f1f-0b7a3c4f2a10")
 #: A file that includes itself is refused by name; this is for all else.
@@ -113,6 +117,10 @@ class Hydration:
                 return []
             self.warnings.append(f"{where}: {shown} is empty in {self.config}")
             return ""
+        if path == _ADDRESS:
+            if not _WEB.fullmatch(str(value)):
+                raise WorkspaceError(f"{where}: {shown} is no http:// or https:// address in {self.config}")
+            return str(value).rstrip("/")
         return value
 
     def _look_for_attempts(self, made: str) -> None:
