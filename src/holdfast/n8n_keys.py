@@ -10,6 +10,9 @@ from __future__ import annotations
 #: Long, because a stock node cannot renew: it is how long a crashed holder is in the way.
 TTL_SECONDS = 86_400
 MAX_WAIT_SECONDS = 86_400
+#: Ten years, as everywhere; Redis itself refuses what is much longer, and would do so after it has counted.
+LONGEST_SECONDS = 315_360_000
+LARGEST_LIMIT = 1_000_000_000
 #: A waiter looks this often.
 POLL_SECONDS = 1.0
 

@@ -61,6 +61,8 @@ ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Se
         (workflow(START, STEP), LockOptions(scope=" "), "scope is empty"),
         (workflow(START, STEP), LockOptions(scope="x", ttl_seconds=0), "ttl_seconds is 0"),
         (workflow(START, STEP), LockOptions(scope="x", max_wait_seconds=-1), "max_wait_seconds"),
+        (workflow(START, STEP), LockOptions(scope="x", ttl_seconds=315_360_001), "ttl_seconds is 315360001"),
+        (workflow(START, STEP), LockOptions(scope="x", max_wait_seconds=315_360_001), "max_wait_seconds is 315360001"),
         (workflow(START, node("Lock Acquire", "noOp")), LOCK, "made by hand"),
         (workflow(START, node("Take", "redis", {"operation": "incr", "key": "n8n-lock-x"})), LOCK, "made by hand"),
         (
@@ -85,6 +87,8 @@ ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Se
         ),
         (workflow(START, STEP), LimitOptions(scope="x", limit=0, window_seconds=1), "limit is 0"),
         (workflow(START, STEP), LimitOptions(scope="x", limit=1, window_seconds=0), "window_seconds is 0"),
+        (workflow(START, STEP), LimitOptions(scope="x", limit=1_000_000_001, window_seconds=1), "limit is 1000000001"),
+        (workflow(START, STEP), LimitOptions(scope="x", limit=1, window_seconds=315_360_001), "window_seconds is 31"),
         (workflow(START, node("Rate Limit Check", "noOp")), LIMIT, "made by hand"),
     ],
 )

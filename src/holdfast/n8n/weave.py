@@ -101,9 +101,8 @@ class Woven:
 
 def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
     """Raises WeaveRefused; then nothing has changed. The original stays as it is."""
-    _positive(ttl_seconds=options.ttl_seconds)
-    if options.max_wait_seconds < 0:
-        raise WeaveRefused("max_wait_seconds is below 0")
+    _within(1, n8n_keys.LONGEST_SECONDS, ttl_seconds=options.ttl_seconds)
+    _within(0, n8n_keys.LONGEST_SECONDS, max_wait_seconds=options.max_wait_seconds)
     _refuse_second(workflow, "lock")
     scope = read_scope(options.scope, workflow.triggers)
     woven = workflow.copy()
@@ -191,7 +190,8 @@ def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) ->
 
 def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Woven:
     """Raises WeaveRefused; then nothing has changed. The original stays as it is."""
-    _positive(limit=options.limit, window_seconds=options.window_seconds)
+    _within(1, n8n_keys.LARGEST_LIMIT, limit=options.limit)
+    _within(1, n8n_keys.LONGEST_SECONDS, window_seconds=options.window_seconds)
     _refuse_second(workflow, "limit")
     scope = read_scope(options.scope, workflow.triggers)
     woven = workflow.copy()
@@ -222,10 +222,11 @@ def limits_of(workflow: Workflow) -> LimitOptions | None:
 # ── what is refused, and what is warned of ──
 
 
-def _positive(**numbers: int) -> None:
+def _within(smallest: int, largest: int, **numbers: int) -> None:
+    """What the primitives take: with anything else every execution would fail."""
     for name, number in numbers.items():
-        if number <= 0:
-            raise WeaveRefused(f"{name} is {number}: it must be above 0")
+        if not smallest <= number <= largest:
+            raise WeaveRefused(f"{name} is {number}: it must be from {smallest} to {largest}")
 
 
 def _refuse_second(workflow: Workflow, what: record.Part) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.n8n.primitives.drawing import Drawing, js
-from holdfast.n8n_keys import MAX_WAIT_SECONDS, TTL_SECONDS
+from holdfast.n8n_keys import LARGEST_LIMIT, LONGEST_SECONDS, MAX_WAIT_SECONDS, TTL_SECONDS
 
 ACQUIRE = {
     "scope": "string",
@@ -23,9 +23,6 @@ ACQUIRE = {
 }
 RELEASE = {"scope": "string", "lock_id": "string"}
 LIMIT = {"scope": "string", "limit": "number", "windowSeconds": "number"}
-
-#: Ten years, as everywhere; Redis itself refuses what is much longer, and would do so after it has counted.
-LONGEST = 315_360_000
 
 #: What is wrong (code that is true then), and how to say it (code).
 Rule = tuple[str, str]
@@ -59,7 +56,7 @@ def _one_call(what: str) -> Rule:
     return ("$input.all().length > 1", said)
 
 
-def _whole(field: str, what: str, largest: int = LONGEST, *, needed: bool = False) -> Rule:
+def _whole(field: str, what: str, largest: int = LONGEST_SECONDS, *, needed: bool = False) -> Rule:
     """A whole number from 1 on."""
     value = f"Number($json.{field})"
     right = f"/^[0-9]+$/.test({text(field)}) && {value} >= 1 && {value} <= {largest}"
@@ -76,8 +73,8 @@ def _whole(field: str, what: str, largest: int = LONGEST, *, needed: bool = Fals
 
 def _seconds(field: str) -> Rule:
     """A number from 0 on."""
-    right = f"/^[0-9]+([.][0-9]+)?$/.test({text(field)}) && Number($json.{field}) <= {LONGEST}"
-    told = f"{field} is a number of seconds from 0 to {LONGEST}, and not "
+    right = f"/^[0-9]+([.][0-9]+)?$/.test({text(field)}) && Number($json.{field}) <= {LONGEST_SECONDS}"
+    told = f"{field} is a number of seconds from 0 to {LONGEST_SECONDS}, and not "
     return (f"{given(field)} && !({right})", f"{js(told)} + JSON.stringify($json.{field})")
 
 
@@ -98,7 +95,7 @@ RELEASE_RULES: tuple[Rule, ...] = (
 )
 LIMIT_RULES: tuple[Rule, ...] = (
     _scope(),
-    _whole("limit", "", 1_000_000_000, needed=True),
+    _whole("limit", "", LARGEST_LIMIT, needed=True),
     _whole("windowSeconds", "seconds", needed=True),
 )
 

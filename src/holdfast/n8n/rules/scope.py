@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.n8n.expressions import Text, words
 from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.reading import ACQUIRE, Call, Reading
+from holdfast.n8n_keys import LARGEST_LIMIT, LONGEST_SECONDS
 
 EMPTY = Rule(
     "empty-scope",
@@ -37,7 +38,7 @@ NUMBER = Rule(
     "bad-number",
     "error",
     "a TTL, a wait, a limit or a window that is no number or out of range",
-    "Seconds and limits are whole numbers from 1 (max_wait_seconds from 0).",
+    "Seconds and limits are whole numbers from 1 (max_wait_seconds from 0); ten years at most, a billion of a limit.",
 )
 TTLS = Rule(
     "differing-ttls",
@@ -63,7 +64,12 @@ RULES = (EMPTY, LITERAL, UNIQUE, UNREGISTERED, NUMBER, TTLS, TRANSPORTS, WEBHOOK
 #: What proxies and clients usually allow.
 PATIENCE = 60
 _PER_RUN = frozenset({"$now", "$runIndex", "$itemIndex"})
-_SMALLEST = {"ttl_seconds": 1, "max_wait_seconds": 0, "limit": 1, "windowSeconds": 1}
+_RANGES = {
+    "ttl_seconds": (1, LONGEST_SECONDS),
+    "max_wait_seconds": (0, LONGEST_SECONDS),
+    "limit": (1, LARGEST_LIMIT),
+    "windowSeconds": (1, LONGEST_SECONDS),
+}
 
 
 def check(reading: Reading) -> Iterator[Finding]:
@@ -117,14 +123,14 @@ def differs_each_run(expression: str) -> str:
 
 
 def _numbers(reading: Reading, call: Call) -> Iterator[Finding]:
-    for field, smallest in _SMALLEST.items():
+    for field, (smallest, largest) in _RANGES.items():
         if call.inputs is None or field not in call.inputs:
             continue
         given = call.inputs[field]
         if isinstance(given, str) and given.startswith("=") and Text.of(given).fixed is None:
             continue
         number = _whole(given)
-        if number is None or number < smallest:
+        if number is None or not smallest <= number <= largest:
             message = f"{field} of {call.node.name!r} is {given!r}"
             yield NUMBER.found(message, node=call.node.name, path=_at(reading, call, field))
 
