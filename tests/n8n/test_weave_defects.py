@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 
@@ -248,6 +249,68 @@ def test_an_answer_behind_the_release_is_the_one_that_was_written(http_desk):
         (given_back,) = done.of("lock_release")
         assert given_back.finished <= done.runs["Answer"][0].started
         assert not http_desk.held()
+
+
+def unconfirmed(made, when="true", *, arrived=False):
+    """No answer to the confirmation comes back: the server is away, or (`arrived`) it has done what it was asked."""
+    flow, others = made
+    confirm = flow.find("Lock Confirm").data
+    url = confirm["parameters"]["url"]
+    if arrived:
+        flow.add({**copy.deepcopy(confirm), "id": "arrived", "name": "Arrived"})
+        for source, target in (("Lock Acquire", "Arrived"), ("Arrived", "Lock Confirm")):
+            flow.connections[source] = {"main": [[stitches.to(target)]]}
+    server = "{{@:env:holdfast.url}}"
+    where = f"{{{{ {when} ? 'http://127.0.0.1:1' : '{server}' }}}}"
+    confirm["parameters"]["url"] = url.replace(server, where)
+    return flow, others
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["away", "arrived"])
+@pytest.mark.parametrize("start", STARTS, ids=["by-hand", "called"])
+def test_retry_without_lock_over_http_a_grant_that_was_not_confirmed_is_given_back_and_taken_anew(
+    http_desk, start, arrived
+):
+    desk = http_desk
+    plain = workflow(start, fields("Step", n="={{ $json.n + 1 }}"))
+    made = unconfirmed(woven(plain, desk.scope, transport="http"), arrived=arrived)
+    done = desk.run(*made, items=ITEMS, retries=1)
+    first, second = outer(done)
+    assert (first.status, first.last_node, second.status) == ("error", "Raise Or Retry", "success")
+    assert "The lock was not confirmed" in first.message
+    assert under_the_lock(done) == ["acquire", "release", *ROUND]
+    assert [one.items[0]["execution_id"] for one in done.of("lock_acquisition")] == [first.id, second.id]
+    assert [one.items[0]["idempotent"] for one in done.of("lock_release")] == [False, False]
+    (body,) = body_of(done)
+    assert body.runs["Start"][0].outputs[0][0]["binary"] == ITEMS[0]["binary"]
+    assert not desk.held()
+
+
+def test_retry_without_lock_over_http_a_body_that_fails_after_that_is_run_once_for_each_retry(http_desk):
+    desk = http_desk
+    made = woven(workflow(START, node("Step", "noOp"), stop("broken")), desk.scope, transport="http")
+    # Whoever asks for an older execution's grant is answered.
+    when = "$('Lock Acquire').first().json.execution_id === $execution.id"
+    done = desk.run(*unconfirmed(made, when), items=ITEMS, retries=2)
+    assert [one.status for one in outer(done)] == ["error"] * 3
+    assert under_the_lock(done) == ["acquire", "release", *ROUND, *ROUND]
+    assert not desk.held()
+
+
+@pytest.mark.parametrize("start", STARTS, ids=["by-hand", "called"])
+def test_retry_without_lock_over_http_a_lock_for_each_item_goes_on_where_one_was_not_confirmed(http_desk, start):
+    desk = http_desk
+    # Items that look like what a body gives.
+    given = [{"json": {"n": n, "ended": True, "result": {"n": n}}} for n in (1, 2, 3)]
+    scope = f"={desk.scope}-{{{{ $json.n }}}}"
+    made = woven(workflow(start, fields("Step", m="={{ $json.n }}")), scope, transport="http", per_item=True)
+    when = "$('Lock Acquire').first().json.scope.endsWith('-2')"
+    done = desk.run(*unconfirmed(made, when), items=given, retries=1)
+    first, second = outer(done)
+    assert (first.last_node, second.status) == ("Raise Or Retry", "success")
+    assert [one.items[0]["m"] for one in body_of(done)] == ["1", "2", "3"]
+    assert under_the_lock(done) == [*ROUND, "acquire", "release", *ROUND, *ROUND]
+    assert not any(desk.held(f"{desk.scope}-{n}") for n in (1, 2, 3))
 
 
 def _wait_until(condition, seconds=60):

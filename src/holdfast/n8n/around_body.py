@@ -20,6 +20,8 @@ from holdfast.n8n.stitches import (
     ACQUIRE,
     AGAIN,
     BODY,
+    CONFIRM,
+    CONFIRMED,
     EACH,
     FAILED,
     GATE,
@@ -39,6 +41,10 @@ _SAID = f"$({stitches.quoted(BODY)}).first().json"
 #: One item with nothing but a message is what n8n makes of a call that failed.
 _FAILED = f"{_SAID}.ended !== true && typeof {_SAID}.error === 'string' && Object.keys({_SAID}).length === 1"
 _ERROR = f"{_SAID}.error || 'The locked body failed'"
+#: What came out of the confirmation: its answer, or its error at the other output.
+_CONFIRMED = f"$({stitches.quoted(CONFIRM)}).all(0).length > 0"
+_REFUSED = f"$({stitches.quoted(CONFIRM)}).first(1).json.error"
+_UNCONFIRMED = f"'The lock was not confirmed: ' + ({_REFUSED}.message ?? {_REFUSED})"
 
 Nodes = list[dict[str, Any]]
 Links = dict[str, Any]
@@ -68,6 +74,18 @@ class Around:
     def per_item(self) -> bool:
         return bool(self.options["per_item"])
 
+    @property
+    def confirms(self) -> bool:
+        return bool(self.options["transport"] == "http")
+
+    @property
+    def failed(self) -> str:
+        return f"!({_CONFIRMED}) || {_FAILED}" if self.confirms else _FAILED
+
+    @property
+    def error(self) -> str:
+        return f"{_CONFIRMED} ? {_ERROR} : {_UNCONFIRMED}" if self.confirms else _ERROR
+
 
 def around(workflow: Workflow, asked: Around, found: list[Entry]) -> tuple[Nodes, Links]:
     """What to add, and how it hangs together; the ways in lead to it already."""
@@ -75,11 +93,12 @@ def around(workflow: Workflow, asked: Around, found: list[Entry]) -> tuple[Nodes
     places = Places(workflow, our_nodes(workflow))
     shift = asked.shift + (1 if asked.per_item else 0)
     gates = [numbered(GATE, place) for place in range(1 if asked.per_item else len(found))]
-    nodes, links = acquiring(key, asked.options, asked.scope, gates, places, 1 + shift, asked.holder)
+    nodes, links = acquiring(key, asked.options, asked.scope, gates, places, 1 + shift, asked.holder, goes_on=True)
     if asked.per_item:
         nodes.insert(0, stitches.node(key, EACH, "splitInBatches", 3, {"batchSize": 1, "options": {}}, places.take(1)))
         links[EACH] = [[to(NOTHING_LOST)] if asked.result else [], [to(ACQUIRE), to(GATE, 1)]]
-    into = [to(BODY), to(SENT, 1)] if asked.again else [to(BODY)]
+    kept = [to(SENT, 1)] if asked.again else []
+    into = [to(CONFIRMED)] if asked.confirms else [to(BODY), *kept]
     for place, gate in enumerate(gates):
         nodes.append(stitches.gate(key, gate, places.take(2 + shift, place)))
         links[gate] = [into]
@@ -92,6 +111,12 @@ def around(workflow: Workflow, asked: Around, found: list[Entry]) -> tuple[Nodes
             leads = [to(EACH)] if asked.per_item else [to(ACQUIRE), to(gates[place], 1)]
             workflow.connections[node][MAIN][output] = leads
     shift += 1 if asked.marked else 0
+    if asked.confirms:
+        # A retry that began at the confirmation would use a grant that has lapsed, or is another execution's. So it
+        # never fails there: what was granted is given back, and the failure is the body's.
+        nodes.append(stitches.choice(key, CONFIRMED, _CONFIRMED, places.take(3 + shift)))
+        links[CONFIRMED] = [[to(BODY), *kept], [to(RELEASE), *kept]]
+        shift += 1
     nodes += [_calling(asked, places.take(3 + shift)), releasing(key, places, 4 + shift)]
     then = HELD_RESULT if asked.result else EACH if asked.per_item else asked.then
     behind = [to(then)] if then else []
@@ -109,6 +134,8 @@ def around(workflow: Workflow, asked: Around, found: list[Entry]) -> tuple[Nodes
             NOTHING_LOST: [[to(RESULT)]],
         }
         links |= {RESULT: [[to(asked.answer)]]} if asked.answer else {}
+        if asked.confirms:
+            links[CONFIRM][1].append(to(HELD_RESULT, 1))  # in place of a body's answer, as an error of one
     return nodes, links
 
 
@@ -119,8 +146,8 @@ def _raising(
     key = asked.key
     if not asked.again:
         nodes += [
-            stitches.choice(key, FAILED, _FAILED, places.take(5 + shift)),
-            stitches.stop(key, RAISE, _ERROR, places.take(6 + shift, -1)),
+            stitches.choice(key, FAILED, asked.failed, places.take(5 + shift)),
+            stitches.stop(key, RAISE, asked.error, places.take(6 + shift, -1)),
         ]
         links |= {RELEASE: [[to(FAILED)]], FAILED: [[to(RAISE)], behind]}
         return shift
@@ -135,7 +162,7 @@ def _raising(
         links |= {RELEASE: [[to(FAILED)]], FAILED: [[to(SENT)], behind], SENT: [[to(AGAIN)]]}
     nodes += [
         sent,
-        stitches.choice(key, FAILED, _FAILED, places.take(5 + shift)),
+        stitches.choice(key, FAILED, asked.failed, places.take(5 + shift)),
         _raise_or_retry(asked, places.take(7 + shift, -1)),
     ]
     links |= {AGAIN: [behind]} if behind else {}
@@ -148,7 +175,7 @@ def _raise_or_retry(asked: Around, position: list[int]) -> dict[str, Any]:
     """
     lock = {
         "retried": f"{GRANT}.execution_id !== $execution.id",
-        "error": _ERROR,
+        "error": asked.error,
         "scope": f"{GRANT}.scope",
         **{name: code.removeprefix("={{ ").removesuffix(" }}") for name, code in CALLER.items()},
     }

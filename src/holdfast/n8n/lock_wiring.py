@@ -72,8 +72,13 @@ def acquiring(
     places: Places,
     column: int = 1,
     holder: dict[str, str] = CALLER,
+    *,
+    goes_on: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The nodes that take the lock, and how they lead to the gates."""
+    """The nodes that take the lock, and how they lead to the gates.
+
+    `goes_on`: also when the grant could not be confirmed; whoever wants that looks behind the gates whether it was.
+    """
     inputs = {
         "scope": scope,
         "ttl_seconds": options["ttl_seconds"],
@@ -87,8 +92,10 @@ def acquiring(
     links: dict[str, Any] = {ACQUIRE: [[to(gate) for gate in gates]]}
     if options["transport"] == "http":
         # An execution that was stopped while it waited never comes here, and its grant lapses.
-        nodes.append(_confirming(key, options, places.take(column + 1, -1)))
-        links = {ACQUIRE: [[to(CONFIRM)]], CONFIRM: links[ACQUIRE]}
+        confirm = _confirming(key, options, places.take(column + 1, -1))
+        nodes.append({**confirm, "onError": "continueErrorOutput"} if goes_on else confirm)
+        ways = 2 if goes_on else 1
+        links = {ACQUIRE: [[to(CONFIRM)]], CONFIRM: [[to(gate) for gate in gates] for _ in range(ways)]}
     return nodes, links
 
 

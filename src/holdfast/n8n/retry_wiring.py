@@ -35,7 +35,7 @@ def retried(workflow: Workflow, key: str, body: str, options: dict[str, Any]) ->
         stitches.stop(own, FIRST_ERROR, f"{_TOLD}.error", [2 * COLUMN, -ROW]),
         stitches.rewrite(own, SENT, "$json.sent", [2 * COLUMN, 0]),
         # The caller goes on behind what the last node gives at its first output; an If may give nothing there.
-        stitches.rewrite(own, ENDED, "{ ended: true }", [8 * COLUMN, 0]),
+        stitches.rewrite(own, ENDED, "{ ended: true }", [9 * COLUMN, 0]),
     ]
     links: dict[str, Any] = {RETRIED: [[to(NOT_YET)]], NOT_YET: [[to(FIRST_ERROR)], [to(SENT)]], SENT: [[]]}
     made = Workflow(

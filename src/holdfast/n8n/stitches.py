@@ -11,6 +11,7 @@ from holdfast.n8n.model import BASE
 _NAMESPACE = uuid.UUID("6f0c9d0e-5d3b-5f2a-9a44-3c1f0b7e8a11")
 
 ACQUIRE, CONFIRM, GATE, RELEASE = "Lock Acquire", "Lock Confirm", "Lock Gate", "Lock Release"
+CONFIRMED = "Lock Confirmed?"
 BODY, FAILED, RAISE = "Locked Body", "Body Failed?", "Raise Body Error"
 SENT, AGAIN = "What Was Sent", "Raise Or Retry"
 RETRIED, NOT_YET, FIRST_ERROR, ENDED = "Failed Or Retried", "Failed Just Now?", "Raise First Error", "Retry Ended"

@@ -12,7 +12,7 @@ from holdfast.n8n.model import Node
 from holdfast.n8n.reading import ACQUIRE, RELEASE, Reading
 from holdfast.n8n.record import record
 from holdfast.n8n.shapes import items, table
-from holdfast.n8n.stitches import AGAIN
+from holdfast.n8n.stitches import AGAIN, CONFIRMED
 from holdfast.n8n_keys import LOCK_PREFIX
 
 SWITCHED_OFF = Rule(
@@ -127,7 +127,7 @@ def _suspends(reading: Reading) -> Iterator[Finding]:
 def _retried(reading: Reading) -> Iterator[Finding]:
     lock = table(record(reading.workflow).get("lock"))
     moved = table(lock.get("options")).get("transport") == "http" and lock.get("wiring") != "inline"
-    if moved and AGAIN not in items(lock.get("nodes")):
+    if moved and not {AGAIN, CONFIRMED} <= set(items(lock.get("nodes"))):
         yield RETRIED.found("an older Holdfast has placed its lock", path="meta.holdfast.lock")
     for setting, safe in wanted_of(reading.workflow).items():
         if (given := reading.workflow.settings.get(setting)) != safe:
