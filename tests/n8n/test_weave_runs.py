@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from http import HTTPStatus
 
 import pytest
 from test_weave import node, workflow
@@ -140,12 +141,38 @@ def test_several_at_once_are_in_the_body_one_after_the_other(desk):
     assert not desk.held()
 
 
+def looked_at(plain, scope):
+    """Beside each probe, and before it, a node that would take the lock: whoever holds it is in the way."""
+    watched = plain.copy()
+    asked = {
+        "method": "POST",
+        # In two parts, or it would be refused as a lock made by hand.
+        "url": f"={{{{@:env:holdfast.url}}}}/api/locks/{scope}/{{{{ 'acq' + 'uire' }}}}",
+        "authentication": "genericCredentialType",
+        "genericAuthType": "httpHeaderAuth",
+        "sendBody": True,
+        "specifyBody": "json",
+        "jsonBody": '{"lock_id": "probe", "wait_till_lock_released": false}',
+        "options": {"response": {"response": {"fullResponse": True, "neverError": True}}},
+    }
+    credentials = {"httpHeaderAuth": {"id": "holdfast", "name": "holdfast"}}
+    for place, probe in enumerate([one for one in plain.nodes if one.name.startswith("Probe")]):
+        name = f"Look {place}"
+        look = node(name, "httpRequest", asked, typeVersion=4.2, executeOnce=True, credentials=credentials)
+        watched.add({**look, "position": [round(probe.position[0]), -5000]})
+        for edge in plain.entering(probe.name):
+            watched.connections[edge.source]["main"][edge.output].append({"node": name, "type": "main", "index": 0})
+    return watched
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in CORPUS.glob("*.json")))
-def test_a_body_sees_the_same_over_http_and_its_lock_is_free_afterwards(http_desk, name):
+def test_a_body_sees_the_same_over_http_and_its_lock_is_held_and_then_free(http_desk, name):
     desk = http_desk
     text = desk.corpus(name).text().replace("n8n-nodes-base.redis", "n8n-nodes-base.noOp")
     plain = Workflow.parse(text)
-    woven = add_lock(plain, KEY, LockOptions(scope=f"={{{{ '{desk.scope}' }}}}", transport="http"))
+    woven = add_lock(
+        looked_at(plain, desk.scope), KEY, LockOptions(scope=f"={{{{ '{desk.scope}' }}}}", transport="http")
+    )
     names = [each.name for each in plain.nodes if not each.is_trigger]
     before = desk.run(plain, items=ITEMS)
     after = desk.run(woven.workflow, woven.others, items=ITEMS)
@@ -154,6 +181,9 @@ def test_a_body_sees_the_same_over_http_and_its_lock_is_free_afterwards(http_des
         assert after.items == before.items
     (body,) = body_of(after)
     assert seen(body, names) == seen(before, names)
+    looks = [run.items[0] for run in body.order() if run.node.startswith("Look")]
+    assert {look["statusCode"] for look in looks} == {HTTPStatus.CONFLICT}
+    assert len(looks) == len([run for run in before.order() if run.node.startswith("Probe")])
     assert after.runs["Lock Confirm"][0].items[0]["confirmed"] is True
     assert len(after.of("lock_release")) == 1
     assert not desk.held()
