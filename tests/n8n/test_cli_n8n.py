@@ -521,6 +521,17 @@ def test_one_that_cannot_be_built_builds_none(commands):
     assert not list((commands.root / "n8n-build/dev").glob("*.json"))
 
 
+def test_a_build_from_before_its_lock_was_removed_is_told(commands):
+    lock(commands)
+    commands.do("hydrate")
+    commands.do("remove-lock-from-workflow", "--workflow-key", "nightly")
+    built = ("validate", "--workflow-key", "nightly", "--env", "dev", "--source", "built", "--json")
+    (verdict,) = json.loads(commands.call(*built).stdout)["workflows"]
+    assert "stale-build" in [finding["rule"] for finding in verdict["findings"]]
+    commands.do("hydrate")
+    assert json.loads(commands.call(*built).stdout)["verdict"] == "valid"
+
+
 def test_validate_says_0_1_and_2(commands):
     lock(commands)
     commands.do("hydrate")

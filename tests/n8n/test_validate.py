@@ -110,3 +110,12 @@ def test_errors_come_before_warnings():
     levels = [finding.level for finding in validate(workflow)]
     assert levels == sorted(levels, key=["error", "warning"].index)
     assert set(levels) == {"error", "warning"}
+
+
+@pytest.mark.parametrize(("given", "wrong"), [(0.5, False), ("2.5", False), (0, False), (-0.5, True), ("1e3", True)])
+def test_a_wait_may_be_a_fraction_of_a_second_as_the_primitives_take_it(given, wrong):
+    workflow = Workflow.read(HERE / "good" / "locked.json")
+    (acquire,) = [node.data for node in workflow.nodes if node.name == "Lock Acquire"]
+    acquire["parameters"]["workflowInputs"]["value"]["max_wait_seconds"] = given
+    found = [finding.rule for finding in validate(workflow, surroundings({}))]
+    assert ("bad-number" in found) is wrong

@@ -362,3 +362,8 @@ def test_a_limit_stands_before_the_lock_whichever_came_first():
     assert one.text() == two.text()
     assert {edge.target for edge in one.leaving("Start")} == {"Rate Limit Check", "Rate Limit Gate"}
     assert {edge.source for edge in one.entering("Lock Acquire")} == {"Rate Limit Allowed?", "Rate Limit Denied"}
+
+
+@pytest.mark.parametrize("scope", ["orders:meta", "={{ 'orders:meta' }}", "={{ $json.id }}:meta"])
+def test_a_scope_whose_key_is_another_locks_identity_is_warned_of(scope):
+    assert any(":meta" in line for line in add_lock(workflow(*LINE), "w", LockOptions(scope)).warnings)

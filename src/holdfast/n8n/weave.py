@@ -55,6 +55,9 @@ _NOT_KEPT = (
     " without the lock. Its error workflow is still told of each failure; --keep-failed-executions keeps them all the"
     " same. An n8n in queue mode keeps them whatever is set: retry none of them there"
 )
+_IDENTITY = (
+    f"the scope ends in {n8n_keys.META_SUFFIX}: its key is where another lock's holder is written down. Rename it"
+)
 _KEPT_ANYWAY = "--keep-failed-executions changes nothing here: the workflow's failed executions are kept anyway"
 
 
@@ -123,6 +126,8 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
     if strict is None and fixed is None and options.transport == "http":
         strict = "in its place it would be taken up without its lock when n8n retries a failed or crashed execution"
     warnings = [*scope.warnings, *_around_the_lock(woven)]
+    if options.transport == "redis" and (scope.static or scope.text).endswith(n8n_keys.META_SUFFIX):
+        warnings.append(_IDENTITY)
     known = {**asdict(options), "scope": scope.text}
     if not options.keep_failed:
         del known["keep_failed"]  # said where it was asked for alone: what others have written reads the same

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.n8n.expressions import Text, words
 from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.reading import ACQUIRE, Call, Reading
-from holdfast.n8n_keys import LARGEST_LIMIT, LONGEST_SECONDS
+from holdfast.n8n_keys import LARGEST_LIMIT, LONGEST_SECONDS, META_SUFFIX
 
 EMPTY = Rule(
     "empty-scope",
@@ -28,6 +29,12 @@ UNIQUE = Rule(
     "a scope that differs in every run (`$execution.id`, the time, a random number): nobody ever waits for it",
     "Name what is protected, not who protects it.",
 )
+IDENTITY = Rule(
+    "identity-scope",
+    "warning",
+    "a lock whose scope ends in `:meta`: over Redis its key is where another lock's holder is written down",
+    "Give the scope another ending.",
+)
 UNREGISTERED = Rule(
     "unregistered-scope",
     "warning",
@@ -38,7 +45,7 @@ NUMBER = Rule(
     "bad-number",
     "error",
     "a TTL, a wait, a limit or a window that is no number or out of range",
-    "Seconds and limits are whole numbers from 1 (max_wait_seconds from 0); ten years at most, a billion of a limit.",
+    "Seconds and limits are whole numbers from 1 (max_wait_seconds any from 0), ten years at most; limits a billion.",
 )
 TTLS = Rule(
     "differing-ttls",
@@ -59,10 +66,11 @@ WEBHOOK = Rule(
     "--max-wait-seconds 30, or --fail-fast, or let the webhook answer immediately.",
 )
 
-RULES = (EMPTY, LITERAL, UNIQUE, UNREGISTERED, NUMBER, TTLS, TRANSPORTS, WEBHOOK)
+RULES = (EMPTY, LITERAL, UNIQUE, IDENTITY, UNREGISTERED, NUMBER, TTLS, TRANSPORTS, WEBHOOK)
 
 #: What proxies and clients usually allow.
 PATIENCE = 60
+_FRACTION = re.compile(r"[0-9]+\.[0-9]+")
 _PER_RUN = frozenset({"$now", "$runIndex", "$itemIndex"})
 _RANGES = {
     "ttl_seconds": (1, LONGEST_SECONDS),
@@ -91,6 +99,9 @@ def _scope(reading: Reading, call: Call) -> Iterator[Finding]:
     if scope is None:
         return
     path = _at(reading, call, "scope")
+    over_redis = call.primitive == ACQUIRE and call.transport != "http"
+    if over_redis and (scope.fixed or scope.raw).strip().endswith(META_SUFFIX):
+        yield IDENTITY.found(f"the scope of {name!r} ends in {META_SUFFIX}", node=name, path=path)
     if scope.fixed is not None and not scope.fixed.strip():
         yield EMPTY.found(f"{name!r} passes no scope", node=name, path=path)
     elif scope.fixed is not None and _looks_computed(scope):
@@ -129,7 +140,8 @@ def _numbers(reading: Reading, call: Call) -> Iterator[Finding]:
         given = call.inputs[field]
         if isinstance(given, str) and given.startswith("=") and Text.of(given).fixed is None:
             continue
-        number = _whole(given)
+        # How long to wait may be a fraction of a second, as the primitives take it.
+        number = _seconds(given) if field == "max_wait_seconds" else _whole(given)
         if number is None or not smallest <= number <= largest:
             message = f"{field} of {call.node.name!r} is {given!r}"
             yield NUMBER.found(message, node=call.node.name, path=_at(reading, call, field))
@@ -147,6 +159,14 @@ def _whole(value: Any) -> int | None:
         return None
 
 
+def _seconds(value: Any) -> float | None:
+    """The same, or a fraction."""
+    if isinstance(value, float):
+        return value
+    given = str(Text.of(value).fixed).strip() if isinstance(value, str) else ""
+    return float(given) if _FRACTION.fullmatch(given) else _whole(value)
+
+
 def _registered(reading: Reading, call: Call) -> Iterator[Finding]:
     scope = call.scope
     if scope is None or not (scope.fixed or "").strip() or _looks_computed(scope):
@@ -160,12 +180,12 @@ def _registered(reading: Reading, call: Call) -> Iterator[Finding]:
 
 def _webhook(reading: Reading, call: Call) -> Iterator[Finding]:
     inputs = call.inputs or {}
-    wait = _whole(inputs.get("max_wait_seconds"))
+    wait = _seconds(inputs.get("max_wait_seconds"))
     if wait is None or wait <= PATIENCE or inputs.get("wait_till_lock_released") is False:
         return
     for _, node in reading.active():
         if node.kind == "webhook" and node.parameters.get("responseMode") in ("lastNode", "responseNode"):
-            message = f"{node.name!r} answers at the end, and {call.node.name!r} may wait {wait} s before that"
+            message = f"{node.name!r} answers at the end, and {call.node.name!r} may wait {wait:g} s before that"
             yield WEBHOOK.found(message, node=call.node.name, path=_at(reading, call, "max_wait_seconds"))
 
 

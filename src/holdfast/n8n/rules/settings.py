@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,8 @@ from holdfast.n8n.identity import VERSION
 from holdfast.n8n.kept import wanted_of
 from holdfast.n8n.model import Node
 from holdfast.n8n.reading import CLEANUP, Reading
-from holdfast.n8n.record import record
-from holdfast.n8n.shapes import table, text
+from holdfast.n8n.record import PARTS, record
+from holdfast.n8n.shapes import items, table, text
 
 ORDER = Rule(
     "execution-order",
@@ -37,6 +38,12 @@ UNKNOWN_WORKFLOW = Rule(
     "error",
     "a placeholder of a workflow that the workspace does not have",
     "Install it (holdfast n8n create-lock for the primitives), or register it in the environment's YAML.",
+)
+STALE = Rule(
+    "stale-build",
+    "error",
+    "a built file whose lock or limit calls a workflow that the workspace no longer has, as after its lock was removed",
+    "Run holdfast n8n hydrate again.",
 )
 NO_WORKFLOW = Rule(
     "call-without-workflow",
@@ -99,6 +106,7 @@ RULES = (
     OLD_ORDER,
     PLACEHOLDER_LEFT,
     UNKNOWN_WORKFLOW,
+    STALE,
     NO_WORKFLOW,
     NO_CREDENTIALS,
     NO_HANDLER,
@@ -111,6 +119,8 @@ RULES = (
 )
 
 LONGEST_ID = 16
+#: Whom a workflow that is written into a call calls itself.
+_CALLED = re.compile(r'"mode": "id",\s*"value": "([^"]+)"')
 #: Nodes that can do nothing without these.
 _NEEDED = {
     "redis": "redis",
@@ -137,6 +147,7 @@ def check(reading: Reading) -> Iterator[Finding]:
     if len(reading.workflow.id) > LONGEST_ID and not PLACEHOLDER.search(reading.workflow.id):
         yield LONG_ID.found(f"the id {reading.workflow.id!r} has {len(reading.workflow.id)} characters", path="id")
     yield from _placeholders(reading)
+    yield from _stale(reading)
     yield from _calls(reading)
     yield from _credentials(reading)
     yield from _error_workflow(reading, settings)
@@ -160,6 +171,19 @@ def _owner(reading: Reading, path: str) -> str:
     if not path.startswith("nodes["):
         return ""
     return reading.nodes[int(path[len("nodes[") : path.index("]")])].name
+
+
+def _stale(reading: Reading) -> Iterator[Finding]:
+    """Of our own calls alone: what else a workflow calls may be somebody else's."""
+    parts = (table(record(reading.workflow).get(name)) for name in PARTS)
+    ours = {name for noted in parts for name in items(noted.get("nodes")) if isinstance(name, str)}
+    known = set(reading.around.workflow_ids.values())
+    for call in reading.calls if reading.around.built and known else ():
+        given = text(call.node.parameters.get("workflowJson"))
+        called = [call.target, *_CALLED.findall(given)]
+        for target in (one for one in called if one and call.node.name in ours and one not in known):
+            message = f"{call.node.name!r} calls {target!r}, which is no workflow of this workspace"
+            yield STALE.found(message, node=call.node.name, path=reading.path(call.node, "parameters"))
 
 
 def _calls(reading: Reading) -> Iterator[Finding]:
