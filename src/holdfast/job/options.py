@@ -190,8 +190,8 @@ def _priority(value: int) -> int:
 
 
 def _labels(value: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise ConfigError(f"labels is a list, as in labels=[{value!r}]")
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        raise ConfigError(f"labels is a list, as in labels=['gpu']; got {value!r}")
     labels = tuple(sorted({inputs.word(label, "label") for label in value}))
     if len(labels) > MOST_LABELS or any("," in label for label in labels):
         raise ConfigError(f"labels are up to {MOST_LABELS}, without commas; got {labels!r}")
@@ -208,7 +208,8 @@ def _delay(value: Duration) -> Micros:
 
 
 def _after(value: Any) -> tuple[str, ...]:
-    given = [value] if isinstance(value, str) or hasattr(value, "chain_id") else list(value)
+    alone = isinstance(value, str) or hasattr(value, "chain_id") or not hasattr(value, "__iter__")
+    given: list[Any] = [value] if alone else list(value)
     ids: dict[str, None] = {}
     for one in given:
         chain = one if isinstance(one, str) else getattr(one, "chain_id", None)
