@@ -160,6 +160,35 @@ def test_workflow_json_is_taken_as_it_is_shown(any_site):
     assert any_site.post("/api/workflows", any_site.get("/api/workflows/pipe/status").json()).json()["version"] == 1
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"max_retries": 2, "backoff": {"Fixed": {"delay_secs": 7}}},
+        {"max_retries": 3, "backoff": {"Exponential": {"base_secs": 2, "max_secs": 60}}},
+        {"max_retries": 0, "backoff": "None"},
+    ],
+    ids=["fixed", "exponential", "none"],
+)
+def test_a_retry_policy_of_workflow_json_is_that_of_its_jobs(site, policy):
+    jobs = [{"id": "a", "command": "echo a", "retry_policy": policy}]
+    created = site.post("/api/workflows", {"id": "again", "name": "again", "jobs": jobs})
+    assert created.status_code == 201, created.text
+    start(site, "again")
+    assert command(site)["job"]["retry_policy"] == policy
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [7, {"retries": 2, "often": 1}, {"backoff": {"Linear": {"delay_secs": 1}}}, {"backoff": {"Fixed": {"secs": 1}}}],
+    ids=repr,
+)
+def test_a_retry_policy_that_cannot_be_read_is_refused(site, policy):
+    jobs = [{"id": "a", "command": "echo a", "retry_policy": policy}]
+    refused = site.post("/api/workflows", {"id": "again", "name": "again", "jobs": jobs})
+    assert refused.status_code == 422
+    assert site.get("/api/workflows").json() == []
+
+
 def test_a_workflow_of_json_keeps_its_name_and_its_trigger(any_site):
     jobs = [{"id": "a", "command": "echo a"}]
     body = {"id": "ci-1", "name": "CI Pipeline", "trigger": "on: push", "jobs": jobs}

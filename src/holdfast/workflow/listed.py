@@ -5,11 +5,22 @@ What only a run has (status, times, outputs) is passed over, so that what was sh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.errors import Problem
 from holdfast.workflow.nodes import Listing, Node, Scalar, Table
 
 #: Its words for those of a definition.
-WORDS = {"depends_on": "needs", "command": "run", "required_labels": "labels", "max_retries": "retries"}
+WORDS = {
+    "depends_on": "needs",
+    "command": "run",
+    "required_labels": "labels",
+    "max_retries": "retries",
+    "base_secs": "base",
+    "max_secs": "max",
+}
+#: Seconds before the next attempt, where there is to be no back-off.
+AT_ONCE = 0.001
 #: What a run has made of a job, and of a workflow.
 TIMES = ("duration_secs", "started_at", "finished_at")
 OF_A_RUN = frozenset(("status", "output", "outputs", "uid", "attempt", "worker_id", "error", *TIMES))
@@ -67,12 +78,37 @@ def _jobs(jobs: Listing, problems: list[Problem]) -> Table:
 
 def _job(id_: str, job: Table) -> Table:
     made = Table(job.line, job.column)
-    for word, (key, value) in job.items.items():
+    for word, (key, value) in [*job.items.items(), *_policy(job)]:
+        if word == "retry_policy" and isinstance(value, Table):
+            continue
         if word == "name" and isinstance(value, Scalar) and value.text == id_:
             continue  # shown where it has none
         if word != "id" and word not in OF_A_RUN and not _is_empty(value):
             made.items[WORDS.get(word, word)] = (key, value)
     return made
+
+
+def _policy(job: Table) -> Iterator[tuple[str, tuple[Scalar, Node]]]:
+    """What `retry_policy` says, as the worker protocol has it, in words of a definition."""
+    policy = job.items.get("retry_policy", (None, None))[1]
+    for word, (key, value) in policy.items.items() if isinstance(policy, Table) else ():
+        if word == "backoff":
+            yield word, (key, _backoff(value))
+        else:
+            yield word, (key, value)
+
+
+def _backoff(node: Node) -> Node:
+    if isinstance(node, Scalar) and node.value == "None":
+        return Scalar(node.line, node.column, AT_ONCE, str(AT_ONCE))
+    if isinstance(node, Table) and list(node.items) in (["Fixed"], ["Exponential"]):
+        ((_, value),) = node.items.values()
+        if isinstance(value, Table) and list(value.items) == ["delay_secs"]:
+            return value.items["delay_secs"][1]
+        if isinstance(value, Table):
+            own = {WORDS.get(word, word): found for word, found in value.items.items()}
+            return Table(value.line, value.column, own)
+    return node
 
 
 def _is_empty(node: Node) -> bool:
