@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -341,7 +342,7 @@ def test_an_edge_of_a_run_is_gone_with_its_success_and_stays_with_its_failure(ha
 
 
 @pytest.mark.slow
-def test_what_is_left_to_wait_for_is_looked_for_by_job_also_by_who_met_the_table_empty():
+def test_who_waits_for_what_is_looked_for_by_its_own_index_also_by_who_met_the_table_empty():
     """Where it was vacuumed while nobody waited, one index is to the planner as good as another."""
     with PostgresServer() as server:
         hand = Hand(server.url, "n")
@@ -350,8 +351,28 @@ def test_what_is_left_to_wait_for_is_looked_for_by_job_also_by_who_met_the_table
             connection.execute(SET, {"local": False})
             connection.execute("SET enable_seqscan = off")
             connection.execute("VACUUM ANALYZE")
-            text, names = numbered(statement("release_heard"))
-            connection.execute(b"PREPARE released AS " + text)
-            given = ", ".join("'n'" if name == "space" else "NULL" for name in names)
-            plan = [line for (line,) in connection.execute(f"EXPLAIN EXECUTE released ({given})".encode())]
-    assert any("Index Only Scan using holdfast_job_after_pkey" in line for line in plan), plan
+            empty = list(_planned(connection, "empty"))
+            connection.execute(FILLED)
+            connection.execute("DELETE FROM holdfast_job_after")
+            connection.execute("VACUUM ANALYZE")
+            emptied = list(_planned(connection, "emptied"))
+    for plan in (*empty, *emptied):
+        looks = [pair for pair in pairwise(plan) if "using holdfast_job_after_" in pair[0]]
+        assert looks
+        for index, condition in looks:
+            assert ("job =" if "_pkey" in index else "chain >=") in condition, plan
+
+
+FILLED = """
+INSERT INTO holdfast_job_after (space, job, chain)
+SELECT 'n', 'j' || i, 'first' FROM generate_series(1, 2000) i
+UNION ALL SELECT 'n', 'last', 'j' || i FROM generate_series(1, 2000) i
+"""
+
+
+def _planned(connection, when):
+    for name in ("release_hold", "release_heard"):
+        text, names = numbered(statement(name))
+        connection.execute(f"PREPARE {name}_{when} AS ".encode() + text)
+        given = ", ".join("'n'" if name == "space" else "NULL" for name in names)
+        yield [line for (line,) in connection.execute(f"EXPLAIN EXECUTE {name}_{when} ({given})".encode())]

@@ -8,7 +8,7 @@ WITH told AS MATERIALIZED (
     FROM unnest(%(chains)b, %(completed)b, %(spoilt)b, %(blames)b, %(results)b)
         AS e (chain, completed, spoilt, blame, result) CROSS JOIN LATERAL (
         SELECT ctid AS tid, job, own FROM holdfast_job_after
-        WHERE space = %(space)s AND chain = e.chain AND NOT ended OFFSET 0) a
+        WHERE space = %(space)s AND chain BETWEEN e.chain AND e.chain AND NOT ended ORDER BY chain, job OFFSET 0) a
 ), gone AS (
     DELETE FROM holdfast_job_after USING told WHERE holdfast_job_after.ctid = told.tid AND told.known
 ), kept AS (

@@ -4,7 +4,8 @@
 -- Parameters: space; arrays chains, bad (1: it did not succeed).
 WITH RECURSIVE reached (job, bad, doubts) AS (
     SELECT a.job, c.bad > 0, a.doubts FROM unnest(%(chains)b, %(bad)b) AS c (chain, bad) CROSS JOIN LATERAL (
-        SELECT job, doubts FROM holdfast_job_after WHERE space = %(space)s AND chain = c.chain AND NOT ended OFFSET 0) a
+        SELECT job, doubts FROM holdfast_job_after
+        WHERE space = %(space)s AND chain BETWEEN c.chain AND c.chain AND NOT ended ORDER BY chain, job OFFSET 0) a
     UNION
     SELECT a.job, true, a.doubts FROM reached CROSS JOIN LATERAL (
         SELECT chain FROM holdfast_job
@@ -12,7 +13,8 @@ WITH RECURSIVE reached (job, bad, doubts) AS (
             AND (condition = 'any_failure' OR (reached.bad AND condition = 'all_success')) OFFSET 0) skipped
     CROSS JOIN LATERAL (
         SELECT job, doubts FROM holdfast_job_after
-        WHERE space = %(space)s AND chain = skipped.chain AND NOT ended OFFSET 0) a
+        WHERE space = %(space)s AND chain BETWEEN skipped.chain AND skipped.chain AND NOT ended
+        ORDER BY chain, job OFFSET 0) a
     WHERE reached.bad OR reached.doubts
 ), waiting AS MATERIALIZED (
     SELECT DISTINCT job FROM reached ORDER BY job

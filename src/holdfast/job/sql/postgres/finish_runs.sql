@@ -26,7 +26,9 @@ WITH
                 AND (cancelling OR status NOT IN ('queued', 'running')) OFFSET 0) run
     ) AND NOT EXISTS (
         SELECT FROM found CROSS JOIN LATERAL (
-            SELECT FROM holdfast_job_after WHERE space = %(space)s AND chain = e_chain AND NOT ended AND doubts OFFSET 0) a
+            SELECT FROM holdfast_job_after
+            WHERE space = %(space)s AND chain BETWEEN e_chain AND e_chain AND NOT ended AND doubts
+            ORDER BY chain, job OFFSET 0) a
         WHERE e_flags & 4 <> 0) AS so
 ), gone AS (
     DELETE FROM holdfast_job USING found

@@ -11,7 +11,7 @@ WITH
         nullif(current_setting('holdfast.over_with', true), '')::text[]) AS e (chain, id)
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, job, own FROM holdfast_job_after
-        WHERE space = %(space)s AND chain = e.chain AND NOT ended OFFSET 0) a
+        WHERE space = %(space)s AND chain BETWEEN e.chain AND e.chain AND NOT ended ORDER BY chain, job OFFSET 0) a
 ), gone AS (
     DELETE FROM holdfast_job_after USING told WHERE holdfast_job_after.ctid = told.tid AND told.own
 ), kept AS (
@@ -22,9 +22,9 @@ WITH
     SELECT job.* FROM (SELECT told.job AS id, count(*) AS n FROM told GROUP BY told.job) heard CROSS JOIN LATERAL (
         SELECT ctid AS tid, id, condition, type, attempt, flags, run
         FROM holdfast_job WHERE space = %(space)s AND id = heard.id AND state = 'blocked' OFFSET 0) job
-    -- One more than those that have just ended: what this statement writes, it does not see. In the order of the primary
-    -- key: to a planner that has met the table empty, every index with the job in it is the same, also the one that goes
-    -- by chain, and with that each job would be looked for among all that anybody waits for.
+    -- One more than those that have just ended: what this statement writes, it does not see. Here and above, in an order
+    -- that only one index has: to a planner that has met the table empty all are the same, and by the wrong one each
+    -- would be looked for among all that anybody waits for.
     WHERE NOT EXISTS (
         SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = heard.id AND ended < true
         ORDER BY ended, chain OFFSET heard.n)
