@@ -115,9 +115,10 @@ class Step(Underway):
             return False
         self._met_runs = cascade.came_of(self._ends, answers)
         crowded = False
-        if rows := answers.get("claim"):
-            limited, crowded = bool(rows[0][1]), bool(rows[0][22])
+        if rows := answers.get("claim") or answers.get("claim_run"):
+            limited, crowded, single = (bool(rows[0][column]) for column in (1, 22, 26))
             self._pace.met_limits(self._who, limited)
+            self._pace.met_single(self._who, single)
         left = self._left()
         if left or limited or crowded or self._late or self._late_due or self._more_late:
             yield from self._carefully(left, limited, look=not look, begun=False)
@@ -130,7 +131,8 @@ class Step(Underway):
         idle = self._test_now is not None or not self._pace.is_busy(self._who)
         if claim.want:
             quick = {"look": idle, "expected": len(command.finishes), "reaped": look, "runs": True, "quick": True}
-            made.append(("claim", {**self._claim_values(claim.want), **quick, "lazy": False}))
+            name = "claim_run" if self._pace.is_single(self._who) else "claim"
+            made.append((name, {**self._claim_values(claim.want), **quick, "lazy": False}))
             made.append(self._just_came())
         elif look or idle:
             made.append(self._next())

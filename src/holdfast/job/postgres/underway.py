@@ -163,7 +163,7 @@ class Underway:
             self._next_in = rows[0][24]
             self._took(rows[1:], 25)
         self._upstream = answers.get("claim_upstream")
-        if how is whole and (rows := answers.get("claim")):
+        if how is whole and (rows := answers.get("claim") or answers.get("claim_run")):
             self._next_in = rows[0][2]
             self._took(self._in_order(rows), 27)
 

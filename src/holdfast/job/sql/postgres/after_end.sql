@@ -20,7 +20,7 @@ SELECT heard.job, heard.chains, job.condition,
     -- One more than those that have just ended: what this statement writes, it does not see. In the order of the primary
     -- key, and of no other index: see release_heard.sql.
     EXISTS (SELECT FROM holdfast_job_after
-        WHERE space = %(space)s AND job = heard.job AND ended < true ORDER BY ended, chain OFFSET heard.n),
+        WHERE space = %(space)s AND job = heard.job AND ended < true ORDER BY ended DESC, chain DESC OFFSET heard.n),
     job.condition = 'any_failure' AND (heard.blame OR EXISTS (
         SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = heard.job AND blame))
 FROM (

@@ -3,4 +3,4 @@
 -- Returns: ids.
 SELECT n.id FROM unnest(%(ids)b) AS n (id)
 WHERE EXISTS (
-    SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND ended < true ORDER BY ended, chain OFFSET 0)
+    SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND ended < true ORDER BY ended DESC, chain DESC OFFSET 0)

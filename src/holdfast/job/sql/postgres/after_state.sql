@@ -5,7 +5,7 @@
 WITH asked (id) AS MATERIALIZED (SELECT * FROM unnest(%(ids)b))
 SELECT job.id, job.condition,
     EXISTS (
-        SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND ended < true ORDER BY ended, chain OFFSET 0),
+        SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND ended < true ORDER BY ended DESC, chain DESC OFFSET 0),
     job.condition = 'any_failure'
         AND EXISTS (SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = n.id AND blame)
 FROM asked n

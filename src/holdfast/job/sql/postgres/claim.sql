@@ -12,7 +12,8 @@
 -- Returns: at least one row: the time; whether there are such jobs; µs until something is due or a lease ends, if
 -- `look`, or fewer than wanted were found, or 0 if that was because somebody else held one; then the job (id NULL: none), its flags, rank and upstream;
 -- whether others were taking so many of the first that a larger `spare` would find more; whether jobs of runs were left
--- alone; what was set; whether there is a single lane in reach, with nothing special about it (claim_plain.sql);
+-- alone; what was set; whether there is a single lane in reach, with nothing special about it (claim_plain.sql; if `quick`,
+-- of runs, too: claim_run.sql);
 -- where the job's row lies.
 WITH
 -- include: _clock.sql
@@ -81,19 +82,15 @@ WITH
         (SELECT due FROM holdfast_job WHERE space = %(space)s AND state = 'scheduled' ORDER BY due LIMIT 1),
         (SELECT until FROM holdfast_job WHERE space = %(space)s AND state = 'running' ORDER BY until LIMIT 1)
         ) - clock.now END AS next_in,
-        crowd.ed AS crowded, state.runs, (SELECT count(*) = 1 AND NOT bool_or(special OR runs) FROM near) AS single,
+        crowd.ed AS crowded, state.runs, (
+            SELECT count(*) = 1 AND NOT bool_or(special OR (runs AND NOT %(quick)s)) FROM near) AS single,
         CASE WHEN %(lazy)s AND current_setting('synchronous_standby_names') = ''
             AND NOT EXISTS (SELECT FROM claimed WHERE attempt > retries)
             THEN set_config('synchronous_commit', 'off', true) END AS lazy,
         -- For run_move.sql and claim_upstream.sql.
-        CASE WHEN %(quick)s THEN length(set_config('holdfast.claimed', (
--- include: _moved.sql
-            ), true) || set_config('holdfast.waited', (
-                SELECT coalesce(array_agg(id)::text, '') FROM claimed WHERE flags & 64 <> 0), true)
-            || set_config('holdfast.upstream', (
-                SELECT coalesce(array_agg(DISTINCT chain)::text, '')
-                FROM (SELECT DISTINCT upstream FROM claimed WHERE flags & 64 <> 0 AND upstream <> '') own
-                CROSS JOIN LATERAL unnest(string_to_array(own.upstream, chr(31))) chain), true)) END AS told
+        CASE WHEN %(quick)s THEN
+-- include: _told.sql
+        END AS told
     FROM clock, state, LATERAL (
         SELECT (SELECT count(*) FROM claimed) < wanted.n AND (SELECT count(*) FROM first) >= wanted.n + %(spare)s AS ed,
             (SELECT count(*) FROM claimed) < wanted.n AND ((SELECT count(*) FROM first) > (SELECT count(*) FROM many)

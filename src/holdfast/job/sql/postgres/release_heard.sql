@@ -27,7 +27,7 @@ WITH
     -- would be looked for among all that anybody waits for.
     WHERE NOT EXISTS (
         SELECT FROM holdfast_job_after WHERE space = %(space)s AND job = heard.id AND ended < true
-        ORDER BY ended, chain OFFSET heard.n)
+        ORDER BY ended DESC, chain DESC OFFSET heard.n)
     ORDER BY job.id
 ), moved AS (
     UPDATE holdfast_job job SET state = CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END
