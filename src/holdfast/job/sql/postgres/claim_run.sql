@@ -31,21 +31,8 @@ WITH
         last_fence = greatest(base + nth, last_fence + 1), until = now + %(lease)s, started = now, attempt = attempt + 1,
         worker = %(worker)s, turn = %(turn)s, progress = 0
     FROM chosen, clock,
-        (
-            SELECT greatest((SELECT now FROM clock), max(turn.fence) + 1) - 1 AS base
-            FROM holdfast_job_turn turn WHERE turn.space = %(space)s) last
-    WHERE holdfast_job.ctid = chosen.place
-    RETURNING id, fence, type, queue, args, meta, attempt, retries, snoozes, priority, chain, run, labels, enqueued,
-        due, until, flags, rank, upstream, unique_key, holdfast_job.ctid AS whereabouts
-),
--- include: _started.sql
-, memo AS (
-    UPDATE holdfast_job_turn SET fence = (SELECT max(fence) FROM claimed)
-    WHERE space = %(space)s AND worker = %(worker)s AND incarnation = %(incarnation)s AND lane = %(lane)s
-        AND EXISTS (SELECT FROM claimed)
-), moves AS (
-    SELECT run, 'started' AS kind, %(worker)s AS worker, id, attempt, fence AS nth FROM claimed WHERE flags & 128 <> 0
-), seen AS MATERIALIZED (
+-- include: _handed_out.sql
+, seen AS MATERIALIZED (
     SELECT clock.now, near.lane IS NULL AS unusual, CASE
         WHEN short.so AND EXISTS (
             SELECT FROM holdfast_job
