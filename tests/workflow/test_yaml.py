@@ -369,3 +369,12 @@ def test_defaults_and_options_are_read_as_what_an_input_is():
 def test_nothing_in_a_list_is_said_to_be_an_empty_list():
     found = inspect("name: a\njobs: {a: {steps: []}}\n")[1]
     assert "got an empty list" in found[0].message
+
+
+def test_each_bad_expression_of_one_text_is_listed_where_it_stands():
+    text = "name: two\njobs:\n  a:\n    run: echo ${{ 1 + }} ${{ inputs.x }} ${{ nobody( }} ${{ open\n"
+    _, found = inspect(text)
+    places = [(problem.line, problem.column) for problem in found]
+    assert len(places) == 4, found  # three that cannot be read, and an input that there is not
+    assert {line for line, _ in places} == {4}
+    assert len({column for _, column in places}) == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,26 +29,44 @@ class Template(Struct, frozen=True):
 
 
 def template(text: str) -> Template:
-    """Raises BadExpression, with the position in the whole text."""
+    """Raises BadExpression, the first of them, with the position in the whole text."""
     parts: list[str | Expression] = []
-    place = 0
+    for _, part in pieces(text):
+        if isinstance(part, BadExpression):
+            raise part
+        parts.append(part)
+    return Template(tuple(parts))
+
+
+def pieces(text: str) -> Iterator[tuple[int, str | Expression | BadExpression]]:
+    """Plain text, expressions and what is none, in turn, each with where it begins."""
+    place = seen = 0
     while (start := text.find(OPEN, place)) >= 0:
         end = _end(text, start + len(OPEN))
         if end < 0:
-            raise BadExpression(f"{OPEN} is open; close it with {CLOSE}", text=_near(text, start), position=start)
+            yield start, _bad(f"{OPEN} is open; close it with {CLOSE}", text, start)
+            return
         if start > place:
-            parts.append(text[place:start])
-        try:
-            parts.append(parse(text[start + len(OPEN) : end]))
-        except BadExpression as error:
-            at = start + len(OPEN) + error.position
-            raise BadExpression(error.message, text=_near(text, at), position=at) from None
-        if len(parts) > MOST:
-            raise BadExpression(f"a text has at most {MOST} expressions", text="…", position=start)
+            yield place, text[place:start]
+        yield start, _read(text, start + len(OPEN), end)
+        seen += 1
+        if seen > MOST:
+            yield start, BadExpression(f"a text has at most {MOST} expressions", text="…", position=start)
+            return
         place = end + len(CLOSE)
     if place < len(text):
-        parts.append(text[place:])
-    return Template(tuple(parts))
+        yield place, text[place:]
+
+
+def _read(text: str, start: int, end: int) -> Expression | BadExpression:
+    try:
+        return parse(text[start:end])
+    except BadExpression as error:
+        return _bad(error.message, text, start + error.position)
+
+
+def _bad(message: str, text: str, at: int) -> BadExpression:
+    return BadExpression(message, text=_near(text, at), position=at)
 
 
 def _end(text: str, place: int) -> int:

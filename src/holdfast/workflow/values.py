@@ -12,7 +12,7 @@ from holdfast.errors import BadExpression, Problem
 from holdfast.job.retry import Backoff
 from holdfast.workflow.expression import Expression, parse
 from holdfast.workflow.fields import DURATION, NAME, Field
-from holdfast.workflow.interpolation import OPEN, template
+from holdfast.workflow.interpolation import OPEN, pieces
 from holdfast.workflow.nodes import Listing, Node, Scalar, Table
 from holdfast.workflow.suggestion import meant
 
@@ -211,20 +211,12 @@ class Values:
         """A text whose expressions are read, too."""
         text = read(node, what)
         if isinstance(node, Scalar) and OPEN in text:
-            try:
-                self._meet(node, text)
-            except BadExpression as error:
-                self.wrong_inside(node, error.position, f"{what}: {error.message}")
+            for place, part in pieces(text):
+                if isinstance(part, BadExpression):
+                    self.wrong_inside(node, part.position, f"{what}: {part.message}")
+                elif not isinstance(part, str):
+                    self.met.append(Met(node, place + len(OPEN), part, self.roots, self.own_env))
         return text
-
-    def _meet(self, node: Scalar, text: str) -> None:
-        place = 0
-        for part in template(text).parts:
-            if isinstance(part, str):
-                place += len(part)
-            else:
-                self.met.append(Met(node, place + len(OPEN), part, self.roots, self.own_env))
-                place += len(OPEN) + len(part.text) + 2
 
     def condition(self, node: Node, what: str) -> str:
         if isinstance(node, Scalar) and isinstance(node.value, bool):
