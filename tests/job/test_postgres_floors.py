@@ -11,6 +11,7 @@ from holdfast.engine.postgres.address import parse
 from holdfast.job.ids import Ids
 from holdfast.job.model import Claim, NewJob, StepCommand
 from holdfast.job.postgres import PostgresStore, pace
+from holdfast.sync import Holdfast
 
 pytestmark = pytest.mark.postgres
 
@@ -142,3 +143,17 @@ def test_whoever_holds_a_lanes_row_keeps_nobody_from_claiming(place, monkeypatch
         assert place.claim() == [ids[-1], *ids[30:39]]
         assert place.claim() == ids[39:49]
     assert place.floor() == floor
+
+
+def test_a_transaction_of_the_callers_holds_no_lanes_row(place, holdfast_postgres, namespace):
+    busy(place)
+    with Holdfast(holdfast_postgres.url, namespace=namespace) as hf, psycopg.connect(place.url) as mine:
+
+        @hf.job(name="work", priority=5)
+        def urgent() -> None: ...
+
+        handle = urgent.options(connection=mine).enqueue()
+        place.query("SELECT FROM holdfast_job_lane WHERE space = %s FOR UPDATE NOWAIT", namespace)
+        assert handle.id not in place.claim()
+        mine.commit()
+        assert handle.id in place.claim(1000)  # one that comes short looks below the floor
