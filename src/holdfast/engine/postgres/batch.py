@@ -59,8 +59,11 @@ LOCK = LOOK + b"ORDER BY state.room, state.name FOR UPDATE OF state"
 SKIP = LOCK + b" SKIP LOCKED"
 #: After the locks, in a statement of its own: a time read before one waits would be old.
 CLOCK = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+#: A row that is already kept up to an hour longer stays so: in the last minutes before a full hour, taking and giving
+#: back would else move it to the next hour and back again, each time in the index.
 WRITE = b"""
-UPDATE holdfast_state state SET doc = new.doc, keep_until = new.keep_until
+UPDATE holdfast_state state SET doc = new.doc, keep_until = CASE
+    WHEN state.keep_until - new.keep_until BETWEEN 0 AND 3600000000 THEN state.keep_until ELSE new.keep_until END
 FROM unnest(%(rooms)b, %(names)b, %(docs)b, %(until)b) AS new (room, name, doc, keep_until)
 WHERE state.space = %(space)s AND state.room = new.room AND state.name = new.name
 """
