@@ -115,8 +115,10 @@ def run(
         pass_env=names(pass_env),
         secrets=names(secrets),
     )
-    logging.getLogger("holdfast").addFilter(_is_news)
+    log = logging.getLogger("holdfast")
     with ExitStack() as stack, asyncio.Runner(loop_factory=new_loop) as runner:
+        log.addFilter(_is_news)
+        stack.callback(log.removeFilter, _is_news)
         outcome = runner.run(run_here(wish, _viewer(stack, workflow, logs=logs, as_json=as_json)))
     _report(outcome, as_json=as_json)
     if outcome.signal:
