@@ -64,8 +64,8 @@ end
 
 -- Most jobs are plain. Same meaning as below, without making a table of each.
 if string.byte(ARGV[4]) ~= 48 then
-  if #ARGV == 8 and hand_over(ARGV[5], ARGV[6], ARGV[7]) then return { 'r' } end
   local shared = string.byte(ARGV[4]) == 50 and ARGV[5]
+  if shared and #ARGV == 7 and hand_over(ARGV[6], shared, ARGV[7]) then return { 'r' } end
   local made = shared and #ARGV <= 5 + 2 * MANY_JOBS and make_alike()
   if made then
     announce()

@@ -100,9 +100,9 @@ class _Plain(NamedTuple):
 
 
 def _alike(words: list[bytes]) -> tuple[bytes, list[bytes]]:
-    """Plain jobs, as `enqueue.lua` takes them: several of one record are said with that record once."""
+    """Plain jobs, as `enqueue.lua` takes them: those of one record are said with that record once."""
     records = words[1::4]
-    if len(records) == 1 or records.count(records[0]) < len(records):
+    if records.count(records[0]) < len(records):
         return b"1", words
     told = [records[0]] * (2 * len(records) + 1)
     told[1::2], told[2::2] = words[::4], words[2::4]
