@@ -54,7 +54,7 @@ async def test_a_busy_worker_tells_ends_with_one_lane_and_asks_with_the_other(ho
 
     async with hf:
         await quick.enqueue_many([()] * JOBS)
-        async with working(hf, concurrency=SLOTS):
+        async with working(hf, concurrency=SLOTS, prefetch=False):
             await reached(lambda: done == JOBS)
     assert all(want <= SLOTS for _, want in steps)
     assert sum(ends for ends, _ in steps) == JOBS

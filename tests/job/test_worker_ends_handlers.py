@@ -13,6 +13,7 @@ from workshop import KINDS, look, reaches, shop, url_of, working
 import holdfast
 from holdfast.job.lanes import Lane
 from holdfast.job.retry import fixed
+from holdfast.job.tending import Tending
 from holdfast.testing.waiting import WITHIN, soon
 
 
@@ -278,6 +279,38 @@ async def _is(found):
 
 async def _idle(worker):
     return worker.running == 0
+
+
+@on_a_loop
+async def test_a_handler_whose_job_was_claimed_anew_here_is_left_behind_and_its_worker_stops(namespace, monkeypatch):
+    """Its lease ran out, as that of a process that stood still does, and it does not listen."""
+    hf = shop("memory://", namespace)
+    gate, began = threading.Event(), []
+    renew = Tending._renew
+
+    def not_the_first(self, due):
+        later = {shard: [a for a in attempts if a.job.attempt > 1] for shard, attempts in due.items()}
+        if later := {shard: attempts for shard, attempts in later.items() if attempts}:
+            renew(self, later)
+
+    monkeypatch.setattr(Tending, "_renew", not_the_first)
+
+    @hf.job(retries=3)
+    def deaf() -> None:
+        began.append(holdfast.current_job().attempt)
+        gate.wait(20)
+
+    async def left_behind():
+        return began == [1, 2] and worker.running == 1
+
+    async with hf:
+        await deaf.enqueue()
+        try:
+            async with working(hf, lease=0.5, grace=2) as worker:
+                assert await soon(left_behind, 10), (began, worker.running)
+                worker.stop(now=True)
+        finally:
+            gate.set()
 
 
 @on_a_loop

@@ -82,6 +82,9 @@ def worker(
         str,
         typer.Option("--artifacts", metavar="PATH", help="Keep the files that commands leave here, not in the engine."),
     ] = "",
+    no_prefetch: Annotated[
+        bool, typer.Option("--no-prefetch", help="Never take a job before there is room, however fast jobs end.")
+    ] = False,
     burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left to do.")] = False,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew when a .py file below here changes.")] = False,
     lease: Annotated[
@@ -179,6 +182,7 @@ def worker(
         "lease": lease,
         "drain": drain,
         "grace": grace,
+        "prefetch": not no_prefetch,
         "name": name,
         "keep": keep,
         "allow_commands": allow_commands,
@@ -202,6 +206,7 @@ def worker(
             own += ["--concurrency", str(concurrency), "--lease", str(lease), "--drain", str(drain)]
             own += ["--grace", str(grace), "--keep", str(keep), "--log-level", log_level]
             own += ["--burst"] if burst else []
+            own += ["--no-prefetch"] if no_prefetch else []
             if allow_commands:
                 own += ["--allow-commands", "--pass-env", pass_env, "--secrets", secrets, "--directory", directory]
                 own += ["--artifacts", artifacts] if artifacts else []

@@ -23,6 +23,7 @@ from holdfast.job.standing import Standing
 
 if TYPE_CHECKING:
     from holdfast.core import Core
+    from holdfast.job.ahead import Ahead
     from holdfast.job.attempt import Attempt
     from holdfast.job.slots import Order, Slots
     from holdfast.job.store import Store
@@ -55,6 +56,7 @@ class Dispatch:
         *,
         labels: tuple[str, ...],
         lease: float,
+        ahead: Ahead,
         start: Callable[[StepReply, int, float], None],
         settled: Callable[[list[Attempt], StepReply, int], None],
     ) -> None:
@@ -63,6 +65,7 @@ class Dispatch:
         self._order = order
         self._labels = labels
         self._lease = int(lease * 1_000_000)
+        self._ahead = ahead
         self._start = start
         self._settled = settled
         self._loop = asyncio.get_running_loop()
@@ -73,8 +76,6 @@ class Dispatch:
             Shard(n, [Lane(core, store, identity, n, lane, partial(self._late, n)) for lane in range(store.lanes)])
             for n in range(store.shards)
         ]
-        #: What a claim asks for at most, where they are told apart: while some run, as many are on their way.
-        self._share = max(1, slots.size // 2)
         #: What a look asks for: one lane's share.
         self._glance = max(1, -(-slots.size // (store.lanes * store.shards)))
         #: Every shard in turn, one command a poll in all; but often enough to see each lease end.
@@ -94,6 +95,8 @@ class Dispatch:
         #: Called when the Holdfast was closed meanwhile.
         self.on_closed: Callable[[], None] | None = None
         self._closed = False
+        #: Ends were told since every shard was last looked at: these may have made jobs pending, here or there.
+        self._unsure = False
         self.steps = 0
 
     # ── what happens ──
@@ -204,6 +207,7 @@ class Dispatch:
     async def close(self) -> None:
         """End what is on its way. Safe twice."""
         self.claiming = False
+        self._ahead.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -218,6 +222,11 @@ class Dispatch:
     def _go(self) -> None:
         self._stirred = False
         slots, shards = self._slots, self.shards
+        if slots.waiting:
+            if self.claiming:
+                self._ahead.go_on()
+            else:
+                self._ahead.leave()
         if self._closed:
             for shard in shards:
                 shard.out.clear()
@@ -241,6 +250,7 @@ class Dispatch:
                 if self._tells_apart(shard):
                     self._send_apart(shard, lane)
                     continue
+                slots.ahead = 0
                 want = self._want(shard, share)
                 if not shard.out and not want:
                     break
@@ -250,7 +260,11 @@ class Dispatch:
         if self.on_still is not None:
             self.on_still()
         if self.on_dry is not None and not self._slots.busy and self.is_dry:
-            self.on_dry()
+            if self._unsure and self.claiming:
+                self._unsure = False
+                self.look()
+            else:
+                self.on_dry()
 
     def _in_turn(self, shard: Shard) -> list[Lane]:
         """One whose claim stands goes first, and takes it back: there is room for what it may have been handed."""
@@ -277,11 +291,25 @@ class Dispatch:
     def _send_apart(self, shard: Shard, lane: Lane) -> None:
         """One lane asks, the other tells what has ended, and neither waits for what the other does at the server."""
         under_way = [other.want for other in shard.lanes if other.busy]
-        want = self._want(shard, self._share)
+        self._allow(shard)
+        want = self._want(shard, self._share())
         if want and not any(under_way):
             self._send(shard, lane, [], want)
         elif shard.out and all(under_way):
             self._send(shard, lane, shard.batch(), 0)
+
+    def _allow(self, shard: Shard) -> None:
+        """Say how much may be asked for ahead. Nothing of what has one attempt left: should this process die, those who
+        wait have used theirs up, and would never have begun.
+        """
+        if shard.last_tries:
+            self._slots.ahead = 0
+        else:
+            self._ahead.allow()
+
+    def _share(self) -> int:
+        """What a claim asks for at most, where they are told apart: while some run, as many are on their way."""
+        return max(1, (self._slots.size + self._slots.ahead) // 2)
 
     def _want(self, shard: Shard, share: int) -> int:
         if not self.claiming:
@@ -334,6 +362,7 @@ class Dispatch:
             lane.busy = False
             self._slots.asked -= want
         jobs = len(reply.jobs)
+        self._unsure = self._unsure or bool(batch)
         if jobs >= want > 0:
             if lane.looks:
                 shard.expect = MANY
@@ -352,6 +381,9 @@ class Dispatch:
         finally:
             if reply.jobs:
                 shard.of_runs = bool(reply.jobs[-1].run)
+                if self._apart:
+                    shard.last_tries = any(job.attempt > job.retries for job in reply.jobs)
+                    self._allow(shard)
                 self._ask_ahead(shard, lane, jobs)
                 self._start(reply, shard.number, sent)
             self.stir()
@@ -368,7 +400,7 @@ class Dispatch:
         ):
             return
         self._slots.busy += jobs  # as they are about to be
-        want = self._want(shard, self._share)
+        want = self._want(shard, self._share())
         if want >= self._apart:
             self._send(shard, lane, [], want)
         self._slots.busy -= jobs

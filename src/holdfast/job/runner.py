@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from holdfast.job.threads import Threads
 
 if TYPE_CHECKING:
     from holdfast.core import Core
+    from holdfast.job.ahead import Ahead
     from holdfast.job.dispatch import Dispatch
     from holdfast.job.overtime import Overtime
     from holdfast.job.slots import Slots
@@ -46,6 +47,9 @@ class Runner:
     dispatch: Dispatch
     tending: Tending
     overtime: Overtime
+    ahead: Ahead
+    #: Called with jobs that have just begun.
+    began: Callable[[Sequence[Claimed]], None]
 
     def __init__(self, core: Core, store: Store, slots: Slots, *, lease: float, grace: float) -> None:
         self._core = core
@@ -67,16 +71,20 @@ class Runner:
 
     def start(self, reply: StepReply, shard: int, sent: float) -> None:
         """Run what a step brought."""
+        if self.dispatch.claiming:
+            self.ahead.put(reply.jobs, shard, sent)
+        else:
+            self.give_back(reply.jobs, shard, sent)
+
+    def begin(self, claimed: Sequence[Claimed], shard: int, sent: float) -> None:
+        """There is a place for each of these."""
         slots, held, jobs, internals = self._slots, self._slots.held, self._jobs, self._core.internals
         create_task, lease = self._loop.create_task, self._lease
-        if not self.dispatch.claiming:
-            self._give_back(reply, shard, sent)
-            return
         now = steady()
         soonest = FOREVER
         telling = self._telemetry.active
         plain = not self._middleware
-        for job in reply.jobs:
+        for job in claimed:
             definition = jobs.get(job.type)
             if definition is None:
                 definition = internals.get(job.type)
@@ -89,8 +97,8 @@ class Runner:
                     job = filled(job)  # noqa: PLW2901 - the job as its handler sees it
                 except (HoldfastError, *UNREADABLE) as error:
                     broken = Raised(type(error).__name__, str(error), "", pointless=True)
-            if job.id in held:  # it was taken from us before we knew
-                self.lost(held[job.id], "it ran out, and was claimed anew")
+            if job.id in held:
+                self._outlived(held[job.id])
             attempt = Attempt(job, definition, shard, lease, sent)
             attempt.started = now
             held[job.id] = attempt
@@ -108,24 +116,36 @@ class Runner:
                 attempt.task = create_task(self._run_around(attempt))
             if telling:
                 self._telemetry.tell("job.started", id=job.id, type=job.type, queue=job.queue, attempt=job.attempt)
-        self._telemetry.counts["job.started"] += len(reply.jobs)
+        self._telemetry.counts["job.started"] += len(claimed)
         self.tending.added(sent + lease / 3)
         if soonest < FOREVER:
             self.overtime.arm(soonest)
+        self.began(claimed)
 
-    def _give_back(self, reply: StepReply, shard: int, sent: float) -> None:
-        """A claim that was under way when the worker was told to stop."""
-        for job in reply.jobs:
+    def give_back(self, claimed: Sequence[Claimed], shard: int, sent: float) -> None:
+        """What came when the worker had been told to stop, or came too early."""
+        for job in claimed:
             attempt = Attempt(job, _NEVER_RUN, shard, self._lease, sent)
             attempt.finish = Finish(job=job.id, fence=job.fence, kind="release")
-            self._slots.held[job.id] = attempt
+            self._hold(attempt)
             self.dispatch.finish(attempt)
+
+    def _hold(self, attempt: Attempt) -> None:
+        held = self._slots.held
+        if attempt.job.id in held:
+            self._outlived(held[attempt.job.id])
+        held[attempt.job.id] = attempt
+
+    def _outlived(self, attempt: Attempt) -> None:
+        """Its job has come again: it was taken from us before we knew. Until it has ended, it has a place."""
+        self.lost(attempt, "it ran out, and was claimed anew")
+        self._slots.outlived = [each for each in (*self._slots.outlived, attempt) if not each.is_over]
 
     def _unknown(self, job: Claimed, shard: int, sent: float) -> None:
         attempt = Attempt(job, _NEVER_RUN, shard, self._lease, sent)
         finish = outcome.unknown(job, tuple(sorted(self._jobs)))
         attempt.finish = outcome.stamped(finish, self._core.engine.now())
-        self._slots.held[job.id] = attempt
+        self._hold(attempt)
         if not job.snoozes:
             log.warning("no job type %r is defined here; %s waits for a worker that knows it", job.type, job.id)
         self._telemetry.emit("job.unknown", id=job.id, type=job.type)
@@ -209,7 +229,7 @@ class Runner:
         if finish is not None and finish.error is not None:
             finish = outcome.stamped(finish, self._core.engine.now())
         if finish is None:
-            self._slots.busy -= 1
+            self._slots.vacate()
             self._let_go(attempt)
             self.dispatch.stir()
             return
@@ -217,7 +237,7 @@ class Runner:
             attempt.soft = attempt.hard = FOREVER
             self._stray_task(self._last_words(attempt, finish))
             return
-        self._slots.busy -= 1
+        self._slots.vacate()
         attempt.finish = finish
         self.dispatch.finish(attempt)
 
@@ -236,13 +256,15 @@ class Runner:
                 finish = outcome.stamped(outcome.unkept(attempt, error), self._core.engine.now())
         if attempt.abandoned:
             return
-        self._slots.busy -= 1
+        self._slots.vacate()
         attempt.finish = finish
         self.dispatch.finish(attempt)
 
     def _let_go(self, attempt: Attempt) -> None:
         if self._slots.held.get(attempt.job.id) is attempt:
             del self._slots.held[attempt.job.id]
+        elif attempt in self._slots.outlived:
+            self._slots.outlived.remove(attempt)
 
     def late(self, attempt: Attempt) -> None:
         """Its time is over."""
@@ -288,7 +310,7 @@ class Runner:
             attempt.task.add_done_callback(self._stray.discard)
             if attempt.interrupted is not None:  # it only waits for a thread or a process
                 attempt.task.cancel()
-        self._slots.busy -= 1
+        self._slots.vacate()
         if finish is None:
             self._let_go(attempt)
             self.dispatch.stir()

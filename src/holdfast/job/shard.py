@@ -28,6 +28,7 @@ class Shard:
         "hinted",
         "hints",
         "lanes",
+        "last_tries",
         "look_at",
         "number",
         "of_runs",
@@ -53,6 +54,8 @@ class Shard:
         self.look_at = 0.0
         #: What came last is of a run.
         self.of_runs = False
+        #: Among what came last, some are at their last attempt.
+        self.last_tries = False
         #: How often in a row it was looked at in vain although something was said to be due.
         self.vain = 0
 

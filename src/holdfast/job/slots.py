@@ -3,38 +3,64 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 from holdfast import inputs
 from holdfast.errors import ConfigError
 from holdfast.job.attempt import Attempt
 from holdfast.job.internal import INTERNAL
+from holdfast.job.model import Claimed
 
 LARGEST_WEIGHT = 1_000_000
 
 
+class Waiting(NamedTuple):
+    """Jobs of one claim for which there is no place yet: when (steady) the claim left, and when they came."""
+
+    jobs: Sequence[Claimed]
+    shard: int
+    sent: float
+    came: float
+
+
 class Slots:
-    """`busy` places are taken by handlers, `asked` by claims that are under way. Only what is free is asked for: a job
-    never waits in a worker while another one could run it.
+    """`busy` places are taken by handlers, `asked` by claims that are under way. Only what is free is asked for, and,
+    while places become free within milliseconds, what will be then (`ahead.py`): a job does not wait in a worker while
+    another one could run it.
     """
 
-    __slots__ = ("asked", "busy", "held", "size")
+    __slots__ = ("ahead", "asked", "busy", "ended", "held", "outlived", "size", "waiting")
 
     def __init__(self, size: int) -> None:
         self.size = inputs.count(size, "concurrency")
         self.busy = 0
+        #: Handlers that have left their places so far.
+        self.ended = 0
         self.asked = 0
+        #: How many more than there are places for may be here.
+        self.ahead = 0
+        #: Those of them that are here, in order.
+        self.waiting: deque[Waiting] = deque()
         #: Every attempt whose lease is ours, by job id: also those that have ended and wait for the store's word.
         self.held: dict[str, Attempt] = {}
+        #: Those that still run although their jobs were claimed anew, here.
+        self.outlived: list[Attempt] = []
 
     @property
     def free(self) -> int:
-        return self.size - self.busy - self.asked
+        waiting = sum([len(batch.jobs) for batch in self.waiting]) if self.waiting else 0
+        return self.size + self.ahead - self.busy - waiting - self.asked
+
+    def vacate(self) -> None:
+        """A handler leaves its place."""
+        self.busy -= 1
+        self.ended += 1
 
     def running(self) -> list[Attempt]:
         """Those whose handlers run."""
-        return [attempt for attempt in list(self.held.values()) if not attempt.is_over]
+        return [attempt for attempt in [*list(self.held.values()), *self.outlived] if not attempt.is_over]
 
 
 Queues = str | Iterable[str] | Mapping[str, int]

@@ -20,6 +20,7 @@ from holdfast.engine.base import steady
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, OutcomeUnknown
 from holdfast.inputs import Duration
 from holdfast.job import child_wire
+from holdfast.job.ahead import Ahead
 from holdfast.job.announcer import announcer_of
 from holdfast.job.courier import SWEEP, Courier
 from holdfast.job.dispatch import Dispatch
@@ -70,6 +71,7 @@ class Worker:
         drain: Duration = 30,
         grace: Duration = 5,
         blocked_after: Duration = 1,
+        prefetch: bool = True,
         signals: bool = True,
         name: str = "",
         allow_commands: bool = False,
@@ -89,6 +91,7 @@ class Worker:
         self._drain_limit = inputs.seconds(drain, "drain", zero=True)
         self._grace = inputs.seconds(grace, "grace", zero=True)
         self._blocked_after = inputs.seconds(blocked_after, "blocked_after", zero=True)
+        self._prefetch = prefetch
         self._signals = signals
         self._keep = inputs.count(keep, "keep")
         self.id = inputs.word(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
@@ -201,10 +204,7 @@ class Worker:
             if reply.outbox:
                 courier.carry(shard, reply.outbox)
 
-        def start(reply: StepReply, shard: int, sent: float) -> None:
-            runner.start(reply, shard, sent)
-            hearing.early(reply.jobs)
-
+        runner.ahead = ahead = Ahead(slots, runner.begin, runner.give_back, wanted=self._prefetch)
         self._dispatch = dispatch = runner.dispatch = Dispatch(
             core,
             store,
@@ -213,7 +213,8 @@ class Worker:
             self._order,
             labels=self.labels,
             lease=self._lease,
-            start=start,
+            ahead=ahead,
+            start=runner.start,
             settled=settled,
         )
         runner.tending = tending = Tending(
@@ -228,6 +229,7 @@ class Worker:
         )
         runner.overtime = overtime = Overtime(slots, runner.late, runner.abandon)
         hearing = Hearing(core, slots, dispatch, self._suits, tending.hurry)
+        runner.began = hearing.early
         watchdog = Watchdog(slots, core.telemetry, self._blocked_after, ears, self._drain_limit)
         presence = Presence(core, store, slots, self.id, self.queues, self.labels)
         loops = [Loop(presence.beat, name="heartbeat", every=BEAT, telemetry=core.telemetry)]

@@ -29,6 +29,7 @@ class WorkerDoor:
         drain: Duration = 30,
         grace: Duration = 5,
         blocked_after: Duration = 1,
+        prefetch: bool = True,
         signals: bool = True,
         name: str = "",
         keep: int = KEEP,
@@ -44,9 +45,11 @@ class WorkerDoor:
         labels: what this worker has; it takes jobs that ask for nothing else. concurrency: how many at once.
         lease: seconds until its jobs go to others when it dies; renewed while it lives. drain: seconds that a stop
         waits for what runs. grace: seconds a handler has to end once it is told to. blocked_after: warn when the event
-        loop stands still for so long (0: never). signals: SIGTERM and Ctrl-C stop it, unless the program hears them
-        itself. name: what it is called; made up unless given, and never to be shared. keep: completed jobs that stay at
-        most, whatever their own `keep=` says; whoever keeps the fewest decides.
+        loop stands still for so long (0: never). prefetch: while jobs end within milliseconds, take the next ones
+        before there is room, where that helps (PostgreSQL); what has not begun within 50 ms goes back. signals: SIGTERM
+        and Ctrl-C stop it, unless the program hears them itself. name: what it is called; made up unless given, and
+        never to be shared. keep: completed jobs that stay at most, whatever their own `keep=` says; whoever keeps the
+        fewest decides.
 
         allow_commands: it also runs commands of workflows, as the user and in the `directory` it was started in.
         pass_env: variables of its own that they get, beside a few that betray nothing; patterns have a `*`. secrets:
@@ -73,6 +76,7 @@ class WorkerDoor:
             drain=drain,
             grace=grace,
             blocked_after=blocked_after,
+            prefetch=prefetch,
             signals=signals,
             name=name,
             allow_commands=allow_commands,
