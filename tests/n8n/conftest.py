@@ -52,15 +52,18 @@ def n8n_lab(request, n8n_labs):
 
 
 @pytest.fixture(scope="session")
-def n8n_servers(tmp_path_factory):
-    """`n8n_servers("1")`: a whole n8n, for tests marked `n8n_server`, which `make test-n8n-server` runs."""
+def n8n_servers(request, tmp_path_factory):
+    """`n8n_servers("1")`: a whole n8n, for tests marked `n8n_server`, which `make test-n8n-server` runs. With `queue`
+    one in queue mode: a process that answers, another that runs workflows, and a Redis between them.
+    """
     made = {}
 
-    def server(major):
-        if major not in made:
-            made[major] = FullServer(tmp_path_factory.mktemp("n8n"), major)
-            made[major].start()
-        return made[major]
+    def server(major, *, queue=False):
+        if (major, queue) not in made:
+            port = request.getfixturevalue("holdfast_redis").port if queue else None
+            made[major, queue] = FullServer(tmp_path_factory.mktemp("n8n"), major, port)
+            made[major, queue].start()
+        return made[major, queue]
 
     yield server
     for one in made.values():
@@ -71,6 +74,12 @@ def n8n_servers(tmp_path_factory):
 def n8n_server(request, n8n_servers):
     """The server of every major in turn."""
     return n8n_servers(request.param)
+
+
+@pytest.fixture(params=MAJORS)
+def n8n_queue(request, n8n_servers):
+    """The same in queue mode."""
+    return n8n_servers(request.param, queue=True)
 
 
 @pytest.fixture

@@ -25,16 +25,18 @@ OWNER = {"email": "owner@example.org", "firstName": "A", "lastName": "B", "passw
 
 
 class FullServer:
-    """`major` is "1" or "2"."""
+    """`major` is "1" or "2". With the port of a Redis it is in queue mode: a worker beside it runs workflows."""
 
-    def __init__(self, folder, major):
+    def __init__(self, folder, major, queue=None):
         self.folder = Path(folder)
         self.major = major
+        self.queue = queue
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.key = ""
         self._cookie = ""
         self._process = None
+        self._worker = None
 
     def start(self):
         self._launch()
@@ -46,10 +48,15 @@ class FullServer:
         self.key = self.call("POST", "/rest/api-keys", asked)[1]["data"]["rawApiKey"]
         return self
 
-    def crash(self):
-        """It dies in the midst of whatever it does, and is started again."""
-        self._process.kill()
-        self._process.wait()
+    def crash(self, *, forgets=False):
+        """It dies in the midst of whatever it does, its worker with it, and is started again. `forgets`: elsewhere, so
+        that what it had written down on the way is gone, as with a container that is replaced.
+        """
+        for process in self._running():
+            process.kill()
+            process.wait()
+        for log in (self.folder / ".n8n").glob("n8nEventLog*") if forgets else ():
+            log.unlink()
         cookie, self._cookie = self._cookie, ""  # whether it is ready is asked as nobody
         self._launch()
         self._cookie = cookie
@@ -72,25 +79,50 @@ class FullServer:
             "N8N_EXPRESSION_ENGINE": "legacy",
             "DB_TYPE": "sqlite",
         }
-        with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [node, str(home / "node_modules/n8n/bin/n8n"), "start"],
-                env={**os.environ, **surroundings},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        until = time.monotonic() + START_WAIT
-        while self.call("GET", "/rest/login")[0] != 401:
-            assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
-            assert time.monotonic() < until, (self.folder / "log").read_text()[-2000:]
-            time.sleep(0.5)
+        if self.queue is not None:
+            surroundings |= {
+                "EXECUTIONS_MODE": "queue",
+                "QUEUE_BULL_REDIS_HOST": "127.0.0.1",
+                "QUEUE_BULL_REDIS_PORT": str(self.queue),
+                "QUEUE_BULL_PREFIX": f"n8n-{self.port}",
+                "DB_SQLITE_POOL_SIZE": "2",  # so that two processes may use one file
+            }
 
-    def call(self, method, path, body=None, timeout=60):
+        def launch(command, is_up, **more):
+            log = self.folder / f"log-{command}"
+            with log.open("wb") as out:
+                process = subprocess.Popen(
+                    [node, str(home / "node_modules/n8n/bin/n8n"), command],
+                    env={**os.environ, **surroundings, **more},
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            until = time.monotonic() + START_WAIT
+            while not is_up():
+                assert process.poll() is None, log.read_text()[-2000:]
+                assert time.monotonic() < until, log.read_text()[-2000:]
+                time.sleep(0.5)
+            return process
+
+        self._process = launch("start", lambda: self.call("GET", "/rest/login")[0] == 401)
+        if self.queue is not None:
+            port, broker = lasting_port(), lasting_port()
+            health = {"QUEUE_HEALTH_CHECK_ACTIVE": "true", "QUEUE_HEALTH_CHECK_PORT": str(port)}
+            ready = f"http://127.0.0.1:{port}/healthz/readiness"
+            self._worker = launch(
+                "worker",
+                lambda: self.call("GET", "", url=ready)[0] == 200,
+                **health,
+                N8N_RUNNERS_BROKER_PORT=str(broker),
+            )
+
+    def call(self, method, path, body=None, timeout=60, url=""):
         """As the editor does: status, JSON, headers. Status 0: nobody answers."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json", "browser-id": "tests", "cookie": self._cookie}
-        request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)  # noqa: S310 - loopback
+        where = url or self.url + path
+        request = urllib.request.Request(where, data=data, method=method, headers=headers)  # noqa: S310 - loopback
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310 - loopback
                 return answer.status, _json(answer.read()), answer.headers
@@ -100,14 +132,17 @@ class FullServer:
         except OSError:
             return 0, None, {}
 
+    def _running(self):
+        return [process for process in (self._worker, self._process) if process is not None]
+
     def stop(self):
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
+        for process in self._running():
+            process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(30)
+                process.wait(30)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                process.kill()
+                process.wait()
 
 
 def _json(raw):

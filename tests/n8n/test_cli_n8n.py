@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 from desk_commands import COMMAND, FLOW, Commands
 
+from holdfast.n8n.model import Workflow
 from holdfast.n8n.primitives import KEYS, primitive
 
 GROUP = COMMAND.commands["n8n"]
@@ -61,6 +63,8 @@ def test_every_command_has_the_common_options_and_teaches_by_example(empty, comm
     shown = empty.do(*command.split(), "--help")
     assert "Examples" in shown
     assert f"holdfast n8n {command}" in " ".join(shown.split())
+    # A shell would take what is not escaped for a variable of its own.
+    assert not [one for one in re.findall(r'"[^"]*"', shown) if "$" in one.replace("\\$", "")]
 
 
 WITHOUT_A_WORKSPACE = [
@@ -369,8 +373,8 @@ def test_another_error_handler_is_named_when_lock_on_error_takes_its_place(comma
     assert commands.path("nightly").read_bytes() == before
 
 
-@pytest.mark.parametrize("more", [(), ("--keep-failed-executions",)])
-def test_over_http_failed_executions_of_a_body_that_must_stay_are_kept_on_request_alone(commands, more):
+def must_stay(commands):
+    """Over http, and it waits for an answer, which n8n does not tell the caller of a sub-workflow of."""
     every = ("--include-error-handler", "--include-rate-limit")
     commands.do("create-lock", *every, "--transport", "http", "--force-overwrite")
     flow = json.loads(FLOW)
@@ -381,13 +385,50 @@ def test_over_http_failed_executions_of_a_body_that_must_stay_are_kept_on_reques
     for node in flow["nodes"]:
         node["alwaysOutputData"] = True
     commands.put("nightly", flow)
-    before = commands.path("nightly").read_bytes()
+
+
+def test_over_http_a_body_that_must_stay_is_refused_with_the_reason_and_the_ways_out(commands):
+    must_stay(commands)
+    asked = ("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", "x", "--lock-on-error")
+    for more in ((), ("--dry-run",), ("--fail-fast",)):
+        line = " ".join(commands.refused(*asked, *more).split())
+        for part in ("nightly", "'Pause'", "queue mode", "without the lock", "less than 65 s", "--in-place"):
+            assert part in line
+        told = json.loads(commands.call(*asked, *more, "--json").stdout)["error"]
+        assert (told["kind"], told["exit_code"]) == ("WeaveRefused", 1)
+        assert told["message"] in line
+    assert "without --per-item" in commands.refused(*asked, "--per-item", "--in-place")
+    commands.do("add-rate-limit-to-workflow", "--workflow-key", "nightly", *LIMIT)
+    assert "--in-place" in commands.refused(*asked)
+    commands.do("validate")
+
+
+KEEP = "--keep-failed-executions"
+
+
+@pytest.mark.parametrize("more", [("--in-place",), (KEEP,), ("--in-place", KEEP)])
+def test_over_http_failed_executions_of_a_body_that_must_stay_are_kept_on_request_alone(commands, more):
+    must_stay(commands)
+    before = commands.snapshot()
+    assert "nightly" in commands.do(
+        *("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", "x"),
+        *("--lock-on-error", "--dry-run", *more),
+    )
+    assert commands.snapshot() == before
     told = lock(commands, "--lock-on-error", *more)
+    assert told["wiring"] == "inline"
     saved = json.loads(commands.path("nightly").read_text())["settings"].get("saveDataErrorExecution")
-    assert saved == (None if more else "none")
+    assert saved == (None if KEEP in more else "none")
     assert any("without the lock" in line for line in told["warnings"])
+    once = commands.snapshot()
+    again = ("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", "={{ 'nightly' }}")
+    assert "lock already" in commands.refused(*again, "--lock-on-error", *more)
+    assert commands.snapshot() == once
+    (verdict,) = commands.json("validate", "--workflow-key", "nightly")["workflows"]
+    assert (verdict["errors"], "retry-without-lock" in {one["rule"] for one in verdict["findings"]}) == (0, True)
     commands.do("remove-lock-from-workflow", "--workflow-key", "nightly")
-    assert commands.path("nightly").read_bytes() == before
+    plain = "n8n-workflows-template/nightly.template.json"
+    assert commands.snapshot()[plain] == before[plain]
 
 
 def with_own_handler(commands):
@@ -576,3 +617,62 @@ def test_the_doctor_tells_of_scopes_that_are_not_registered(commands):
     assert "scopes add nightly --env dev" in commands.do("doctor", "--env", "dev")
     commands.put("broken", "{")
     assert commands.call("doctor", "--env", "dev").exit_code == 2
+
+
+def test_validate_reads_each_workflow_once(commands, monkeypatch):
+    for n in range(20):
+        commands.put(f"w{n}")
+    read = []
+    parse = Workflow.parse
+    monkeypatch.setattr(
+        Workflow, "parse", lambda *given, source="": read.append(source) or parse(*given, source=source)
+    )
+    commands.do("validate")
+    assert len(read) == len(set(read)) >= 20
+
+
+def test_what_was_not_built_is_known_by_its_template(commands):
+    """Built by itself, a workflow over http is not taken for one over redis, and its body's faults are found."""
+    everything = ("--include-error-handler", "--include-rate-limit", "--force-overwrite")
+    commands.do("create-lock", "--transport", "http", *everything)
+    flow = json.loads(FLOW)
+    del flow["settings"]["executionTimeout"]
+    commands.put("alone", flow)
+    commands.do("add-lock-to-workflow", "--workflow-key", "alone", "--scope-expression", "alone")
+    commands.do("hydrate", "--env", "dev", "--workflow-key", "alone")
+    (verdict,) = commands.json("validate", "--env", "dev", "--workflow-key", "alone")["workflows"]
+    assert [finding["rule"] for finding in verdict["findings"]] == ["no-error-workflow"]
+
+
+HALF = FLOW.replace("Work", "W\\ud83drk").replace("Start", "St\\udc00rt").replace("Nightly", "Night\\ud800")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("validate",),
+        ("picture",),
+        ("add-lock-to-workflow", "--scope-expression", "half"),
+        ("add-lock-to-workflow", "--scope-expression", "half", "--dry-run"),
+        ("add-rate-limit-to-workflow", "--limit", "1", "--window-seconds", "1", "--scope-expression", "half"),
+        ("hydrate", "--env", "dev"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_half_a_character_in_a_name_breaks_nothing(commands, typed, more):
+    """JavaScript cuts texts in the midst of an emoji, and JSON carries that."""
+    commands.put("half", HALF)
+    done = commands.call(*typed, "--workflow-key", "half", *more)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code in (0, 1)
+    if "--dry-run" not in typed and typed[0].startswith("add-") and done.exit_code == 0:
+        commands.do(typed[0].replace("add", "remove").replace("-to-", "-from-"), "--workflow-key", "half")
+    if typed[0].startswith("add-"):
+        assert commands.path("half").read_text() == HALF
+
+
+def test_half_a_character_is_drawn_as_a_question(commands, tmp_path):
+    commands.put("half", HALF)
+    out = tmp_path / "half.svg"
+    commands.do("picture", "--workflow-key", "half", "--out", str(out))
+    assert ">W?rk<" in out.read_text("utf-8")

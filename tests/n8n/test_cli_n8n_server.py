@@ -312,3 +312,12 @@ def test_the_doctor_looks_at_n8n_too(commands, api):
     commands.do("push", "--env", "dev")
     checks = commands.json("doctor", "--env", "dev")["checks"]
     assert {"reachable", "version"} <= {check["name"] for check in checks}
+
+
+def test_half_a_character_is_pushed_and_pulled_as_it_is(commands, api):
+    """JavaScript cuts texts in the midst of an emoji, and JSON carries that."""
+    commands.put("half", FLOW.replace("Work", "W\\ud83drk"))
+    commands.do("push", "--env", "dev", "--workflow-key", "half")
+    assert "W\ud83drk" in [node["name"] for one in api.workflows.values() for node in one["nodes"]]
+    assert commands.call("diff", "--env", "dev", "--workflow-key", "half").exit_code == 0
+    assert commands.call("pull", "--env", "dev", "--workflow-key", "half").exit_code == 0

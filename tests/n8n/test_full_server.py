@@ -9,6 +9,7 @@ import secrets
 import threading
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -89,13 +90,13 @@ class Deployed:
         self.client.delete_credential(self.credential)
 
 
-@pytest.fixture
-def deploy(n8n_server, holdfast_redis):
+@contextmanager
+def deploying_redis(server, holdfast_redis):
     made = []
 
     def make(*body, **options):
         data = {"host": "127.0.0.1", "port": holdfast_redis.port, "database": 0, "ssl": False}
-        made.append(Deployed(n8n_server, "redis", ("redis", "redis", data), body, **options))
+        made.append(Deployed(server, "redis", ("redis", "redis", data), body, **options))
         return made[-1]
 
     yield make
@@ -103,19 +104,44 @@ def deploy(n8n_server, holdfast_redis):
         one.close()
 
 
-@pytest.fixture
-def deploy_http(n8n_server, holdfast_server):
+@contextmanager
+def deploying_http(server, holdfast_server):
     made = []
 
     def make(*body, **options):
         url, token = holdfast_server
         data = {"name": "Authorization", "value": f"Bearer {token}"}
-        made.append(Deployed(n8n_server, "http", ("holdfast", "httpHeaderAuth", data), body, url, **options))
+        made.append(Deployed(server, "http", ("holdfast", "httpHeaderAuth", data), body, url, **options))
         return made[-1]
 
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def deploy(n8n_server, holdfast_redis):
+    with deploying_redis(n8n_server, holdfast_redis) as make:
+        yield make
+
+
+@pytest.fixture
+def deploy_http(n8n_server, holdfast_server):
+    with deploying_http(n8n_server, holdfast_server) as make:
+        yield make
+
+
+@pytest.fixture
+def deploy_queue(n8n_queue, holdfast_server):
+    """Over http, on an n8n in queue mode."""
+    with deploying_http(n8n_queue, holdfast_server) as make:
+        yield make
+
+
+@pytest.fixture
+def deploy_redis_queue(n8n_queue, holdfast_redis):
+    with deploying_redis(n8n_queue, holdfast_redis) as make:
+        yield make
 
 
 @pytest.fixture
@@ -387,9 +413,10 @@ def nothing_left(work, ask):
 
 
 def stays(*body, **options):
-    """Answers at once, so it cannot move."""
+    """Answers at once, so it cannot move, and that is accepted."""
     given = [one | {"alwaysOutputData": True} for one in body]
-    return (reply(), *given), {"answers": "responseNode", "error_workflow": "error_handler_lock_cleanup", **options}
+    accepted = {"error_workflow": "error_handler_lock_cleanup", "in_place": True}
+    return (reply(), *given), {"answers": "responseNode", **accepted, **options}
 
 
 def test_on_http_nothing_is_left_to_retry_of_a_body_that_stayed_in_its_place(deploy_http, ask):
@@ -491,3 +518,242 @@ def test_on_http_what_a_stopped_executions_waiter_takes_lapses(deploy_http, ask)
     assert take()[0] == 409  # the waiter goes on, and has it now
     assert eventually(lambda: take()[0] == 200, WITHIN)
     ask(work.scope, "release", lock_id="probe")
+
+
+# ── stopped, or out of time, while a body that became a sub-workflow runs: n8n does not stop that ──
+
+CLEAN_UP = "error_handler_lock_cleanup"
+LOCKED_BODY = f"{WORK} (locked body)"
+on_error = pytest.mark.parametrize("error_workflow", [CLEAN_UP, ""])
+
+
+def slow(seconds):
+    """Counts, waits, and counts again."""
+
+    def count(name):
+        inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 600}
+        return calling(name, "{{@:env:workflows.rate_limit_check.id}}", inputs)
+
+    return count("Count"), node("Pause", "wait", 1.1, {"amount": seconds, "unit": "seconds"}), count("Count Again")
+
+
+def held_on_redis(work, redis):
+    return lambda: not free(redis, work.scope)
+
+
+def held_on_http(work, ask):
+    def held():
+        status, _ = ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)
+        return status == 409 or ask(work.scope, "release", lock_id="probe")[0] != 200
+
+    return held
+
+
+def in_its_body(work):
+    """Started; the id of the execution, and who waits for its answer."""
+    asking = threading.Thread(target=work.hit, args=(60,))
+    asking.start()
+    assert eventually(lambda: counted(work) == 1, WITHIN)
+    (running,) = work.executions("running")
+    return running["id"], asking
+
+
+def stop(work, execution):
+    assert work.server.call("POST", f"/rest/executions/{execution}/stop")[0] == 200
+
+
+def held_while_the_body_runs(work, held):
+    """Looked at again and again, until the body has ended."""
+    running = True
+    while running:
+        was_held = held()
+        running = "running" in [status for _, status in work.shown(LOCKED_BODY)]
+        assert was_held or not running
+        assert not running or not work.executions(of=CLEAN_UP)  # nobody has even tried to free it
+    return True
+
+
+def held_after_a_stop(work, held):
+    """For as long as the body runs, and longer: nobody frees it but its TTL, and n8n's retry runs nothing."""
+    stopped, asking = in_its_body(work)
+    stop(work, stopped)
+    assert eventually(lambda: work.shown(WORK) == [(stopped, "canceled")], WITHIN)
+    assert "running" in [status for _, status in work.shown(LOCKED_BODY)]
+    assert held_while_the_body_runs(work, held)
+    asking.join(WITHIN)
+    assert counted(work) == 2  # to its end
+    assert [status for _, status in work.shown(LOCKED_BODY)] == ["success"] * 2
+    assert work.executions(of=CLEAN_UP) == []
+    assert work.executions(of="lock_release") == []
+    retrying(work, stopped).join(WITHIN)
+    assert counted(work) == 2
+    assert held()
+    (taken,) = work.executions("success", "lock_acquisition")
+    return work.output_of(taken["id"], "Build Acquire Output")
+
+
+@on_error
+def test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy, redis, hf, error_workflow):
+    """n8n tells no error workflow of the stop, so `--lock-on-error` changes nothing."""
+    work = deploy(*slow(5), error_workflow=error_workflow)
+    grant = held_after_a_stop(work, held_on_redis(work, redis))
+    assert 0 < redis.ttl(grant["key"]) <= 600
+    (holder,) = hf.locks.force_release(work.scope, wire="n8n").holders
+    assert holder.lock_id == grant["lock_id"]
+
+
+@on_error
+def test_on_http_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_http, ask, error_workflow):
+    work = deploy_http(*slow(5), error_workflow=error_workflow)
+    held = held_on_http(work, ask)
+    grant = held_after_a_stop(work, held)
+    assert ask(work.scope, "release", lock_id=grant["lock_id"])[0] == 200  # by hand
+    assert not held()
+
+
+def set_time_limit(work, seconds):
+    """Of the locked workflow, past what weaving leaves it for its body."""
+    data = work.client.workflow(work.id).data
+    wanted = {name: data[name] for name in ("name", "nodes", "connections")}
+    kept = {name: data["settings"][name] for name in ("executionOrder", "errorWorkflow")}
+    work.client.update(work.id, {**wanted, "settings": {**kept, "executionTimeout": seconds}})
+
+
+def held_after_its_time_was_up(work, held):
+    """n8n tells a sub-workflow of its caller's limit: it ends before its next node, and no sooner."""
+    set_time_limit(work, 6)
+    late, asking = in_its_body(work)
+    assert held_while_the_body_runs(work, held)
+    assert eventually(lambda: work.shown(WORK) == [(late, "canceled")], WITHIN)
+    asking.join(WITHIN)
+    assert counted(work) == 1
+    return True
+
+
+def test_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_was_up(deploy, redis, hf):
+    """n8n in one process tells no error workflow of that either."""
+    work = deploy(*slow(9), error_workflow=CLEAN_UP)
+    held = held_on_redis(work, redis)
+    assert held_after_its_time_was_up(work, held)
+    assert held()
+    assert work.executions(of=CLEAN_UP) == []
+    assert hf.locks.force_release(work.scope, wire="n8n").holders
+
+
+def test_on_http_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_was_up(deploy_http, ask):
+    work = deploy_http(*slow(9), error_workflow=CLEAN_UP)
+    held = held_on_http(work, ask)
+    assert held_after_its_time_was_up(work, held)
+    assert held()
+    assert work.executions(of=CLEAN_UP) == []
+
+
+def test_a_body_that_is_stopped_as_well_does_not_go_on(deploy, redis, hf):
+    work = deploy(*slow(5), error_workflow=CLEAN_UP)
+    stopped, asking = in_its_body(work)
+    stop(work, stopped)
+    asking.join(WITHIN)
+    _, (body, _) = work.shown(LOCKED_BODY)  # the call of the body, and the body
+    stop(work, body)
+    assert not free(redis, work.scope)
+    assert hf.locks.force_release(work.scope, wire="n8n").holders
+    assert work.hit()[0] == 200  # another one, which waits longer than the first one had left
+    assert counted(work) == 3
+    assert free(redis, work.scope)
+
+
+# ── queue mode: n8n's main process answers, a worker runs the workflows ──
+
+
+def test_in_queue_mode_a_retry_takes_the_lock_anew_and_runs_the_body_under_it(deploy_queue, ask):
+    test_on_http_a_retry_takes_the_lock_anew_and_runs_the_body_under_it(deploy_queue, ask)
+
+
+def test_in_queue_mode_nothing_but_the_locked_workflow_itself_can_be_retried(deploy_queue, ask):
+    test_on_http_nothing_but_the_locked_workflow_itself_can_be_retried(deploy_queue, ask)
+
+
+def test_in_queue_mode_a_body_in_its_place_is_kept_and_retried_without_the_lock(deploy_queue, ask):
+    """Why such a body is refused until somebody accepts it: n8n keeps what failed although it was told not to, and
+    begins at the node that failed. Shown, not mended.
+    """
+    first = "={{ $execution.id === $('Lock Acquire').first().json.execution_id ? 'no object' : { done: true } }}"
+    broken = node("Broken", "set", 3.4, {"mode": "raw", "jsonOutput": first, "options": {}})
+    count, *_ = fails_once()
+    body, options = stays(broken, count)
+    work = deploy_queue(*body, **options)
+    assert work.wiring == "inline"
+    assert work.client.workflow(work.id).data["settings"]["saveDataErrorExecution"] == "none"
+    assert work.hit()[0] == 200  # the answer came first
+    assert eventually(lambda: work.executions("success", "error_handler_lock_cleanup"), WITHIN)
+    ((failed, status),) = work.shown(WORK)
+    assert (status, counted(work)) == ("error", 0)
+    assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200  # the error workflow has freed it
+    retrying(work, failed).join(WITHIN)
+    assert counted(work) == 1  # the rest of the body has run, beside another holder
+    assert len(work.executions(of="lock_acquisition")) == 1
+    assert ask(work.scope, "release", lock_id="python")[0] == 200
+
+
+def test_in_queue_mode_what_is_left_of_a_body_whose_worker_was_lost_runs_nothing(deploy_queue, ask):
+    """n8n then marks what it cannot find in its queue as crashed, whatever is set, and offers to retry it."""
+    work = deploy_queue(*fails_once(seconds=20))
+    asking = threading.Thread(target=work.hit)
+    asking.start()
+    assert eventually(lambda: counted(work) == 1, WITHIN)  # in the body
+    work.server.crash(forgets=True)
+    asking.join(WITHIN)
+    body = f"{WORK} (locked body)"
+    assert eventually(lambda: [status for _, status in work.shown(body)] == ["crashed"] * 2, WITHIN)
+    for left, _ in work.shown(body):  # the call of the body, and the body
+        retrying(work, left).join(WITHIN)
+    assert [status for _, status in work.shown(body)] == ["crashed"] * 2 + ["error"] * 2
+    assert counted(work) == 1
+
+
+def test_in_queue_mode_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_queue, ask):
+    test_on_http_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_queue, ask, CLEAN_UP)
+
+
+def test_in_queue_mode_on_redis_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(
+    deploy_redis_queue, redis, hf
+):
+    test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_redis_queue, redis, hf, CLEAN_UP)
+
+
+def freed_when_the_body_had_ended(work, held):
+    """In queue mode n8n looks at the clock between nodes alone: the error workflow comes when the body has ended."""
+    assert held_after_its_time_was_up(work, held)
+    assert eventually(lambda: work.executions("success", CLEAN_UP), WITHIN)
+    (cleaned,) = work.executions("success", CLEAN_UP)
+    told = work.output_of(cleaned["id"], "Error Trigger")["execution"]
+    assert (told["error"]["name"], told["lastNodeExecuted"]) == ("TimeoutExecutionCancelledError", "Locked Body")
+    assert work.output_of(cleaned["id"], "Log Cleanup")["scopes"] == [work.scope]
+    return not held()
+
+
+def test_in_queue_mode_the_error_workflow_frees_the_lock_when_the_time_was_up_and_the_body_has_ended(deploy_queue, ask):
+    work = deploy_queue(*slow(9), error_workflow=CLEAN_UP)
+    assert freed_when_the_body_had_ended(work, held_on_http(work, ask))
+
+
+def test_in_queue_mode_on_redis_the_error_workflow_frees_the_lock_when_the_time_was_up_and_the_body_has_ended(
+    deploy_redis_queue, redis
+):
+    work = deploy_redis_queue(*slow(9), error_workflow=CLEAN_UP)
+    assert freed_when_the_body_had_ended(work, held_on_redis(work, redis))
+
+
+def test_in_queue_mode_a_body_that_somebody_stops_runs_on_under_its_lock(deploy_queue, ask):
+    """n8n says that it is canceled; but its main process cannot reach a sub-workflow that a worker runs."""
+    work = deploy_queue(*slow(5), error_workflow=CLEAN_UP)
+    held = held_on_http(work, ask)
+    _, asking = in_its_body(work)
+    _, (body, _) = work.shown(LOCKED_BODY)
+    stop(work, body)
+    assert work.shown(LOCKED_BODY)[1] == (body, "canceled")
+    assert (counted(work), held()) == (1, True)
+    asking.join(WITHIN)
+    assert counted(work) == 2
+    assert [status for _, status in work.shown(WORK)] == ["success"]
+    assert not held()

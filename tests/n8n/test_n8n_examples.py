@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -50,8 +52,10 @@ def test_nothing_else_lies_there_and_the_readme_names_every_example():
     assert files == {f"{name}.template.json" for key in ASKED for name in (key, *weave(key).others)}
     readme = (EXAMPLES / "README.md").read_text()
     for key, options in ASKED.items():
-        assert f"--workflow-key {key}" in readme
-        assert options.scope in readme
+        (command,) = re.findall(rf"`(holdfast n8n add-\S+ --workflow-key {key} .*)` \|$", readme, re.MULTILINE)
+        # As a shell reads it, which takes $json in double quotes for a variable of its own.
+        words = subprocess.run(["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True)
+        assert options.scope in words.stdout.splitlines()
 
 
 @pytest.mark.redis

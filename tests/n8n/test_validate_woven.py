@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ LOCKS = {
     "fixed": LockOptions("orders"),
     "computed": LockOptions("={{ 'order-' + $json.id }}", fail_fast=True),
     "http": LockOptions("orders", transport="http"),
+    "in-place": LockOptions("orders", transport="http", error_workflow="error_handler_lock_cleanup", in_place=True),
     "per-item": LockOptions("={{ 'order-' + $json.id }}", per_item=True),
     "cleaned-up": LockOptions("orders", error_workflow="error_handler_lock_cleanup"),
 }
@@ -57,13 +59,36 @@ def test_what_weaving_makes_has_no_errors(path):
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("body", [ANSWERS, LINE], ids=["in-its-midst", "at-its-end"])
 def test_a_body_that_answers_is_found_fault_with_only_where_it_can_be_retried_without_its_lock(body, keep):
-    options = LockOptions("orders", 600, 30, True, "http", False, "error_handler_lock_cleanup", keep)
+    options = replace(LOCKS["in-place"], keep_failed=keep)
     made = add_lock(workflow(*body), "w", options)
     woven = {"w": made.workflow, **made.others}
     assert errors(woven, "http") == []
-    told = {finding.path for _, finding in findings(woven, "http") if finding.rule == "retry-without-lock"}
-    stays = {f"settings.{name}" for name in ALL_UNSAVED}
-    assert told == (stays if keep and made.wiring == "inline" else set())
+    told = {finding.path: finding for _, finding in findings(woven, "http") if finding.rule == "retry-without-lock"}
+    stays = {"meta.holdfast.lock", *([f"settings.{name}" for name in ALL_UNSAVED] if keep else [])}
+    assert set(told) == (stays if made.wiring == "inline" else set())
+    assert all("queue mode" in told[path].message for path in told if path == "meta.holdfast.lock")
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_lock_in_its_place_that_nobody_has_accepted_says_how_to(accepted):
+    """So an older Holdfast has placed them."""
+    made = add_lock(workflow(*ANSWERS), "w", LOCKS["in-place"]).workflow
+    if not accepted:
+        del made.data["meta"]["holdfast"]["lock"]["options"]["in_place"]
+    (told,) = [finding for _, finding in findings({"w": made}, "http") if finding.rule == "retry-without-lock"]
+    assert told.level == "warning"
+    assert ("--in-place" in told.message) is not accepted
+    assert errors({"w": made}, "http") == []
+
+
+def test_a_body_over_http_that_does_not_ask_who_started_it_is_told():
+    """So an older Holdfast has made them."""
+    (made,) = [body for key, body in add_lock(workflow(*LINE), "w", LOCKS["http"]).others.items() if key == "w_body"]
+    rules = [finding.rule for _, finding in findings({"w_body": made}, "http")]
+    assert "retry-without-lock" not in rules
+    made.data["meta"]["holdfast"]["nodes"].remove("Called By Its Lock?")
+    (told,) = [found for _, found in findings({"w_body": made}, "http") if found.rule == "retry-without-lock"]
+    assert "an older Holdfast" in told.message
 
 
 @pytest.mark.parametrize("transport", ["redis", "http"])

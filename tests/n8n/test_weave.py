@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import time
+from dataclasses import replace
 
 import pytest
 from woven import CORPUS
@@ -199,7 +201,7 @@ def test_a_body_that_waits_and_cannot_fail_stays_where_it_is_however_long_it_wai
 
 def test_over_http_clean_up_needs_no_fixed_scope():
     answer = workflow(*ANSWERS)
-    options = LockOptions(scope="={{ $json.body.id }}", error_workflow="tidy", transport="http")
+    options = LockOptions(scope="={{ $json.body.id }}", error_workflow="tidy", transport="http", in_place=True)
     assert add_lock(answer, "w", options).wiring == "inline"
 
 
@@ -228,7 +230,8 @@ def test_an_answer_that_ends_a_line_is_given_behind_the_release(transport):
     plain = workflow(*LINE)
     woven = add_lock(plain, "w", LockOptions(scope="={{ $json.body.id }}", transport=transport))
     assert (woven.wiring, "'Answer' answers behind the release" in woven.why) == ("sub-workflow", True)
-    assert [each.name for each in woven.others["w_body"].nodes] == ["Hook", "Step"]
+    assert [each.name for each in woven.others["w_body"].nodes][-1] == "Step"
+    assert woven.others["w_body"].find("Answer") is None
     assert "Step" not in woven.others["w_body"].connections
     assert [edge.source for edge in woven.workflow.entering("Answer")] == ["Body Result"]
     assert "saveDataErrorExecution" not in woven.workflow.settings
@@ -278,11 +281,95 @@ def test_a_line_that_may_lose_items_to_an_error_output_does_not_stay_in_its_plac
 NO_LOCK = "start it anew: n8n's retry goes on at the node that failed, without the lock"
 
 
+#: Bodies that cannot move, the node that holds each of them, and a way out of it.
+HELD = {
+    "answers": (workflow(*ANSWERS), "'Answer' answers whoever called", "When Last Node Finishes"),
+    "static-data": (
+        workflow(START, node("Step", "code", {"jsCode": "$getWorkflowStaticData('global')"}, alwaysOutputData=True)),
+        "'Step' uses the workflow's static data",
+        "without it",
+    ),
+    "waits-long": (
+        workflow(START, node("Set", "set", {"v": "={{ 1 }}"}), node("Pause", "wait", {"amount": 2, "unit": "hours"})),
+        "'Pause' waits",
+        "less than 65 s",
+    ),
+    "waits-and-cannot-fail": (
+        workflow(START, node("Pause", "wait", {"amount": 2, "unit": "hours"}, typeVersion=1.1)),
+        "'Pause' waits",
+        "less than 65 s",
+    ),
+}
+OVER_HTTP = LockOptions(scope="x", error_workflow="tidy", transport="http")
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_over_http_a_body_that_must_stay_in_its_place_is_refused_until_somebody_accepts_it(held):
+    plain, holds, way_out = HELD[held]
+    with pytest.raises(WeaveRefused) as refused:
+        add_lock(plain, "w", OVER_HTTP)
+    said = str(refused.value)
+    for part in (holds, "stay in its place", "queue mode", "without the lock", way_out, "redis", "--in-place"):
+        assert part in said
+    for accepted in (replace(OVER_HTTP, in_place=True), replace(OVER_HTTP, keep_failed=True)):
+        woven = add_lock(plain, "w", accepted)
+        assert (woven.wiring, woven.others) == ("inline", {})
+        assert any("without the lock" in line for line in woven.warnings)
+        assert not any("changes nothing here" in line for line in woven.warnings)
+        assert locks_of(Workflow.parse(woven.workflow.text())) == accepted
+        assert remove_lock(Workflow.parse(woven.workflow.text()), "w", {}).workflow.text() == plain.text()
+        with pytest.raises(WeaveRefused, match="has a lock already"):
+            add_lock(woven.workflow, "w", accepted)
+
+
+def test_over_http_what_in_place_alone_would_not_help_is_told_all_at_once():
+    """Without clean-up, for each item, or where the line branches, the body can neither stay nor move."""
+    answers, branches = workflow(*ANSWERS), workflow(*ANSWERS[:2], node("Way", "if"))
+    for plain, options in (
+        (answers, replace(OVER_HTTP, error_workflow="")),
+        (branches, OVER_HTTP),
+    ):
+        for accepted in (False, True):
+            with pytest.raises(WeaveRefused, match=r"'Answer' answers .* --lock-on-error and --in-place"):
+                add_lock(plain, "w", replace(options, in_place=accepted))
+    for accepted in (False, True):
+        with pytest.raises(WeaveRefused, match=r"it is asked for each item.*'Answer' answers.*without --per-item"):
+            add_lock(answers, "w", replace(OVER_HTTP, per_item=True, in_place=accepted))
+
+
+def test_over_redis_a_body_stays_in_its_place_as_before():
+    woven = add_lock(workflow(*ANSWERS), "w", replace(OVER_HTTP, transport="redis"))
+    assert woven.wiring == "inline"
+    assert NO_LOCK in woven.warnings[-1]
+
+
+@pytest.mark.parametrize("first", ["limit", "lock"])
+def test_a_body_in_its_place_takes_a_limit_as_well_in_any_order(first):
+    plain, accepted = workflow(*ANSWERS), replace(OVER_HTTP, in_place=True)
+    limit = replace(LIMIT, transport="http")
+    limited = add_limit(plain, "w", limit).workflow
+    with pytest.raises(WeaveRefused, match=r"'Answer' .*--in-place"):
+        add_lock(limited, "w", OVER_HTTP)
+    locked = add_lock(plain, "w", accepted).workflow
+    both = add_lock(limited, "w", accepted) if first == "limit" else add_limit(locked, "w", limit)
+    assert remove_lock(both.workflow, "w", {}).workflow.text() == limited.text()
+    assert remove_limit(both.workflow, "w", {}).workflow.text() == locked.text()
+
+
+def test_a_lock_in_its_place_that_was_placed_before_it_had_to_be_accepted_comes_off_to_the_letter():
+    plain = workflow(*ANSWERS)
+    woven = add_lock(plain, "w", replace(OVER_HTTP, in_place=True)).workflow
+    del woven.data["meta"]["holdfast"]["lock"]["options"]["in_place"]
+    older = Workflow.parse(woven.text())
+    assert locks_of(older) == OVER_HTTP
+    assert remove_lock(older, "w", {}).workflow.text() == plain.text()
+
+
 @pytest.mark.parametrize("settings", [{}, {"saveDataErrorExecution": "all", "timezone": "UTC"}, None])
 def test_over_http_nothing_is_kept_of_a_body_that_must_stay_so_that_nothing_can_be_retried(settings):
     given = {"settings": settings} if settings is not None else {}
     plain = workflow(*ANSWERS, **given)
-    woven = add_lock(plain, "w", LockOptions(scope="x", error_workflow="tidy", transport="http"))
+    woven = add_lock(plain, "w", replace(OVER_HTTP, in_place=True))
     assert woven.wiring == "inline"
     kept = ("saveDataErrorExecution", "saveManualExecutions", "saveExecutionProgress")
     assert [woven.workflow.settings[name] for name in kept] == ["none", False, False]
@@ -301,6 +388,18 @@ def test_who_keeps_the_failed_executions_of_a_body_that_must_stay_is_warned_of_a
         assert "saveDataErrorExecution" not in woven.workflow.settings
     for unneeded in (LockOptions("x", keep_failed=True), LockOptions("x", transport="http", keep_failed=True)):
         assert "changes nothing here" in add_lock(workflow(START, STEP), "w", unneeded).warnings[-1]
+
+
+def test_who_accepts_what_is_not_there_is_told_so():
+    moves, stays = workflow(START, STEP), workflow(*ANSWERS)
+    for plain, unneeded in (
+        (moves, LockOptions("x", in_place=True)),
+        (moves, LockOptions("x", transport="http", in_place=True)),
+        (stays, LockOptions("x", error_workflow="tidy", in_place=True)),
+    ):
+        woven = add_lock(plain, "w", unneeded)
+        assert "--in-place changes nothing here" in woven.warnings[-1]
+        assert woven.wiring == add_lock(plain, "w", replace(unneeded, in_place=False)).wiring
 
 
 def test_a_lock_of_an_older_version_is_taken_off_and_somebody_elses_workflow_stays():
@@ -367,3 +466,22 @@ def test_a_limit_stands_before_the_lock_whichever_came_first():
 @pytest.mark.parametrize("scope", ["orders:meta", "={{ 'orders:meta' }}", "={{ $json.id }}:meta"])
 def test_a_scope_whose_key_is_another_locks_identity_is_warned_of(scope):
     assert any(":meta" in line for line in add_lock(workflow(*LINE), "w", LockOptions(scope)).warnings)
+
+
+@pytest.mark.parametrize("name", ["Orders", "n" * 120, "ü" * 128, ""])
+def test_what_is_made_beside_a_workflow_has_a_name_that_n8n_takes(name):
+    """It keeps 128 characters, and refuses more."""
+    done = add_lock(workflow(START, STEP, name=name), "k", replace(LOCK, transport="http"))
+    names = [done.others[key].name for key in ("k_body", "k_retry")]
+    assert [len(one) <= 128 for one in names] == [True, True]
+    for one, end in zip(names, (" (locked body)", " (locked retry)"), strict=True):
+        assert one.endswith(end)
+        assert name.startswith(one.removesuffix(end).rstrip("…"))
+
+
+@pytest.mark.timed
+def test_a_workflow_of_thousands_of_nodes_is_woven_in_seconds():
+    steps = [node(f"Step {n}", "noOp", position=[220 * n, 0]) for n in range(3000)]
+    begun = time.monotonic()
+    add_lock(workflow(START, *steps), "k", LOCK)
+    assert time.monotonic() - begun < 10

@@ -38,8 +38,15 @@ def body_runs(done, wiring):
     return body
 
 
-def released(done):
-    return len(done.of("lock_release"))
+def held_throughout(done, body, names):
+    """Whether everything of the body ran between the end of the one acquire and the beginning of the one release.
+
+    By n8n's clock, which counts milliseconds.
+    """
+    (taken,), (given,) = done.of("lock_acquisition"), done.of("lock_release")
+    runs = [run for name in names for run in body.runs.get(name, ())]
+    assert runs
+    return all(taken.finished <= run.started and run.started + run.seconds <= given.started + 0.002 for run in runs)
 
 
 def starts(workflow):
@@ -64,7 +71,7 @@ def test_a_woven_body_sees_the_same_and_its_lock_is_held_and_then_free(name, des
         assert seen(body, body_names(plain)) == seen(before, body_names(plain))
         assert set(probes(before)) == {None}
         assert set(probes(body)) == {"1"}
-        assert released(after) == 1
+        assert held_throughout(after, body, body_names(plain))
         assert not desk.held()
 
 
@@ -76,17 +83,34 @@ def test_when_a_woven_body_fails_so_does_the_workflow_and_the_lock_is_free(name,
     after = desk.run(workflow, others, items=ITEMS)
     assert (after.status, after.message) == (before.status, before.message) == ("error", "broken on purpose")
     assert done.wiring == "sub-workflow"
-    assert released(after) == 1
+    body = body_runs(after, done.wiring)
+    assert seen(body, body_names(plain)) == seen(before, body_names(plain))
+    assert set(probes(body)) <= {"1"}
+    assert held_throughout(after, body, body_names(plain))
     assert not desk.held()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_when_a_woven_body_fails_over_http_so_does_the_workflow_and_the_lock_is_free(name, http_desk):
+    text = http_desk.corpus(name).text().replace("n8n-nodes-base.redis", "n8n-nodes-base.noOp")
+    plain = broken(http_desk, name, Workflow.parse(text))
+    done, workflow, others = woven(plain, http_desk.scope, transport="http")
+    before = http_desk.run(plain, items=ITEMS)
+    after = http_desk.run(workflow, others, items=ITEMS)
+    assert (after.status, after.message) == (before.status, before.message) == ("error", "broken on purpose")
+    body = body_runs(after, done.wiring)
+    assert seen(body, body_names(plain)) == seen(before, body_names(plain))
+    assert held_throughout(after, body, body_names(plain))
+    assert not http_desk.held()
 
 
 #: Where each of them ends in each engine when its first trigger starts it, once that is known.
 LAST = {}
 
 
-def broken(desk, name):
+def broken(desk, name, workflow=None):
     """Its last step stops instead."""
-    workflow = desk.corpus(name)
+    workflow = workflow or desk.corpus(name)
     last = LAST.get((desk.stage.lab, name)) or desk.run(workflow, items=ITEMS).last_node
     failing = workflow.copy()
     node = failing.find(last).data
@@ -129,10 +153,11 @@ def test_an_unwoven_workflow_is_the_same_to_the_letter(name, transport):
         assert workflow.text().encode() == raw
 
 
+@pytest.mark.parametrize("transport", ["redis", "http"])
 @pytest.mark.parametrize("name", NAMES)
-def test_nodes_do_not_overlap_and_ids_are_stable(name):
+def test_nodes_do_not_overlap_and_ids_are_stable(name, transport):
     workflow = Workflow.parse((CORPUS / f"{name}.json").read_bytes())
-    done, again, others = woven(workflow, "x")
+    done, again, others = woven(workflow, "x", transport=transport)
     for one in (again, *others.values()):
         spots = [node.position for node in one.nodes if not node.is_note]
         near = [
@@ -143,5 +168,5 @@ def test_nodes_do_not_overlap_and_ids_are_stable(name):
         ]
         assert near == []
         assert len({node.id for node in one.nodes}) == len(one.nodes)
-    assert done.workflow.text() == woven(copy.deepcopy(workflow), "x")[0].workflow.text()
+    assert done.workflow.text() == woven(copy.deepcopy(workflow), "x", transport=transport)[0].workflow.text()
     assert again.settings["executionOrder"] == "v1"

@@ -12,6 +12,7 @@ from test_weave_runs import START, body_of, fields, stop
 from woven import BODY, KEY, RETRY, seen
 
 from holdfast.n8n import stitches
+from holdfast.n8n.model import Workflow
 from holdfast.n8n.primitives.over_http import CONFIRM_SECONDS
 from holdfast.n8n.weave import LockOptions, add_lock
 
@@ -83,7 +84,7 @@ def must_stay():
 
 @pytest.mark.parametrize("mode", ["webhook", "manual"])
 def test_retry_without_lock_over_http_nothing_is_left_to_retry_of_a_body_that_was_left_in_place(http_desk, mode):
-    made, _ = woven(must_stay(), http_desk.scope, error_workflow="tidy", transport="http")
+    made, _ = woven(must_stay(), http_desk.scope, error_workflow="tidy", transport="http", in_place=True)
     done = http_desk.run(made, items=ITEMS, node="Hook", mode=mode, retries=1)
     assert [(one.status, one.last_node, one.saved) for one in outer(done)] == [("error", "Step", False)]
     (freed,) = done.of("error_handler_lo") if mode == "webhook" else [None]
@@ -113,6 +114,7 @@ def count(desk, name="Count"):
     return node(name, "executeWorkflow", parameters, typeVersion=1.2)
 
 
+TO_STEP = {"Start": [["Step"]], "Other": [["Step"]]}
 #: By hand, and by a workflow that reads what it gives.
 STARTS = [START, node("Start", "executeWorkflowTrigger", {"inputSource": "passthrough"}, typeVersion=1.1)]
 
@@ -186,6 +188,28 @@ def test_retry_without_lock_over_http_nothing_of_a_body_can_be_retried_by_itself
     assert {one.workflow_id for one in done.all if one.status == "error"} == {KEY, BODY, RETRY}
     assert {one.workflow_id for one in done.all if one.saved} == {KEY}
     assert made[0].settings["saveExecutionProgress"] is False  # nor from its midst after a crash
+
+
+OTHER = node("Other", "scheduleTrigger")
+BODIES = {
+    "one-trigger": workflow(START, node("Step", "noOp")),
+    "two-triggers": workflow(START, OTHER, fields("Step", n="={{ $('Start').item.json.n }}"), links=TO_STEP),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_retry_without_lock_over_http_a_body_that_is_retried_by_itself_runs_nothing(http_desk, body):
+    """What n8n keeps whatever is set, of a worker that was lost, it retries from the beginning: there the body asks."""
+    made, others = woven(BODIES[body], http_desk.scope, transport="http")
+    call = Workflow.parse(made.find("Locked Body").parameters["workflowJson"])
+    del call.data["id"]  # of the body
+    items = ITEMS if body == "one-trigger" else [{"json": {"trigger": 0, "sent": {"n": 1}}}]
+    for mode, status in (("retry", "error"), ("manual", "success")):
+        for started in (others[BODY], call):
+            done = http_desk.run(started, others, items=items, node=started.triggers[0].name, mode=mode)
+            assert (done.status, "Step" in done.runs or bool(body_of(done))) == (status, status == "success")
+            assert mode != "retry" or "retry the locked workflow" in done.message
+    assert not http_desk.held()
 
 
 @pytest.mark.parametrize("start", STARTS, ids=["by-hand", "called"])

@@ -111,6 +111,8 @@ locks = st.builds(
     per_item=some,
     transport=st.sampled_from(["redis", "http"]),
     error_workflow=st.sampled_from(["", "tidy"]),
+    in_place=some,
+    keep_failed=some,
 )
 limits = st.builds(
     LimitOptions,

@@ -98,3 +98,39 @@ def test_what_the_trigger_sends_or_may_send_is_not(kind, parameters, given):
 def test_a_scope_cannot_read_a_node_that_has_not_run():
     with pytest.raises(WeaveRefused, match="has not run"):
         read_scope("={{ $('Fetch').first().json.id }}", [ANYTHING])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "={{ 'excel-' + .body.fileId }}",
+        "=user-{{ .headers['x-user'] }}",
+        "={{ .id }}",
+        "='user-' + .userId",
+        "={{ 'a' }}-{{ String(.id) }}",
+    ],
+)
+def test_a_scope_whose_json_a_shell_has_taken_is_refused(given):
+    with pytest.raises(WeaveRefused, match=r"\\\$json"):
+        read_scope(given, [ANYTHING])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "={{ 'a.b' + $json.c }}",
+        "={{ $json.a?.b }}",
+        "={{ $json.list[0].id + .5 }}",
+        "={{ [...$json.ids].join('.') }}",
+        "={{ {{@:env:shop}}.slice(1) + $json.a }}",
+        "=.{{ $json.a }}",
+    ],
+)
+def test_a_dot_with_something_before_it_is_none(given):
+    assert read_scope(given, [ANYTHING]).warnings == ()
+
+
+@pytest.mark.parametrize("given", ["={{ ['x-user'] }}", "={{ null }}", "=a-{{ 1 + 1 }}"])
+def test_an_expression_that_reads_nothing_is_warned_of(given):
+    (warning,) = read_scope(given, [ANYTHING]).warnings
+    assert "reads nothing" in warning

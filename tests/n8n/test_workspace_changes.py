@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -227,3 +229,39 @@ def test_the_journal_is_readable_by_people(root):
     process.join()
     told = json.loads((root / PRIVATE / "journal.json").read_text())
     assert [entry["path"] for entry in told["files"]][:2] == ["n8n-build/dev/new.json", "n8n-config/dev.yml"]
+
+
+@pytest.fixture
+def read_only(root, monkeypatch):
+    """A workspace on a disk that takes nothing: somebody else's, or mounted so. Root may write anywhere else."""
+    with Workspace.open(root).edit() as view:
+        view.files.write("n8n-config/a.txt", b"a")
+    opened = os.open
+
+    def refused(path, flags, *more, **given):
+        if str(path).startswith(str(root)) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, flags, *more, **given)
+
+    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(Path, "write_text", lambda *_: refused(root, os.O_WRONLY))
+    return root
+
+
+def test_what_cannot_be_written_can_be_looked_at(read_only):
+    with Workspace.open(read_only).look() as view:
+        assert view.files.read("n8n-config/a.txt") == b"a"
+    with Workspace.open(read_only).edit(dry_run=True) as view:
+        view.files.write("n8n-config/a.txt", b"b")
+        assert "+b" in view.files.diff()
+
+
+def test_what_cannot_be_written_is_not_changed(read_only):
+    with pytest.raises(WorkspaceError, match="cannot be written: Read-only"), Workspace.open(read_only).edit():
+        pass
+
+
+def test_what_was_interrupted_and_cannot_be_undone_is_not_taken_for_whole(read_only):
+    (read_only / PRIVATE / journal.JOURNAL).mkdir()
+    with pytest.raises(WorkspaceError, match="a command was interrupted in"), Workspace.open(read_only).look():
+        pass

@@ -122,6 +122,23 @@ def test_scopes_are_json_inside_an_expression(place):
     assert place.note() == '={{ ["it\'s","a\\"b"] }}'
 
 
+@pytest.mark.parametrize(
+    "text", ["lockScopes: nightly\n", "lockScopes: {a: b}\n", "lockScopes: [a, true]\n", "lockScopes: [[a]]\n"]
+)
+def test_scopes_that_are_no_list_of_texts_are_refused(place, text):
+    """Clean-up would look through letters, or through nothing."""
+    place.env(text)
+    place.template("={{ {{@:env:lockScopes}} }}")
+    with pytest.raises(WorkspaceError, match="lockScopes is no list of texts"):
+        place.built()
+
+
+def test_a_scope_that_is_a_number_is_its_digits(place):
+    place.env("lockScopes: [42]\n")
+    place.template("={{ {{@:env:lockScopes}} }}")
+    assert place.note() == '={{ ["42"] }}'
+
+
 def test_a_uuid_is_the_same_for_one_name_in_one_workflow_and_environment(place):
     place.template("{{@:uuid:hook}} {{@:uuid:hook}} {{@:uuid:other}}")
     place.template("{{@:uuid:hook}}", key="second")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from holdfast.cli.output import printable, say, say_json
 from holdfast.errors import ConfigError, N8nError
 
 if TYPE_CHECKING:
+    from holdfast.n8n.model import Workflow
     from holdfast.n8n.workspace import Workspace
 
 SOURCES = ("built", "template")
@@ -89,7 +92,8 @@ def validate(
     try:
         with Workspace.open(workspace).look() as view:
             for env in view.chosen(environments):
-                verdicts += [_verdict(view, env, key, chosen) for key in _chosen(view, workflow_key)]
+                looked = _Source(view, env, is_built=chosen == "built")
+                verdicts += [_verdict(looked, key) for key in _chosen(view, workflow_key)]
                 if chosen == "template" and not environments:
                     break  # a template is the same for all; ids and scopes are those of the first environment
     except N8nError as error:
@@ -112,22 +116,55 @@ def _chosen(view: Workspace, keys: list[str] | None) -> list[str]:
     return list(view.keys)
 
 
-def _verdict(view: Workspace, env: str, key: str, source: str) -> dict[str, Any]:
+class _Source:
+    """The workflows of one environment, built or as templates, each read once."""
+
+    def __init__(self, view: Workspace, env: str, *, is_built: bool) -> None:
+        self.view, self.env, self.is_built = view, env, is_built
+        self._found: dict[str, Workflow | N8nError] = {}
+
+    def path(self, key: str) -> str:
+        return self.view.built_path(self.env, key) if self.is_built else self.view.template_path(key)
+
+    def read(self, key: str) -> Workflow:
+        """Raises N8nError when it cannot be looked at."""
+        if key not in self._found:
+            try:
+                self._found[key] = self.view.read_built(self.env, key) if self.is_built else self.view.read(key)
+            except N8nError as error:
+                self._found[key] = error
+        found = self._found[key]
+        if isinstance(found, N8nError):
+            raise found
+        return found
+
+    @cached_property
+    def known(self) -> dict[str, Workflow]:
+        """By key, with the template of what was not built. What cannot be read is told where it is looked at itself."""
+        found: dict[str, Workflow] = {}
+        for key in self.view.keys:
+            for read in (self.read, self.view.read) if self.is_built else (self.read,):
+                with contextlib.suppress(N8nError):
+                    found[key] = read(key)
+                    break
+        return found
+
+
+def _verdict(source: _Source, key: str) -> dict[str, Any]:
     from holdfast.n8n.validate import Surroundings
     from holdfast.n8n.validate import validate as check
 
-    is_built = source == "built"
-    path = view.built_path(env, key) if is_built else view.template_path(key)
-    head = {"workflow_key": key, "env": env, "path": path}
+    view, env = source.view, source.env
+    head = {"workflow_key": key, "env": env, "path": source.path(key)}
     try:
-        workflow = view.read_built(env, key) if is_built else view.read(key)
+        workflow = source.read(key)
     except N8nError as error:
         return {**head, "verdict": "unreadable", "error": str(error), "errors": 1, "warnings": 0, "findings": []}
     around = Surroundings(
         scopes=view.scopes(env),
         workflow_ids=view.workflow_ids(env),
-        built=is_built,
-        others=_others(view, env, key, is_built=is_built),
+        built=source.is_built,
+        others={other: read for other, read in source.known.items() if other != key},
     )
     findings = check(workflow, around)
     errors = sum(finding.level == "error" for finding in findings)
@@ -139,17 +176,6 @@ def _verdict(view: Workspace, env: str, key: str, source: str) -> dict[str, Any]
         "warnings": len(findings) - errors,
         "findings": [asdict(finding) for finding in findings],
     }
-
-
-def _others(view: Workspace, env: str, key: str, *, is_built: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for other in view.keys:
-        if other != key:
-            try:
-                found[other] = view.read_built(env, other) if is_built else view.read(other)
-            except N8nError:  # told where it is looked at itself
-                continue
-    return found
 
 
 def _show(verdicts: list[dict[str, Any]]) -> None:

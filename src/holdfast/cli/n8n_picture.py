@@ -37,7 +37,7 @@ def picture(
     with Workspace.open(workspace).look() as view:
         workflow = view.read(workflow_key)
     added = our_nodes(workflow)
-    svg = draw(workflow, added=added)
+    svg = draw(workflow, added=added).encode("utf-8", "replace").decode()  # a name may hold half a character
     if out is not None and not dry_run:
         try:
             out.write_text(svg, encoding="utf-8")

@@ -46,11 +46,19 @@ def add_lock(
         bool,
         typer.Option("--lock-on-error", help="Release it after a failed execution: error_handler_lock_cleanup."),
     ] = False,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place",
+            help="Over http, accept a body that must stay in its place: n8n in queue mode retries it without the lock.",
+        ),
+    ] = False,
     keep_failed: Annotated[
         bool,
         typer.Option(
             "--keep-failed-executions",
-            help="Over http, of a body that must stay in its place: but a retry of one runs without the lock.",
+            help="Over http, of a body that must stay in its place: but a retry of one runs without the lock. "
+            "Implies --in-place.",
         ),
     ] = False,
     workspace: Where = HERE,
@@ -62,11 +70,14 @@ def add_lock(
     The body sees exactly what the trigger sent. A scope that is the same in every run is registered
     in lockScopes of every environment; for another, the command says what to add.
 
+    Over http a body that cannot become a sub-workflow (it answers from its midst, uses static data, waits
+    for more than a minute) is refused: n8n in queue mode would retry it without the lock. --in-place accepts that.
+
     [bold]Examples[/bold]
 
       holdfast n8n add-lock-to-workflow --workflow-key nightly --scope-expression "={{ 'nightly' }}" --ttl-seconds 32400
 
-      holdfast n8n add-lock-to-workflow --workflow-key excel --scope-expression "={{ 'excel-' + $json.body.fileId }}" \
+      holdfast n8n add-lock-to-workflow --workflow-key excel --scope-expression '={{ "excel-" + $json.body.fileId }}' \
 --max-wait-seconds 30 --lock-on-error
     """
     from holdfast.n8n import apply
@@ -83,6 +94,7 @@ def add_lock(
             per_item=per_item,
             lock_on_error=lock_on_error,
             keep_failed=keep_failed,
+            in_place=in_place,
         )
     _finish(view, workflow_key, woven, _about_scope(woven), as_json=as_json, dry_run=dry_run)
 
@@ -128,7 +140,7 @@ def add_rate_limit(
     [bold]Examples[/bold]
 
       holdfast n8n add-rate-limit-to-workflow --workflow-key api --limit 100 --window-seconds 60 \
---scope-expression "=api-{{ $json.headers['x-user'] }}" --on-denied error
+--scope-expression '=api-{{ $json.headers["x-user"] }}' --on-denied error
     """
     from holdfast.n8n import apply
     from holdfast.n8n.workspace import Workspace

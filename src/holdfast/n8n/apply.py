@@ -31,6 +31,7 @@ def add_lock(
     per_item: bool = False,
     lock_on_error: bool = False,
     keep_failed: bool = False,
+    in_place: bool = False,
 ) -> Woven:
     """Inside edit(). A static scope is registered in every environment."""
     _refuse_primitive(key)
@@ -49,6 +50,7 @@ def add_lock(
         per_item=per_item,
         error_workflow=ERROR_HANDLER if lock_on_error else "",
         keep_failed=keep_failed,
+        in_place=in_place,
     )
     before = handler_of(workspace, key)
     if lock_on_error and before not in ("", reference(ERROR_HANDLER)):

@@ -20,6 +20,7 @@ from holdfast.n8n.stitches import (
     ACQUIRE,
     AGAIN,
     BODY,
+    BY_ITSELF,
     CONFIRM,
     CONFIRMED,
     EACH,
@@ -32,6 +33,7 @@ from holdfast.n8n.stitches import (
     RELEASE,
     RESULT,
     SENT,
+    UNLOCKED,
     numbered,
     to,
 )
@@ -199,12 +201,16 @@ def _calling(asked: Around, position: list[int]) -> dict[str, Any]:
         stitches.node(inner, "Body", "executeWorkflow", 1.2, call, [220, 0]),
         stitches.rewrite(inner, "Ended", ended, [440, 0], executeOnce=not asked.result),
     ]
+    links = {"Called": [[to("Body")]], "Body": [[to("Ended")]]}
+    if asked.confirms:
+        nodes += stitches.not_by_itself(inner, [0, 180], [220, 180])
+        links |= {"Called": [[to(BY_ITSELF)]], BY_ITSELF: [[to("Body")], [to(UNLOCKED)]]}
     between = {
         # Some expressions want one; n8n itself takes the caller's where there is none.
         "id": stitches.workflow_id(inner)["value"],
         "name": "Until the body has ended",
         "nodes": nodes,
-        "connections": {"Called": {MAIN: [[to("Body")]]}, "Body": {MAIN: [[to("Ended")]]}},
+        "connections": {name: {MAIN: outputs} for name, outputs in links.items()},
         "settings": {"executionOrder": "v1", **(UNSAVED if asked.options["transport"] == "http" else {})},
     }
     return stitches.node(

@@ -15,9 +15,10 @@ from holdfast.n8n.kept import FROM_THE_START, UNSAVED, keep_as_before, keep_less
 from holdfast.n8n.limit_wiring import first_output, guarded
 from holdfast.n8n.lock_wiring import add
 from holdfast.n8n.model import MAIN, Node, Workflow
+from holdfast.n8n.place import COLUMN, ROW
 from holdfast.n8n.record import part, put_back, record
 from holdfast.n8n.retry_wiring import retried, retry_key
-from holdfast.n8n.stitches import CALLED, EACH, GATE, WHICH, numbered, to
+from holdfast.n8n.stitches import BY_ITSELF, CALLED, EACH, GATE, UNLOCKED, WHICH, numbered, to
 from holdfast.n8n.survey import Entry, mentions
 
 #: What is the caller's alone: its errors are raised there, and who may call it is its own affair.
@@ -151,8 +152,15 @@ def _body(
     x, y = (round(place) for place in first.position)
     links: dict[str, Any] = {}
     if not marked:
-        nodes = [stitches.called_trigger(inner_key, found[0].trigger, [x, y])]
         links[found[0].trigger] = [copy.deepcopy(found[0].targets)]
+        nodes = [stitches.called_trigger(inner_key, found[0].trigger, [x, y])]
+        if options["transport"] == "http":
+            # What asks stands before the one that the body knows: its first node sees nothing of it.
+            nodes = [
+                stitches.called_trigger(inner_key, CALLED, [x - 2 * COLUMN, y]),
+                stitches.node(inner_key, found[0].trigger, "noOp", 1, {}, [x, y]),
+            ]
+            links[CALLED] = [[to(found[0].trigger)]]
     else:
         by_number: dict[str, Any] = {
             "mode": "expression",
@@ -161,8 +169,8 @@ def _body(
             "options": {},
         }
         nodes = [
-            stitches.called_trigger(inner_key, CALLED, [x - 660, y]),
-            stitches.node(inner_key, WHICH, "switch", 3.2, by_number, [x - 440, y]),
+            stitches.called_trigger(inner_key, CALLED, [x - 3 * COLUMN, y]),
+            stitches.node(inner_key, WHICH, "switch", 3.2, by_number, [x - 2 * COLUMN, y]),
         ]
         links |= {CALLED: [[to(WHICH)]], WHICH: [[to(entry.trigger)] for entry in found]}
         for entry in found:
@@ -170,6 +178,8 @@ def _body(
             x, y = (round(place) for place in trigger.position) if trigger else (x, y)
             nodes.append(stitches.rewrite(inner_key, entry.trigger, "$json.sent", [x, y]))
             links[entry.trigger] = [copy.deepcopy(entry.targets)]
+    if options["transport"] == "http":
+        _ask_first(inner_key, nodes, links)
     names = {node.name for node in body}
     _refuse_clash(nodes, names)
     settings = {name: value for name, value in workflow.settings.items() if name not in _CALLERS_OWN}
@@ -180,7 +190,7 @@ def _body(
         settings |= UNSAVED
         mark["transport"] = "http"
     data = {
-        "name": f"{workflow.name} (locked body)",
+        "name": stitches.beside(workflow.name, "locked body"),
         "nodes": [*nodes, *(copy.deepcopy(node.data) for node in body)],
         "connections": {
             **{name: {MAIN: outputs} for name, outputs in links.items()},
@@ -190,6 +200,14 @@ def _body(
         "meta": {"holdfast": mark},
     }
     return Workflow(data, workflow.layout)
+
+
+def _ask_first(key: str, nodes: list[dict[str, Any]], links: dict[str, Any]) -> None:
+    """In place: behind its trigger, and before what has the name of the workflow's, the body asks who started it."""
+    x, y = nodes[0]["position"]
+    nodes[0]["position"] = [x - COLUMN, y]
+    nodes += stitches.not_by_itself(key, [x, y], [x, y - ROW])
+    links |= {CALLED: [[to(BY_ITSELF)]], BY_ITSELF: [links[CALLED][0], [to(UNLOCKED)]]}
 
 
 def _make_time(workflow: Workflow, options: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def content(data: Mapping[str, Any]) -> dict[str, Any]:
 def fingerprint(data: Mapping[str, Any]) -> str:
     """The same for the same content, whatever the order of its fields and what n8n adds by itself."""
     text = json.dumps(plain(data), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # half a character has one, too
 
 
 def plain(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def scopes_of(settings: Mapping[str, Any], source: str) -> tuple[str, ...]:
     found = settings.get(SCOPES)
     if found is None:
         return ()
-    if not is_list(found) or not all(isinstance(scope, (str, int)) for scope in found):
+    if not is_list(found) or not all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in found):
         raise WorkspaceError(f"{source}: {SCOPES} is no list of texts")
     return tuple(str(scope) for scope in found)
 

@@ -62,6 +62,21 @@ def words(value: str) -> list[Token]:
     return found
 
 
+def begins_with_nothing(value: str) -> bool:
+    """Whether an expression has a path without an object before it: `'a' + .id`, of which a shell took `$json`."""
+    for code in code_of(PLACEHOLDER.sub("_", value)):
+        try:
+            found = [token for token in tokens(code) if token.kind != "comment"]
+        except Unreadable:
+            continue
+        for at, token in enumerate(found):
+            before = found[at - 1] if at else None
+            nothing = before is None or (before.kind == "mark" and before.text not in (")", "]", "}"))
+            if token.kind == "mark" and token.text in (".", "?.") and nothing:
+                return True
+    return False
+
+
 def named_nodes(code: list[Token]) -> Iterator[tuple[str, int]]:
     """The nodes that code reads by name, and the line: `$('A')`, `$node["A"]`, `$node.A`, `$items("A")`."""
     for at, token in enumerate(code[:-2]):

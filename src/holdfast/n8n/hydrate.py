@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import WorkspaceError
-from holdfast.n8n.environments import SCOPES, look_up
+from holdfast.n8n.environments import SCOPES, look_up, scopes_of
 from holdfast.n8n.layout import Layout
 from holdfast.n8n.layout import read as read_json
 from holdfast.n8n.shapes import is_list, is_table
@@ -117,6 +117,8 @@ class Hydration:
                 return []
             self.warnings.append(f"{where}: {shown} is empty in {self.config}")
             return ""
+        if path == SCOPES:
+            return list(scopes_of(self.settings, self.config))
         if path == _ADDRESS:
             if not _WEB.fullmatch(str(value)):
                 raise WorkspaceError(f"{where}: {shown} is no http:// or https:// address in {self.config}")

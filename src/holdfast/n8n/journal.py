@@ -8,6 +8,7 @@ done. A file that somebody else has changed meanwhile is left alone, and named.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -25,33 +26,57 @@ from holdfast.n8n.files import PRIVATE, Change, content_of, inside
 PATIENCE = 20.0
 LOOK_AGAIN = 0.02
 
+LOCK = "lock"
 JOURNAL = "journal.json"
 UNDO = "undo"
 NEW = ".holdfast-new"
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
-def alone(root: Path, *, patience: float = PATIENCE) -> Generator[list[str], None, None]:
-    """One command at a time in a workspace. Yields what an interrupted one had begun and is undone now."""
+def alone(root: Path, *, patience: float = PATIENCE, looks: bool = False) -> Generator[list[str], None, None]:
+    """One command at a time in a workspace. Yields what an interrupted one had begun and is undone now.
+
+    Who only `looks` may do so where nothing can be written.
+    """
     own = root / PRIVATE
     try:
         own.mkdir(parents=True, exist_ok=True)
-        (own / ".gitignore").write_text("*\n")
-        handle = os.open(own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        if not (own / ".gitignore").exists():
+            (own / ".gitignore").write_text("*\n")
+        handle = os.open(own / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise WorkspaceError(f"{root} cannot be written: {error.strerror or error}") from error
+        if not looks or error.errno not in _READ_ONLY:
+            raise WorkspaceError(f"{root} cannot be written: {error.strerror or error}") from error
+        with _beside_others(root, patience):
+            yield []
+        return
     try:
-        _wait(handle, root, patience)
+        _wait(handle, root, patience, fcntl.LOCK_EX)
         yield recover(root)
     finally:
         os.close(handle)
 
 
-def _wait(handle: int, root: Path, patience: float) -> None:
+@contextmanager
+def _beside_others(root: Path, patience: float) -> Generator[None, None, None]:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # whoever may write could not begin without it either
+            handle = os.open(root / PRIVATE / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            stack.callback(os.close, handle)
+            _wait(handle, root, patience, fcntl.LOCK_SH)
+        if is_pending(root):
+            raise WorkspaceError(
+                f"a command was interrupted in {root}, and it cannot be undone, because nothing can be written here"
+            )
+        yield
+
+
+def _wait(handle: int, root: Path, patience: float, kind: int) -> None:
     deadline = time.monotonic() + patience
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:

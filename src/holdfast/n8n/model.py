@@ -167,15 +167,17 @@ class Workflow:
 
     def edges(self) -> Iterator[Edge]:
         """All of them, in the file's order."""
-        kinds: dict[str, list[list[dict[str, Any]] | None] | None]
-        for source, kinds in self.connections.items():
-            for kind, outputs in kinds.items():
-                for output, targets in enumerate(outputs or ()):
-                    for to in targets or ():
-                        yield Edge(source, to["node"], output, to.get("index", 0), kind)
+        for source in self.connections:
+            yield from self.leaving(source)
 
     def leaving(self, name: str) -> list[Edge]:
-        return [edge for edge in self.edges() if edge.source == name]
+        kinds: dict[str, list[list[dict[str, Any]] | None] | None] = self.connections.get(name, {})
+        return [
+            Edge(name, to["node"], output, to.get("index", 0), kind)
+            for kind, outputs in kinds.items()
+            for output, targets in enumerate(outputs or ())
+            for to in targets or ()
+        ]
 
     def entering(self, name: str) -> list[Edge]:
         return [edge for edge in self.edges() if edge.target == name]

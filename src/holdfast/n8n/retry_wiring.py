@@ -40,7 +40,7 @@ def retried(workflow: Workflow, key: str, body: str, options: dict[str, Any]) ->
     links: dict[str, Any] = {RETRIED: [[to(NOT_YET)]], NOT_YET: [[to(FIRST_ERROR)], [to(SENT)]], SENT: [[]]}
     made = Workflow(
         {
-            "name": f"{workflow.name} (locked retry)",
+            "name": stitches.beside(workflow.name, "locked retry"),
             "nodes": nodes,
             "connections": {name: {MAIN: outputs} for name, outputs in links.items()},
             "settings": {"executionOrder": "v1", **UNSAVED},

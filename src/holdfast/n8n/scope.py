@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.errors import WeaveRefused
+from holdfast.n8n.expressions import PLACEHOLDER, begins_with_nothing
 from holdfast.n8n.model import Node
 from holdfast.n8n.shapes import items, table
 
@@ -61,12 +62,22 @@ def read_scope(text: str, triggers: Iterable[Node] = ()) -> Scope:
     static = _static(inner)
     if static is not None:
         return Scope(expression, _filled(static), tuple(warnings))
+    if begins_with_nothing(expression):
+        raise WeaveRefused(
+            f"the scope {given!r} has a path with nothing before it, which n8n cannot read. If $json stood there, the "
+            "shell took it for a variable of its own: write \\$json, or put the whole into single quotes"
+        )
     triggers = list(triggers)
     _refuse_unknown_nodes(inner, triggers)
     if found := _UNIQUE.search(inner):
         warnings.append(
             f"the scope reads {found[0]}, which differs in every run: nobody ever contends for it. "
             "Name what is protected instead"
+        )
+    elif "$" not in inner and PLACEHOLDER.search(inner) is None:
+        warnings.append(
+            f"the scope {given!r} reads nothing of the execution, so it is the same in every run. If $json stood"
+            " there, the shell took it for a variable of its own: write \\$json"
         )
     warnings += _missing_fields(inner, triggers)
     return Scope(expression, None, tuple(warnings))

@@ -8,6 +8,9 @@ from typing import Any
 
 from holdfast.n8n.model import BASE
 
+#: What n8n keeps of a workflow's name; a longer one it refuses.
+LONGEST_NAME = 128
+
 _NAMESPACE = uuid.UUID("6f0c9d0e-5d3b-5f2a-9a44-3c1f0b7e8a11")
 
 ACQUIRE, CONFIRM, GATE, RELEASE = "Lock Acquire", "Lock Confirm", "Lock Gate", "Lock Release"
@@ -17,6 +20,7 @@ SENT, AGAIN = "What Was Sent", "Raise Or Retry"
 RETRIED, NOT_YET, FIRST_ERROR, ENDED = "Failed Or Retried", "Failed Just Now?", "Raise First Error", "Retry Ended"
 HELD_RESULT, RESULT, NOTHING_LOST = "Lock Result", "Body Result", "Body Gave Items"
 EACH, MARK, CALLED, WHICH = "Each Item", "Mark", "Locked Body Input", "Which Trigger"
+BY_ITSELF, UNLOCKED = "Called By Its Lock?", "Raise No Lock"
 CHECK, LIMIT_GATE, ALLOWED, DENIED = "Rate Limit Check", "Rate Limit Gate", "Rate Limit Allowed?", "Rate Limit Denied"
 
 
@@ -25,13 +29,21 @@ def numbered(name: str, place: int) -> str:
     return name if place == 0 else f"{name} {place + 1}"
 
 
+def beside(name: str, what: str) -> str:
+    """What a workflow is called that stands beside another."""
+    end = f" ({what})"
+    room = LONGEST_NAME - len(end)
+    return f"{name if len(name) <= room else f'{name[: room - 1]}…'}{end}"
+
+
 def to(node: str, index: int = 0) -> dict[str, Any]:
     return {"node": node, "type": "main", "index": index}
 
 
 def node_id(key: str, name: str) -> str:
     """The same for the same node, however often it is made."""
-    return str(uuid.uuid5(_NAMESPACE, f"{key}/{name}"))
+    whole = name.encode("utf-8", "backslashreplace").decode()  # a name may hold half a character
+    return str(uuid.uuid5(_NAMESPACE, f"{key}/{whole}"))
 
 
 def node(
@@ -131,6 +143,12 @@ def spared(message: str) -> str:
 def stop(key: str, name: str, message: str, position: list[int]) -> dict[str, Any]:
     """Stop and Error. message: code for its text."""
     return node(key, name, "stopAndError", 1, {"errorMessage": f"={{{{ {spared(message)} }}}}"}, position)
+
+
+def not_by_itself(key: str, first: list[int], second: list[int]) -> list[dict[str, Any]]:
+    """For what runs under another's lock: n8n's retry of it alone, from its beginning, is told off there."""
+    told = quoted("This is the body of a lock, and here none is taken: retry the locked workflow")
+    return [choice(key, BY_ITSELF, "$mode !== 'retry'", first), stop(key, UNLOCKED, told, second)]
 
 
 def rewrite(key: str, name: str, expression: str, position: list[int], **more: Any) -> dict[str, Any]:

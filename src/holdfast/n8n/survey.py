@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from holdfast.errors import WeaveRefused
@@ -166,11 +167,12 @@ def _survives(node: Node) -> bool:
 
 
 def _cycle(workflow: Workflow, names: set[str]) -> bool:
-    following = {name: [edge.target for edge in workflow.leaving(name) if edge.kind == MAIN] for name in names}
-    left = set(names)
-    while ends := {name for name in left if not any(to in left for to in following[name])}:
-        left -= ends
-    return bool(left)
+    following = {name: {edge.target for edge in workflow.leaving(name) if edge.kind == MAIN} for name in names}
+    try:
+        TopologicalSorter(following).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 # ── what a body may not do in a sub-workflow ──
@@ -184,7 +186,10 @@ class Fixed:
     way_out: str
 
 
-_ANSWER_LAST = "An answer by the last node would do"
+_ANSWER_LAST = (
+    "Respond: When Last Node Finishes would do, or, in one line of nodes and without --per-item, an answer by the last"
+    " of them that reads no other by name"
+)
 _WAIT_LESS = f"Waits of less than {SUSPENDS_SECONDS} s, in a loop if need be, would do"
 _TAKE_OUT = "A workflow without it would do"
 

@@ -59,13 +59,21 @@ _IDENTITY = (
     f"the scope ends in {n8n_keys.META_SUFFIX}: its key is where another lock's holder is written down. Rename it"
 )
 _KEPT_ANYWAY = "--keep-failed-executions changes nothing here: the workflow's failed executions are kept anyway"
+_NOT_HELD = "--in-place changes nothing here: it is for a lock over http whose body cannot become a sub-workflow"
+#: What is accepted with `in_place`.
+_RETRIED_UNLOCKED = (
+    "n8n in queue mode keeps failed executions whatever is set, and a retry goes on at the node that failed, without"
+    " the lock"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
     """`error_workflow`: the key of the clean-up that runs when the workflow fails; empty for none.
 
-    `keep_failed`: over http, a body that stays in its place keeps its failed executions, which n8n can retry unlocked.
+    `in_place`: over http, a body that cannot become a sub-workflow stays in its place, where n8n in queue mode can
+    retry it unlocked; without it such a body is refused. `keep_failed`: it keeps its failed executions as well, which
+    any n8n can retry unlocked; whoever says that has accepted the other.
     """
 
     scope: str
@@ -76,6 +84,7 @@ class LockOptions:
     per_item: bool = False
     error_workflow: str = ""
     keep_failed: bool = False
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +138,9 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
     if options.transport == "redis" and (scope.static or scope.text).endswith(n8n_keys.META_SUFFIX):
         warnings.append(_IDENTITY)
     known = {**asdict(options), "scope": scope.text}
-    if not options.keep_failed:
-        del known["keep_failed"]  # said where it was asked for alone: what others have written reads the same
+    for asked in ("keep_failed", "in_place"):
+        if not known[asked]:
+            del known[asked]  # said where it was asked for alone: what others have written reads the same
     others: dict[str, Workflow] = {}
     record.begin(woven)
     before = _error_workflow(woven, options)
@@ -138,8 +148,16 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
         loose = why_not_inline(woven, found, may_fail=True)
         if loose is not None:
             raise _stuck(loose, fixed, options)
+        held = fixed if options.transport == "http" else None
+        if held is not None and not (options.in_place or options.keep_failed):
+            raise WeaveRefused(
+                f"{held.why}, so its body must stay in its place: but {_RETRIED_UNLOCKED}. {held.way_out}."
+                " --in-place accepts it as it is; over redis it would be no better"
+            )
         why = "the body is one line of nodes that always arrives at its end"
-        if strict is not None and fixed is not None:
+        if strict is None and held is not None:
+            why = f"{held.why}; {why}"
+        elif strict is not None and fixed is not None:
             why = f"{fixed.why}; {strict}, so the error workflow frees the lock"
             warnings.append(
                 f"when the body fails, only the error workflow {options.error_workflow!r} frees the lock: "
@@ -149,7 +167,7 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
         if options.transport == "http" and not options.keep_failed:
             noted["undo"] |= keep_less(woven, ALL_UNSAVED)
             warnings.append(_NOT_KEPT)
-        elif strict is not None:
+        elif strict is not None or held is not None:
             warnings.append(_NO_RETRY)
         wiring = "inline"
     elif fixed is not None:
@@ -159,8 +177,8 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
         left = "" if answer is None else answer.name
         noted, others = weave_moved(woven, key, known, scope.text, found, result=result, answer=left)
         wiring, why = "sub-workflow", strict if answer is None else f"{strict}; {left!r} answers behind the release"
-    if options.keep_failed and (wiring, options.transport) != ("inline", "http"):
-        warnings.append(_KEPT_ANYWAY)
+    if (wiring, options.transport) != ("inline", "http"):
+        warnings += [_KEPT_ANYWAY] * options.keep_failed + [_NOT_HELD] * options.in_place
     noted["undo"] |= before
     record.note(woven, "lock", {"options": known, "wiring": wiring, **noted})
     done = Woven(woven, others, (), wiring, why, tuple(warnings), scope.static)
@@ -256,8 +274,12 @@ def _stuck(why: str, fixed: Fixed | None, options: LockOptions) -> WeaveRefused:
     if fixed is None:
         return WeaveRefused(said)
     line = "one line of nodes that all go on"
-    tidied = "--lock-on-error" if options.transport == "http" else "a fixed scope and --lock-on-error"
-    return WeaveRefused(f"{said}; but {fixed.why}. {fixed.way_out}; and so would {line}, with {tidied}")
+    tidied = "a fixed scope and --lock-on-error"
+    if options.transport == "http":
+        tidied = f"--lock-on-error and --in-place, which accepts that {_RETRIED_UNLOCKED}"
+    if options.per_item:
+        line += " without --per-item"
+    return WeaveRefused(f"{said}; but {fixed.why}. {fixed.way_out}; so would {line}, with {tidied}")
 
 
 def _around_the_lock(workflow: Workflow) -> list[str]:

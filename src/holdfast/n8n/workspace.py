@@ -67,7 +67,7 @@ class Workspace:
         if dry_run and not (self.root / PRIVATE).is_dir():
             yield view
             return
-        with journal.alone(self.root) as undone:
+        with journal.alone(self.root, looks=dry_run) as undone:
             _tell_of(view, undone)
             yield view
             if not dry_run:
@@ -79,7 +79,7 @@ class Workspace:
         if not (self.root / PRIVATE).is_dir():  # nothing was ever changed by a command
             yield type(self)(self.root)
             return
-        with journal.alone(self.root) as undone:
+        with journal.alone(self.root, looks=True) as undone:
             view = type(self)(self.root)
             _tell_of(view, undone)
             yield view

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.n8n.expressions import Text, words
+from holdfast.n8n.expressions import Text, begins_with_nothing, words
 from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.reading import ACQUIRE, Call, Reading
 from holdfast.n8n_keys import LARGEST_LIMIT, LONGEST_SECONDS, META_SUFFIX
@@ -22,6 +22,12 @@ LITERAL = Rule(
     "error",
     "a scope that looks like an expression and is plain text to n8n: `=` or the braces are missing",
     "Write ={{ 'user-' + $json.userId }}",
+)
+BROKEN = Rule(
+    "broken-scope",
+    "error",
+    "a scope whose expression has a path with nothing before it, as `.body.fileId`: n8n cannot read it",
+    "Write what is read, as in ={{ 'excel-' + $json.body.fileId }}; in a shell \\$json, or the whole in single quotes.",
 )
 UNIQUE = Rule(
     "unique-scope",
@@ -66,7 +72,7 @@ WEBHOOK = Rule(
     "--max-wait-seconds 30, or --fail-fast, or let the webhook answer immediately.",
 )
 
-RULES = (EMPTY, LITERAL, UNIQUE, IDENTITY, UNREGISTERED, NUMBER, TTLS, TRANSPORTS, WEBHOOK)
+RULES = (EMPTY, LITERAL, BROKEN, UNIQUE, IDENTITY, UNREGISTERED, NUMBER, TTLS, TRANSPORTS, WEBHOOK)
 
 #: What proxies and clients usually allow.
 PATIENCE = 60
@@ -106,6 +112,8 @@ def _scope(reading: Reading, call: Call) -> Iterator[Finding]:
         yield EMPTY.found(f"{name!r} passes no scope", node=name, path=path)
     elif scope.fixed is not None and _looks_computed(scope):
         yield LITERAL.found(f"the scope of {name!r} is the very text {scope.fixed!r}", node=name, path=path)
+    elif begins_with_nothing(scope.raw):
+        yield BROKEN.found(f"the scope of {name!r}, {scope.shown}, is no JavaScript", node=name, path=path)
     elif scope.fixed is None and (why := differs_each_run(scope.raw)):
         yield UNIQUE.found(f"the scope of {name!r} has {why} in it", node=name, path=path)
 

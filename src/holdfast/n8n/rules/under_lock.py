@@ -12,7 +12,7 @@ from holdfast.n8n.model import Node
 from holdfast.n8n.reading import ACQUIRE, RELEASE, Reading
 from holdfast.n8n.record import record
 from holdfast.n8n.shapes import items, table
-from holdfast.n8n.stitches import AGAIN, CONFIRMED
+from holdfast.n8n.stitches import AGAIN, BY_ITSELF, CONFIRMED
 from holdfast.n8n_keys import LOCK_PREFIX
 
 SWITCHED_OFF = Rule(
@@ -61,10 +61,10 @@ SUSPENDS_BODY = Rule(
 RETRIED = Rule(
     "retry-without-lock",
     "warning",
-    "a body under a lock over HTTP that n8n's retry takes up in its midst, where no lock is taken: its failed"
-    " executions are kept, or an older Holdfast placed the lock",
-    "Remove the lock, and let add-lock-to-workflow place it again. Where failed executions are kept on purpose, start"
-    " anew what failed, and retry nothing.",
+    "a body under a lock over HTTP that n8n's retry takes up in its midst, where no lock is taken: it stays in its"
+    " place, and n8n in queue mode keeps what failed; failed executions are kept; or an older Holdfast placed the lock",
+    "Remove the lock, and let add-lock-to-workflow place it again: it says what holds a body in its place, and what"
+    " would do instead. Where that is accepted (--in-place), start anew what failed, and retry nothing.",
 )
 
 RULES = (SWITCHED_OFF, ZERO_ITEMS, STOPS, LONG_WAIT, BY_HAND, SUSPENDS, SUSPENDS_BODY, RETRIED)
@@ -126,9 +126,17 @@ def _suspends(reading: Reading) -> Iterator[Finding]:
 
 def _retried(reading: Reading) -> Iterator[Finding]:
     lock = table(record(reading.workflow).get("lock"))
-    moved = table(lock.get("options")).get("transport") == "http" and lock.get("wiring") != "inline"
-    if moved and not {AGAIN, CONFIRMED} <= set(items(lock.get("nodes"))):
+    options = table(lock.get("options"))
+    if options.get("transport") == "http" and lock.get("wiring") == "inline":
+        message = "its body stays in its place: n8n in queue mode keeps what failed, whatever is set, and retries it"
+        accepted = options.get("in_place") or options.get("keep_failed")
+        message += " without the lock" if accepted else " without the lock; nobody has accepted that (--in-place)"
+        yield RETRIED.found(message, path="meta.holdfast.lock")
+    elif options.get("transport") == "http" and not {AGAIN, CONFIRMED} <= set(items(lock.get("nodes"))):
         yield RETRIED.found("an older Holdfast has placed its lock", path="meta.holdfast.lock")
+    known = record(reading.workflow)
+    if "body_of" in known and known.get("transport") == "http" and BY_ITSELF not in items(known.get("nodes")):
+        yield RETRIED.found("an older Holdfast has placed the lock that it is the body of", path="meta.holdfast.nodes")
     for setting, safe in wanted_of(reading.workflow).items():
         if (given := reading.workflow.settings.get(setting)) != safe:
             yield RETRIED.found(f"{setting} is {given!r}, not {safe!r}", path=f"settings.{setting}")
