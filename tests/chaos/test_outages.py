@@ -37,7 +37,10 @@ def postgres():
 
     server = PostgresServer()
     try:
-        yield started_or_skip(server)
+        started_or_skip(server)
+        with holdfast.sync.Holdfast(server.url):
+            pass  # the tables are there: making them may take longer than what is claimed below
+        yield server
     finally:
         server.stop()
 
