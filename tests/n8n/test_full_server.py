@@ -257,7 +257,7 @@ def counted(body):
 
 def fails_once(seconds=0):
     """Counts on the server, waits, and fails the first time."""
-    inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 600}
+    inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 10_000_000}
     first = "={{ $('Count').first().json.allowed ? 'no object' : { done: true } }}"
     return (
         calling("Count", "{{@:env:workflows.rate_limit_check.id}}", inputs),
@@ -531,7 +531,7 @@ def slow(seconds):
     """Counts, waits, and counts again."""
 
     def count(name):
-        inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 600}
+        inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 10_000_000}
         return calling(name, "{{@:env:workflows.rate_limit_check.id}}", inputs)
 
     return count("Count"), node("Pause", "wait", 1.1, {"amount": seconds, "unit": "seconds"}), count("Count Again")

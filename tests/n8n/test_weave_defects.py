@@ -106,7 +106,7 @@ def count(desk, name="Count"):
     value = {
         "scope": "={{ $('Start').item.json.counted ?? 'once' }}" + f"-{desk.scope}",
         "limit": 1,
-        "windowSeconds": 60,
+        "windowSeconds": 10_000_000,
     }
     inputs = {"mappingMode": "defineBelow", "value": value, "matchingColumns": [], "schema": []}
     called = {"__rl": True, "mode": "id", "value": "{{@:env:workflows.rate_limit_check.id}}"}
