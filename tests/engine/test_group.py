@@ -63,7 +63,7 @@ def put_off_once(seen):
 
     def commit(items):
         results = ["done" if id(item) in seen else LATER for item in items]
-        seen.update(id(item) for item in items)
+        seen.update({id(item): item for item in items})  # kept: the next one may else get its number
         return results
 
     return commit
@@ -92,7 +92,7 @@ def interrupt():
 def test_a_thread_that_was_held_up_beyond_its_pause_goes_on(monkeypatch, interrupt):
     """A pause that is interrupted, and found to be over by then, is over: it does not last for ever."""
     monkeypatch.setattr(groups, "AGAIN", 0.1)
-    seen = set()
+    seen = {}
     with running(commit=put_off_once(seen)) as group:
         for nth in range(1, 4):
             caller = Caller(group).ask()
