@@ -1,4 +1,4 @@
-import { type FormEvent, useEffect, useRef } from "react";
+import { type FormEvent, useLayoutEffect, useRef } from "react";
 
 interface Props {
   refused: boolean;
@@ -8,7 +8,8 @@ interface Props {
 /** Asks for a token. It stays in this tab and is sent as a header. */
 export function TokenForm({ refused, onToken }: Props) {
   const field = useRef<HTMLInputElement>(null);
-  useEffect(() => field.current?.focus(), []);
+  // At once with what is shown, not after it: whoever types then is heard.
+  useLayoutEffect(() => field.current?.focus(), []);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const value = field.current?.value.trim();
