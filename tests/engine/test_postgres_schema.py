@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
+from holdfast.engine.base import steady
 from holdfast.engine.postgres import schema
 from holdfast.engine.postgres.address import parse
 from holdfast.engine.postgres.rights import RIGHTS
 from holdfast.engine.postgres.session import connect
+from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -66,3 +69,21 @@ def test_whoever_migrates_is_waited_for(database):
         threading.Timer(0.5, other.commit).start()
         schema.upgrade(session, "here")
         assert schema.version(session) == schema.latest()
+
+
+def test_whoever_migrates_is_waited_for_longer_than_a_call_may_take(database):
+    """And so is one's own migration: what is cut off in its midst begins anew with the next call, for ever."""
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event = 'advisory' AND now() - query_start > interval '0.5 s'"
+    with psycopg.connect(database.url) as other, psycopg.connect(database.url, autocommit=True) as watch:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (schema.LOCK,))
+        with ThreadPoolExecutor(1) as pool, connect(parse(database.url + "?timeout=0.2"), "test") as session:
+            session.until = float("inf")
+            before = schema.version(session)
+            session.until = steady() + 0.2
+            upgraded = pool.submit(schema.upgrade, session, "here")
+            assert eventually(lambda: watch.execute(waiting).rowcount)
+            other.rollback()
+            upgraded.result(WITHIN)
+            assert session.until < steady() + 0.3, "calls have as long as before"
+            session.until = float("inf")
+            assert (before, schema.version(session)) == (0, schema.latest())

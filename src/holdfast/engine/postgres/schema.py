@@ -8,13 +8,16 @@ from __future__ import annotations
 from psycopg.errors import InsufficientPrivilege
 
 from holdfast.engine import migrations
+from holdfast.engine.base import steady
 from holdfast.engine.postgres.session import Session
 from holdfast.errors import EngineRefused
 
 #: Whoever migrates holds this advisory lock ("holdfast" as a number), so that two starting processes take turns.
 LOCK = 0x686F6C64
-#: How long to wait for whoever migrates (ms).
-PATIENCE = 4000
+#: Seconds that it may take, however few a call may: cut off in its midst it would begin anew with the next, for ever.
+TIME = 60.0
+#: How long to wait for whoever migrates, and for a table that somebody holds: others wait behind us there (ms).
+PATIENCE, TABLE_PATIENCE = 50_000, 4000
 META = "CREATE TABLE IF NOT EXISTS holdfast_meta (key text PRIMARY KEY, value bigint NOT NULL)"
 #: At the head of a script for people: the same lock, a snapshot taken after it, and no step from another version.
 EXPECT = """\
@@ -40,10 +43,13 @@ def upgrade(session: Session, where: str) -> None:
     have = version(session)
     if not migrations.missing("postgres", have, where):
         return
+    left = session.until - steady()
+    session.until = steady() + max(left, TIME)
     try:
         with session.transaction():
             session.execute(f"SET LOCAL lock_timeout = {PATIENCE}".encode())
             session.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+            session.execute(f"SET LOCAL lock_timeout = {TABLE_PATIENCE}".encode())
             session.execute(META.encode())
             for script in migrations.missing("postgres", version(session), where):
                 session.execute(script.encode())
@@ -53,6 +59,8 @@ def upgrade(session: Session, where: str) -> None:
             f"{where} has schema {have}, needs {latest()}, and this user may not change it: run `holdfast migrate` as"
             f" one who may, or give what `{command(have)}` prints to your database administrator"
         ) from error
+    finally:
+        session.until = steady() + left
 
 
 def latest() -> int:
