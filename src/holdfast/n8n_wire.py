@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast import n8n_keys
+from holdfast import inputs, n8n_keys
 from holdfast.engine.base import Engine
 from holdfast.errors import ConfigError
 
@@ -22,6 +22,13 @@ def is_n8n(engine: Engine, wire: str) -> bool:
             "wire='n8n' is for Redis, the only store that n8n's own nodes reach: use redis://…, or leave out wire="
         )
     return True
+
+
+def taken_scope(value: str, what: str) -> str:
+    """A scope to take or to count on. n8n's primitives refuse a blank one, so nobody else may hold it either."""
+    if not inputs.name(value, what).strip():
+        raise ConfigError(f"{what} {value!r} is blank, and n8n's primitives take no such scope: name what is protected")
+    return value
 
 
 def locks_n8n(engine: Engine, wire: str, scope: str) -> bool:

@@ -258,6 +258,21 @@ def test_an_identity_that_cannot_be_read_is_somebody_elses(hf, scope, redis, met
     assert redis.exists(*keys(scope)) == 2
 
 
+@pytest.mark.parametrize("meta", ["nonsense", '"text"'])
+def test_an_identity_that_cannot_be_read_is_told_of_as_such_and_not_as_none(hf, scope, redis, meta):
+    lease = lock(hf, scope, ttl=60).acquire()
+    redis.set(n8n_keys.meta_key(scope), meta)
+    with pytest.raises(LockHeld, match="identity cannot be read"):
+        lock(hf, scope).acquire(wait=0)
+    assert "cannot be read" in hf.locks.inspect(scope, wire="n8n").trouble
+    with pytest.raises(NotOwner, match=r"LOGIC ERROR.*identity cannot be read"):
+        lease.release()
+    redis.delete(n8n_keys.lock_key(scope))
+    seen = hf.locks.inspect(scope, wire="n8n")
+    assert not seen.held
+    assert "it is free" in seen.trouble
+
+
 def test_a_late_release_leaves_the_successor_alone(hf, scope, nodes, redis):
     lease = lock(hf, scope, ttl=60).acquire()
     nodes.delete(scope)  # somebody forced it
@@ -368,6 +383,12 @@ def test_only_redis_has_this_wire(connect, tmp_path):
 def test_options_that_cannot_be_are_refused(hf, options):
     with pytest.raises(ConfigError):
         hf.lock("x", **{"wire": "n8n", **options})
+
+
+@pytest.mark.parametrize("scope", ["", " ", "\t\n"])
+def test_a_blank_scope_is_refused_as_n8ns_primitives_refuse_it(hf, scope):
+    with pytest.raises(ConfigError, match="name"):
+        hf.lock(scope, wire="n8n")
 
 
 def test_an_interval_to_look_is_for_this_wire_alone(hf):

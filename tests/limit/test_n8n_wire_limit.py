@@ -115,6 +115,16 @@ def test_the_scope_is_the_key_or_else_the_limits_name(hf, namespace, redis, cloc
     assert redis.exists(n8n_keys.limit_key(namespace, clock.now // 60_000_000))
 
 
+@pytest.mark.parametrize("scope", ["", " ", "\t\n"])
+def test_a_blank_scope_is_refused_and_counts_nowhere(hf, namespace, redis, scope):
+    """A user id that is missing must not count on the limit's own name, nor where n8n's primitive would refuse it."""
+    limit = hf.limit(namespace, "3/60s", wire="n8n")
+    for ask in (limit.hit, limit.peek, limit.reset):
+        with pytest.raises(ConfigError, match="key"):
+            ask(scope)
+    assert redis.keys(f"{n8n_keys.LIMIT_PREFIX}{namespace}*") == []
+
+
 def test_a_cost_counts_as_so_many_hits(hf, namespace):
     limit = hf.limit("api", "5/60s", wire="n8n")
     assert limit.hit(namespace, cost=4).count == 4

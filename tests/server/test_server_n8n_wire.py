@@ -120,6 +120,12 @@ class TestOnRedis:
         said = redis_site.post("/api/limits/any/hit", body).json()
         assert (said["allowed"], said["count"]) == (False, 3)
 
+    def test_a_blank_scope_is_refused_as_n8ns_primitives_refuse_it(self, redis_site, redis):
+        assert acquire(redis_site, "%20").status_code == 422
+        answer = redis_site.post("/api/limits/any/hit", {"scope": " ", "rates": ["2/60s"], "wire": "n8n"})
+        assert answer.status_code == 422
+        assert not redis.exists(n8n_keys.lock_key(" "))
+
     def test_a_semaphore_is_no_lock_of_n8ns(self, redis_site, namespace):
         assert acquire(redis_site, namespace, permits=2).status_code == 422
 

@@ -8,6 +8,7 @@ from holdfast.errors import ConfigError
 from holdfast.gate.durability import replicas
 from holdfast.gate.flows import NOBODY, Caller, Spec
 from holdfast.inputs import Duration
+from holdfast.n8n_wire import taken_scope
 
 #: Longer queues make the record slow to rewrite; whoever comes later hears QueueFull.
 MAX_WAITERS = 1000
@@ -87,7 +88,7 @@ def n8n_spec(
     if durability is not None:
         raise ConfigError("wire='n8n' waits for no replicas: leave out durability=, or use Holdfast's own wire")
     return Spec(
-        name,
+        taken_scope(name, "name"),
         True,
         1,
         float(n8n_keys.TTL_SECONDS) if ttl is None else inputs.seconds(ttl, "ttl"),

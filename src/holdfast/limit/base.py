@@ -31,6 +31,10 @@ class BaseLimit:
     def name(self) -> str:
         return self.spec.name
 
+    def _key(self, key: str | None) -> str:
+        """n8n knows one name where a limit has two: without a key, the limit's own. Elsewhere a key is needed."""
+        return key if key is not None else self.spec.name if self.spec.n8n else ""
+
     def __repr__(self) -> str:
         rates = ", ".join(map(str, self.spec.rates))
         return f"<{type(self).__name__} {self.name!r} {rates} {self.spec.algorithm}>"

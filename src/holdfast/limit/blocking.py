@@ -27,13 +27,13 @@ class Limit(BaseLimit):
 
     __slots__ = ()
 
-    def hit(self, key: str = "", cost: int = 1) -> Decision:
+    def hit(self, key: str | None = None, cost: int = 1) -> Decision:
         """Take `cost` if there is room. A denied hit takes nothing (with wire="n8n" it counts, too)."""
-        return run(flows.hit(self._core, self.spec, key, cost))
+        return run(flows.hit(self._core, self.spec, self._key(key), cost))
 
-    def peek(self, key: str = "", cost: int = 1) -> Decision:
+    def peek(self, key: str | None = None, cost: int = 1) -> Decision:
         """What a hit would hear now, without taking anything."""
-        return run(flows.peek(self._core, self.spec, key, cost))
+        return run(flows.peek(self._core, self.spec, self._key(key), cost))
 
     def wait(self, key: str, cost: int = 1, *, timeout: Duration | None = None) -> Decision:
         """Take the next free place, in order of arrival, and sleep until it comes. RateLimited, at once, when that is
@@ -45,9 +45,9 @@ class Limit(BaseLimit):
         """Give back what was taken and not used."""
         run(flows.refund(self._core, self.spec, key, cost))
 
-    def reset(self, key: str = "") -> None:
+    def reset(self, key: str | None = None) -> None:
         """Forget what this key has taken."""
-        run(flows.reset_limit(self._core, self.spec, key))
+        run(flows.reset_limit(self._core, self.spec, self._key(key)))
 
 
 class Limits:

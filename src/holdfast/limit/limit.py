@@ -26,13 +26,13 @@ class Limit(BaseLimit):
 
     __slots__ = ()
 
-    def hit(self, key: str = "", cost: int = 1) -> Coroutine[Any, Any, Decision]:
+    def hit(self, key: str | None = None, cost: int = 1) -> Coroutine[Any, Any, Decision]:
         """Take `cost` if there is room. A denied hit takes nothing (with wire="n8n" it counts, too)."""
-        return flows.hit(self._core, self.spec, key, cost)
+        return flows.hit(self._core, self.spec, self._key(key), cost)
 
-    async def peek(self, key: str = "", cost: int = 1) -> Decision:
+    async def peek(self, key: str | None = None, cost: int = 1) -> Decision:
         """What a hit would hear now, without taking anything."""
-        return await flows.peek(self._core, self.spec, key, cost)
+        return await flows.peek(self._core, self.spec, self._key(key), cost)
 
     async def wait(self, key: str, cost: int = 1, *, timeout: Duration | None = None) -> Decision:
         """Take the next free place, in order of arrival, and sleep until it comes. RateLimited, at once, when that is
@@ -44,9 +44,9 @@ class Limit(BaseLimit):
         """Give back what was taken and not used."""
         await flows.refund(self._core, self.spec, key, cost)
 
-    async def reset(self, key: str = "") -> None:
+    async def reset(self, key: str | None = None) -> None:
         """Forget what this key has taken."""
-        await flows.reset_limit(self._core, self.spec, key)
+        await flows.reset_limit(self._core, self.spec, self._key(key))
 
 
 class Limits:

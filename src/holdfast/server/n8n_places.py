@@ -20,7 +20,7 @@ from holdfast.gate.n8n.flows import SETTLE, SETTLE_POLL, Taking
 from holdfast.gate.n8n.machine import Busy, Granted, Leaving
 from holdfast.gate.n8n.wire import holder, identity
 from holdfast.lease import instant
-from holdfast.n8n_wire import locks_n8n
+from holdfast.n8n_wire import locks_n8n, taken_scope
 from holdfast.server.call import Call
 from holdfast.server.places import MOST, Places, Wish, seconds_of
 from holdfast.server.problem import Refusal
@@ -34,7 +34,7 @@ class N8nPlaces:
         self._since: OrderedDict[str, float] = OrderedDict()
 
     def wish(self, name: str, body: AcquireRequest) -> Wish:
-        locks_n8n(self._core.engine, body.wire, name)
+        locks_n8n(self._core.engine, body.wire, taken_scope(name, "name"))
         if body.permits != 1:
             raise ConfigError("n8n's keys know one holder: leave out permits, or wire")
         return self._places.wish(name, body)

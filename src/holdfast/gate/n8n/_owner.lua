@@ -21,7 +21,7 @@ local count = stored and math.max(1, tonumber(stored) or 1) or 0
 
 local function owner()
   return { known, text('lock_id'), text('workflow_id'), text('workflow_name'), text('execution_id'), text('locked_at'),
-    redis.call('PTTL', KEYS[1]) }
+    redis.call('PTTL', KEYS[1]), meta ~= false }
 end
 
 -- Whether the lock is whose lock_id this is.

@@ -46,7 +46,8 @@ async def inspect(core: Core, scope: str) -> Inspection:
     found = holder(seen.count, seen.owner, seen.now)
     trouble = ""
     if seen.count and not seen.owner.known:
-        trouble = "its counter has no identity beside it: nobody can release it but force_release, or its TTL"
+        beside = "an identity that cannot be read" if seen.owner.written else "no identity"
+        trouble = f"its counter has {beside} beside it: nobody can release it but force_release, or its TTL"
     elif found is not None and not seen.count:
         trouble = "its identity has no counter: whoever gave it back died on the way; it is free"
     elif seen.count and seen.owner.left < 0:

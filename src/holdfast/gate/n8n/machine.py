@@ -27,6 +27,8 @@ class Owner(Struct, frozen=True, array_like=True):
     locked_at: str
     #: Milliseconds that the counter lives on; -1: for ever, because whoever made it died before it said how long.
     left: int
+    #: Whether anything stands there, also what cannot be read.
+    written: bool
 
 
 class Take(Command, frozen=True, array_like=True):

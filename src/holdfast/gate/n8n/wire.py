@@ -47,16 +47,23 @@ def moment(locked_at: str) -> Micros:
     return int(found.timestamp() * 1_000_000)
 
 
+def nobody(owner: Owner) -> str:
+    """Whoever is not known, in words."""
+    return (
+        "somebody whose identity cannot be read" if owner.written else "somebody who has written no identity beside it"
+    )
+
+
 def holder(count: int, owner: Owner, now: Micros) -> HolderInfo | None:
     """Who has it, as far as the keys tell; None: nobody."""
-    if count == 0 and not owner.known:
+    if count == 0 and not owner.written:
         return None
     return HolderInfo(
         lock_id=owner.lock_id or "?",
         fence=0,
         execution_id=owner.execution_id,
         workflow_id=owner.workflow_id,
-        workflow_name=owner.workflow_name or ("" if owner.known else "somebody who has written no identity beside it"),
+        workflow_name=owner.workflow_name or ("" if owner.known else nobody(owner)),
         locked_at=owner.locked_at or "?",
         expires_at=instant(now + owner.left * 1000).isoformat() if owner.left >= 0 else "",
     )

@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError, Decision, EngineError, EngineUnavailabl
 from holdfast.flow import CORRECTIONS, PATIENCE_MICROS, count_once, persist
 from holdfast.limit.n8n.machine import WIRE, Counted, Hit, Peek, Reset
 from holdfast.limit.spec import Spec
+from holdfast.n8n_wire import taken_scope
 
 #: Attempts after the first where nothing was sent.
 RETRIES = 1
@@ -23,7 +24,7 @@ RETRIES = 1
 async def hit(core: Core, spec: Spec, scope: str, cost: int) -> Decision:
     """Count, and hear whether that is still within the limit."""
     core.check_open()
-    cost, scope = inputs.count(cost, "cost"), scope_of(spec, scope)
+    cost, scope = inputs.count(cost, "cost"), taken_scope(scope, "key")
     try:
         counted = await _in_window(core, spec, scope, Hit(0, _window(spec), 0, cost))
     except EngineError as error:
@@ -37,7 +38,7 @@ async def hit(core: Core, spec: Spec, scope: str, cost: int) -> Decision:
 async def peek(core: Core, spec: Spec, scope: str, cost: int) -> Decision:
     """What a hit would hear now."""
     core.check_open()
-    cost, scope = inputs.count(cost, "cost"), scope_of(spec, scope)
+    cost, scope = inputs.count(cost, "cost"), taken_scope(scope, "key")
     try:
         counted = await _in_window(core, spec, scope, Peek(0, _window(spec), 0))
     except EngineError as error:
@@ -48,12 +49,7 @@ async def peek(core: Core, spec: Spec, scope: str, cost: int) -> Decision:
 async def reset(core: Core, spec: Spec, scope: str) -> None:
     """Forget the window that is open now."""
     core.check_open()
-    await _in_window(core, spec, scope_of(spec, scope), Reset(0, _window(spec), 0))
-
-
-def scope_of(spec: Spec, scope: str) -> str:
-    """n8n knows one name where a limit has two: the key, or without one the limit's own."""
-    return inputs.name(scope, "key") if scope != "" else spec.name
+    await _in_window(core, spec, taken_scope(scope, "key"), Reset(0, _window(spec), 0))
 
 
 def refuse(what: str) -> ConfigError:
