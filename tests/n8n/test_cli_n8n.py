@@ -615,6 +615,9 @@ def test_the_doctor_tells_of_scopes_that_are_not_registered(commands):
     assert any("'nightly' is not in lockScopes of dev" in check["what"] for check in found["checks"])
     assert commands.call("doctor", "--env", "dev", "--strict").exit_code == 1
     assert "scopes add nightly --env dev" in commands.do("doctor", "--env", "dev")
+    assert "manage-credentials create --env dev --key redis --type redis --env-vars" in commands.do(
+        "doctor", "--env", "dev"
+    )
     commands.put("broken", "{")
     assert commands.call("doctor", "--env", "dev").exit_code == 2
 

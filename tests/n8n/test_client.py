@@ -41,6 +41,14 @@ def test_nobody_there_is_unreachable_after_some_attempts(naps):
     assert [check.name for check in doctor.examine(client, {}, State())] == ["reachable"]
 
 
+@pytest.mark.parametrize(
+    ("status", "name"), [(401, "api key"), (403, "api key"), (404, "n8n"), (429, "n8n"), (500, "n8n"), (503, "n8n")]
+)
+def test_the_doctor_blames_the_key_only_where_n8n_does(api, client, status, name):
+    api.say(status, {"message": "no"}, times=9)
+    assert [(check.name, check.level) for check in doctor.examine(client, {}, State())] == [(name, "error")]
+
+
 def test_a_name_that_is_nobodys_is_unreachable():
     with pytest.raises(N8nUnreachable):
         Client("http://nowhere.invalid", KEY, retries=0).probe()

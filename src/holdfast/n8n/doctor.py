@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Literal
 
 from holdfast.errors import N8nError, N8nRefused, N8nUnreachable, WorkspaceError
@@ -13,6 +14,7 @@ from holdfast.n8n.model import Workflow
 from holdfast.n8n.state import State
 
 Level = Literal["ok", "warning", "error"]
+_NOT_THIS_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ def examine(client: Client, built: Mapping[str, Workflow], state: State) -> list
     except N8nUnreachable as error:
         return [Check("reachable", "error", str(error), "is n8n running, and is this its address?")]
     except N8nRefused as error:
-        return [Check("api key", "error", str(error))]
+        return [Check("api key" if error.status in _NOT_THIS_KEY else "n8n", "error", str(error))]
     major = client.major()
     found = [
         Check("reachable", "ok", f"{client.url} answers and takes the key"),

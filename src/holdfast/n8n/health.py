@@ -73,10 +73,14 @@ def _ids(workspace: Workspace, env: str) -> Iterator[Check]:
         except N8nError as error:
             yield Check(f"workflow {key}", "error", str(error), "holdfast n8n hydrate says the same")
     for key in workspace.credentials(env):
-        if str(workspace.entry(env, key, "credentials").get("id", "")).startswith(envs.LOCAL):
+        entry = workspace.entry(env, key, "credentials")
+        if str(entry.get("id", "")).startswith(envs.LOCAL):
+            command = (
+                f"holdfast n8n manage-credentials create --env {env} --key {key} --type {entry.get('type') or 'TYPE'}"
+            )
             yield Check(
                 f"credential {key}",
                 "warning",
                 "its id was made up here",
-                f"holdfast n8n manage-credentials create --env {env} --key {key}, or import one with this id",
+                f"{command} --env-vars FIELD=VARIABLE,…, or import one with this id",
             )
