@@ -174,6 +174,7 @@ def test_a_credential_that_n8n_has_is_linked_by_name_or_by_id(commands, api):
 def test_a_push_creates_what_is_missing_and_ids_are_n8ns_from_then_on(commands, api):
     planned = commands.json("push", "--env", "dev", "--dry-run")
     assert set(actions(planned).values()) == {"create"}
+    assert "Nothing would change" not in commands.do("push", "--env", "dev", "--dry-run")
     assert not sent(api)
     told = commands.json("push", "--env", "dev")
     assert set(actions(told)) == {"lock_acquisition", "lock_release", "nightly", "nightly_body"}
@@ -190,6 +191,7 @@ def test_a_push_creates_what_is_missing_and_ids_are_n8ns_from_then_on(commands, 
 
     asked = len(sent(api))
     assert set(actions(commands.json("push", "--env", "dev")).values()) == {"same"}
+    assert "Nothing would change" in commands.do("push", "--env", "dev", "--dry-run")
     assert len(sent(api)) == asked
     assert set(actions(commands.json("status", "--env", "dev")).values()) == {"same"}
     assert commands.json("diff", "--env", "dev")["workflows"] == []

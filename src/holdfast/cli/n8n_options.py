@@ -58,8 +58,12 @@ def finish(
     as_json: bool,
     dry_run: bool,
     warnings: Iterable[str] = (),
+    elsewhere: bool = False,
 ) -> None:
-    """Tell what was done, or what would be: facts for programs, lines for people, warnings for both."""
+    """Tell what was done, or what would be: facts for programs, lines for people, warnings for both.
+
+    `elsewhere`: something changes in n8n, whatever happens to the files.
+    """
     told = [*view.notes, *warnings]
     changes = view.changes
     if as_json:
@@ -78,7 +82,7 @@ def finish(
         return
     if dry_run:
         say_diff(view.files.diff())
-        say("Nothing was changed: --dry-run." if changes else "Nothing would change.")
+        say("Nothing was changed: --dry-run." if changes or elsewhere else "Nothing would change.")
         return
     for line in lines:
         say(printable(line))

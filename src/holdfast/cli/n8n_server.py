@@ -215,7 +215,8 @@ def _told(deployment: Deployment, changes: list[Change], *, as_json: bool, dry_r
         for change in changes:
             say_diff(change.diff)
     say_table(COLUMNS, [_row(change) for change in changes])
-    finish(view, facts, (), as_json=False, dry_run=dry_run)
+    differ = any(change.action != "same" for change in changes)
+    finish(view, facts, (), as_json=False, dry_run=dry_run, elsewhere=differ)
 
 
 def _row(change: Change) -> tuple[str, ...]:
