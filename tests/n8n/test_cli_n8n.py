@@ -130,6 +130,53 @@ def test_what_is_refused_is_json_where_json_was_asked_for(commands, arguments, k
     assert commands.snapshot() == before
 
 
+WHOLE = {"options": {"scope": "x"}, "nodes": [], "wiring": "inline", "undo": {"ends": {}}}
+RECORDS = [
+    {"version": 99, "lock": WHOLE},
+    {"version": 1, "lock": 5},
+    {"version": 1, "lock": {}},
+    {"version": 1, "lock": {**WHOLE, "nodes": [5]}},
+    {"version": 1, "lock": {**WHOLE, "options": {"scope": 7}}},
+    {"version": 1, "lock": {**WHOLE, "undo": {}}},
+    {"version": 1, "lock": {**WHOLE, "wiring": "sub-workflow"}},
+    {"version": 1, "lock": {**WHOLE, "wiring": "woven"}},
+    {"version": 1, "limit": {"options": {"scope": "x"}, "nodes": []}},
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=json.dumps)
+def test_a_record_that_cannot_be_read_is_told_of_by_its_own_workflows_name(commands, record):
+    """Written by a newer Holdfast, or edited: no traceback, and no other workflow is blamed for it."""
+    commands.put("odd", {**json.loads(FLOW), "meta": {"holdfast": {"before": {}, **record}}})
+    kind = next(name for name in record if name != "version")
+    off = {"lock": "remove-lock-from-workflow", "limit": "remove-rate-limit-from-workflow"}[kind]
+    for typed in (
+        ("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", "x"),
+        ("create-lock",),
+        (off, "--workflow-key", "odd"),
+        ("add-lock-to-workflow", "--workflow-key", "odd", "--scope-expression", "x"),
+    ):
+        line = commands.refused(*typed)
+        assert line.startswith("holdfast: odd: "), line
+        assert "meta.holdfast" in line
+    assert not isinstance(commands.call("picture", "--workflow-key", "odd").exception, Exception)
+    done = commands.call("doctor", "--env", "dev", "--json")
+    assert done.exit_code == 2
+    assert [one["name"] for one in json.loads(done.stdout)["checks"] if one["level"] == "error"] == ["workflow odd"]
+    assert "unreadable-record" in commands.call("validate", "--workflow-key", "odd").stdout
+
+
+def test_a_body_that_lost_its_record_is_not_put_back_and_nothing_changes(commands):
+    """As the editor's download of it has."""
+    lock(commands)
+    body = json.loads(commands.path("nightly_body").read_text())
+    body["meta"] = {"templateCredsSetupCompleted": True}
+    commands.put("nightly_body", body)
+    line = commands.refused("remove-lock-from-workflow", "--workflow-key", "nightly")
+    assert "nightly_body" in line
+    assert "meta.holdfast" in line
+
+
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a/b", "..", "a.b", ""])
 def test_a_key_is_no_path(commands, key):
     for arguments in (

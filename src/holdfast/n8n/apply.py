@@ -59,7 +59,7 @@ def add_lock(
         )
     with _named(key):
         woven = weave.add_lock(workspace.read(key), key, options)
-        _refuse_mix(workspace, key, woven.workflow)
+    _refuse_mix(workspace, key, woven.workflow)
     _put(workspace, key, woven)
     if woven.static_scope is not None:
         for env in workspace.chosen(None):
@@ -81,7 +81,7 @@ def add_limit(
     )
     with _named(key):
         woven = weave.add_limit(workspace.read(key), key, options)
-        _refuse_mix(workspace, key, woven.workflow)
+    _refuse_mix(workspace, key, woven.workflow)
     _put(workspace, key, woven)
     _register(workspace, (RATE_LIMIT,))
     return woven
@@ -169,11 +169,12 @@ def _refuse_mix(workspace: Workspace, key: str, woven: Workflow) -> None:
     for kind, of in (("lock", weave.locks_of), ("limit", weave.limits_of)):
         mine = of(woven)
         for other, workflow in _others(workspace, key):
-            theirs = of(workflow)
+            with _named(other):
+                theirs = of(workflow)
             if mine and theirs and mine.transport != theirs.transport and _same_scope(mine.scope, theirs.scope):
                 raise WeaveRefused(
-                    f"{other} has a {kind} on the same scope ({mine.scope}) through {theirs.transport}, this one would"
-                    f" go through {mine.transport}: they would not see each other"
+                    f"{key}: {other} has a {kind} on the same scope ({mine.scope}) through {theirs.transport}, this one"
+                    f" would go through {mine.transport}: they would not see each other"
                 )
 
 

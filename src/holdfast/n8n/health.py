@@ -10,7 +10,7 @@ from holdfast.n8n.doctor import Check
 from holdfast.n8n.install import transports
 from holdfast.n8n.primitives import KEYS, VERSION, identify
 from holdfast.n8n.scope import read_scope
-from holdfast.n8n.weave import locks_of
+from holdfast.n8n.weave import limits_of, locks_of
 from holdfast.n8n.workspace import Workspace
 
 
@@ -41,7 +41,9 @@ def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
     for key in workspace.keys:
         name = f"workflow {key}"
         try:
-            options = locks_of(workspace.read(key))
+            workflow = workspace.read(key)
+            options = locks_of(workflow)
+            limits_of(workflow)
             static = read_scope(options.scope).static if options else None
         except (N8nError, WeaveRefused) as error:
             yield Check(name, "error", str(error), "holdfast n8n validate says more")

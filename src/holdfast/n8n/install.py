@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.errors import BadWorkflow, WorkspaceError
+from holdfast.errors import BadWorkflow, WeaveRefused, WorkspaceError
 from holdfast.n8n import environments as envs
 from holdfast.n8n.hydrate import placeholders
 from holdfast.n8n.model import Workflow
@@ -137,12 +137,14 @@ def _refuse_mix(
 
 
 def spoken_by(workspace: Workspace, key: str) -> Transport | None:
-    """The transport of a workflow's lock or limit; None when it has neither, or cannot be read."""
+    """The transport of a workflow's lock or limit; None when it has neither, or is no workflow."""
     try:
         workflow = workspace.read(key)
         found = locks_of(workflow) or limits_of(workflow)
     except ValueError:  # no workflow, or half a template: `validate` says so
         return None
+    except WeaveRefused as error:
+        raise WeaveRefused(f"{key}: {error}") from error
     return found.transport if found else None
 
 

@@ -6,6 +6,8 @@ import base64
 import zlib
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.errors import BadWorkflow, WeaveRefused
 from holdfast.n8n.layout import Verbatim
 from holdfast.n8n.model import Workflow
@@ -16,18 +18,55 @@ PARTS: tuple[Part, ...] = ("limit", "lock")
 _VERSION = 1
 
 
+class _Limit(msgspec.Struct):
+    """What both say: what was asked for, and the nodes that were added."""
+
+    options: dict[str, Any]
+    nodes: list[str]
+
+
+class _Ends(msgspec.Struct):
+    ends: dict[str, Any]
+
+
+class _Inline(_Limit, tag_field="wiring", tag="inline"):
+    undo: _Ends
+
+
+class _Order(msgspec.Struct):
+    order: list[str]
+    sources: list[str]
+    begins: list[str]
+
+
+class _Moved(_Limit, tag_field="wiring", tag="sub-workflow"):
+    undo: _Order
+
+
 def record(workflow: Workflow) -> dict[str, Any]:
     """A copy where there is none."""
     return table(table(workflow.data.get("meta")).get("holdfast"))
 
 
 def part(workflow: Workflow, name: Part) -> dict[str, Any] | None:
+    """None: there is none. Raises WeaveRefused for one that cannot be read."""
     found = record(workflow).get(name)
     if found is None:
         return None
-    if record(workflow).get("version") != _VERSION or not is_table(found):
-        raise WeaveRefused(f"its {name} was added by another version: remove it with that one")
-    return found
+    if record(workflow).get("version") != _VERSION:
+        raise unreadable(name)
+    try:
+        msgspec.convert(found, _Limit if name == "limit" else _Inline | _Moved)
+    except msgspec.ValidationError as error:
+        raise unreadable(name) from error
+    return table(found)
+
+
+def unreadable(name: Part) -> WeaveRefused:
+    return WeaveRefused(
+        f"its {name} was added by another version, or what that wrote down (meta.holdfast) is damaged: remove it with"
+        " that one, or take the file from before"
+    )
 
 
 def our_nodes(workflow: Workflow) -> list[str]:

@@ -10,7 +10,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from holdfast import n8n_keys
 from holdfast.errors import WeaveRefused
@@ -22,6 +24,7 @@ from holdfast.n8n.lock_wiring import unweave_inline, weave_inline
 from holdfast.n8n.model import Workflow
 from holdfast.n8n.retry_wiring import retry_key
 from holdfast.n8n.scope import read_scope
+from holdfast.n8n.shapes import is_list
 from holdfast.n8n.stitches import ACQUIRE, AGAIN, CHECK, RELEASE, workflow_id
 from holdfast.n8n.survey import (
     Fixed,
@@ -34,6 +37,7 @@ from holdfast.n8n.survey import (
     why_not_moved,
 )
 
+Options = TypeVar("Options")
 Transport = Literal["redis", "http"]
 OnDenied = Literal["passthrough", "stop", "error"]
 #: A lock or limit that somebody made by hand: the primitives, the keys, or the http routes.
@@ -187,8 +191,8 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
 
 def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Woven:
     """The inverse of `add_lock`. What was edited since is kept."""
-    noted = record.part(workflow, "lock")
-    if noted is None:
+    options, noted = locks_of(workflow), record.part(workflow, "lock")
+    if options is None or noted is None:
         raise WeaveRefused("it has no lock that was added by add-lock-to-workflow")
     require(workflow, noted["nodes"])
     plain = workflow.copy()
@@ -200,10 +204,15 @@ def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) ->
         inner = others.get(body_key(key))
         if inner is None:
             raise WeaveRefused(f"its body is the workflow {body_key(key)!r}, which is not here")
+        if not is_list(record.record(inner).get("nodes")):
+            raise WeaveRefused(
+                f"its body, the workflow {body_key(key)!r}, has lost what was written down of it (meta.holdfast), as a"
+                " download from n8n's editor has: take it from version control, or pull instead of downloading"
+            )
         unweave_moved(plain, noted, inner)
         again = retry_key(key)
         gone = (body_key(key), *([again] if AGAIN in noted["nodes"] and again in others else ()))
-    ours = _reference(noted["options"]["error_workflow"])
+    ours = _reference(options.error_workflow)
     # Another one that was registered since stays.
     if "errorWorkflow" in noted["undo"] and plain.settings.get("errorWorkflow") == ours:
         record.put_back(plain.data["settings"], "errorWorkflow", noted["undo"]["errorWorkflow"])
@@ -227,6 +236,7 @@ def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Woven:
 
 def remove_limit(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Woven:  # noqa: ARG001 - as remove_lock
     """The inverse of `add_limit`. What was edited since is kept."""
+    limits_of(workflow)  # what cannot be read is not taken apart
     plain = workflow.copy()
     unweave_limit(plain)
     return Woven(plain, wiring="gate")
@@ -234,12 +244,19 @@ def remove_limit(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -
 
 def locks_of(workflow: Workflow) -> LockOptions | None:
     noted = record.part(workflow, "lock")
-    return None if noted is None else LockOptions(**noted["options"])
+    return None if noted is None else _options(noted, "lock", LockOptions)
 
 
 def limits_of(workflow: Workflow) -> LimitOptions | None:
     noted = record.part(workflow, "limit")
-    return None if noted is None else LimitOptions(**noted["options"])
+    return None if noted is None else _options(noted, "limit", LimitOptions)
+
+
+def _options(noted: dict[str, Any], name: record.Part, kind: type[Options]) -> Options:
+    try:
+        return msgspec.convert(noted["options"], kind)
+    except msgspec.ValidationError as error:
+        raise record.unreadable(name) from error
 
 
 # ── what is refused, and what is warned of ──
@@ -253,7 +270,7 @@ def _within(smallest: int, largest: int, **numbers: int) -> None:
 
 
 def _refuse_second(workflow: Workflow, what: record.Part) -> None:
-    if record.part(workflow, what) is not None:
+    if {"lock": locks_of(workflow), "limit": limits_of(workflow)}[what] is not None:
         raise WeaveRefused(f"it has a {what} already: remove that first")
     known = record.record(workflow)
     if any(ours in known for ours in ("primitive", "body_of", "retry_of")):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.errors import WeaveRefused
 from holdfast.n8n.expressions import PLACEHOLDER, WORKFLOW_ID, joined, strings_of
 from holdfast.n8n.findings import Finding, Rule
 from holdfast.n8n.identity import VERSION
@@ -14,6 +15,7 @@ from holdfast.n8n.model import Node
 from holdfast.n8n.reading import CLEANUP, Reading
 from holdfast.n8n.record import PARTS, record
 from holdfast.n8n.shapes import items, table, text
+from holdfast.n8n.weave import limits_of, locks_of
 
 ORDER = Rule(
     "execution-order",
@@ -88,6 +90,12 @@ OLD_PRIMITIVE = Rule(
     "a primitive that another version of Holdfast made",
     "holdfast n8n create-lock --force-overwrite, then push.",
 )
+UNREADABLE = Rule(
+    "unreadable-record",
+    "error",
+    "what `meta.holdfast` says of a lock or a limit cannot be read here: a newer Holdfast wrote it, or it was edited",
+    "Take it off with the Holdfast that added it, or take the file from before; then add it again.",
+)
 PINNED = Rule(
     "pinned-data",
     "warning",
@@ -114,6 +122,7 @@ RULES = (
     UNSAVED,
     NO_TIMEOUT,
     OLD_PRIMITIVE,
+    UNREADABLE,
     PINNED,
     LONG_ID,
 )
@@ -255,6 +264,11 @@ def _positive(value: Any) -> bool:
 
 
 def _versions(reading: Reading) -> Iterator[Finding]:
+    for read in (locks_of, limits_of):
+        try:
+            read(reading.workflow)
+        except WeaveRefused as error:
+            yield UNREADABLE.found(str(error), path="meta.holdfast")
     if reading.identity is not None and reading.identity.version != VERSION:
         message = f"this is version {reading.identity.version} of {reading.identity.key}; this Holdfast makes {VERSION}"
         yield OLD_PRIMITIVE.found(message, path="meta.holdfast.version")
