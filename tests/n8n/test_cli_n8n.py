@@ -649,6 +649,17 @@ def test_validate_says_0_1_and_2(commands):
     commands.refused("validate", "--source", "memory", code=2)
 
 
+def test_validate_names_each_file_once_and_counts_as_people_do(commands):
+    commands.put("half", "{")
+    lines = commands.call("validate").stdout.splitlines()
+    (line,) = [one for one in lines if "half" in one]
+    assert line.count("half.template.json") == 1
+    (line,) = [one for one in commands.call("validate", "--env", "dev").stdout.splitlines() if "half" in one]
+    assert line.count("n8n-build/dev/half.json") == 1
+    commands.put("half", FLOW.replace('"executionOrder": "v1", ', ""))
+    assert "valid (1 warning)" in commands.do("validate", "--workflow-key", "half")
+
+
 # ── doctor ──
 
 

@@ -181,10 +181,10 @@ def _verdict(source: _Source, key: str) -> dict[str, Any]:
 def _show(verdicts: list[dict[str, Any]]) -> None:
     for one in verdicts:
         if one["verdict"] == "unreadable":
-            told = one["error"].removeprefix(f"{one['path']}: ")
-            say(printable(f"{one['path']}: {told}"))
+            told, path = one["error"], one["path"]
+            say(printable(told if path in told else f"{path}: {told}"))
             continue
-        counts = [f"{one[kind]} {kind}" for kind in ("errors", "warnings") if one[kind]]
+        counts = [f"{n} {kind}{'s' if n > 1 else ''}" for kind in ("error", "warning") if (n := one[f"{kind}s"])]
         say(f"{one['path']}: {one['verdict']}{f' ({listed(counts)})' if counts else ''}")
         for finding in one["findings"]:
             at = f" {finding['node']!r}" if finding["node"] else ""
