@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -10,9 +11,11 @@ import pytest
 
 from holdfast.n8n.model import Workflow
 from holdfast.n8n.picture import HEIGHT, WIDTH, picture
+from holdfast.n8n.weave import LockOptions, add_lock
 
 HERE = Path(__file__).parent
 FILES = sorted([*(HERE / "good").glob("*.json"), *(HERE / "broken").glob("*.json")])
+ROUND = re.compile(r"M([-\d.e]+) ([-\d.e]+) h([\d.e]+) V([-\d.e]+) H([-\d.e]+) V([-\d.e]+) H[-\d.e]+")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -30,6 +33,38 @@ def test_every_node_has_a_box_and_none_lies_on_another(path):
     assert len(found) == len({node.name for node in workflow.nodes if not node.is_note})
     for at, (x, y) in enumerate(found):
         assert all(abs(x - u) >= WIDTH or abs(y - v) >= HEIGHT for u, v in found[at + 1 :])
+
+
+def long_ways(workflow, svg):
+    """Of each edge that goes round something: where it leads to, and its three lines as (axis, at, from, to)."""
+    edges = [edge for edge in workflow.edges() if workflow.find(edge.target) and workflow.find(edge.source)]
+    drawn = [each for each in ET.fromstring(svg).iter(f"{SVG}path") if "edge" in each.get("class", "")]  # noqa: S314 - our own
+    for edge, path in zip(edges, drawn, strict=True):
+        found = ROUND.fullmatch(path.get("d", ""))
+        if found is not None:
+            x, y, out, low, into, end = map(float, found.groups())
+            lines = [("x", x + out, y, low), ("y", low, x + out, into), ("x", into, low, end)]
+            yield (edge.target, edge.input), [(axis, at, min(a, b), max(a, b)) for axis, at, a, b in lines]
+
+
+def run_along(one, other):
+    return one[0] == other[0] and abs(one[1] - other[1]) < 2 and min(one[3], other[3]) > max(one[2], other[2])
+
+
+@pytest.mark.parametrize("transport", ["redis", "http"])
+@pytest.mark.parametrize("key", ["excel_report", "nightly_batch"])
+def test_long_edges_do_not_lie_on_one_another_unless_they_lead_to_one_place(key, transport):
+    before = Workflow.read(HERE.parents[1] / "examples" / "n8n" / "before" / f"{key}.template.json")
+    woven = add_lock(before, key, LockOptions(scope="x", transport=transport))
+    for workflow in (woven.workflow, *woven.others.values()):
+        svg = picture(workflow)
+        ways = list(long_ways(workflow, svg))
+        assert transport == "redis" or workflow is not woven.workflow or len(ways) > 3
+        for at, (place, lines) in enumerate(ways):
+            for other, others in ways[at + 1 :]:
+                assert place == other or not any(run_along(one, two) for one in lines for two in others)
+        height = float(ET.fromstring(svg).get("height", ""))  # noqa: S314 - our own
+        assert all(line[1] < height for _, lines in ways for line in lines if line[0] == "y")
 
 
 def test_nodes_without_places_are_laid_out_in_columns():

@@ -17,6 +17,8 @@ WIDTH, HEIGHT = 172, 52
 MARGIN = 24
 #: The least room between two boxes.
 _GAP_X, _GAP_Y = 40, 34
+#: Between two edges that run along one another.
+_TRACK_X, _TRACK_Y = 5, 9
 #: As many letters as fit into a box.
 _LETTERS = 23
 _LABELS = {"if": ("true", "false"), "splitInBatches": ("done", "loop")}
@@ -68,11 +70,15 @@ def picture(workflow: Workflow, *, added: Collection[str] = (), title: str = "")
     nodes = {node.name: node for node in workflow.nodes if not node.is_note}
     edges = [edge for edge in workflow.edges() if edge.source in nodes and edge.target in nodes]
     boxes = _boxes(nodes, edges)
-    drawn = [_edge(edge, boxes, fresh=edge.source in added or edge.target in added) for edge in edges]
+    around = _around(edges, boxes)
+    drawn = [
+        _edge(edge, boxes, around.get(place), fresh=edge.source in added or edge.target in added)
+        for place, edge in enumerate(edges)
+    ]
     drawn += [_node(box, fresh=name in added) for name, box in boxes.items()]
     right = max([box.x + WIDTH for box in boxes.values()], default=0) + MARGIN
-    below = 44 if any(_detour(edge, boxes) for edge in edges) else 0
-    bottom = max([box.y + HEIGHT for box in boxes.values()], default=0) + MARGIN + below
+    lowest = [way.low for way in around.values()]
+    bottom = max([box.y + HEIGHT for box in boxes.values()] + lowest, default=0) + MARGIN
     name = escape(title or workflow.name or "workflow", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right:g} {bottom:g}" width="{right:g}" '
@@ -181,7 +187,58 @@ def _detour(edge: Edge, boxes: dict[str, _Box]) -> float | None:
     return max(blocking) + HEIGHT + 22 if blocking else None
 
 
-def _edge(edge: Edge, boxes: dict[str, _Box], *, fresh: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Of an edge that goes round something: where it turns down, runs along, and turns up."""
+
+    out: float
+    low: float
+    into: float
+
+
+class _Tracks:
+    """Lines that run the same way. Those that lead to one place may share a track, others may not."""
+
+    def __init__(self, step: float) -> None:
+        self._step = step
+        self._taken: list[tuple[float, float, float, object]] = []
+
+    def take(self, wished: float, ends: tuple[float, float], place: object, sign: int = 1) -> float:
+        """The free track that is next to the wished one; `sign`: on which side of it."""
+        low, high = min(ends), max(ends)
+        at = wished
+        while any(
+            abs(at - track) < self._step and low < end and begin < high and owner != place
+            for track, begin, end, owner in self._taken
+        ):
+            at += sign * self._step
+        self._taken.append((at, low, high, place))
+        return at
+
+
+def _around(edges: list[Edge], boxes: dict[str, _Box]) -> dict[int, _Way]:
+    """The ways of those edges that cannot be straight, by their place in the list."""
+    lows = {place: low for place, edge in enumerate(edges) if (low := _detour(edge, boxes)) is not None}
+    along, across = _Tracks(_TRACK_Y), _Tracks(_TRACK_X)
+    found: dict[int, _Way] = {}
+    shared: dict[tuple[str, int], float] = {}
+    for place in lows:
+        edge = edges[place]
+        port = (edge.target, edge.input)
+        (x, y), (to_x, to_y) = boxes[edge.source].output(edge.output), boxes[edge.target].input(edge.input)
+        if port not in shared:
+            alike = [other for other in lows if (edges[other].target, edges[other].input) == port]
+            turns = [boxes[edges[other].source].output(0)[0] for other in alike]
+            # Where they turn is between two boxes, and not known yet.
+            ends = (min(*turns, to_x) - _GAP_X, max(*turns, to_x) + _GAP_X)
+            shared[port] = along.take(max(lows[other] for other in alike), ends, port)
+        low = shared[port]
+        out = across.take(x + 10, (y, low), port)
+        found[place] = _Way(out, low, across.take(to_x - 14, (low, to_y), port, -1))
+    return found
+
+
+def _edge(edge: Edge, boxes: dict[str, _Box], way: _Way | None, *, fresh: bool) -> str:
     source, target = boxes[edge.source], boxes[edge.target]
     mark = " added" if fresh else ""
     if edge.kind != MAIN:
@@ -190,9 +247,8 @@ def _edge(edge: Edge, boxes: dict[str, _Box], *, fresh: bool) -> str:
         line = f"M{start[0]:g} {start[1]:g} L{end[0]:g} {end[1]:g}"
         return f'<path class="edge{mark}" stroke-dasharray="4 3" d="{line}"/>'
     (x, y), (to_x, to_y) = source.output(edge.output), target.input(edge.input)
-    low = _detour(edge, boxes)
-    if low is not None:
-        line = f"M{x:g} {y:g} h14 V{low:g} H{to_x - 18:g} V{to_y:g} H{to_x - 6:g}"
+    if way is not None:
+        line = f"M{x:g} {y:g} h{way.out - x:g} V{way.low:g} H{way.into:g} V{to_y:g} H{to_x - 6:g}"
     else:
         bend = max(24, (to_x - x) / 2)
         line = f"M{x:g} {y:g} C{x + bend:g} {y:g} {to_x - bend:g} {to_y:g} {to_x - 6:g} {to_y:g}"
