@@ -49,6 +49,18 @@ def test_code_that_n8n_would_read_as_text_is_wrapped_with_a_warning(given, text)
     assert "n8n would read it as plain text" in warning or "its quotes would count" in warning
 
 
+@pytest.mark.parametrize(
+    "given", ["user-$json.id", "=user-$json.id", "api/v1:$json.body.user", "a.$('Start').item.json.b"]
+)
+def test_text_before_what_is_read_is_refused_as_code_it_would_be_no_number(given):
+    """In braces `user-$json.id` subtracts: every run would have the scope NaN, and all would wait for one another."""
+    before, _, read = given.removeprefix("=").partition("$")
+    with pytest.raises(WeaveRefused) as caught:
+        read_scope(given, [trigger("webhook")])
+    assert f"={before}{{{{ ${read} }}}}" in str(caught.value)
+    assert read_scope(f"={before}{{{{ ${read} }}}}", [ANYTHING]).warnings == ()
+
+
 @pytest.mark.parametrize("given", ["", "  ", "=", "={{ }}", "={{ '' }}", "={{ 'a' ", "= "])
 def test_an_empty_or_unfinished_scope_is_refused(given):
     with pytest.raises(WeaveRefused):

@@ -15,6 +15,8 @@ _PIECE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _QUOTED = re.compile(r"""^\s*(?:'((?:[^'\\])*)'|"((?:[^"\\])*)"|`((?:[^`\\$])*)`|(\d+))\s*$""")
 #: What tells an expression from plain text where there are no braces.
 _CODE = re.compile(r"""\$[A-Za-z_(]|['"`]\s*\+|\+\s*['"`$]""")
+#: Text, without quotes, right before what is read: as code it would compute with a name that there is not.
+_TEXT_BEFORE = re.compile(r"([\w.:/-]+)(\$[A-Za-z_(].*)", re.DOTALL)
 #: Different in every run, so nobody ever waits for anybody.
 _UNIQUE = re.compile(r"\$execution\.id|\$now\b|Date\.now\(|new Date\(|Math\.random\(|\$runIndex")
 _FIELD = re.compile(r"""\$json(?:\.([A-Za-z_]\w*)|\[\s*['"]([^'"]+)['"]\s*\])""")
@@ -98,6 +100,10 @@ def _expression(given: str) -> tuple[str, list[str]]:
             f"the scope {given!r} had no = before it, so n8n would read it as plain text: it was added"
         ]
     inner = given.removeprefix("=").strip()
+    if mixed := _TEXT_BEFORE.fullmatch(inner):
+        raise WeaveRefused(
+            f"the scope {given!r} has text before what it reads, and no braces: write ={mixed[1]}{{{{ {mixed[2]} }}}}"
+        )
     if _CODE.search(inner):
         wrapped = f"={{{{ {inner} }}}}"
         return wrapped, [f"the scope {given!r} has no braces, so n8n would read it as plain text: {wrapped} is used"]
