@@ -342,7 +342,9 @@ BAD_LOCKS = [
     ({"scope": ""}, "scope is empty"),
     ({"scope": "  "}, "scope is empty"),
     ({"scope": None}, "scope is empty"),
-    ({"scope": {"a": 1}}, "scope is empty"),
+    ({"scope": {"a": 1}}, "scope is empty, or no text"),
+    ({"scope": True}, "scope is empty, or no text"),
+    ({"scope": "={{ user-$json.id }}"}, "scope is empty, or no text"),  # NaN: one lock for everybody
     ({"ttl_seconds": 0}, "ttl_seconds is a whole number of seconds"),
     ({"ttl_seconds": -5}, "ttl_seconds is a whole number"),
     ({"ttl_seconds": 1.5}, "ttl_seconds is a whole number"),
@@ -372,6 +374,7 @@ def test_a_release_says_what_and_whose(over_redis, given):
     "wrong",
     [
         {"scope": ""},
+        {"scope": "={{ user-$json.id }}"},
         *({"limit": limit} for limit in ("many", 0, None, 1.5)),
         *({"windowSeconds": window} for window in (0, -1, "hour", None)),
     ],

@@ -47,8 +47,10 @@ SCOPE = text("scope")
 
 
 def _scope() -> Rule:
-    texts = "['string', 'number'].includes(typeof $json.scope)"
-    return (f"!{texts} || {SCOPE}.trim() === ''", js("scope is empty: it names what is locked or counted"))
+    # NaN is what a computation has come to that read something that was not there: everybody's would be the same.
+    texts = "(typeof $json.scope === 'string' || Number.isFinite($json.scope))"
+    told = js("scope is empty, or no text: it names what is locked or counted")
+    return (f"!{texts} || {SCOPE}.trim() === ''", told)
 
 
 def _one_call(what: str) -> Rule:
