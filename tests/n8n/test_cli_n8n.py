@@ -677,7 +677,11 @@ def test_the_doctor_tells_of_scopes_that_are_not_registered(commands):
         "doctor", "--env", "dev"
     )
     commands.put("broken", "{")
-    assert commands.call("doctor", "--env", "dev").exit_code == 2
+    done = commands.call("doctor", "--env", "dev", "--json")
+    assert done.exit_code == 2
+    checks = json.loads(done.stdout)["checks"]
+    assert [check["name"] for check in checks if check["level"] == "error"] == ["workflow broken"]  # told once
+    assert [check["what"] for check in checks if check["name"] == "n8n"] == ["not looked at: mend what is wrong first"]
 
 
 def test_validate_reads_each_workflow_once(commands, monkeypatch):

@@ -172,7 +172,9 @@ def doctor(
         checks += [Check("workspace", "warning", note) for note in view.notes]
         checks += health.examine(view, env)
     try:
-        if not any(check.level == "error" for check in checks):
+        if any(check.level == "error" for check in checks):
+            checks.append(Check("n8n", "warning", "not looked at: mend what is wrong first"))
+        else:
             with _deployment(workspace, env, dry_run=True) as deployment:
                 checks += look(deployment.client, deployment.built(), deployment.state)
     except ConfigError as error:

@@ -15,9 +15,11 @@ from holdfast.n8n.workspace import Workspace
 
 
 def examine(workspace: Workspace, env: str) -> list[Check]:
-    """Never raises for what it finds."""
-    found = [*_primitives(workspace), *_locks(workspace, env), *_ids(workspace, env)]
-    return found or [Check("workspace", "ok", f"nothing is missing for {env}")]
+    """Never raises for what it finds, and tells each thing once."""
+    found: dict[tuple[str, str], Check] = {}
+    for check in (*_primitives(workspace), *_locks(workspace, env), *_ids(workspace, env)):
+        found.setdefault((check.name, check.message), check)
+    return [*found.values()] or [Check("workspace", "ok", f"nothing is missing for {env}")]
 
 
 def _primitives(workspace: Workspace) -> Iterator[Check]:
