@@ -10,6 +10,7 @@ from on_a_loop import on_a_loop
 from workshop import reaches, working
 
 from holdfast import Holdfast
+from holdfast.job import dispatch
 from holdfast.job.ids import shard_of
 
 pytestmark = pytest.mark.redis
@@ -42,6 +43,31 @@ async def test_a_worker_with_one_slot_sees_every_shard(holdfast_redis, namespace
         await asyncio.sleep(0.2)
         for _ in range(12):
             await reaches(hf, await one.enqueue(), "completed")
+
+
+@on_a_loop
+async def test_what_came_while_all_places_were_taken_begins_when_one_is_free_in_whatever_shard_it_is(
+    holdfast_redis, namespace, monkeypatch
+):
+    """Whose place becomes free says nothing of where there is work; and the next poll is too late."""
+    monkeypatch.setattr(dispatch, "POLL", 600.0)
+    hf = Holdfast(holdfast_redis.url, namespace=namespace, shards=4)
+    gate = asyncio.Event()
+
+    @hf.job()
+    async def hold() -> None:
+        await gate.wait()
+
+    @hf.job()
+    async def quick() -> None: ...
+
+    async with hf, working(hf, concurrency=1, lease=600):
+        for _ in range(12):
+            gate.clear()
+            await reaches(hf, await hold.enqueue(), "running")
+            handle = await quick.enqueue()
+            gate.set()
+            await reaches(hf, handle, "completed")
 
 
 @on_a_loop

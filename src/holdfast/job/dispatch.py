@@ -164,9 +164,13 @@ class Dispatch:
         return int(max(0, self._slots.free - max(shard.expect for shard in self.shards)))
 
     def note(self) -> None:
-        """Jobs became pending, and enough are expected already: those who look now look once more."""
+        """Jobs became pending, and enough are expected already: those who look now look once more. What ends asks in
+        its own shard only: of several, each is looked at when there is room.
+        """
         for shard in self.shards:
             shard.heard = True
+            if len(self.shards) > 1:
+                self._expect(shard)
 
     def glance_soon(self) -> None:
         """Perhaps there is something: no hurry, but before the next poll."""
@@ -472,8 +476,7 @@ class Dispatch:
 
     def _look_at(self, shard: Shard) -> None:
         if self._slots.free > 0:
-            if not shard.expect:
-                self._expect(shard)
+            self._expect(shard)  # also where a hint says so: others may have been there for what it spoke of
             self.stir()
         elif not any(lane.busy for lane in shard.lanes):  # all slots are taken: reap and make due, no more
             self._send(shard, shard.lanes[0], [], 0)

@@ -100,7 +100,9 @@ class Hearing:
         self._unknown[payload] = True  # somebody else's, or ours and the claim's reply is on its way
 
     def _scheduled(self, payload: str | None) -> None:
-        if self._slots.busy >= self._slots.size:  # the next end asks for more
+        if self._slots.busy >= self._slots.size:  # the next end asks for more, in its own shard
+            if len(self._dispatch.shards) > 1:
+                self._call(self._dispatch.note)
             return
         if payload is None:
             self._call(self._dispatch.look)
