@@ -135,7 +135,9 @@ class Dispatch:
             shard.heard = True
             shard.hinted = shard.hinted or not shard.expect
             shard.expect = max(shard.expect, self._glance)
-            if shard.hinted and len(shard.hints) < MOST:
+            if len(shard.hints) >= MOST:
+                self._expect(shard)
+            elif shard.hinted:
                 shard.hints.append(hint)
         if self._stirred:
             return
@@ -164,13 +166,12 @@ class Dispatch:
         return int(max(0, self._slots.free - max(shard.expect for shard in self.shards)))
 
     def note(self) -> None:
-        """Jobs became pending, and enough are expected already: those who look now look once more. What ends asks in
-        its own shard only: of several, each is looked at when there is room.
+        """Jobs became pending, and there is no room: each shard is looked at when there is, for whatever it has. What
+        ends asks in its own shard only, and other announcements may be used up by then.
         """
         for shard in self.shards:
             shard.heard = True
-            if len(self.shards) > 1:
-                self._expect(shard)
+            self._expect(shard)
 
     def glance_soon(self) -> None:
         """Perhaps there is something: no hurry, but before the next poll."""
@@ -328,8 +329,8 @@ class Dispatch:
     def _send(self, shard: Shard, lane: Lane, batch: list[Attempt], want: int) -> None:
         lane.busy = True
         lane.want = want
-        lane.looks = not shard.hinted or want < shard.expect
         lane.hints = tuple(shard.hints) if shard.hinted and not batch else ()
+        lane.looks = not shard.hinted or want < shard.expect or len(lane.hints) < len(shard.hints)
         shard.hints.clear()
         stand = self.standing.stand() if want and self._is_idle(shard, lane) else None
         if shard.expect != MANY:
@@ -375,7 +376,7 @@ class Dispatch:
                 shard.expect, shard.hinted = self._glance, True
         elif want:
             shard.expect = self._glance if shard.heard else 0
-            shard.hinted = bool(shard.hints)
+            shard.hinted = shard.hinted and bool(shard.hints)
         if reply.denied:  # nobody looked, so the plan stands
             self.steps -= 1
         else:

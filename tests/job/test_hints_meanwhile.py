@@ -1,0 +1,162 @@
+"""Hints that a worker hears in the midst of something else: what they speak of begins as soon as there is a place."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from on_a_loop import on_a_loop
+from workshop import POSTGRES, REDIS, reaches, shop, url_of, working
+
+from holdfast.job import dispatch
+from holdfast.job.dispatch import Dispatch
+from holdfast.job.lanes import Lane
+from holdfast.job.standing import Standing
+from holdfast.testing.waiting import WITHIN, soon
+
+
+@pytest.fixture(autouse=True)
+def hints_alone(monkeypatch):
+    """Whoever waits for the next poll waits for too long, and nobody is handed a job by the one who enqueues it."""
+    monkeypatch.setattr(dispatch, "POLL", 600.0)
+    monkeypatch.setattr(Standing, "stand", lambda self: None)
+
+
+@pytest.fixture(params=[REDIS, POSTGRES])
+def url(request):
+    return url_of(request.param, request)
+
+
+class Ears:
+    """What a worker hears; it is kept from it while it is deaf."""
+
+    def __init__(self, monkeypatch):
+        self.heard, self.deaf, self.called = [], False, Dispatch.called
+
+        def hear(dispatcher, hint):
+            self.heard.append((dispatcher, hint))
+            if not self.deaf:
+                self.called(dispatcher, hint)
+
+        monkeypatch.setattr(Dispatch, "called", hear)
+
+    async def open(self, hf, worker):
+        """It listens, and has found nothing."""
+
+        async def there():
+            await hf.hub.publish_scheduled("hold", 1)
+            return self.heard
+
+        assert await soon(there, WITHIN)
+        await reached(lambda: worker._dispatch.is_dry)
+        self.heard.clear()
+
+
+def holding(hf):
+    """A job that runs until it is let go, and who runs."""
+    gates = {}
+
+    @hf.job()
+    async def hold(n: int) -> None:
+        gates[n] = asyncio.Event()
+        await gates[n].wait()
+
+    return hold, gates
+
+
+async def reached(claim):
+    async def there():
+        return claim()
+
+    assert await soon(there, WITHIN)
+
+
+@on_a_loop
+async def test_a_hint_that_is_heard_together_with_an_end_fills_all_places(url, namespace, monkeypatch):
+    """The claim that goes along with the end names no announcement, and what it leaves is asked for, too."""
+    hf, ears = shop(url, namespace), Ears(monkeypatch)
+    hold, gates = holding(hf)
+    finish = Dispatch.finish
+
+    def with_hints(self, attempt):
+        finish(self, attempt)
+        while ears.heard:
+            ears.called(*ears.heard.pop())
+
+    async with hf, working(hf, concurrency=4, lease=600) as worker:
+        await ears.open(hf, worker)
+        for n in range(2):
+            await reaches(hf, await hold.enqueue(n), "running")
+        await reached(lambda: worker._dispatch.is_dry)
+        ears.deaf = True
+        ears.heard.clear()
+        monkeypatch.setattr(Dispatch, "finish", with_hints)
+        await hold.enqueue_many([(n,) for n in range(2, 5)])
+        await reached(lambda: ears.heard)
+        gates[0].set()
+        try:
+            await reached(lambda: len(gates) == 5)
+        finally:
+            for gate in gates.values():
+                gate.set()
+
+
+@on_a_loop
+async def test_a_hint_beyond_those_that_a_claim_can_name_is_not_forgotten(url, namespace, monkeypatch):
+    hf, ears = shop(url, namespace), Ears(monkeypatch)
+    hold, gates = holding(hf)
+
+    async with hf, working(hf, concurrency=4, lease=600) as worker:
+        await ears.open(hf, worker)
+        ears.deaf = True
+        await hold.enqueue(0)
+        await reached(lambda: ears.heard)
+        used = await hf.hub.publish_scheduled("hold", 1)
+        await hf.hub.take_hint(used)
+        dispatcher = worker._dispatch
+        dispatcher._stirred = True  # all of them are heard in one turn
+        for _ in range(dispatch.MOST):
+            ears.called(dispatcher, used)
+        ears.called(*ears.heard[0])
+        dispatcher._go()
+        try:
+            await reached(lambda: 0 in gates)
+        finally:
+            for gate in gates.values():
+                gate.set()
+
+
+@pytest.mark.postgres
+@on_a_loop
+async def test_a_hint_that_is_heard_while_all_places_are_asked_for_is_not_taken_for_another(
+    holdfast_postgres, namespace, monkeypatch
+):
+    hf, ears = shop(holdfast_postgres.url, namespace), Ears(monkeypatch)
+    hold, gates = holding(hf)
+    step, replies = Lane.step, []
+
+    async def held_up(lane, finishes, claim):
+        answer = await step(lane, finishes, claim)
+        if len(replies) < 2:
+            replies.append(asyncio.Event())
+            await replies[-1].wait()
+        return answer
+
+    async with hf, working(hf, concurrency=2, lease=600) as worker:
+        await ears.open(hf, worker)
+        monkeypatch.setattr(Lane, "step", held_up)
+        worker._dispatch.look()  # finds nothing, and hears of that last
+        await reached(lambda: len(replies) == 1)
+        await hold.enqueue(1)
+        await reached(lambda: len(replies) == 2)
+        ears.heard.clear()
+        await hold.enqueue(2)
+        await reached(lambda: ears.heard)
+        replies[1].set()
+        await reached(lambda: 1 in gates)
+        replies[0].set()
+        try:
+            await reached(lambda: 2 in gates)
+        finally:
+            for gate in gates.values():
+                gate.set()
