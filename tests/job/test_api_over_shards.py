@@ -11,6 +11,7 @@ from workshop import working
 
 import holdfast
 from holdfast import ConfigError, current_job
+from holdfast.job.dispatch import POLL
 from holdfast.job.ids import home, shard_of
 from holdfast.job.scheduler import tick
 from holdfast.testing.jobs import enqueued
@@ -58,6 +59,19 @@ async def test_a_job_waits_for_jobs_of_other_shards(holdfast_redis):
         assert await handle.status() == "blocked"
         async with working(hf):
             assert await handle.result(WITHIN) == sum(2 * n for n in range(12))
+
+
+@on_a_loop
+async def test_workers_hear_of_what_is_due_before_they_look_at_its_shard_again(holdfast_redis):
+    """An idle worker looks at one shard after another: the more there are, the later at each."""
+    async with new(holdfast_redis) as hf:
+        double, _ = define(hf)
+        async with hf.hub.listen_scheduled(["double"]) as notices:
+            await double.options(delay=POLL * SHARDS).enqueue(1)
+            async with asyncio.timeout(WITHIN):
+                async for notice in notices:
+                    if notice.hint_id:
+                        break
 
 
 @on_a_loop

@@ -29,7 +29,8 @@ FLUSH_WAIT = 2.0
 #: Where one announcement follows another, they are this far apart: workers that are busy need no more of them. The
 #: first one never waits.
 GAP = 0.002
-#: A job that is due sooner (µs) is announced, too: a little more than `dispatch.POLL`.
+#: A job that is due sooner (µs) is announced, too: a little more than `dispatch.POLL`. Of several shards each is looked
+#: at so much less often.
 SOON = 3_000_000
 #: How long the thread of a blocking Holdfast stays without work.
 IDLE = 5.0
@@ -151,7 +152,8 @@ def worth_a_look(core: Core, job: NewJob, done: Enqueued) -> bool:
     if done.deduplicated:
         return False
     if done.state == "scheduled":
-        return job.delay < SOON if job.delay else job.due < core.engine.now() + SOON
+        soon = SOON * store_of(core).shards
+        return job.delay < soon if job.delay else job.due < core.engine.now() + soon
     return done.state == "pending"
 
 
