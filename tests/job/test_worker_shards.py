@@ -11,6 +11,7 @@ from workshop import reaches, working
 
 from holdfast import Holdfast
 from holdfast.job import dispatch
+from holdfast.job.courier import Courier
 from holdfast.job.ids import shard_of
 
 pytestmark = pytest.mark.redis
@@ -92,3 +93,41 @@ async def test_blockers_in_other_shards_release_their_dependents(holdfast_redis,
             await reaches(hf, last, "completed")
     assert sorted(ran[:-1]) == list(range(12))
     assert ran[-1] == "after"
+
+
+@on_a_loop
+async def test_a_burst_does_not_end_before_what_its_ends_release_in_other_shards_is_done(
+    holdfast_redis, namespace, monkeypatch
+):
+    """Also where it takes a while to tell them."""
+    hf = Holdfast(holdfast_redis.url, namespace=namespace, shards=4)
+    release, deliver = asyncio.Event(), Courier.deliver
+
+    async def slowly(courier, shard, deliveries):
+        await asyncio.sleep(0.05)
+        await deliver(courier, shard, deliveries)
+
+    monkeypatch.setattr(Courier, "deliver", slowly)
+
+    @hf.job()
+    async def before() -> None: ...
+
+    @hf.job()
+    async def last() -> None:
+        await release.wait()
+
+    @hf.job()
+    async def after() -> None: ...
+
+    async with hf:
+        blocker = await last.enqueue()
+        elsewhere = [
+            handle for handle in await before.enqueue_many([()] * 40) if shard_of(handle.id) != shard_of(blocker.id)
+        ]
+        dependents = [await after.options(after=[handle, blocker]).enqueue() for handle in elsewhere]
+        burst = asyncio.create_task(hf.worker(signals=False).run(burst=True))
+        for handle in elsewhere:
+            await reaches(hf, handle, "completed")
+        release.set()
+        await burst
+        assert [await handle.status() for handle in dependents] == ["completed"] * len(dependents)

@@ -31,11 +31,12 @@ class Courier:
         self._store = store
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def carry(self, shard: int, deliveries: Sequence[Delivery]) -> None:
+    def carry(self, shard: int, deliveries: Sequence[Delivery]) -> asyncio.Task[None]:
         """At once, behind the caller's back."""
         task = asyncio.get_running_loop().create_task(self._try(shard, deliveries))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def sweep(self) -> None:
         """What others left: the tick of a `Loop`."""

@@ -97,6 +97,8 @@ class Dispatch:
         self._closed = False
         #: Ends were told since every shard was last looked at: these may have made jobs pending, here or there.
         self._unsure = False
+        #: Ends that are on their way to other shards, where they make jobs pending.
+        self._carried: set[asyncio.Task[None]] = set()
         self.steps = 0
 
     # ── what happens ──
@@ -156,6 +158,17 @@ class Dispatch:
         if reply.jobs:
             self._start(reply, shard, sent)
 
+    def carries(self, errand: asyncio.Task[None]) -> None:
+        """Ends are carried to other shards: what waits for them there can be had afterwards."""
+        self._carried.add(errand)
+        errand.add_done_callback(self._arrived)
+
+    def _arrived(self, errand: asyncio.Task[None]) -> None:
+        self._carried.discard(errand)
+        if self.claiming:
+            self._unsure = True
+            self.stir()
+
     def leave(self) -> None:
         """Claim no more: what stands is taken back."""
         self.claiming = False
@@ -196,7 +209,8 @@ class Dispatch:
     @property
     def is_dry(self) -> bool:
         """Nothing to tell, nothing on its way, and every shard had nothing more when it was last asked."""
-        return not self._stirred and all(shard.is_quiet and not shard.expect for shard in self.shards)
+        on_its_way = self._stirred or bool(self._carried)
+        return not on_its_way and all(shard.is_quiet and not shard.expect for shard in self.shards)
 
     @property
     def troubled(self) -> float:

@@ -202,7 +202,7 @@ class Worker:
             if reply.ready:
                 announcer_of(core).announce(reply.ready)
             if reply.outbox:
-                courier.carry(shard, reply.outbox)
+                dispatch.carries(courier.carry(shard, reply.outbox))
 
         runner.ahead = ahead = Ahead(slots, runner.begin, runner.give_back, wanted=self._prefetch)
         self._dispatch = dispatch = runner.dispatch = Dispatch(
