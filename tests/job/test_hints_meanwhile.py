@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from on_a_loop import on_a_loop
 from workshop import POSTGRES, REDIS, reaches, shop, url_of, working
 
+from holdfast import Holdfast
+from holdfast.engine.base import steady
 from holdfast.job import dispatch
+from holdfast.job.attempt import Attempt
 from holdfast.job.dispatch import Dispatch
+from holdfast.job.hearing import Hearing
 from holdfast.job.lanes import Lane
+from holdfast.job.slots import Slots
 from holdfast.job.standing import Standing
+from holdfast.job.tending import Tending
+from holdfast.keeper import RETRY_AT_MOST
+from holdfast.telemetry import Telemetry
 from holdfast.testing.waiting import WITHIN, soon
 
 
@@ -160,3 +170,51 @@ async def test_a_hint_that_is_heard_while_all_places_are_asked_for_is_not_taken_
         finally:
             for gate in gates.values():
                 gate.set()
+
+
+@on_a_loop
+async def test_a_job_that_begins_while_it_is_heard_to_be_wanted_back_is_asked_after():
+    """The hub hears on a thread of its own."""
+    wanted = []
+
+    class Held(dict):
+        def __contains__(self, job_id):
+            known = super().__contains__(job_id)
+            self[job_id] = object()  # it begins, right behind the question
+            hearing.early([SimpleNamespace(id=job_id)])
+            return known
+
+    async with Holdfast("memory://") as hf:
+        slots = Slots(1)
+        slots.held = Held()
+        hearing = Hearing(hf._core, slots, None, None, wanted.append)
+        hearing._wanted("a job")
+    assert wanted == ["a job"]
+
+
+def test_what_is_wanted_while_a_renewal_is_under_way_is_asked_for_by_the_next():
+    """Its answer may be from before somebody cancelled the job."""
+    asked = []
+
+    class Engine:
+        def apply_many(self, ops, timeout):
+            asked.append(len(ops))
+            if len(asked) == 1:
+                tending.hurry("a job")
+            return [["ok"]]
+
+        def now(self):
+            return 0
+
+    core = SimpleNamespace(
+        engine=Engine(), keeper=SimpleNamespace(wake=lambda at: None), telemetry=Telemetry(), port=None
+    )
+    slots = Slots(1)
+    tending = Tending(core, Mock(), slots, "worker", lease=600, grace=1, lost=asked.append, cancelled=asked.append)
+    now = steady()
+    attempt = slots.held["a job"] = Attempt(Mock(id="a job", fence=1), Mock(), 0, 600, now)
+    tending.hurry("a job")
+    assert tending.tend(now) <= now + RETRY_AT_MOST
+    tending.tend(steady())
+    assert asked == [1, 1]
+    assert attempt.renew_at > now

@@ -92,12 +92,15 @@ class Hearing:
     # ── on whichever thread hears ──
 
     def _wanted(self, payload: str | None) -> None:
-        if payload is None or payload in self._slots.held:
+        if payload is None:
             self._wanted_back(payload)
             return
         if len(self._unknown) >= MOST:
             self._unknown.clear()
         self._unknown[payload] = True  # somebody else's, or ours and the claim's reply is on its way
+        if payload in self._slots.held:  # asked behind that: it may begin meanwhile
+            self._unknown.pop(payload, None)
+            self._wanted_back(payload)
 
     def _scheduled(self, payload: str | None) -> None:
         if self._slots.busy >= self._slots.size:  # the next end asks for more, in its own shard

@@ -127,8 +127,17 @@ class Tending:
             for shard, attempts in due.items()
         ]
         sent = steady()
+        waiting = [attempt for attempts in due.values() for attempt in attempts]
+        for attempt in waiting:
+            attempt.renew_at = FOREVER  # whoever wants it told sooner says so from here on
+        try:
+            answers = self._core.engine.apply_many(ops, timeout)
+        except BaseException:
+            for attempt in waiting:
+                attempt.renew_at = sent
+            raise
         renewed = failed = 0
-        for attempts, verdicts in zip(due.values(), self._core.engine.apply_many(ops, timeout), strict=True):
+        for attempts, verdicts in zip(due.values(), answers, strict=True):
             if isinstance(verdicts, BaseException):
                 failed += len(attempts)
                 now = steady()
@@ -143,7 +152,9 @@ class Tending:
                     attempt.renew_at = FOREVER
                     continue
                 renewed += 1
+                wanted_at = attempt.renew_at
                 attempt.extend(sent, until)
+                attempt.renew_at = min(attempt.renew_at, wanted_at)
                 if verdict == "cancelled" and not attempt.why:
                     self._tell(self._cancelled, attempt, "somebody cancelled it")
         self._core.telemetry.emit("job.renewed", count=renewed, failed=failed)
