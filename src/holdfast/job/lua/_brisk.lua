@@ -44,15 +44,20 @@ local function brisk()
       leases[2 * i - 1], leases[2 * i] = ends, id
       answer[3 * i - 1], answer[3 * i], answer[3 * i + 1] = id, record, docs[i] or ''
     end
+    -- In this order: _moves.lua.
     redis.call('HSET', KEYS[1], 'fence', string.format('%.0f', fence + n - 1))
-    redis.call('HSET', SHARD .. 'job', unpack(records))
     redis.call('ZADD', SHARD .. 'lease', unpack(leases))
-    redis.call('ZREMRANGEBYRANK', SHARD .. 'lane:' .. where, 0, n - 1)
+    redis.call('HSET', SHARD .. 'job', unpack(records))
+    redis.call('ZREM', SHARD .. 'lane:' .. where, unpack(ids))
     if n < want then redis.call('SREM', SHARD .. 'lanes:' .. queue, where) end
-    if redis.call('HINCRBY', SHARD .. 'count', 'p' .. queue, -n) <= 0 then
+    local counts = redis.call('HMGET', SHARD .. 'count', 'p' .. queue, 'r' .. queue)
+    local left, running = tonumber(counts[1] or 0) - n, string.format('%.0f', tonumber(counts[2] or 0) + n)
+    if left > 0 and (n == want or redis.call('EXISTS', SHARD .. 'parked-since:' .. queue) == 1) then
+      redis.call('HSET', SHARD .. 'count', 'r' .. queue, running, 'p' .. queue, string.format('%.0f', left))
+    else
+      redis.call('HSET', SHARD .. 'count', 'r' .. queue, running)
       redis.call('HDEL', SHARD .. 'count', 'p' .. queue)
     end
-    redis.call('HINCRBY', SHARD .. 'count', 'r' .. queue, n)
     if not (soonest and soonest < now + lease) then soonest = now + lease end
   end
   remember(fence, '', ids)

@@ -5,16 +5,9 @@ local freed = {}
 
 local function take_out(job)
   local key = job.ext.key
-  if key == '' then
-    push(from_lane, job.lane, job.id)
-    return
-  end
-  if redis.call('ZREM', SHARD .. 'lane:' .. job.lane, job.id) == 0 then
-    redis.call('ZREM', parking(key, job.lane), job.id)
-    redis.call('ZREM', SHARD .. 'parked-since:' .. queue_of(job.lane), job.id)
-  elseif redis.call('EXISTS', SHARD .. 'lane:' .. job.lane) == 0 then
-    redis.call('SREM', SHARD .. 'lanes:' .. queue_of(job.lane), job.lane)
-  end
+  push(from_lane, job.lane, job.id)
+  if key == '' then return end
+  leave_parking(job.id, key, job.lane)
   freed[#freed + 1] = key
 end
 

@@ -69,8 +69,8 @@ do
         end
         for _, lane in ipairs(redis.call('SMEMBERS', SHARD .. 'lanes:' .. queue)) do
           local fit, rate = fits(lane, labels)
-          if fit then
-            found[#found + 1] = { lane = lane, queue = queue, limit = limit, rate = rate, items = {}, at = 1, read = 0, used = 0 }
+          if fit and not from_lane[lane] then
+            found[#found + 1] = { lane = lane, queue = queue, limit = limit, rate = rate, items = {}, at = 1, read = 0, used = {} }
           end
         end
       end
@@ -91,8 +91,8 @@ do
   local function head_of(source, n)
     local ids = redis.call('ZRANGE', SHARD .. 'lane:' .. source.lane, source.read, source.read + n - 1)
     source.read = source.read + #ids
-    source.used = source.read
     source.all = #ids < n
+    for _, id in ipairs(ids) do source.used[#source.used + 1] = id end
     return ids
   end
 
@@ -117,16 +117,16 @@ do
   end
 
   -- Whether a job's key has room; it is parked if not.
-  local function admitted(job, running)
+  local function admitted(job, full)
     local key = job.ext.key
     if key == '' then return true end
-    running[key] = running[key] or tonumber(redis.call('HGET', SHARD .. 'running', key) or 0)
-    if running[key] >= job.ext.limit then
+    local n = full[key] or running_of(key)
+    if n >= job.ext.limit then
+      full[key] = n
       park(job)
       return false
     end
-    running[key] = running[key] + 1
-    redis.call('HINCRBY', SHARD .. 'running', key, 1)
+    running[key], full[key] = n + 1, nil
     return true
   end
 
@@ -146,7 +146,7 @@ do
   -- Up to `want` jobs for a worker: their ids in `taken`, and the records of those that are plain in `plain`. Answers
   -- whether it stopped because too many had to be parked.
   claim = function(groups, labels, want, taken, plain)
-    local running, parked = {}, 0
+    local full, parked = {}, 0
     for _, group in ipairs(groups) do
       if #taken >= want or parked >= PARKS or #group == 0 then break end
       local sources = lanes_of(group, labels)
@@ -159,7 +159,8 @@ do
           local source = smallest(sources, chunk)
           if not source then break end
           ids[#ids + 1], from[#ids + 1] = source.items[source.at], source
-          source.at, source.used = source.at + 2, source.used + 1
+          source.used[#source.used + 1] = source.items[source.at]
+          source.at = source.at + 2
           spend(source, 1)
         end
         if #ids == 0 then break end
@@ -177,7 +178,7 @@ do
             end
           end
           -- An entry whose job is elsewhere hides nobody: it goes.
-          if plain[id] or (job and job.state == 'p' and admitted(job, running)) then
+          if plain[id] or (job and job.state == 'p' and admitted(job, full)) then
             taken[#taken + 1] = id
           else
             spend(source, -1)
@@ -186,12 +187,8 @@ do
         end
       end
       for _, source in ipairs(sources) do
-        if source.used > 0 then
-          redis.call('ZREMRANGEBYRANK', SHARD .. 'lane:' .. source.lane, 0, source.used - 1)
-        end
-        if source.all and source.used == source.read then
-          redis.call('SREM', SHARD .. 'lanes:' .. source.queue, source.lane)
-        else
+        if #source.used > 0 or (source.all and source.read == 0) then from_lane[source.lane] = source.used end
+        if not source.all or #source.used < source.read then
           if source.limit then source.limit.awaited = true end
           if source.rate then source.rate.awaited = true end
         end

@@ -1,6 +1,10 @@
 -- Purpose: every change of a job's state, in one place. What it does to the indexes is gathered and carried out by
 -- `flush`, batch by batch. Expects SHARD, now and _record.lua.
 --
+-- A server that is killed may keep the first writes of a script without the others (docs/internals/decisions.md, "Half a
+-- script"). So a job comes into an index before its record says so, and leaves another one after that: an entry whose job is
+-- elsewhere means nothing. What leaves is named, and what is counted is written in full: done twice, it is done once.
+--
 -- A pending job lies in its lane (queue, rate bucket, labels), or parked under its concurrency key while that is full. A
 -- scheduled one lies in `due`, a running one in `lease`, a final one in `end:<state>`, with the moment from which it may go;
 -- one that goes with its run has no such moment.
@@ -16,6 +20,10 @@ local AGEING = 600000000
 local tally, ready, fresh, outbox, published = {}, {}, {}, {}, {}
 local to_lane, to_due, to_end, to_lease = {}, {}, {}, {}
 local from_due, from_end, from_lease, from_lane = {}, {}, {}, {}
+-- Where jobs are parked, and those of them that no longer are.
+local from_parking, unparked = {}, {}
+-- How many jobs of a concurrency key run, of those keys for which that has changed.
+local running = {}
 -- Jobs that have ended and whom that concerns; who is to be told by whom is gathered in `to_await` and `arrivals`.
 local ended, to_await, arrivals, arriving = {}, {}, {}, {}
 
@@ -91,31 +99,49 @@ end
 -- ── one key's concurrency ──
 
 local function parking(key, lane)
-  return SHARD .. 'parked:' .. #key .. ':' .. key .. ':' .. lane
+  return 'parked:' .. #key .. ':' .. key .. ':' .. lane
+end
+
+local function running_of(key)
+  return running[key] or tonumber(redis.call('HGET', SHARD .. 'running', key) or 0)
 end
 
 local function park(job)
   local key = job.ext.key
-  redis.call('ZADD', parking(key, job.lane), rank(job), job.id)
+  unparked[job.id] = nil
+  redis.call('ZADD', SHARD .. parking(key, job.lane), rank(job), job.id)
   redis.call('ZADD', SHARD .. 'parked-since:' .. queue_of(job.lane), job.due, job.id)
   redis.call('SADD', SHARD .. 'park:' .. key, job.lane)
+end
+
+-- Wherever it may be parked, it is no more.
+local function leave_parking(id, key, lane)
+  from_parking[#from_parking + 1] = { id, parking(key, lane), lane }
+  unparked[id] = true
 end
 
 -- Its key may have room: the first parked one of every lane goes back there. Not only the first of all: nobody may be
 -- there to take that one.
 local function unpark(key)
   for _, lane in ipairs(redis.call('SMEMBERS', SHARD .. 'park:' .. key)) do
-    local first = redis.call('ZPOPMIN', parking(key, lane))
-    if first[1] then
-      local job = job_of(first[1])
-      redis.call('ZREM', SHARD .. 'parked-since:' .. queue_of(lane), first[1])
-      if job and job.state == 'p' then
-        into_lane(job)
-        awake(job)
+    local at, found = 0, false
+    repeat
+      local id = redis.call('ZRANGE', SHARD .. parking(key, lane), at, at)[1]
+      if not id then
+        if at == 0 then redis.call('SREM', SHARD .. 'park:' .. key, lane) end
+        break
       end
-    else
-      redis.call('SREM', SHARD .. 'park:' .. key, lane)
-    end
+      at = at + 1
+      if not unparked[id] then
+        local job = job_of(id)
+        leave_parking(id, key, lane)
+        found = job and job.state == 'p'
+        if found then
+          into_lane(job)
+          awake(job)
+        end
+      end
+    until found
   end
 end
 
@@ -124,7 +150,7 @@ local function leave(job)
   from_lease[#from_lease + 1] = job.id
   local key = job.ext.key
   if key ~= '' then
-    if redis.call('HINCRBY', SHARD .. 'running', key, -1) <= 0 then redis.call('HDEL', SHARD .. 'running', key) end
+    running[key] = running_of(key) - 1
     unpark(key)
   end
 end
@@ -164,21 +190,57 @@ local function fill_lanes()
   to_lane = {}
 end
 
--- Once, at the end of a script: what was gathered is not forgotten.
+-- Those of a list that do not come into the same index again, as pairs of a score and an id.
+local function without(ids, coming)
+  if #coming == 0 then return ids end
+  local back, left = {}, {}
+  for i = 2, #coming, 2 do back[coming[i]] = true end
+  for _, id in ipairs(ids) do
+    if not back[id] then left[#left + 1] = id end
+  end
+  return left
+end
+
+-- Numbers in full, by field; none for nothing.
+local function write_numbers(key, numbers)
+  local some, none = {}, {}
+  for field, n in pairs(numbers) do
+    if n > 0 then
+      some[#some + 1] = field
+      some[#some + 1] = digits(n)
+    else
+      none[#none + 1] = field
+    end
+  end
+  each('HSET', key, some)
+  each('HDEL', key, none)
+end
+
+-- Where there is nothing, there are none: a number that half a script has left wrong is right again by then.
+local function is_none(field)
+  local state, queue = string.sub(field, 1, 1), string.sub(field, 2)
+  if state == 'p' then return redis.call('EXISTS', SHARD .. 'lanes:' .. queue, SHARD .. 'parked-since:' .. queue) == 0 end
+  return state == 'r' and redis.call('EXISTS', SHARD .. 'lease') == 0
+end
+
+local function write_counts()
+  local fields, numbers = {}, {}
+  for field, by in pairs(tally) do
+    if by ~= 0 then fields[#fields + 1] = field end
+  end
+  for i, n in ipairs(fields_of('count', fields)) do
+    local field = fields[i]
+    numbers[field] = is_none(field) and 0 or tonumber(n or 0) + tally[field]
+  end
+  write_numbers('count', numbers)
+end
+
+-- Once, at the end of a script: what was gathered is not forgotten. In this order: see above.
 local function flush(prefix)
   fill_lanes()
   write_awaiting()
-  for lane, ids in pairs(from_lane) do
-    each('ZREM', 'lane:' .. lane, ids)
-    if redis.call('EXISTS', SHARD .. 'lane:' .. lane) == 0 then
-      redis.call('SREM', SHARD .. 'lanes:' .. queue_of(lane), lane)
-    end
-  end
-  each('ZREM', 'due', from_due)
   each('ZADD', 'due', to_due)
-  each('ZREM', 'lease', from_lease)
   each('ZADD', 'lease', to_lease)
-  for state, ids in pairs(from_end) do each('ZREM', 'end:' .. state, ids) end
   for state, ids in pairs(to_end) do each('ZADD', 'end:' .. state, ids) end
   local records, n = {}, 2 * #patches
   for i, id in ipairs(patches) do records[2 * i - 1], records[2 * i] = id, patched[id] end
@@ -188,11 +250,25 @@ local function flush(prefix)
     n = n + 2
   end
   each('HSET', 'job', records)
-  for field, by in pairs(tally) do
-    if by ~= 0 and redis.call('HINCRBY', SHARD .. 'count', field, by) <= 0 then
-      redis.call('HDEL', SHARD .. 'count', field)
+  for lane, ids in pairs(from_lane) do
+    each('ZREM', 'lane:' .. lane, ids)
+    if redis.call('EXISTS', SHARD .. 'lane:' .. lane) == 0 then
+      redis.call('SREM', SHARD .. 'lanes:' .. queue_of(lane), lane)
     end
   end
+  for _, gone in ipairs(from_parking) do
+    local id, place, lane = unpack(gone)
+    if unparked[id] then
+      redis.call('ZREM', SHARD .. place, id)
+      redis.call('ZREM', SHARD .. 'parked-since:' .. queue_of(lane), id)
+    end
+  end
+  each('ZREM', 'due', without(from_due, to_due))
+  -- Only what became pending in this script can have been handed out again.
+  each('ZREM', 'lease', next(fresh) and without(from_lease, to_lease) or from_lease)
+  for state, ids in pairs(from_end) do each('ZREM', 'end:' .. state, without(ids, to_end[state] or {})) end
+  write_numbers('running', running)
+  write_counts()
   if #touched > 0 then flush_runs(prefix) end
   for i = 1, #published, 2 do redis.call('PUBLISH', prefix .. ':' .. published[i], published[i + 1]) end
 end

@@ -1,11 +1,14 @@
 -- Purpose: delete final jobs with all that they left behind. Expects SHARD, now, _record.lua and _moves.lua.
 
-local function remove(ids)
-  local from_run = {}
+-- `state`: those are meant that are in it, and an entry among its ends whose job is not goes alone.
+local function remove(ids, state)
+  local from_run, gone = {}, {}
   fetch(ids)
   for _, id in ipairs(ids) do
     local job = jobs[id]
-    if job then
+    if state then push(from_end, state, id) end
+    if not (state and job and job.state ~= state) then gone[#gone + 1] = id end
+    if job and gone[#gone] == id then
       count(job, -1)
       local chain = chain_of(job)
       local keys = {}
@@ -27,12 +30,12 @@ local function remove(ids)
       if chain ~= id and redis.call('HGET', SHARD .. 'chain', chain) == id then
         redis.call('HDEL', SHARD .. 'chain', chain)
       end
-      push(from_end, job.state, id)
+      if not state then push(from_end, job.state, id) end
       changed[id], jobs[id] = nil, false
     end
   end
-  each('HDEL', 'job', ids)
-  each('HDEL', 'doc', ids)
-  each('ZREM', 'all', ids)
-  for run, gone in pairs(from_run) do each('ZREM', 'run-jobs:' .. run, gone) end
+  each('HDEL', 'job', gone)
+  each('HDEL', 'doc', gone)
+  each('ZREM', 'all', gone)
+  for run, left in pairs(from_run) do each('ZREM', 'run-jobs:' .. run, left) end
 end

@@ -11,6 +11,12 @@
 
 -- function: publish_hint = hub/hint_publish.lua
 
+-- In full, and behind all else: _moves.lua.
+local function count_more(field, n)
+  local before = redis.call('HGET', SHARD .. 'count', field)
+  redis.call('HSET', SHARD .. 'count', field, string.format('%.0f', tonumber(before or 0) + n))
+end
+
 -- include: _hand_over.lua
 
 local function announce()
@@ -50,7 +56,6 @@ local function make_alike()
   end
   -- Every job that is there is in here, and what is in here already stays as it is.
   if redis.call('ZADD', SHARD .. 'all', unpack(all)) < n / 2 then return end
-  redis.call('HSET', SHARD .. 'job', unpack(records))
   redis.call('HSET', SHARD .. 'doc', unpack(ARGV, 6))
   if state == 's' then
     redis.call('ZADD', SHARD .. 'due', unpack(index))
@@ -58,7 +63,8 @@ local function make_alike()
     redis.call('ZADD', SHARD .. 'lane:' .. lane, unpack(index))
     redis.call('SADD', SHARD .. 'lanes:' .. queue, lane)
   end
-  redis.call('HINCRBY', SHARD .. 'count', state .. queue, n / 2)
+  redis.call('HSET', SHARD .. 'job', unpack(records))
+  count_more(state .. queue, n / 2)
   return string.rep(state, n / 2)
 end
 
@@ -118,7 +124,6 @@ if string.byte(ARGV[4]) ~= 48 then
       end
     end
     if #records > 0 then
-      redis.call('HSET', SHARD .. 'job', unpack(records))
       redis.call('HSET', SHARD .. 'doc', unpack(docs))
       redis.call('ZADD', SHARD .. 'all', unpack(all))
       if #due > 0 then redis.call('ZADD', SHARD .. 'due', unpack(due)) end
@@ -126,9 +131,10 @@ if string.byte(ARGV[4]) ~= 48 then
         redis.call('ZADD', SHARD .. 'lane:' .. lane, unpack(index))
         redis.call('SADD', SHARD .. 'lanes:' .. string.sub(lane, 1, string.find(lane, '\0', 1, true) - 1), lane)
       end
+      redis.call('HSET', SHARD .. 'job', unpack(records))
     end
   end
-  for field, n in pairs(tally) do redis.call('HINCRBY', SHARD .. 'count', field, n) end
+  for field, n in pairs(tally) do count_more(field, n) end
   announce()
   return { table.concat(states) }
 end

@@ -260,9 +260,9 @@ if not again then
     end
   end
   store_new()
-  remember(fence, table.concat(verdicts), taken)
 end
 flush(ARGV[3])
+if not again then remember(fence, table.concat(verdicts), taken) end
 
 -- What a job was said to wait for when it was made: the third thing in a doc, behind two of bytes.
 local function after_of(doc)

@@ -1,0 +1,215 @@
+"""A server that is killed while it writes keeps the first part of a script, and after the next restart it acts on it.
+
+Redis and Valkey write what a script did between MULTI and EXEC. Of a block that is cut off within a command they drop
+the command, and leave the rest without its EXEC: the next start finds it followed by another script's, and carries it
+out.
+"""
+
+from __future__ import annotations
+
+import pytest
+from redis_desk import LEASE, RedisDesk
+
+from holdfast.job.model import Concurrency, Finish, Rate
+from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.servers import RedisServer
+
+pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
+
+NOW = 1_800_000_000_000_000
+FINAL = {"completed", "cancelled"}
+
+
+@pytest.fixture
+def server():
+    server = RedisServer(aof=True, options=("--auto-aof-rewrite-percentage", "0"))
+    try:
+        yield started_or_skip(server)
+    finally:
+        server.stop()
+
+
+def ends(finishes, job, kind="complete"):
+    finishes.append(Finish(job=job.id, fence=job.fence, kind=kind))
+
+
+class Deed:
+    """What is there, and the one script of which a part is kept. `ids`: the jobs of which none may be lost."""
+
+    def __init__(self, desk):
+        self.desk = desk
+        self.ids = []
+        self.sent = []
+
+    def add(self, count, **fields):
+        jobs = [self.desk.job(retries=9, **fields) for _ in range(count)]
+        self.desk.ask("enqueue", 0, jobs)
+        self.ids += [job.id for job in jobs]
+
+    def prepare(self):
+        self.add(6)
+
+    def do(self):
+        raise NotImplementedError
+
+
+class EnqueueAlike(Deed):
+    kinds = ({},)
+
+    def do(self):
+        self.sent = [self.desk.job(retries=9, **fields) for fields in self.kinds for _ in range(4)]
+        self.ids += [job.id for job in self.sent]
+        self.desk.ask("enqueue", 0, self.sent)
+
+
+class EnqueueOthers(EnqueueAlike):
+    kinds = ({}, {"labels": ("gpu",)}, {"delay": 1000})
+
+
+class EnqueueKeyed(EnqueueAlike):
+    kinds = ({"concurrency": Concurrency("few", 1)},)
+
+
+class Claim(Deed):
+    def do(self):
+        assert len(self.desk.take(4)) == 4
+
+
+class ClaimOfTwoLanes(Claim):
+    def prepare(self):
+        self.add(3)
+        self.add(3, labels=("gpu",))
+
+    def do(self):
+        assert len(self.desk.take(4, labels=("gpu",))) == 4
+
+
+class ClaimKeyed(Claim):
+    def prepare(self):
+        self.add(6, concurrency=Concurrency("few", 2), rate=Rate("many", 1, 1000))
+
+    def do(self):
+        assert len(self.desk.take(4)) == 2
+
+
+class EndsAndClaim(Deed):
+    key = None
+
+    def prepare(self):
+        self.add(9, concurrency=self.key)
+        self.taken = self.desk.take(4)
+
+    def do(self):
+        finishes = []
+        for job, kind in zip(self.taken, ("complete", "complete", "release", "retry"), strict=False):
+            ends(finishes, job, kind)
+        assert len(self.desk.step(finishes, want=3).jobs) >= 1
+
+
+class EndsAndClaimKeyed(EndsAndClaim):
+    key = Concurrency("few", 2)
+
+
+class Reap(Deed):
+    def prepare(self):
+        self.add(6)
+        self.desk.take(4)
+        self.desk.now += 2 * LEASE
+
+    def do(self):
+        self.desk.step()
+
+
+class Due(Deed):
+    def prepare(self):
+        self.add(4, delay=1000)
+        self.desk.now += 2000
+
+    def do(self):
+        self.desk.step()
+
+
+class CancelKeyed(Deed):
+    def prepare(self):
+        self.add(4, concurrency=Concurrency("few", 1))
+        self.desk.take(2)
+
+    def do(self):
+        self.desk.ask("cancel", self.ids[2], "no more")
+
+
+def commands(block):
+    """Where each command of a piece of the log begins."""
+    at, found = 0, []
+    while at < len(block):
+        found.append(at)
+        line = block.index(b"\r\n", at)
+        words, at = int(block[at + 1 : line]), line + 2
+        for _ in range(words):
+            line = block.index(b"\r\n", at)
+            at = line + 2 + int(block[at + 1 : line]) + 2
+    return found
+
+
+def drain(desk):
+    """Everything that can be had is done, by somebody who comes when all leases are over, and tidies up."""
+    desk.now += 100 * LEASE
+    for _ in range(2):
+        while jobs := desk.take(5, labels=("gpu",)):
+            for job in jobs:
+                desk.end(job)
+        desk.ask("prune", 0, 1000)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        EnqueueAlike,
+        EnqueueOthers,
+        EnqueueKeyed,
+        Claim,
+        ClaimOfTwoLanes,
+        ClaimKeyed,
+        EndsAndClaim,
+        EndsAndClaimKeyed,
+        Reap,
+        Due,
+        CancelKeyed,
+    ],
+)
+def test_whatever_part_of_a_script_is_kept_no_job_is_lost(server, namespace, kind):
+    log = server.folder / "appendonlydir" / "appendonly.aof.1.incr.aof"
+
+    def desk(name="worker", now=NOW):
+        return RedisDesk(server.url, namespace, name=name, now=now)
+
+    deed = kind(desk())
+    deed.prepare()
+    size = log.stat().st_size
+    deed.do()
+    server.kill()
+    whole, now = log.read_bytes(), deed.desk.now
+    deed.desk.close()
+    starts = commands(whole[size:])
+    assert b"MULTI" in whole[size : size + starts[1]]
+    assert len(starts) > 4
+    for cut in starts[2:]:
+        log.write_bytes(whole[: size + cut + 2])  # in the midst of what marks the next command
+        server.start()
+        other = desk("another", now)
+        other.add()  # goes on, and closes what was left open
+        for job in other.take(2):
+            other.end(job)
+        other.close()
+        server.kill()
+        server.start()
+        last = desk("last", now)
+        if deed.sent:
+            last.ask("enqueue", 0, deed.sent)  # whoever had no answer sends it again
+        drain(last)
+        states = [last.ask("get", id_).state for id_ in deed.ids]
+        assert set(states) <= FINAL, (whole[size + cut :][:60], states)
+        (queue,) = last.ask("queues")
+        assert (queue.pending, queue.running) == (0, 0), queue
+        last.close()
+        server.kill()
