@@ -94,3 +94,11 @@ def test_a_template_that_cannot_work_is_refused_when_the_function_is_decorated(t
 
     with pytest.raises(ConfigError, match="template"):
         Template(text, plain)
+
+
+@pytest.mark.parametrize("text", ["{nobody}", "{order.nothing}", "{order.lines[9]}", "{4}", "{size:no}"])
+def test_a_template_that_does_not_fit_a_call_says_so_by_its_name(text):
+    order = SimpleNamespace(id="o1", lines=["first"])
+    with pytest.raises(ConfigError, match="does not fit this call") as refused:
+        Template(text, work).key((7, order, "extra"), {"colour": "red"})
+    assert text in str(refused.value)

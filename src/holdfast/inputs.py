@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -117,7 +117,7 @@ class Template:
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if not kwargs and len(args) == len(self._plain):  # the usual call, without binding
-            return self.text.format(*args, **dict(zip(self._plain, args, strict=True)))
+            return self._filled(args, dict(zip(self._plain, args, strict=True)))
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         by_position: list[Any] = []
@@ -131,4 +131,12 @@ class Template:
             else:
                 by_position.append(value)
             by_name.setdefault(parameter.name, value)
-        return self.text.format(*by_position, **by_name)
+        return self._filled(by_position, by_name)
+
+    def _filled(self, by_position: Sequence[Any], by_name: dict[str, Any]) -> str:
+        try:
+            return self.text.format(*by_position, **by_name)
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"key template {self.text!r} does not fit this call: {type(error).__name__}: {error}"
+            ) from error
