@@ -1,6 +1,6 @@
 -- Purpose: a plain job for a worker that has nothing to do and left its claim standing: leased to it and sent to its inbox,
 -- without ever being pending. Where anything might go before the job, the claim is left alone. Places in a record:
--- _record.lua. Expects SHARD, now, last_fence and `count_more`.
+-- _record.lua. Expects SHARD, now and last_fence.
 
 -- With more to say, an inbox is not the place for it.
 local MOST_HANDED = 6000
@@ -52,7 +52,7 @@ local function hand_over(id, raw, doc)
         redis.call('ZADD', SHARD .. 'all', '0', id)
         redis.call('ZADD', SHARD .. 'lease', string.format('%.0f', now + lease), id)
         redis.call('HSET', SHARD .. 'job', id, record)
-        count_more('r' .. queue, 1)
+        redis.call('HINCRBY', SHARD .. 'count', 'r' .. queue, 1)
         redis.call('SET', memory, cmsgpack.pack(seq, now + 2 * lease, fence, verdicts, { id }, true), 'PX',
           string.format('%.0f', math.ceil(2 * lease / 1000) + spare))
         return true

@@ -220,7 +220,8 @@ end
 local function is_none(field)
   local state, queue = string.sub(field, 1, 1), string.sub(field, 2)
   if state == 'p' then return redis.call('EXISTS', SHARD .. 'lanes:' .. queue, SHARD .. 'parked-since:' .. queue) == 0 end
-  return state == 'r' and redis.call('EXISTS', SHARD .. 'lease') == 0
+  return (state == 'r' and redis.call('EXISTS', SHARD .. 'lease') == 0)
+    or (state == 's' and redis.call('EXISTS', SHARD .. 'due') == 0)
 end
 
 local function write_counts()

@@ -11,12 +11,6 @@
 
 -- function: publish_hint = hub/hint_publish.lua
 
--- In full, and behind all else: _moves.lua.
-local function count_more(field, n)
-  local before = redis.call('HGET', SHARD .. 'count', field)
-  redis.call('HSET', SHARD .. 'count', field, string.format('%.0f', tonumber(before or 0) + n))
-end
-
 -- include: _hand_over.lua
 
 local function announce()
@@ -64,7 +58,7 @@ local function make_alike()
     redis.call('SADD', SHARD .. 'lanes:' .. queue, lane)
   end
   redis.call('HSET', SHARD .. 'job', unpack(records))
-  count_more(state .. queue, n / 2)
+  redis.call('HINCRBY', SHARD .. 'count', state .. queue, n / 2)
   return string.rep(state, n / 2)
 end
 
@@ -134,7 +128,7 @@ if string.byte(ARGV[4]) ~= 48 then
       redis.call('HSET', SHARD .. 'job', unpack(records))
     end
   end
-  for field, n in pairs(tally) do count_more(field, n) end
+  for field, n in pairs(tally) do redis.call('HINCRBY', SHARD .. 'count', field, n) end
   announce()
   return { table.concat(states) }
 end
