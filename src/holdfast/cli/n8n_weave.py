@@ -106,9 +106,9 @@ def _about_scope(woven: Woven) -> str:
         return f"The scope {quoted(woven.static_scope)} is in lockScopes of every environment."
     options = locks_of(woven.workflow)
     if options is not None and options.transport == "http":
-        return "The scope differs from item to item; clean-up after a failed execution finds it all the same."
+        return "What the scope comes to is not known here; clean-up after a failed execution finds it all the same."
     return (
-        "The scope differs from item to item, so it is in no lockScopes: clean-up after a failed execution finds"
+        "What the scope comes to is not known here, so it is in no lockScopes: clean-up after a failed execution finds"
         " only what is registered. Add the values that you know: holdfast n8n scopes add VALUE"
     )
 
