@@ -47,3 +47,20 @@ def test_what_is_wrong_is_told(outcome, said):
 
 def test_a_job_that_nobody_ran_was_not_completed():
     assert "nobody ran it" in check([], DONE, {}).violations[0]
+
+
+def stale(*jobs, at=15.0):
+    """These were also begun by process 1, under the fence that it had before process 2 began them."""
+    notes = [note._replace(n=n) for n in jobs for note in history(attempt=2)[1:]]
+    return [*notes, *(Note(START, n, 10, 1, at, 1) for n in jobs)]
+
+
+def test_a_job_that_is_begun_under_an_older_fence_is_told():
+    assert "fences did not grow" in check(stale(7), DONE, {}).violations[0]
+    assert "fences did not grow" in check(stale(7), DONE, {}, {1: [12.0], 2: [14.9]}).violations[0]
+
+
+def test_one_that_was_stopped_as_it_began_is_excused_for_one_job_each_time():
+    assert check(stale(7), DONE, {}, {1: [14.9]}).violations == []
+    (said,) = check(stale(7, 8), {**DONE, 8: DONE[7]}, {}, {1: [14.9]}).violations
+    assert said.startswith("job 8: fences did not grow")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import NamedTuple
 from holdfast.engine.base import steady
 
 SUFFIX = ".jobs"
+#: Seconds that a process which goes on may take to write down what it was about to.
+LATE = 0.5
 _NOTE = struct.Struct("<BIQIdI")
 START, END = 1, 2
 
@@ -91,9 +93,17 @@ class JobReport:
         )
 
 
-def check(notes: Iterable[Note], outcomes: Mapping[int, Outcome | None], kills: Mapping[int, float]) -> JobReport:
-    """Every job completed, by its last lease, once. `kills`: when (steady) each killed process was killed."""
+def check(
+    notes: Iterable[Note],
+    outcomes: Mapping[int, Outcome | None],
+    kills: Mapping[int, float],
+    resumes: Mapping[int, Sequence[float]] | None = None,
+) -> JobReport:
+    """Every job completed, by its last lease, once. `kills`: when (steady) each killed process was killed; `resumes`:
+    when each one that was stopped went on.
+    """
     report = JobReport(jobs=len(outcomes))
+    left = {pid: list(times) for pid, times in (resumes or {}).items()}
     starts: dict[int, list[Note]] = {n: [] for n in outcomes}
     ended: set[tuple[int, int]] = set()
     for note in notes:
@@ -104,7 +114,7 @@ def check(notes: Iterable[Note], outcomes: Mapping[int, Outcome | None], kills: 
         else:
             ended.add((note.n, note.fence))
     for n, outcome in outcomes.items():
-        mine = starts[n]
+        mine = _in_order(starts[n], left)
         report.starts += len(mine)
         report.again += len(mine) > 1
         report.violations += [f"job {n}: {what}" for what in _wrong(mine, outcome, ended)]
@@ -116,6 +126,23 @@ def check(notes: Iterable[Note], outcomes: Mapping[int, Outcome | None], kills: 
                 report.restarts.append((after.t - killed) / leases)
                 report.unbegun += leases - 1
     return report
+
+
+def _in_order(starts: list[Note], resumes: dict[int, list[float]]) -> list[Note]:
+    """Without what a process had made sure of when it was stopped, and wrote down when it went on: no program can do
+    both at once. One at most each time, since its loop begins one handler after another.
+    """
+    kept: list[Note] = []
+    highest = 0
+    for note in starts:
+        if note.fence < highest:
+            went_on = next((t for t in resumes.get(note.pid, ()) if t <= note.t <= t + LATE), None)
+            if went_on is not None:
+                resumes[note.pid].remove(went_on)
+                continue
+        highest = max(highest, note.fence)
+        kept.append(note)
+    return kept
 
 
 def _wrong(starts: list[Note], outcome: Outcome | None, ended: set[tuple[int, int]]) -> list[str]:

@@ -24,7 +24,7 @@ from holdfast.job.model import Job, NewJob
 from holdfast.testing import job_history
 from holdfast.testing.job_fighter import chores
 from holdfast.testing.job_history import JobReport, Outcome
-from holdfast.testing.nemesis import Cut, Fighter, Kill, Nemesis, Ring
+from holdfast.testing.nemesis import Cut, Fighter, Kill, Nemesis, Pause, Ring
 
 NAMESPACE = "holdfast-job-race"
 BULK = 500
@@ -164,7 +164,8 @@ class JobRace:
             strays_at_the_end = self._stop()
         seconds = steady() - began
         kills = {pid: t for n in self.nemeses if isinstance(n, TimedKill) for pid, t in n.at.items()}
-        report = job_history.check(job_history.read(self.folder), outcomes, kills)
+        resumes = {pid: times for n in self.nemeses if isinstance(n, Pause) for pid, times in n.resumed.items()}
+        report = job_history.check(job_history.read(self.folder), outcomes, kills, resumes)
         report.violations += [*strays, *strays_at_the_end]
         result = JobResult(report, seconds)
         for nemesis in self.nemeses:

@@ -85,6 +85,8 @@ class Pause(Nemesis):
         super().__init__()
         self._ttl = ttl
         self._stopped: dict[int, float] = {}
+        #: When (steady) each process went on.
+        self.resumed: dict[int, list[float]] = {}
 
     def strike(self, ring: Ring, dice: random.Random) -> None:
         fighter = ring.pick()
@@ -103,6 +105,7 @@ class Pause(Nemesis):
 
     def _resume(self, pid: int) -> None:
         del self._stopped[pid]
+        self.resumed.setdefault(pid, []).append(steady())
         with contextlib.suppress(ProcessLookupError):  # killed meanwhile
             os.kill(pid, signal.SIGCONT)
 
