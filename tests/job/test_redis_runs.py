@@ -502,3 +502,23 @@ def test_a_server_that_lost_everything_knows_no_run(namespace):
         fan(desk, 3)
         assert len(desk.ask("events", 0, cursor).events) == 2
         desk.close()
+
+
+# ── keys of concurrency ──
+
+
+def test_the_end_of_a_run_whose_jobs_share_a_key_costs_a_few_commands_for_each(desk, holdfast_redis):
+    """Not for each as many as there are: the server does nothing else meanwhile."""
+    width = 1000
+    run, _ = run_of(desk, {f"m{nth}": ([], {"concurrency": Concurrency("few", 1)}) for nth in range(width)})
+    desk.take(width)  # all but one are parked
+    assert calls_within(holdfast_redis, lambda: desk.ask("cancel_run", run, "no more")) < 20 * width
+
+
+def test_many_ends_of_one_key_cost_a_few_commands_for_each(desk, holdfast_redis):
+    width, key = 200, Concurrency("few", 200)
+    desk.ask("enqueue", 0, [desk.job(concurrency=key) for _ in range(3 * width)])
+    taken = desk.take(3 * width)
+    assert len(taken) == width
+    finishes = [Finish(job=job.id, fence=job.fence, kind="complete") for job in taken]
+    assert calls_within(holdfast_redis, lambda: desk.step(finishes)) < 20 * width

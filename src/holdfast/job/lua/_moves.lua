@@ -20,8 +20,8 @@ local AGEING = 600000000
 local tally, ready, fresh, outbox, published = {}, {}, {}, {}, {}
 local to_lane, to_due, to_end, to_lease = {}, {}, {}, {}
 local from_due, from_end, from_lease, from_lane = {}, {}, {}, {}
--- Where jobs are parked, and those of them that no longer are.
-local from_parking, unparked = {}, {}
+-- Where jobs are parked, those of them that no longer are, and how many of these come first in each place.
+local from_parking, unparked, passed = {}, {}, {}
 -- How many jobs of a concurrency key run, of those keys for which that has changed.
 local running = {}
 -- Jobs that have ended and whom that concerns; who is to be told by whom is gathered in `to_await` and `arrivals`.
@@ -108,8 +108,9 @@ end
 
 local function park(job)
   local key = job.ext.key
-  unparked[job.id] = nil
-  redis.call('ZADD', SHARD .. parking(key, job.lane), rank(job), job.id)
+  local place = parking(key, job.lane)
+  unparked[job.id], passed[place] = nil, nil
+  redis.call('ZADD', SHARD .. place, rank(job), job.id)
   redis.call('ZADD', SHARD .. 'parked-since:' .. queue_of(job.lane), job.due, job.id)
   redis.call('SADD', SHARD .. 'park:' .. key, job.lane)
 end
@@ -124,9 +125,10 @@ end
 -- there to take that one.
 local function unpark(key)
   for _, lane in ipairs(redis.call('SMEMBERS', SHARD .. 'park:' .. key)) do
-    local at, found = 0, false
+    local place = parking(key, lane)
+    local at, found = passed[place] or 0, false
     repeat
-      local id = redis.call('ZRANGE', SHARD .. parking(key, lane), at, at)[1]
+      local id = redis.call('ZRANGE', SHARD .. place, at, at)[1]
       if not id then
         if at == 0 then redis.call('SREM', SHARD .. 'park:' .. key, lane) end
         break
@@ -142,6 +144,7 @@ local function unpark(key)
         end
       end
     until found
+    passed[place] = at
   end
 end
 
@@ -150,7 +153,7 @@ local function leave(job)
   from_lease[#from_lease + 1] = job.id
   local key = job.ext.key
   if key ~= '' then
-    running[key] = running_of(key) - 1
+    running[key] = math.max(0, running_of(key) - 1)
     unpark(key)
   end
 end
