@@ -11,7 +11,9 @@ import pytest
 from redis_desk import LEASE, RedisDesk
 
 from holdfast.job.model import Concurrency, Finish, Rate
+from holdfast.job.runs import NewRun
 from holdfast.testing.plugin import started_or_skip
+from holdfast.testing.redis_server import say, until
 from holdfast.testing.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
@@ -51,6 +53,14 @@ class Deed:
 
     def do(self):
         raise NotImplementedError
+
+    def in_the_end(self, desk):
+        pass
+
+    def afterwards(self, desk):
+        """Whoever had no answer sends it again."""
+        if self.sent:
+            desk.ask("enqueue", 0, self.sent)
 
 
 class EnqueueAlike(Deed):
@@ -111,8 +121,10 @@ class EndsAndClaimKeyed(EndsAndClaim):
 
 
 class Reap(Deed):
+    key = None
+
     def prepare(self):
-        self.add(6)
+        self.add(6, concurrency=self.key)
         self.desk.take(4)
         self.desk.now += 2 * LEASE
 
@@ -138,6 +150,96 @@ class CancelKeyed(Deed):
         self.desk.ask("cancel", self.ids[2], "no more")
 
 
+class EndsKeyed(Deed):
+    """Nobody comes for another one in the same step."""
+
+    def prepare(self):
+        self.add(3, concurrency=Concurrency("few", 1))
+        self.taken = self.desk.take(2)
+
+    def do(self):
+        self.desk.end(self.taken[0])
+
+
+class ReapKeyed(Reap):
+    key = Concurrency("few", 2)
+
+
+class EndOfABlocker(Deed):
+    def prepare(self):
+        self.add(1)
+        self.add(2, after=(self.ids[0],))
+        (self.taken,) = self.desk.take()
+
+    def do(self):
+        self.desk.end(self.taken)
+
+
+class EnqueueBehind(EnqueueAlike):
+    def prepare(self):
+        self.add(1)
+        self.kinds = ({"after": (self.ids[0],)},)
+
+
+class ChainGoesOn(Deed):
+    def prepare(self):
+        self.add(1)
+        self.add(1, after=(self.ids[0],))
+        (self.taken,) = self.desk.take()
+
+    def do(self):
+        finish = Finish(job=self.taken.id, fence=self.taken.fence, kind="complete", next=self.desk.job(retries=9))
+        self.desk.step([finish])
+
+    def in_the_end(self, desk):
+        assert desk.ask("watch", self.ids[0], chain=True).state == "completed"
+
+
+class TryAgain(Deed):
+    def prepare(self):
+        self.add(1)
+        (taken,) = self.desk.take()
+        self.desk.end(taken, "fail")
+
+    def do(self):
+        self.desk.ask("trigger", self.ids[0])
+
+    def afterwards(self, desk):
+        if desk.ask("get", self.ids[0]).state == "failed":
+            self.desk = desk
+            self.do()
+        desk.ask("purge", "failed")
+
+
+class StartRun(Deed):
+    def do(self):
+        run = self.desk.ids.new(0)
+        first = self.desk.job(run=run, retries=9)
+        others = [self.desk.job(run=run, retries=9, after=(first.id,)) for _ in range(2)]
+        jobs = (first, *others)
+        self.run = NewRun(id=run, workflow="w", jobs=jobs)
+        self.ids += [job.id for job in jobs]
+        self.desk.ask("start_run", self.run)
+
+    def afterwards(self, desk):
+        desk.ask("start_run", self.run)
+
+
+class EndsOfARun(StartRun):
+    def prepare(self):
+        StartRun.do(self)
+        (self.taken,) = self.desk.take()
+
+    def do(self):
+        self.desk.end(self.taken)
+
+
+def start(server):
+    """It is up, and has read its log."""
+    server.start()
+    until(lambda: say(server, "PING"), "the log was read")
+
+
 def commands(block):
     """Where each command of a piece of the log begins."""
     at, found = 0, []
@@ -158,6 +260,7 @@ def drain(desk):
         while jobs := desk.take(5, labels=("gpu",)):
             for job in jobs:
                 desk.end(job)
+        desk.ask("check_runs", 0)
         desk.ask("prune", 0, 1000)
 
 
@@ -175,6 +278,14 @@ def drain(desk):
         Reap,
         Due,
         CancelKeyed,
+        EndsKeyed,
+        ReapKeyed,
+        EndOfABlocker,
+        EnqueueBehind,
+        ChainGoesOn,
+        TryAgain,
+        StartRun,
+        EndsOfARun,
     ],
 )
 def test_whatever_part_of_a_script_is_kept_no_job_is_lost(server, namespace, kind):
@@ -195,21 +306,21 @@ def test_whatever_part_of_a_script_is_kept_no_job_is_lost(server, namespace, kin
     assert len(starts) > 4
     for cut in starts[2:]:
         log.write_bytes(whole[: size + cut + 2])  # in the midst of what marks the next command
-        server.start()
+        start(server)
         other = desk("another", now)
         other.add()  # goes on, and closes what was left open
         for job in other.take(2):
             other.end(job)
         other.close()
         server.kill()
-        server.start()
+        start(server)
         last = desk("last", now)
-        if deed.sent:
-            last.ask("enqueue", 0, deed.sent)  # whoever had no answer sends it again
+        deed.afterwards(last)
         drain(last)
         states = [last.ask("get", id_).state for id_ in deed.ids]
         assert set(states) <= FINAL, (whole[size + cut :][:60], states)
         (queue,) = last.ask("queues")
         assert (queue.pending, queue.running) == (0, 0), queue
+        deed.in_the_end(last)
         last.close()
         server.kill()

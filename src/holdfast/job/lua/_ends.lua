@@ -104,22 +104,31 @@ do
           names[#names + 1] = asked[k]
           values[#values + 1] = asked[k]
           values[#values + 1] = value
-          if is_bad(letter) then
+          if is_bad(letter) and first == '+' then first = letter end
+          if is_bad(letter) and redis.call('HEXISTS', upstream, asked[k]) == 0 then
             bad = bad + 1
-            if first == '+' then first = letter end
             if letter == '-' then failed = failed + 1 end
           end
         end
       end
     end
-    local gone = each('SREM', waits, heard.good) + each('SREM', waits, names)
-    if gone == 0 then return end
+    -- In this order: _moves.lua.
+    for field, by in pairs({ [''] = bad, ['!'] = failed }) do
+      if by > 0 then
+        values[#values + 1] = field
+        values[#values + 1] = tonumber(redis.call('HGET', upstream, field) or 0) + by
+      end
+    end
     each('HSET', 'upstream:' .. job.id, values)
-    if bad > 0 then redis.call('HINCRBY', upstream, '', bad) end
-    if failed > 0 then redis.call('HINCRBY', upstream, '!', failed) end
+    local gone = each('SREM', waits, heard.good) + each('SREM', waits, names)
     if job.state ~= 'b' then return end
-    judge(job, first, redis.call('EXISTS', SHARD .. waits) == 1,
-      job.ext.when == 'f' and redis.call('HEXISTS', upstream, '!') == 1)
+    local left = redis.call('EXISTS', SHARD .. waits) == 1
+    if gone == 0 then
+      -- It has heard of this before. If it waits for nothing else, half a script has told it.
+      if left then return end
+      if redis.call('HEXISTS', upstream, '') == 1 then first = redis.call('HEXISTS', upstream, '!') == 1 and '-' or 'x' end
+    end
+    judge(job, first, left, job.ext.when == 'f' and redis.call('HEXISTS', upstream, '!') == 1)
   end
 
   write_awaiting = function()

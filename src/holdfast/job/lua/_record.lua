@@ -209,8 +209,9 @@ end
 -- for it would wait for ever.
 local function last_of(chain)
   local last = redis.call('HGET', SHARD .. 'chain', chain)
-  if last then return job_of(last) end
-  local job = job_of(chain)
+  local job = last and job_of(last)
+  if job then return job end
+  job = job_of(chain) -- half a script (_moves.lua) may have named one that was never made
   return job and chain_of(job) == chain and job.ext.next == '' and job
 end
 

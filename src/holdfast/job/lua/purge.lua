@@ -18,6 +18,6 @@ if queue ~= '' then
     if jobs[id] and queue_of(jobs[id].lane) == queue then mine[#mine + 1] = id end
   end
 end
-remove(mine)
+remove(mine, state)
 flush('')
 return { #mine, #ids - #mine, #ids == limit and 1 or 0 }

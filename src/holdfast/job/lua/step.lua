@@ -309,6 +309,7 @@ if #wanted > 0 then
   local lasts = fields_of('chain', wanted)
   for i, chain in ipairs(wanted) do lasts[i] = lasts[i] or chain end
   for i, raw in ipairs(fields_of('job', lasts)) do
+    raw = raw or redis.call('HGET', SHARD .. 'job', wanted[i]) -- half a script may have named one that was never made
     answer[#answer + 1] = wanted[i]
     answer[#answer + 1] = raw and tail_of(raw)
   end

@@ -10,8 +10,9 @@ local id, whole = ARGV[2], ARGV[3] == 'chain'
 local job = job_of(id)
 if whole then
   -- The first of a chain may be gone while it goes on.
-  id = redis.call('HGET', SHARD .. 'chain', job and chain_of(job) or id) or id
-  job = job_of(id)
+  local chain = job and chain_of(job) or id
+  job = last_of(chain)
+  id = job and job.id or chain
 end
 local raw = false
 if job then
