@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from on_a_loop import on_a_loop
-from workshop import KINDS, shop, url_of
+from workshop import ONE_PLACE, shop, url_of
 
 from holdfast import EngineRefused
 from holdfast.job.flows import ABREAST, BATCH
@@ -16,7 +16,7 @@ from holdfast.testing.waiting import WITHIN
 BATCHES = 6
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=ONE_PLACE)
 def hf(request, namespace):
     return shop(url_of(request.param, request), namespace)
 

@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 from on_a_loop import on_a_loop
-from workshop import KINDS, url_of, working
+from workshop import KINDS, ONE_PLACE, url_of, working
 
 import holdfast
 import holdfast.sync
@@ -177,6 +177,7 @@ async def test_the_same_unique_job_gives_a_handle_of_the_first(url):
         assert second.id == first.id
 
 
+@pytest.mark.parametrize("url", ONE_PLACE, indirect=True)
 @on_a_loop
 async def test_who_found_a_job_in_the_middle_of_a_chain_is_told_of_both_ends(url, monkeypatch):
     """Whoever asked for a job that was there already waits like the one who had it made."""

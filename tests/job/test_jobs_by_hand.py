@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 from on_a_loop import on_a_loop
-from workshop import KINDS, reaches, url_of, working
+from workshop import KINDS, ONE_PLACE, reaches, url_of, working
 
 import holdfast
 import holdfast.sync
@@ -184,6 +184,7 @@ async def test_draining_waits_for_what_runs(url):
             assert queue.completed == 1
 
 
+@pytest.mark.parametrize("url", ONE_PLACE, indirect=True)
 @on_a_loop
 async def test_a_queues_rate_holds_for_all_of_its_jobs(url):
     async with new(url) as hf:

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import pytest
 from shop_processes import Shop
-from workshop import KINDS, url_of
+from workshop import ONE_PLACE, url_of
 
 from holdfast.testing.servers import RedisServer
 from holdfast.testing.waiting import eventually
@@ -19,7 +19,7 @@ from holdfast.testing.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 JOBS = 1500
-SHARED = [kind for kind in KINDS if kind != "memory"]
+SHARED = [kind for kind in ONE_PLACE if kind != "memory"]
 LEASE = 2
 
 

@@ -11,6 +11,7 @@ from on_a_loop import on_a_loop
 from workshop import KINDS, look, reaches, shop, url_of, working
 
 import holdfast
+from holdfast.job.ids import shard_of
 from holdfast.job.lanes import Lane
 from holdfast.job.retry import fixed
 from holdfast.job.tending import Tending
@@ -254,7 +255,7 @@ async def test_a_handler_without_its_lease_is_cancelled_and_says_nothing(url, na
             await core.port.apply(
                 core.store.step(
                     StepCommand(
-                        shard=0,
+                        shard=shard_of(job.id),
                         worker="thief",
                         incarnation="i",
                         lane=0,

@@ -9,13 +9,13 @@ from collections import Counter
 
 import pytest
 from shop_processes import Shop
-from workshop import KINDS, url_of
+from workshop import ONE_PLACE, url_of
 
 from holdfast.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-SHARED = [kind for kind in KINDS if kind != "memory"]
+SHARED = [kind for kind in ONE_PLACE if kind != "memory"]
 
 
 @pytest.fixture(params=SHARED)

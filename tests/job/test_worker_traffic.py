@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from on_a_loop import on_a_loop
-from workshop import KINDS, REDIS, reaches, shop, url_of, working
+from workshop import KINDS, ONE_PLACE, REDIS, reaches, shop, url_of, working
 
 from holdfast import sync
 from holdfast.job.internal import INTERNAL
@@ -63,6 +63,7 @@ async def test_an_idle_worker_sends_at_most_a_command_a_second_and_hardly_comput
 
 
 @pytest.mark.timed
+@pytest.mark.parametrize("shared", [kind for kind in ONE_PLACE if kind != "memory"], indirect=True)
 @on_a_loop
 async def test_jobs_that_come_one_by_one_cause_about_one_claim_each(shared, namespace):
     shops = [shop(shared, namespace) for _ in range(3)]

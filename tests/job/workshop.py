@@ -13,10 +13,17 @@ from holdfast.testing.waiting import soon
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+#: A Redis with jobs in four shards.
+SHARDS = pytest.param("shards", marks=pytest.mark.redis)
 #: Stores that there are.
 KINDS = ["memory", "sqlite"]
-KINDS += [REDIS] if find_spec("holdfast.job.redis") else []
+KINDS += [REDIS, SHARDS] if find_spec("holdfast.job.redis") else []
 KINDS += [POSTGRES] if find_spec("holdfast.job.postgres") else []
+
+
+#: Those that keep all jobs in one place: a rate and a unique key hold for all of them, a chain may use any key, and a
+#: batch is stored in one step.
+ONE_PLACE = [kind for kind in KINDS if kind is not SHARDS]
 
 
 def url_of(kind, request):
@@ -24,6 +31,9 @@ def url_of(kind, request):
         return "memory://"
     if kind == "sqlite":
         return f"sqlite:///{request.getfixturevalue('tmp_path') / 'jobs.db'}?synchronous=normal"
+    if kind == "shards":
+        request.getfixturevalue("monkeypatch").setenv("HOLDFAST_SHARDS", "4")
+        kind = "redis"
     return request.getfixturevalue(f"holdfast_{kind}").url
 
 
