@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.base import Apply, Op, steady
-from holdfast.errors import EngineUnavailable, LeaseLost
+from holdfast.errors import EngineUnavailable, LeaseLost, OutcomeUnknown
 from holdfast.gate.machine import GATE, Renew
 from holdfast.keeper import Keeper
 from holdfast.lease import BaseLease
@@ -191,6 +191,14 @@ def test_closing_attempts_what_is_left_once_more(keeper):
     keeper.errand("x", attempts.append)
     keeper.close()
     assert len(attempts) == 1
+
+
+def test_closing_says_again_what_a_silent_connection_has_swallowed(engine, keeper, monkeypatch):
+    answers = [OutcomeUnknown("no reply came"), 1, 1]
+    monkeypatch.setattr(FakeEngine, "answer", property(lambda _: answers.pop(0), lambda *_: None), raising=False)
+    keeper._later = [(lease().renewal(0, 1.0), steady() + 60)]
+    keeper.close()
+    assert (len(engine.batches), keeper._later) == (2, [])
 
 
 def test_a_subscriber_hears_of_renewals_and_losses(engine):

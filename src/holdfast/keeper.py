@@ -24,6 +24,8 @@ RETRY_AT_LEAST, RETRY_AT_MOST = 0.02, 1.0
 #: A renewal call may take this long at most, so that one silent server does not hide the end of other leases.
 LONGEST_CALL = 5.0
 LONGEST_CALL_MICROS = int(LONGEST_CALL * 1_000_000)
+#: How often what is unsaid at the end is said: a connection that has gone silent is found out by the first.
+LAST_WORDS = 2
 #: Between two attempts at an errand, and how long one may wait for the engine (s).
 ERRAND_PAUSE, ERRAND_CALL = 0.5, 1.0
 FOREVER = float("inf")
@@ -238,7 +240,7 @@ class Keeper:
             self._later += again
 
     def close(self) -> None:
-        """Stop. What is still unsaid is said once more; leases that remain run out by themselves. Safe twice."""
+        """Stop. What is unsaid is said, twice if need be; leases that remain run out by themselves. Safe twice."""
         with self._changed:
             self._stopping = True
             thread = self._thread
@@ -246,8 +248,9 @@ class Keeper:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._run_errands()
-        if self._later:
-            self._say_later(steady())
+        for _ in range(LAST_WORDS):
+            if self._later:
+                self._say_later(steady())
         self._later, self._errands = [], {}
 
     def after_fork(self) -> None:
