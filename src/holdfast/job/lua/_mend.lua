@@ -1,7 +1,8 @@
 -- Purpose: set right what half a script may leave behind (_moves.lua): what has been done since knows nothing of it. Looks at a
 -- bounded number of jobs, and goes on where it stopped the last time. Expects SHARD, now, _record.lua and _moves.lua.
 
-local WALK, PARKED = 2000, 20
+-- A few hundred take a server some milliseconds, in which nobody else is answered.
+local WALK, PARKED = 400, 20
 
 -- How many run of each key; false: too many run to look at all of them.
 local held
