@@ -35,5 +35,5 @@ test-n8n-server: setup ## Install a whole n8n server (1.3 GB) and run what needs
 	@scripts/n8n_server
 
 clean: ## Remove .venv, caches and build output
-	@rm -rf .venv .n8n build dist web/node_modules src/holdfast/server/dashboard .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .n8n build dist web/node_modules src/backstay/server/dashboard .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,4 +1,4 @@
-"""Holdfast side by side with its peers, in one run. `make bench`, or `python -m bench --help`."""
+"""Backstay side by side with its peers, in one run. `make bench`, or `python -m bench --help`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from holdfast.testing.servers import RedisServer
+from backstay.testing.servers import RedisServer
 
 MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "async": tasks,
@@ -61,14 +61,14 @@ def arguments() -> argparse.Namespace:
 
 def table(rows: list[Row]) -> Table:
     shown = Table(caption="Ratios come from interleaved rounds of this run; absolute figures move with the machine.")
-    for heading in ("measure", "Holdfast", "peer"):
+    for heading in ("measure", "Backstay", "peer"):
         shown.add_column(heading, overflow="fold")
     for heading in ("ratio", "target", "verdict"):
         shown.add_column(heading, justify="right")
     verdicts = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}×"
-        shown.add_row(row.measure, row.holdfast, row.peer, ratio, row.target, verdicts[row.met])
+        shown.add_row(row.measure, row.backstay, row.peer, ratio, row.target, verdicts[row.met])
     return shown
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from bench.harness import Bench, Row
 
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Finish, NewJob, StepCommand, StepReply
-from holdfast.sync import Holdfast
-from holdfast.testing.postgres import PostgresServer
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Finish, NewJob, StepCommand, StepReply
+from backstay.sync import Backstay
+from backstay.testing.postgres import PostgresServer
 
 TYPES, SETS = 10, 20
 #: Rounds of this many jobs are claimed and finished, each round in one step.
@@ -27,9 +27,9 @@ MOST = 1.5
 class Backlog:
     """A namespace with so many jobs in it, and a worker that has half of the labels."""
 
-    def __init__(self, hf: Holdfast, jobs: int) -> None:
-        self._hf = hf
-        self._store = hf._core.store  # noqa: SLF001 - the cost of a verb is measured below the API
+    def __init__(self, stay: Backstay, jobs: int) -> None:
+        self._stay = stay
+        self._store = stay._core.store  # noqa: SLF001 - the cost of a verb is measured below the API
         self._seq = 0
         self._ended: tuple[Finish, ...] = ()
         self._labels = tuple(sorted(f"l{i}" for i in range(SETS // 2)))
@@ -39,7 +39,7 @@ class Backlog:
                 NewJob(id=ids.new(0), type=f"t{n % TYPES}", args=b"\x90", labels=(f"l{n % SETS}",), priority=n % 3)
                 for n in range(first, min(first + BULK, jobs))
             ]
-            hf.engine.apply(self._store.enqueue(0, batch))
+            stay.engine.apply(self._store.enqueue(0, batch))
 
     def turn(self) -> float:
         """One step: finish what the last one brought, claim more. Answers its milliseconds."""
@@ -52,10 +52,10 @@ class Backlog:
             seq=self._seq,
             finishes=self._ended,
             claim=Claim(want=TAKEN, labels=self._labels),
-            not_after=self._hf.engine.now() + 10_000_000,
+            not_after=self._stay.engine.now() + 10_000_000,
         )
         began = perf_counter()
-        reply: StepReply = self._hf.engine.apply(self._store.step(command))
+        reply: StepReply = self._stay.engine.apply(self._store.step(command))
         took = perf_counter() - began
         assert len(reply.jobs) == TAKEN
         self._ended = tuple(Finish(job=job.id, fence=job.fence, kind="complete") for job in reply.jobs)
@@ -69,7 +69,7 @@ def engines(bench: Bench) -> Iterator[dict[str, Callable[[str], Any]]]:
         server = stack.enter_context(PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}))
         urls = {"Redis": bench.url, "SQLite": f"sqlite:///{home}/backlog.db", "PostgreSQL": server.url}
         yield {
-            name: lambda space, url=url: stack.enter_context(Holdfast(url, namespace=space))
+            name: lambda space, url=url: stack.enter_context(Backstay(url, namespace=space))
             for name, url in urls.items()
         }
 

@@ -11,8 +11,8 @@ from typing import Any
 import uvloop
 from bench.harness import Bench, Row, Worker, percentile
 
-from holdfast import Holdfast
-from holdfast.testing.postgres import PostgresServer
+from backstay import Backstay
+from backstay.testing.postgres import PostgresServer
 
 CHANNEL = "bench"
 #: Between two messages: each finds both processes asleep, as a hint does in service.
@@ -23,31 +23,31 @@ PAUSE = 0.01
 def listening(url: str) -> Iterator[Any]:
     """Answers how long each message took, in ms; the payload says when it was published."""
 
-    async def hear(hf: Holdfast, count: int) -> list[float]:
+    async def hear(stay: Backstay, count: int) -> list[float]:
         took = []
-        async with hf.hub.listen(CHANNEL) as messages:
+        async with stay.hub.listen(CHANNEL) as messages:
             while len(took) < count and (message := await messages.next(timeout=5)):
                 took.append((perf_counter() - float(message.payload)) * 1000)
         return took
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        hf = runner.run(Holdfast(url).open())
-        yield lambda count: runner.run(hear(hf, count))
-        runner.run(hf.close())
+        stay = runner.run(Backstay(url).open())
+        yield lambda count: runner.run(hear(stay, count))
+        runner.run(stay.close())
 
 
 @contextmanager
 def publishing(url: str) -> Iterator[Any]:
-    async def tell(hf: Holdfast, count: int) -> None:
+    async def tell(stay: Backstay, count: int) -> None:
         await asyncio.sleep(0.3)  # until the other one listens
         for _ in range(count):
             await asyncio.sleep(PAUSE)
-            await hf.hub.publish(CHANNEL, repr(perf_counter()))
+            await stay.hub.publish(CHANNEL, repr(perf_counter()))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        hf = runner.run(Holdfast(url).open())
-        yield lambda count: runner.run(tell(hf, count))
-        runner.run(hf.close())
+        stay = runner.run(Backstay(url).open())
+        yield lambda count: runner.run(tell(stay, count))
+        runner.run(stay.close())
 
 
 def _row(bench: Bench, what: str, url: str, most: float) -> Row:

@@ -14,7 +14,7 @@ import redis
 import redis_lock
 from bench.harness import Bench, Row, Worker
 
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 CONTENDERS, HOLD, NAME, TTL = 10, 0.02, "fairness", 30
 #: What the gate's scripts call on the server: counted there, but not sent by a client.
@@ -36,9 +36,9 @@ def contend(take: Callable[[], Any], give: Callable[[Any], Any], begin: float, s
 
 
 @contextmanager
-def holdfast(url: str) -> Iterator[Callable[[float, float], Grants]]:
-    with Holdfast(url) as hf:
-        take = hf.lock(NAME, ttl=TTL).acquire
+def backstay(url: str) -> Iterator[Callable[[float, float], Grants]]:
+    with Backstay(url) as stay:
+        take = stay.lock(NAME, ttl=TTL).acquire
         yield lambda begin, seconds: contend(take, lambda lease: lease.release(), begin, seconds)
 
 
@@ -110,8 +110,8 @@ def commands(client: redis.Redis) -> dict[str, int]:
 
 def fairness(bench: Bench) -> list[Row]:
     seconds = bench.pick(7.0, 3.0)
-    bench.say(f"fairness: Holdfast, {CONTENDERS} processes for {seconds:g} s")
-    ours = run(bench, holdfast, seconds)
+    bench.say(f"fairness: Backstay, {CONTENDERS} processes for {seconds:g} s")
+    ours = run(bench, backstay, seconds)
     bench.say(f"fairness: python-redis-lock, {CONTENDERS} processes for {seconds:g} s")
     theirs = run(bench, python_redis_lock, seconds)
     told = ", ".join(f"{name} {calls}" for name, calls in sorted(ours.commands.items()))
@@ -132,7 +132,7 @@ def fairness(bench: Bench) -> list[Row]:
             None,
             "differ by ≤ 1",
             ours.spread <= 1,
-            {"holdfast": ours.counts, "python-redis-lock": theirs.counts},
+            {"backstay": ours.counts, "python-redis-lock": theirs.counts},
         ),
         Row(
             "commands per grant, 10 processes",

@@ -17,9 +17,9 @@ import uvloop
 from bench.harness import CONTEXT, Bench, Row, Worker, percentile
 from redis.lock import Lock
 
-from holdfast import Holdfast
-from holdfast.sync import Holdfast as BlockingHoldfast
-from holdfast.sync import Lease as BlockingLease
+from backstay import Backstay
+from backstay.sync import Backstay as BlockingBackstay
+from backstay.sync import Lease as BlockingLease
 
 NAME, TTL = "handover", 30
 #: How long each holder holds. A poller's holds cover its whole interval (0.1 s), so that chance sets its phase.
@@ -65,11 +65,11 @@ def take_turns(
     return took
 
 
-async def take_turns_async(stage: Stage, me: int, hf: Holdfast, turns: int, hold: tuple[float, float]) -> list[float]:
+async def take_turns_async(stage: Stage, me: int, stay: Backstay, turns: int, hold: tuple[float, float]) -> list[float]:
     """The same, awaited: a coroutine around a blocking call would be measured with it."""
     took: list[float] = []
     for turn in range(turns):
-        held = await hf.lock(NAME, ttl=TTL).acquire()
+        held = await stay.lock(NAME, ttl=TTL).acquire()
         stage.begin(me, turn, perf_counter(), took)
         await asyncio.sleep(random.uniform(*hold))
         stage.released.value = perf_counter()
@@ -81,17 +81,17 @@ async def take_turns_async(stage: Stage, me: int, hf: Holdfast, turns: int, hold
 
 
 @contextmanager
-def holdfast_blocking(url: str, stage: Stage, me: int) -> Iterator[Any]:
-    with BlockingHoldfast(url) as hf:
-        yield partial(take_turns, stage, me, lambda: hf.lock(NAME, ttl=TTL).acquire(), BlockingLease.release)
+def backstay_blocking(url: str, stage: Stage, me: int) -> Iterator[Any]:
+    with BlockingBackstay(url) as stay:
+        yield partial(take_turns, stage, me, lambda: stay.lock(NAME, ttl=TTL).acquire(), BlockingLease.release)
 
 
 @contextmanager
-def holdfast_async(url: str, stage: Stage, me: int) -> Iterator[Any]:
+def backstay_async(url: str, stage: Stage, me: int) -> Iterator[Any]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        hf = runner.run(Holdfast(url).open())
-        yield lambda *request: runner.run(take_turns_async(stage, me, hf, *request))
-        runner.run(hf.close())
+        stay = runner.run(Backstay(url).open())
+        yield lambda *request: runner.run(take_turns_async(stage, me, stay, *request))
+        runner.run(stay.close())
 
 
 @contextmanager
@@ -119,8 +119,8 @@ def redis_py(url: str, stage: Stage, me: int) -> Iterator[Any]:
 
 
 CONTENDERS = {
-    "Holdfast, blocking": (holdfast_blocking, PUSHED),
-    "Holdfast, async": (holdfast_async, PUSHED),
+    "Backstay, blocking": (backstay_blocking, PUSHED),
+    "Backstay, async": (backstay_async, PUSHED),
     "python-redis-lock": (python_redis_lock, PUSHED),
     "redis-py": (redis_py, POLLED),
 }
@@ -156,7 +156,7 @@ def handover(bench: Bench) -> list[Row]:
     took = {name: [ms for part in parts for ms in part] for name, parts in slices.items()}
     rows = []
     # python-redis-lock blocks: like is held against like. The loop's own share makes async a little slower.
-    for ours, most in (("Holdfast, blocking", 0.8), ("Holdfast, async", 1.0)):
+    for ours, most in (("Backstay, blocking", 0.8), ("Backstay, async", 1.0)):
         api = ours.rpartition(" ")[2]
         rows += [
             _row(f"hand-over p50, {api}", took, ours, "python-redis-lock", 50, most=most),

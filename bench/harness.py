@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import redis
 
-from holdfast.testing.servers import RedisServer
+from backstay.testing.servers import RedisServer
 
 #: Spawned, not forked: a contender inherits no threads and no connections.
 CONTEXT = get_context("spawn")
@@ -105,7 +105,7 @@ class Row:
     """One line of the table. `ratio` is what the target speaks of, where there is a peer."""
 
     measure: str
-    holdfast: str
+    backstay: str
     peer: str = "–"
     ratio: float | None = None
     target: str = "–"
@@ -161,7 +161,7 @@ def compare(measure: str, ours: Sequence[Sample], peer: str, theirs: Sequence[Sa
         ratio,
         f"≥ {least:g}×",
         ratio >= least,
-        {"holdfast": mine, peer: other, "ratios": [round(r, 3) for r in ratios]},
+        {"backstay": mine, peer: other, "ratios": [round(r, 3) for r in ratios]},
     )
 
 

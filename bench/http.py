@@ -13,8 +13,8 @@ from bench.http_client import connect, database, serving
 from bench.http_logs import streamed
 from bench.http_workers import claimed
 
-from holdfast import Flow, Holdfast
-from holdfast.job.blocking import new_loop
+from backstay import Backstay, Flow
+from backstay.job.blocking import new_loop
 
 WORKERS, LINKS = 8, 40
 LEAST_JOBS, LEAST_LINES, MOST_MS = 1000, 20_000, 20.0
@@ -36,12 +36,12 @@ async def edges(url: str, runs: int) -> list[float]:
             await connection.post(f"/api/jobs/{found['lease']['lease_id']}/complete", {"outputs": {"a": "b"}})
         connection.close()
 
-    async with Holdfast(url) as hf, serving(url) as server:
+    async with Backstay(url) as stay, serving(url) as server:
 
-        @hf.job(name="link")
+        @stay.job(name="link")
         async def link() -> None: ...
 
-        @hf.workflow
+        @stay.workflow
         def chained(flow: Flow) -> None:
             last = flow.add(link, key="0")
             for place in range(1, LINKS):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
-from holdfast.testing.ports import lasting_port
+from backstay.testing.ports import lasting_port
 
 
 class Serving(NamedTuple):
@@ -49,9 +49,9 @@ async def connect(port: int) -> Connection:
 
 @asynccontextmanager
 async def serving(url: str) -> AsyncIterator[Serving]:
-    """`holdfast serve --api-only` in a process of its own."""
+    """`backstay serve --api-only` in a process of its own."""
     port = lasting_port()
-    code = [sys.executable, "-m", "holdfast", "--url", url, "serve", "--port", str(port)]
+    code = [sys.executable, "-m", "backstay", "--url", url, "serve", "--port", str(port)]
     code += ["--api-only", "--no-access-log", "--log-level", "error"]
     with subprocess.Popen(code, stdout=subprocess.PIPE) as server:  # noqa: ASYNC220 - it is what is measured
         try:

@@ -15,8 +15,8 @@ from bench.cpu import used
 from bench.harness import Sample
 from bench.http_client import connect, database, serving
 
-from holdfast import Holdfast
-from holdfast.job.blocking import new_loop
+from backstay import Backstay
+from backstay.job.blocking import new_loop
 
 BATCH = 1000
 
@@ -44,8 +44,8 @@ async def follow(port: int, job: str, lines: int) -> float:
 
 
 async def streamed(url: str, lines: int) -> Sample:
-    async with Holdfast(url) as hf:
-        job = (await hf.jobs.enqueue("talk", {})).id
+    async with Backstay(url) as stay:
+        job = (await stay.jobs.enqueue("talk", {})).id
     async with serving(url) as server:
         worker = await connect(server.port)
         found = await worker.post("/api/jobs/claim", {"worker_id": "w", "queues": ["default"]})

@@ -14,8 +14,8 @@ from bench.cpu import used
 from bench.harness import Sample, percentile
 from bench.http_client import Serving, connect, database, serving
 
-from holdfast import Holdfast
-from holdfast.job.blocking import new_loop
+from backstay import Backstay
+from backstay.job.blocking import new_loop
 
 
 class Claimed(NamedTuple):
@@ -40,9 +40,9 @@ async def work(port: int, name: str, waits: list[float]) -> int:
 
 
 async def claimed(url: str, workers: int, jobs: int) -> Claimed:
-    async with Holdfast(url) as hf:
+    async with Backstay(url) as stay:
 
-        @hf.job(name="nothing")
+        @stay.job(name="nothing")
         async def nothing(n: int) -> None: ...
 
         await nothing.enqueue_many([(n,) for n in range(jobs)])

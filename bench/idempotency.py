@@ -12,9 +12,9 @@ import uvloop
 from bench.harness import Bench, Row, Sample, Worker, compare
 from bench.pairs import spin_tasks
 
-from holdfast import Holdfast
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.link import pack
+from backstay import Backstay
+from backstay.engine.redis import RedisEngine
+from backstay.engine.redis.link import pack
 
 #: A receipt of some hundred bytes, as an endpoint would answer.
 RECEIPT = {"receipt": 42, "lines": ["an article and its price"] * 10}
@@ -25,30 +25,30 @@ LEAST = 1 / 1.5
 @contextmanager
 def replays(url: str, tasks: int) -> Iterator[object]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        hf = runner.run(Holdfast(url, namespace="bench").open())
+        stay = runner.run(Backstay(url, namespace="bench").open())
 
         async def charge() -> dict[str, Any]:
             return RECEIPT
 
         async def replay(name: str) -> None:
-            await hf.idempotency.run(name, charge)
+            await stay.idempotency.run(name, charge)
 
         yield lambda seconds: spin_tasks(runner, replay, tasks, seconds)
-        runner.run(hf.close())
+        runner.run(stay.close())
 
 
 @contextmanager
 def gets(url: str, tasks: int) -> Iterator[object]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        hf = runner.run(Holdfast(url, namespace="bench").open())
-        link = runner.run(cast("RedisEngine", hf.engine)._connected())  # noqa: SLF001 - the very same link
+        stay = runner.run(Backstay(url, namespace="bench").open())
+        link = runner.run(cast("RedisEngine", stay.engine)._connected())  # noqa: SLF001 - the very same link
         runner.run(_send(link, pack("SET", "bench:plain", b"x" * 300)))
 
         async def get(_: str) -> None:
             await link.send(pack("GET", "bench:plain"))
 
         yield lambda seconds: spin_tasks(runner, get, tasks, seconds)
-        runner.run(hf.close())
+        runner.run(stay.close())
 
 
 async def _send(link, request):  # noqa: ANN001, ANN202 - awaits what only a loop can make
@@ -61,9 +61,9 @@ def idempotency(bench: Bench) -> list[Row]:
     for tasks in (1, 100):
         what = f"replay of a completed key, {tasks} task{'s' if tasks > 1 else ''}"
         with Worker(replays, bench.url, tasks) as ours, Worker(gets, bench.url, tasks) as plain:
-            slices = bench.interleave(what, {"Holdfast": ours, "GET": plain}, rounds, seconds)
+            slices = bench.interleave(what, {"Backstay": ours, "GET": plain}, rounds, seconds)
         samples: dict[str, list[Sample]] = slices
-        row = compare(what, samples["Holdfast"], "plain GET", samples["GET"], LEAST)
+        row = compare(what, samples["Backstay"], "plain GET", samples["GET"], LEAST)
         # The target is about one caller's time; a crowd shows what the client costs.
         rows.append(row if tasks == 1 else replace(row, target="–", met=None))
     return rows

@@ -1,6 +1,6 @@
 """Jobs beside the queues that people use today: draining, enqueueing, the time an idle worker takes to begin.
 
-Every contender runs once; then the best of the peers and Holdfast take turns, and their rounds are compared.
+Every contender runs once; then the best of the peers and Backstay take turns, and their rounds are compared.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import psycopg
 from bench.harness import Bench, Row, Sample, compare, percentile
 from bench.queues.contenders import (
-    HOLDFAST,
-    HOLDFAST_BLOCKING,
+    BACKSTAY,
+    BACKSTAY_BLOCKING,
     ON_POSTGRES,
     ON_REDIS,
     ON_SQLITE,
@@ -31,7 +31,7 @@ from bench.queues.contenders import (
     prepare,
 )
 
-from holdfast.testing.postgres import PostgresServer
+from backstay.testing.postgres import PostgresServer
 
 T = TypeVar("T")
 #: A contender and a way to set up its worker.
@@ -63,11 +63,11 @@ def sized(bench: Bench, rate: float) -> int:
 
 
 class Contest:
-    """Peers once each, then the best of them and Holdfast in turns."""
+    """Peers once each, then the best of them and Backstay in turns."""
 
     def __init__(self, bench: Bench, url: str, peers: Sequence[Contender], home: Path, empty: Empty) -> None:
         self.bench = bench
-        self.mine: Entry = (Stage(HOLDFAST, url, home), HOLDFAST.ways[0])
+        self.mine: Entry = (Stage(BACKSTAY, url, home), BACKSTAY.ways[0])
         self.peers = entries(peers, url, home)
         self.home = home
         self._empty = empty
@@ -109,7 +109,7 @@ class Contest:
         beside those that are awaited; None: the async one beside all. Those whom no target speaks of come last.
         """
         own = (
-            (Stage(HOLDFAST_BLOCKING, self.mine[0].url, self.home), HOLDFAST_BLOCKING.ways[0]) if blocks else self.mine
+            (Stage(BACKSTAY_BLOCKING, self.mine[0].url, self.home), BACKSTAY_BLOCKING.ways[0]) if blocks else self.mine
         )
         peers = {
             entry[0].contender: entry for entry in self.peers if blocks is None or entry[0].contender.blocks == blocks
@@ -239,7 +239,7 @@ def jobs_sql(bench: Bench) -> list[Row]:
 
         contest = Contest(bench, f"sqlite:///{path}", ON_SQLITE, home, empty)
         row, _ = contest.drains("jobs on SQLite, drained", least=7)
-        rate = statistics.median(row.detail["holdfast"]["rates"])
+        rate = statistics.median(row.detail["backstay"]["rates"])
         rows += [row, Row("the same", f"{rate:,.0f}/s", target="≥ 15,000/s", met=rate >= 15_000)]
     with folder() as home, PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}) as server:
 
@@ -248,7 +248,7 @@ def jobs_sql(bench: Bench) -> list[Row]:
                 connection.execute("DROP SCHEMA IF EXISTS public CASCADE")
                 connection.execute("CREATE SCHEMA public")
                 connection.execute("CHECKPOINT")
-            if stage.contender is not HOLDFAST:
+            if stage.contender is not BACKSTAY:
                 stage.run("reset")
 
         contest = Contest(bench, server.url, ON_POSTGRES, home, recreate)

@@ -14,8 +14,8 @@ from bench.harness import Bench, Row, Sample, Worker, compare
 from limits import parse
 from limits.aio import storage, strategies
 
-from holdfast import Holdfast
-from holdfast.sync import Holdfast as BlockingHoldfast
+from backstay import Backstay
+from backstay.sync import Backstay as BlockingBackstay
 
 TASKS = 100
 #: So much that everything is admitted; an exact window keeps at most one run for each of its milliseconds.
@@ -49,10 +49,10 @@ def spin(runner: asyncio.Runner, hit: Callable[[str], Awaitable[bool]], seconds:
 
 
 @contextmanager
-def holdfast_hits(url: str, algorithm: str, rate: str, wanted: bool) -> Iterator[Callable[[float], Sample]]:
+def backstay_hits(url: str, algorithm: str, rate: str, wanted: bool) -> Iterator[Callable[[float], Sample]]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        hf = runner.run(Holdfast(url).open())
-        limit = hf.limit("bench", rate, algorithm=algorithm)
+        stay = runner.run(Backstay(url).open())
+        limit = stay.limit("bench", rate, algorithm=algorithm)
 
         async def hit(key: str) -> bool:
             return (await limit.hit(key)).allowed
@@ -60,7 +60,7 @@ def holdfast_hits(url: str, algorithm: str, rate: str, wanted: bool) -> Iterator
         if not wanted:
             runner.run(_exhaust(hit))
         yield lambda seconds: spin(runner, hit, seconds, wanted)
-        runner.run(hf.close())
+        runner.run(stay.close())
 
 
 @contextmanager
@@ -87,17 +87,17 @@ async def _exhaust(hit: Callable[[str], Awaitable[bool]]) -> None:
 def _side_by_side(bench: Bench, what: str, algorithm: str, rate: str, least: float, *, wanted: bool = True) -> Row:
     rounds, seconds = bench.pick((7, 0.6), (3, 0.4))
     args = (bench.url, algorithm, rate, wanted)
-    with Worker(holdfast_hits, *args) as mine, Worker(peer_hits, *args) as other:
-        slices = bench.interleave(what, {"Holdfast": mine, "limits": other}, rounds, seconds)
-    return compare(what, slices["Holdfast"], "limits", slices["limits"], least)
+    with Worker(backstay_hits, *args) as mine, Worker(peer_hits, *args) as other:
+        slices = bench.interleave(what, {"Backstay": mine, "limits": other}, rounds, seconds)
+    return compare(what, slices["Backstay"], "limits", slices["limits"], least)
 
 
 def weights(bench: Bench) -> list[Row]:
     """What one key weighs on the server, with a thousand hits in it."""
     rows: list[Row] = []
-    with BlockingHoldfast(bench.url, namespace="weights") as hf, bench.client() as client:
+    with BlockingBackstay(bench.url, namespace="weights") as stay, bench.client() as client:
         for algorithm in ("fixed", "sliding-counter", "token-bucket", "gcra", "sliding"):
-            limit = hf.limit("bench", "1000/day", algorithm=algorithm)
+            limit = stay.limit("bench", "1000/day", algorithm=algorithm)
             for _ in range(1000):
                 limit.hit("user:7")
                 if algorithm == "sliding":

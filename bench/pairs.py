@@ -15,8 +15,8 @@ import redis.asyncio
 import uvloop
 from bench.harness import Bench, Contender, Row, Sample, Worker, compare
 
-from holdfast import Holdfast
-from holdfast.sync import Holdfast as BlockingHoldfast
+from backstay import Backstay
+from backstay.sync import Backstay as BlockingBackstay
 
 TTL = 10
 
@@ -41,16 +41,16 @@ def spin_tasks(runner: asyncio.Runner, pair: Callable[[str], Awaitable[None]], t
 
 
 @contextmanager
-def holdfast_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
+def backstay_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        hf = runner.run(Holdfast(url).open())
+        stay = runner.run(Backstay(url).open())
 
         async def pair(name: str) -> None:
-            async with hf.lock(name, ttl=TTL):
+            async with stay.lock(name, ttl=TTL):
                 pass
 
         yield lambda seconds: spin_tasks(runner, pair, tasks, seconds)
-        runner.run(hf.close())
+        runner.run(stay.close())
 
 
 @contextmanager
@@ -87,11 +87,11 @@ def spin_threads(pool: ThreadPoolExecutor, pair: Callable[[str], None], threads:
 
 
 @contextmanager
-def holdfast_threads(url: str, threads: int) -> Iterator[Callable[[float], Sample]]:
-    with ThreadPoolExecutor(threads) as pool, BlockingHoldfast(url) as hf:
+def backstay_threads(url: str, threads: int) -> Iterator[Callable[[float], Sample]]:
+    with ThreadPoolExecutor(threads) as pool, BlockingBackstay(url) as stay:
 
         def pair(name: str) -> None:
-            with hf.lock(name, ttl=TTL):
+            with stay.lock(name, ttl=TTL):
                 pass
 
         yield lambda seconds: spin_threads(pool, pair, threads, seconds)
@@ -112,19 +112,19 @@ def _side_by_side(bench: Bench, what: str, contenders: tuple[Contender, Contende
     rounds, seconds = bench.pick((9, 0.7), (3, 0.4))
     ours, theirs = contenders
     with Worker(ours, bench.url, width) as mine, Worker(theirs, bench.url, width) as other:
-        slices = bench.interleave(what, {"Holdfast": mine, "redis-py": other}, rounds, seconds)
-    return compare(what, slices["Holdfast"], "redis-py", slices["redis-py"], least)
+        slices = bench.interleave(what, {"Backstay": mine, "redis-py": other}, rounds, seconds)
+    return compare(what, slices["Backstay"], "redis-py", slices["redis-py"], least)
 
 
 def tasks(bench: Bench) -> list[Row]:
     return [
-        _side_by_side(bench, "pairs, async, 100 tasks", (holdfast_tasks, redis_py_tasks), 100, 5),
-        _side_by_side(bench, "pairs, async, 1 task", (holdfast_tasks, redis_py_tasks), 1, 1.1),
+        _side_by_side(bench, "pairs, async, 100 tasks", (backstay_tasks, redis_py_tasks), 100, 5),
+        _side_by_side(bench, "pairs, async, 1 task", (backstay_tasks, redis_py_tasks), 1, 1.1),
     ]
 
 
 def threads(bench: Bench) -> list[Row]:
     return [
-        _side_by_side(bench, "pairs, blocking, 1 thread", (holdfast_threads, redis_py_threads), 1, 1),
-        _side_by_side(bench, "pairs, blocking, 16 threads", (holdfast_threads, redis_py_threads), 16, 1.5),
+        _side_by_side(bench, "pairs, blocking, 1 thread", (backstay_threads, redis_py_threads), 1, 1),
+        _side_by_side(bench, "pairs, blocking, 16 threads", (backstay_threads, redis_py_threads), 16, 1.5),
     ]

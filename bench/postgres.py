@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import uvloop
 from bench.harness import Bench, Row, Sample, Worker, compare
-from bench.pairs import holdfast_tasks, spin_tasks
+from bench.pairs import backstay_tasks, spin_tasks
 from psycopg_pool import AsyncConnectionPool
 
-from holdfast.testing.postgres import PostgresServer
+from backstay.testing.postgres import PostgresServer
 
 TASKS, POOL = 100, 10
 
@@ -40,8 +40,8 @@ def postgres(bench: Bench) -> list[Row]:
     what = f"PostgreSQL pairs, {TASKS} tasks"
     with (
         PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}) as server,
-        Worker(holdfast_tasks, server.url, TASKS) as mine,
+        Worker(backstay_tasks, server.url, TASKS) as mine,
         Worker(advisory_tasks, server.url, TASKS) as other,
     ):
-        slices = bench.interleave(what, {"Holdfast": mine, "advisory locks": other}, rounds, seconds)
-    return [compare(what, slices["Holdfast"], "advisory locks", slices["advisory locks"], 2.5)]
+        slices = bench.interleave(what, {"Backstay": mine, "advisory locks": other}, rounds, seconds)
+    return [compare(what, slices["Backstay"], "advisory locks", slices["advisory locks"], 2.5)]

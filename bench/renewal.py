@@ -10,9 +10,9 @@ from typing import Any
 import uvloop
 from bench.harness import Bench, Row, Worker
 
-from holdfast import Holdfast
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.lease import RENEW_AT
+from backstay import Backstay
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.lease import RENEW_AT
 
 LOCKS, TTL = 1000, 3.0
 
@@ -38,11 +38,11 @@ def holder(url: str) -> Iterator[Callable[[int], dict[str, int]]]:
             if event.kind == "lease.renewed":
                 renewed += event.facts["count"]
 
-        async with Holdfast(url) as hf:
-            leases = await asyncio.gather(*[hf.lock(f"held-{i}", ttl=TTL).acquire() for i in range(LOCKS)])
+        async with Backstay(url) as stay:
+            leases = await asyncio.gather(*[stay.lock(f"held-{i}", ttl=TTL).acquire() for i in range(LOCKS)])
             # The keeper's link is made at the first renewal; counting begins halfway between two.
             await asyncio.sleep(1.5 * TTL * RENEW_AT)
-            hf.telemetry.subscribe(listen)
+            stay.telemetry.subscribe(listen)
             before = trips
             await asyncio.sleep(intervals * TTL * RENEW_AT)
             counted = {"trips": trips - before, "renewed": renewed, "lost": sum(lease.is_lost for lease in leases)}

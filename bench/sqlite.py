@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.harness import Bench, Row, Worker
-from bench.pairs import holdfast_tasks
+from bench.pairs import backstay_tasks
 
 TASKS, LEAST = 100, 5000
 PROCESSES, SHARE = 3, 0.5
@@ -16,10 +16,10 @@ PROCESSES, SHARE = 3, 0.5
 
 def sqlite(bench: Bench) -> list[Row]:
     rounds, seconds = bench.pick((5, 1.0), (2, 0.5))
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="backstay-bench-") as folder, ExitStack() as stack:
         url = f"sqlite:///{Path(folder) / 'bench.db'}?synchronous=normal"
-        workers = [stack.enter_context(Worker(holdfast_tasks, url, TASKS)) for _ in range(PROCESSES)]
-        alone = bench.interleave("SQLite, one process", {"Holdfast": workers[0]}, rounds, seconds)["Holdfast"]
+        workers = [stack.enter_context(Worker(backstay_tasks, url, TASKS)) for _ in range(PROCESSES)]
+        alone = bench.interleave("SQLite, one process", {"Backstay": workers[0]}, rounds, seconds)["Backstay"]
         bench.say(f"SQLite, {PROCESSES} processes")
         for worker in workers:
             worker.ask(0.1)

@@ -1,4 +1,4 @@
-"""What importing Holdfast costs, beside an interpreter that imports nothing."""
+"""What importing Backstay costs, beside an interpreter that imports nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _timed(program: str) -> float:
 def startup(bench: Bench) -> list[Row]:
     """Names load when they are first used, so what a program pays is the second row."""
     runs = bench.pick(10, 4)
-    programs = ("import holdfast", "from holdfast import Holdfast", "import redis.asyncio")
+    programs = ("import backstay", "from backstay import Backstay", "import redis.asyncio")
     took: dict[str, list[float]] = {program: [] for program in programs}
     for program in programs:
         _timed(program)  # files in the page cache, bytecode written

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from bench.cpu import used_by_all
 from bench.harness import PATIENCE, Bench, Row, Sample, Worker, percentile
 
-from holdfast import Flow, Holdfast
-from holdfast.job.blocking import new_loop
-from holdfast.testing.postgres import PostgresServer
-from holdfast.workflow import graph
+from backstay import Backstay, Flow
+from backstay.job.blocking import new_loop
+from backstay.testing.postgres import PostgresServer
+from backstay.workflow import graph
 
 LINKS = 40
 #: What a chain may take, an edge, and a fan as a multiple of as many plain jobs.
@@ -42,8 +42,8 @@ def stage(url: str, server: int) -> Iterator[Callable[[str, int], Any]]:
     """A program with a worker of its own. `server`: the process of the engine, if it has one."""
 
     async def perform(what: str, n: int) -> Any:
-        async with Holdfast(url, namespace=f"bench-{os.getpid()}-{perf_counter():.6f}") as hf:
-            return await {"chain": chain, "plain": plain, "fan": fan}[what](hf, n, lambda: _cpu(server))
+        async with Backstay(url, namespace=f"bench-{os.getpid()}-{perf_counter():.6f}") as stay:
+            return await {"chain": chain, "plain": plain, "fan": fan}[what](stay, n, lambda: _cpu(server))
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         yield lambda what, n: runner.run(perform(what, n))
@@ -54,9 +54,9 @@ def _cpu(server: int) -> float:
 
 
 @asynccontextmanager
-async def working(hf: Holdfast) -> AsyncIterator[None]:
+async def working(stay: Backstay) -> AsyncIterator[None]:
     """With a worker in this process, whose last ends are stored when it is over."""
-    worker = hf.worker(concurrency=100, signals=False)
+    worker = stay.worker(concurrency=100, signals=False)
     task = asyncio.create_task(worker.run())
     try:
         yield
@@ -65,25 +65,25 @@ async def working(hf: Holdfast) -> AsyncIterator[None]:
         await task
 
 
-async def chain(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Chained:
+async def chain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Chained:
     """Runs of `LINKS` jobs, one after another; the worker is there already, and idle."""
     ends: dict[int, float] = {}
     edges: list[float] = []
 
-    @hf.job()
+    @stay.job()
     async def link(place: int) -> int:
         if place:
             edges.append((perf_counter() - ends[place - 1]) * 1000)
         ends[place] = perf_counter()
         return place
 
-    @hf.workflow
+    @stay.workflow
     def chained(flow: Flow) -> None:
         last = flow.add(link, 0)
         for place in range(1, LINKS):
             last = flow.add(link, place, after=last)
 
-    async with working(hf):
+    async with working(stay):
         await (await chained.start()).wait(timeout=PATIENCE)
         edges.clear()
         took: list[float] = []
@@ -96,12 +96,12 @@ async def chain(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Chained:
         return Chained(Sample(n * LINKS, statistics.median(took), cpu() - busy), edges)
 
 
-async def plain(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Sample:
+async def plain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Sample:
     """So many jobs are enqueued, and done."""
     done = 0
     all_done = asyncio.Event()
 
-    @hf.job()
+    @stay.job()
     async def nothing(place: int) -> int:
         nonlocal done
         done += 1
@@ -111,33 +111,33 @@ async def plain(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Sample:
 
     began, busy = perf_counter(), cpu()
     await nothing.enqueue_many([(place,) for place in range(n)])
-    async with working(hf):
+    async with working(stay):
         await all_done.wait()
     return Sample(n, perf_counter() - began, cpu() - busy)
 
 
-async def fan(hf: Holdfast, n: int, cpu: Callable[[], float]) -> Sample:
+async def fan(stay: Backstay, n: int, cpu: Callable[[], float]) -> Sample:
     """One job, so many behind it, and one behind all of those."""
 
-    @hf.job()
+    @stay.job()
     async def first() -> int:
         return 1
 
-    @hf.job()
+    @stay.job()
     async def nothing(place: int, given: int) -> int:
         return place * given
 
-    @hf.job()
+    @stay.job()
     async def last(found: list[int]) -> int:
         return sum(found)
 
-    @hf.workflow
+    @stay.workflow
     def fanned(flow: Flow, width: int) -> None:
         flow.add(last, flow.map(nothing, range(width), flow.add(first).output).output)
 
     began, busy = perf_counter(), cpu()
     run = await fanned.start(n)
-    async with working(hf):
+    async with working(stay):
         assert await run.wait(timeout=PATIENCE) == "success"
     sample = Sample(n, perf_counter() - began, cpu() - busy)
     assert run.outputs["last"] == n * (n - 1) // 2

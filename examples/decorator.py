@@ -2,13 +2,13 @@
 
 import asyncio
 
-from holdfast import Holdfast
+from backstay import Backstay
 
-hf = Holdfast("memory://")
+stay = Backstay("memory://")
 balance = {"ada": 0, "bo": 0}
 
 
-@hf.locked("account:{account}", ttl=10, wait=5)
+@stay.locked("account:{account}", ttl=10, wait=5)
 async def deposit(account: str, amount: int) -> None:
     before = balance[account]
     await asyncio.sleep(0.01)  # without the lock, another deposit would be lost here
@@ -16,7 +16,7 @@ async def deposit(account: str, amount: int) -> None:
 
 
 async def main() -> None:
-    async with hf:
+    async with stay:
         await asyncio.gather(*[deposit(account, 10) for account in ("ada", "bo") for _ in range(5)])
     print(balance)
     assert balance == {"ada": 50, "bo": 50}

@@ -1,6 +1,6 @@
 """A server, two workers, and a CI-like workflow that they run: examples/demo.yml. `make demo`.
 
-Everything here is real: `holdfast serve` on a SQLite file in a temporary folder, two `holdfast worker` processes with
+Everything here is real: `backstay serve` on a SQLite file in a temporary folder, two `backstay worker` processes with
 labels of their own that speak HTTP with it, and this program, which knows nothing but the HTTP API. On a terminal the
 server stays up until Ctrl-C, for the page in the browser; elsewhere the demo ends with the run. The exit code is 0 only
 if the run was a success.
@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 WORKFLOW = Path(__file__).with_name("demo.yml")
 #: Two workers, and what each of them has.
 WORKERS = {"ada": "builds", "bo": "tests"}
-#: `holdfast serve` has it unless it is told otherwise.
+#: `backstay serve` has it unless it is told otherwise.
 USUAL_PORT = 3000
 SIGNS = {"started": "▶", "scheduled": "↻", "completed": "✓", "failed": "✗", "skipped": "-", "cancelled": "!"}
 #: Seconds, also on a machine that has other things to do.
@@ -55,12 +55,12 @@ def events(url: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def program(*args: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`holdfast …` until the end of the block; what it says is in `log`. Should this program be killed without a word,
+    """`backstay …` until the end of the block; what it says is in `log`. Should this program be killed without a word,
     a shell at the end of a pipe hears of it and ends the other.
     """
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *args],
+            [sys.executable, "-m", "backstay", *args],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
@@ -109,7 +109,7 @@ def port() -> int:
 
 def main() -> int:
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-")))
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="backstay-demo-")))
         engine = f"sqlite:///{home}/demo.db"
         log = home / "server.log"
         server = stack.enter_context(

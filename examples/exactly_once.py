@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS ledger (payment_id TEXT NOT NULL UNIQUE, account TEXT NOT NULL, amount INTEGER NOT NULL);
@@ -21,10 +21,10 @@ CREATE TABLE IF NOT EXISTS processed (payment_id TEXT PRIMARY KEY);
 """
 
 
-def make_pay(hf: Holdfast, shop: Path, *, lease: float = 30) -> Callable[..., dict[str, int]]:
-    @hf.idempotent("pay:{payment_id}", fingerprint=["account", "amount"], lease=lease)  # 1
+def make_pay(stay: Backstay, shop: Path, *, lease: float = 30) -> Callable[..., dict[str, int]]:
+    @stay.idempotent("pay:{payment_id}", fingerprint=["account", "amount"], lease=lease)  # 1
     def pay(payment_id: str, account: str, amount: int) -> dict[str, int]:
-        with hf.lock(f"account:{account}", ttl=lease):  # 2
+        with stay.lock(f"account:{account}", ttl=lease):  # 2
             return handle(shop, payment_id, account, amount)
 
     return pay
@@ -46,9 +46,9 @@ def is_processed(db: sqlite3.Connection, payment_id: str) -> bool:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, Holdfast(f"sqlite:///{folder}/holdfast.db") as hf:
+    with tempfile.TemporaryDirectory() as folder, Backstay(f"sqlite:///{folder}/backstay.db") as stay:
         shop = Path(folder) / "shop.db"
-        pay = make_pay(hf, shop)
+        pay = make_pay(stay, shop)
         with ThreadPoolExecutor(5) as pool:
             receipts = list(pool.map(lambda _: pay("p-1", "ada", 5), range(5)))
         with closing(sqlite3.connect(shop)) as db:

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast import Event, LeaseLost
-from holdfast.sync import Holdfast
+from backstay import Event, LeaseLost
+from backstay.sync import Backstay
 
 NAMES = ("Ada", "Bo", "Cleo", "Dev", "Eve")
 ROUNDS = 3
@@ -35,23 +35,23 @@ PATIENCE = 20.0
 # ── the workers: what your program would do ──
 
 
-def take_turns(hf: Holdfast, tell: Callable[..., None], _: Connection, rounds: int) -> None:
+def take_turns(stay: Backstay, tell: Callable[..., None], _: Connection, rounds: int) -> None:
     for _turn in range(rounds):
-        with hf.lock("printer", ttl=10) as lease:
+        with stay.lock("printer", ttl=10) as lease:
             tell("holds", fence=lease.fence, since=lease.acquired_at)
             time.sleep(WORK)
             tell("lets go")
 
 
-def hold_until_killed(hf: Holdfast, tell: Callable[..., None], _: Connection) -> None:
-    with hf.lock("printer", ttl=CRASH_TTL) as lease:
+def hold_until_killed(stay: Backstay, tell: Callable[..., None], _: Connection) -> None:
+    with stay.lock("printer", ttl=CRASH_TTL) as lease:
         tell("holds", fence=lease.fence, since=lease.acquired_at)
         time.sleep(PATIENCE)
 
 
-def hold_and_oversleep(hf: Holdfast, tell: Callable[..., None], orders: Connection, ledger: str) -> None:
+def hold_and_oversleep(stay: Backstay, tell: Callable[..., None], orders: Connection, ledger: str) -> None:
     try:
-        with hf.lock("printer", ttl=STALE_TTL, renew=False) as lease:
+        with stay.lock("printer", ttl=STALE_TTL, renew=False) as lease:
             tell("holds", fence=lease.fence, since=lease.acquired_at)
             orders.recv()  # stopped here, and woken long after the lease has ended
             accepted = guarded_write(ledger, "written by somebody who overslept", lease.fence)
@@ -60,8 +60,8 @@ def hold_and_oversleep(hf: Holdfast, tell: Callable[..., None], orders: Connecti
         tell("hears of it", reason=loss.reason)
 
 
-def take_over_and_write(hf: Holdfast, tell: Callable[..., None], _: Connection, ledger: str) -> None:
-    with hf.lock("printer", ttl=10) as lease:
+def take_over_and_write(stay: Backstay, tell: Callable[..., None], _: Connection, ledger: str) -> None:
+    with stay.lock("printer", ttl=10) as lease:
         tell("holds", fence=lease.fence, since=lease.acquired_at)
         accepted = guarded_write(ledger, "written by the holder", lease.fence)
         tell("writes", fence=lease.fence, accepted=accepted)
@@ -92,12 +92,12 @@ def worker(url: str, orders: Connection) -> None:
         if event.kind == "lock.queued":
             tell("waits")
 
-    with Holdfast(url) as hf:
-        hf.telemetry.subscribe(queued)
+    with Backstay(url) as stay:
+        stay.telemetry.subscribe(queued)
         tell("is ready")
         while (order := orders.recv()) is not None:
             task, *args = order
-            TASKS[task](hf, tell, orders, *args)
+            TASKS[task](stay, tell, orders, *args)
             tell("is done")
 
 
@@ -217,18 +217,18 @@ class Claims:
         self.rows.append((held, text))
 
 
-def queue_up(stage: Stage, hf: Holdfast, name: str, task: Callable[..., None], *args: Any, place: int) -> None:
+def queue_up(stage: Stage, stay: Backstay, name: str, task: Callable[..., None], *args: Any, place: int) -> None:
     """Send one worker to the lock and watch until so many hold it or wait for it, and it has said so itself."""
     stage.order(name, task, *args)
-    stage.until(lambda: hf.locks.inspect("printer").count >= place, f"{name} in the queue")
+    stage.until(lambda: stay.locks.inspect("printer").count >= place, f"{name} in the queue")
     stage.until(lambda: stage.told("waits", name) or stage.told("holds", name), f"{name}'s word")
 
 
-def everybody_gets_a_turn(stage: Stage, hf: Holdfast, claims: Claims) -> None:
+def everybody_gets_a_turn(stage: Stage, stay: Backstay, claims: Claims) -> None:
     stage.act(f"Five processes queue for one lock, {ROUNDS} turns each")
-    with hf.lock("printer"):  # busy until all five stand in line
+    with stay.lock("printer"):  # busy until all five stand in line
         for place, name in enumerate(NAMES, start=2):
-            queue_up(stage, hf, name, take_turns, ROUNDS, place=place)
+            queue_up(stage, stay, name, take_turns, ROUNDS, place=place)
     for name in NAMES:
         stage.await_word(name, "is done")
 
@@ -248,19 +248,19 @@ def everybody_gets_a_turn(stage: Stage, hf: Holdfast, claims: Claims) -> None:
     claims.add(bool(times), f"hand-over between processes: p50 {p50:.1f} ms, worst {worst:.1f} ms of {len(times)}")
 
 
-def a_holder_dies(stage: Stage, hf: Holdfast, claims: Claims) -> None:
+def a_holder_dies(stage: Stage, stay: Backstay, claims: Claims) -> None:
     stage.act(f"Ada holds a lease of {CRASH_TTL:g} s, kept alive by renewal. kill -9")
-    queue_up(stage, hf, "Ada", hold_until_killed, place=1)
-    queue_up(stage, hf, "Bo", take_turns, 1, place=2)
-    queue_up(stage, hf, "Cleo", take_turns, 1, place=3)
+    queue_up(stage, stay, "Ada", hold_until_killed, place=1)
+    queue_up(stage, stay, "Bo", take_turns, 1, place=2)
+    queue_up(stage, stay, "Cleo", take_turns, 1, place=3)
     dead = stage.await_word("Ada", "holds")
     enough = dead.at + CRASH_TTL + 0.3  # to see that renewal kept it
     stage.until(lambda: time.monotonic() > enough, "time")
-    renewed = not stage.told("holds", "Bo") and hf.locks.inspect("printer").holders[0].fence == dead.facts["fence"]
+    renewed = not stage.told("holds", "Bo") and stay.locks.inspect("printer").holders[0].fence == dead.facts["fence"]
     claims.add(renewed, f"renewal kept the lease past its {CRASH_TTL:g} s while its holder lived")
 
     killed = stage.send_signal("Ada", signal.SIGKILL, "is killed")
-    ends = datetime.fromisoformat(hf.locks.inspect("printer").holders[0].expires_at)
+    ends = datetime.fromisoformat(stay.locks.inspect("printer").holders[0].expires_at)
     heir = stage.await_word("Bo", "holds")
     stage.await_word("Cleo", "is done")
     late = (heir.facts["since"] - ends).total_seconds()
@@ -272,9 +272,9 @@ def a_holder_dies(stage: Stage, hf: Holdfast, claims: Claims) -> None:
     claims.add(heir.facts["fence"] > dead.facts["fence"], "and its fence is higher than the dead holder's")
 
 
-def a_holder_oversleeps(stage: Stage, hf: Holdfast, claims: Claims, ledger: str) -> None:
+def a_holder_oversleeps(stage: Stage, stay: Backstay, claims: Claims, ledger: str) -> None:
     stage.act(f"Dev is stopped longer than its lease of {STALE_TTL:g} s, wakes, and writes")
-    queue_up(stage, hf, "Dev", hold_and_oversleep, ledger, place=1)
+    queue_up(stage, stay, "Dev", hold_and_oversleep, ledger, place=1)
     stale = stage.await_word("Dev", "holds")
     stage.send_signal("Dev", signal.SIGSTOP, "is stopped")
     stage.order("Eve", take_over_and_write, ledger)
@@ -382,7 +382,7 @@ def main() -> int:
     started = time.monotonic()
     claims = Claims()
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/holdfast.db"
+        url = f"sqlite:///{folder}/backstay.db"
         ledger = str(Path(folder, "ledger.db"))
         db = sqlite3.connect(ledger)
         with db:
@@ -393,11 +393,11 @@ def main() -> int:
         view = screen()
         stage = Stage(view)
         try:
-            with Holdfast(url) as hf:
+            with Backstay(url) as stay:
                 stage.start(url)
-                everybody_gets_a_turn(stage, hf, claims)
-                a_holder_dies(stage, hf, claims)
-                a_holder_oversleeps(stage, hf, claims, ledger)
+                everybody_gets_a_turn(stage, stay, claims)
+                a_holder_dies(stage, stay, claims)
+                a_holder_oversleeps(stage, stay, claims, ledger)
         finally:
             view.close()
             stage.close()

@@ -3,15 +3,15 @@
 import asyncio
 import logging
 
-from holdfast import Holdfast, current_job
+from backstay import Backstay, current_job
 
-logging.getLogger("holdfast").setLevel("ERROR")  # a retry is worth a warning; here it is shown below
+logging.getLogger("backstay").setLevel("ERROR")  # a retry is worth a warning; here it is shown below
 
-hf = Holdfast("memory://")
+stay = Backstay("memory://")
 trouble = iter([True, False])
 
 
-@hf.job(retries=3, backoff=0.05)
+@stay.job(retries=3, backoff=0.05)
 async def download(url: str) -> str:
     if next(trouble, False):
         raise ConnectionError("the line is dead")
@@ -20,18 +20,18 @@ async def download(url: str) -> str:
     return path
 
 
-@hf.job()
+@stay.job()
 async def unpack(path: str) -> int:
     return len(path)
 
 
-@hf.job()
+@stay.job()
 def report() -> str:  # not async: it runs in a thread
     return f"sizes: {sorted(current_job().results.values())}"
 
 
 async def main() -> None:
-    worker = hf.worker(signals=False)
+    worker = stay.worker(signals=False)
     working = asyncio.create_task(worker.run())
 
     downloads = [await download.enqueue(f"https://example.org/{name}") for name in ("a.zip", "more.zip")]
@@ -42,7 +42,7 @@ async def main() -> None:
 
     worker.stop()
     await working
-    await hf.close()
+    await stay.close()
 
 
 asyncio.run(main())

@@ -1,21 +1,21 @@
-"""The same in threads: `holdfast.sync` has the same names, without `await`. The file would serve processes, too."""
+"""The same in threads: `backstay.sync` has the same names, without `await`. The file would serve processes, too."""
 
 import tempfile
 import threading
 import time
 
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 
-def pay(hf: Holdfast, who: str) -> None:
-    with hf.lock("invoice:42", ttl=10, wait=5) as lease:
+def pay(stay: Backstay, who: str) -> None:
+    with stay.lock("invoice:42", ttl=10, wait=5) as lease:
         print(f"{who} holds {lease.name}, fence {lease.fence}")
         time.sleep(0.1)
         lease.check()  # raises LeaseLost unless the lease is certainly ours: before what must not happen twice
 
 
-with tempfile.TemporaryDirectory() as folder, Holdfast(f"sqlite:///{folder}/holdfast.db") as hf:
-    threads = [threading.Thread(target=pay, args=(hf, who)) for who in ("Ada", "Bo", "Cleo")]
+with tempfile.TemporaryDirectory() as folder, Backstay(f"sqlite:///{folder}/backstay.db") as stay:
+    threads = [threading.Thread(target=pay, args=(stay, who)) for who in ("Ada", "Bo", "Cleo")]
     for thread in threads:
         thread.start()
     for thread in threads:

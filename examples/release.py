@@ -3,37 +3,37 @@
 import asyncio
 import logging
 
-from holdfast import Flow, Holdfast
+from backstay import Backstay, Flow
 
-logging.getLogger("holdfast").setLevel("CRITICAL")  # the failure below is on purpose
+logging.getLogger("backstay").setLevel("CRITICAL")  # the failure below is on purpose
 
-hf = Holdfast("memory://")
+stay = Backstay("memory://")
 broken = [True]
 
 
-@hf.job()
+@stay.job()
 async def find_packages(repository: str) -> list[str]:
     return [f"{repository}/core", f"{repository}/web"]
 
 
-@hf.job(retries=0)
+@stay.job(retries=0)
 async def build(package: str, version: str) -> str:
     if broken and package.endswith("web"):
         raise RuntimeError("the compiler is missing")
     return f"{package}-{version}.whl"
 
 
-@hf.job()
+@stay.job()
 async def publish(wheels: list[str]) -> dict[str, int]:
     return {"published": len(wheels)}
 
 
-@hf.job()
+@stay.job()
 async def tell(whom: str) -> str:
     return f"told {whom}"
 
 
-@hf.workflow
+@stay.workflow
 def release(flow: Flow, repository: str, version: str) -> None:
     packages = flow.add(find_packages, repository)
     wheels = flow.map(build, packages.output, version)
@@ -43,7 +43,7 @@ def release(flow: Flow, repository: str, version: str) -> None:
 
 
 async def main() -> None:
-    worker = hf.worker(signals=False)
+    worker = stay.worker(signals=False)
     working = asyncio.create_task(worker.run())
 
     run = await release.start("shop", "1.2")
@@ -58,7 +58,7 @@ async def main() -> None:
 
     worker.stop()
     await working
-    await hf.close()
+    await stay.close()
 
 
 asyncio.run(main())

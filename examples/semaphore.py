@@ -2,14 +2,14 @@
 
 import asyncio
 
-from holdfast import Holdfast
+from backstay import Backstay
 
 busy = most = 0
 
 
-async def render(hf: Holdfast, frame: int) -> None:
+async def render(stay: Backstay, frame: int) -> None:
     global busy, most  # noqa: PLW0603 - counts who is inside
-    async with hf.semaphore("gpu", permits=2, ttl=10):
+    async with stay.semaphore("gpu", permits=2, ttl=10):
         busy += 1
         most = max(most, busy)
         print(f"frame {frame}, {busy} at work")
@@ -18,8 +18,8 @@ async def render(hf: Holdfast, frame: int) -> None:
 
 
 async def main() -> None:
-    async with Holdfast("memory://") as hf:
-        await asyncio.gather(*[render(hf, frame) for frame in range(6)])
+    async with Backstay("memory://") as stay:
+        await asyncio.gather(*[render(stay, frame) for frame in range(6)])
     assert most == 2
 
 

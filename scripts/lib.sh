@@ -51,20 +51,20 @@ find_redis() {
     return 1
 }
 
-# Set HOLDFAST_REDIS_SERVER to the server program. Tests start their own on free loopback ports.
+# Set BACKSTAY_REDIS_SERVER to the server program. Tests start their own on free loopback ports.
 ensure_redis() {
-    if [[ -n ${HOLDFAST_REDIS_SERVER:-} ]]; then
-        [[ -x $HOLDFAST_REDIS_SERVER ]] || die "HOLDFAST_REDIS_SERVER is not a program: $HOLDFAST_REDIS_SERVER"
-    elif ! HOLDFAST_REDIS_SERVER=$(find_redis); then
+    if [[ -n ${BACKSTAY_REDIS_SERVER:-} ]]; then
+        [[ -x $BACKSTAY_REDIS_SERVER ]] || die "BACKSTAY_REDIS_SERVER is not a program: $BACKSTAY_REDIS_SERVER"
+    elif ! BACKSTAY_REDIS_SERVER=$(find_redis); then
         can_apt || die "the tests need redis-server (6.2 or later) or valkey-server on PATH.
   Debian, Ubuntu:  sudo apt-get install redis-server
   Fedora:          sudo dnf install valkey
   macOS:           brew install redis"
         say "installing redis-server (the program only; its service stays off)"
         install_redis_server
-        HOLDFAST_REDIS_SERVER=$(find_redis) || die "redis-server was installed but is not on PATH"
+        BACKSTAY_REDIS_SERVER=$(find_redis) || die "redis-server was installed but is not on PATH"
     fi
-    export HOLDFAST_REDIS_SERVER
+    export BACKSTAY_REDIS_SERVER
 }
 
 # RUNLEVEL=1 keeps init scripts still; systemd needs the unit masked while the package is set up.
@@ -93,11 +93,11 @@ find_postgres() {
     [[ -n $initdb ]] && dirname "$initdb"
 }
 
-# Set HOLDFAST_POSTGRES_BIN to the folder of PostgreSQL's server programs. Tests run clusters of their own.
+# Set BACKSTAY_POSTGRES_BIN to the folder of PostgreSQL's server programs. Tests run clusters of their own.
 ensure_postgres() {
-    if [[ -n ${HOLDFAST_POSTGRES_BIN:-} ]]; then
-        [[ -x $HOLDFAST_POSTGRES_BIN/initdb ]] || die "HOLDFAST_POSTGRES_BIN has no initdb: $HOLDFAST_POSTGRES_BIN"
-    elif ! HOLDFAST_POSTGRES_BIN=$(find_postgres); then
+    if [[ -n ${BACKSTAY_POSTGRES_BIN:-} ]]; then
+        [[ -x $BACKSTAY_POSTGRES_BIN/initdb ]] || die "BACKSTAY_POSTGRES_BIN has no initdb: $BACKSTAY_POSTGRES_BIN"
+    elif ! BACKSTAY_POSTGRES_BIN=$(find_postgres); then
         can_apt || die "the tests need PostgreSQL's server programs (14 or later).
   Debian, Ubuntu:  sudo apt-get install postgresql
   Fedora:          sudo dnf install postgresql-server
@@ -105,11 +105,11 @@ ensure_postgres() {
         say "installing postgresql (the programs only; no cluster is made, no service is started)"
         # Debian's package makes and starts a cluster unless it is told not to.
         mkdir -p /etc/postgresql-common/createcluster.d
-        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.d/holdfast.conf
+        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.d/backstay.conf
         apt_install postgresql
-        HOLDFAST_POSTGRES_BIN=$(find_postgres) || die "postgresql was installed but initdb cannot be found"
+        BACKSTAY_POSTGRES_BIN=$(find_postgres) || die "postgresql was installed but initdb cannot be found"
     fi
-    export HOLDFAST_POSTGRES_BIN
+    export BACKSTAY_POSTGRES_BIN
 }
 
 find_chromium() {
@@ -120,20 +120,20 @@ find_chromium() {
     return 1
 }
 
-# Set HOLDFAST_CHROMIUM to the browser that the dashboard's tests drive.
+# Set BACKSTAY_CHROMIUM to the browser that the dashboard's tests drive.
 ensure_chromium() {
-    if [[ -n ${HOLDFAST_CHROMIUM:-} ]]; then
-        [[ -x $HOLDFAST_CHROMIUM ]] || die "HOLDFAST_CHROMIUM is not a program: $HOLDFAST_CHROMIUM"
-    elif ! HOLDFAST_CHROMIUM=$(find_chromium); then
+    if [[ -n ${BACKSTAY_CHROMIUM:-} ]]; then
+        [[ -x $BACKSTAY_CHROMIUM ]] || die "BACKSTAY_CHROMIUM is not a program: $BACKSTAY_CHROMIUM"
+    elif ! BACKSTAY_CHROMIUM=$(find_chromium); then
         can_apt || die "the tests of the dashboard need Chromium on PATH.
   Debian:          sudo apt-get install chromium
   Fedora:          sudo dnf install chromium
-  others:          HOLDFAST_CHROMIUM=/path/to/chrome"
+  others:          BACKSTAY_CHROMIUM=/path/to/chrome"
         say "installing chromium"
         apt_install chromium
-        HOLDFAST_CHROMIUM=$(find_chromium) || die "chromium was installed but is not on PATH"
+        BACKSTAY_CHROMIUM=$(find_chromium) || die "chromium was installed but is not on PATH"
     fi
-    export HOLDFAST_CHROMIUM
+    export BACKSTAY_CHROMIUM
 }
 
 # Set NODE to the Node.js that came as a wheel, and NPM to the program that installs for it.

@@ -1,4 +1,4 @@
-"""Not run, only read by a type checker: what a Holdfast may be made from. What is marked `wrong` must be refused."""
+"""Not run, only read by a type checker: what a Backstay may be made from. What is marked `wrong` must be refused."""
 
 import redis
 import redis.asyncio
@@ -7,22 +7,22 @@ import redis.cluster
 import redis.sentinel
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from holdfast import Holdfast, sync
+from backstay import Backstay, sync
 
-Holdfast("redis://127.0.0.1:6379/0", hub="redis://127.0.0.1:6379/1")
-Holdfast(redis.Redis())
-Holdfast(redis.asyncio.Redis())
-Holdfast(redis.ConnectionPool())
-Holdfast(redis.asyncio.ConnectionPool())
-Holdfast(redis.cluster.RedisCluster("h"))
-Holdfast(redis.asyncio.RedisCluster("h"))
-Holdfast(redis.sentinel.Sentinel([]).master_for("x"))
-Holdfast(redis.asyncio.sentinel.Sentinel([]).master_for("x"), hub=redis.Redis())
-sync.Holdfast(ConnectionPool("x"))
-sync.Holdfast(engine=ConnectionPool("x"))
-Holdfast(AsyncConnectionPool("x"), hub=ConnectionPool("x"))
-Holdfast(engine=redis.Redis())
-Holdfast(7)  # wrong
-Holdfast(object())  # wrong
-sync.Holdfast(hub=7)  # wrong
-sync.Holdfast(engine="redis://127.0.0.1:6379/0")  # wrong
+Backstay("redis://127.0.0.1:6379/0", hub="redis://127.0.0.1:6379/1")
+Backstay(redis.Redis())
+Backstay(redis.asyncio.Redis())
+Backstay(redis.ConnectionPool())
+Backstay(redis.asyncio.ConnectionPool())
+Backstay(redis.cluster.RedisCluster("h"))
+Backstay(redis.asyncio.RedisCluster("h"))
+Backstay(redis.sentinel.Sentinel([]).master_for("x"))
+Backstay(redis.asyncio.sentinel.Sentinel([]).master_for("x"), hub=redis.Redis())
+sync.Backstay(ConnectionPool("x"))
+sync.Backstay(engine=ConnectionPool("x"))
+Backstay(AsyncConnectionPool("x"), hub=ConnectionPool("x"))
+Backstay(engine=redis.Redis())
+Backstay(7)  # wrong
+Backstay(object())  # wrong
+sync.Backstay(hub=7)  # wrong
+sync.Backstay(engine="redis://127.0.0.1:6379/0")  # wrong

@@ -1,4 +1,4 @@
-"""What every test may ask for: an engine's URL, a namespace nobody else uses, and Holdfasts that are closed again."""
+"""What every test may ask for: an engine's URL, a namespace nobody else uses, and Backstays that are closed again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast import sync
+from backstay import sync
 
 # How long an example takes says something about the machine, not about the claim.
-settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("holdfast")
+settings.register_profile("backstay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("backstay")
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -56,8 +56,8 @@ def _url(kind, request):
     if kind == "memory":
         return "memory://"
     if kind == "sqlite":
-        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'holdfast.db'}?synchronous=normal"
-    return request.getfixturevalue(f"holdfast_{kind}").url
+        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'backstay.db'}?synchronous=normal"
+    return request.getfixturevalue(f"backstay_{kind}").url
 
 
 @pytest.fixture(params=["memory", "sqlite", REDIS, POSTGRES])
@@ -68,7 +68,7 @@ def engine_url(request):
 
 @pytest.fixture(params=["sqlite", REDIS, POSTGRES])
 def shared_url(request):
-    """The same without `memory://`: two Holdfasts on it meet."""
+    """The same without `memory://`: two Backstays on it meet."""
     return _url(request.param, request)
 
 
@@ -80,18 +80,18 @@ def namespace():
 
 @pytest.fixture
 def connect(namespace):
-    """Makes blocking Holdfasts, and closes them at the end: `connect(url)`, `connect(engine=engine)`."""
+    """Makes blocking Backstays, and closes them at the end: `connect(url)`, `connect(engine=engine)`."""
     made = []
 
     def make(url=None, **options):
-        holdfast = sync.Holdfast(url, namespace=namespace, **options)
-        made.append(holdfast)
-        return holdfast
+        backstay = sync.Backstay(url, namespace=namespace, **options)
+        made.append(backstay)
+        return backstay
 
     yield make
-    for holdfast in made:
-        holdfast.close()
-        holdfast.engine.close_blocking()
+    for backstay in made:
+        backstay.close()
+        backstay.engine.close_blocking()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,4 +1,4 @@
-"""What any Holdfast must be able to do, whatever it was made from: take, wait, hand over, leave the queue, renew."""
+"""What any Backstay must be able to do, whatever it was made from: take, wait, hand over, leave the queue, renew."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import threading
 
 import pytest
 
-import holdfast
-from holdfast import LockTimeout, sync
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+from backstay import LockTimeout, sync
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 #: Short, so that the keeper has something to do.
 TTL = 3.0
 
 
-def renewals(hf):
-    """The renewals of a Holdfast, as they come."""
+def renewals(stay):
+    """The renewals of a Backstay, as they come."""
     seen = []
 
     def note(event):
         if event.kind == "lease.renewed" and not event.facts["failed"]:
             seen.append(event)
 
-    hf.telemetry.subscribe(note)
+    stay.telemetry.subscribe(note)
     return seen
 
 
 def exercise_blocking(make):
-    """`make()` makes Holdfasts that meet."""
+    """`make()` makes Backstays that meet."""
     with make() as one, make() as two:
-        assert isinstance(one, sync.Holdfast)
+        assert isinstance(one, sync.Backstay)
         first = one.lock("x", ttl=30).acquire(wait=0)
         with pytest.raises(LockTimeout):
             two.lock("x").acquire(wait=0.05)
@@ -52,7 +52,7 @@ def exercise_blocking(make):
 
 async def exercise_async(make):
     async with make() as one, make() as two:
-        assert isinstance(one, holdfast.Holdfast)
+        assert isinstance(one, backstay.Backstay)
 
         async def queued(count):
             return len((await one.locks.inspect("x")).queue) == count

@@ -1,4 +1,4 @@
-"""Programs of the tests' own: `holdfast …` in processes that are ended at the end."""
+"""Programs of the tests' own: `backstay …` in processes that are ended at the end."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import subprocess
 import sys
 import threading
 
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay.testing.waiting import WITHIN, eventually
 
 
 class Program:
-    """A running `holdfast …`: what it says is read as it comes."""
+    """A running `backstay …`: what it says is read as it comes."""
 
     def __init__(self, *arguments, cwd=None, **variables):
         self.lines = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *arguments],
+            [sys.executable, "-m", "backstay", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.base import Apply, Expired
-from holdfast.errors import EngineRefused, EngineUnavailable, OutcomeUnknown
-from holdfast.flow import PATIENCE_MICROS, ask, run
-from holdfast.gate.machine import GATE, Renew, Renewed
-from holdfast.telemetry import Telemetry
+from backstay.engine.base import Apply, Expired
+from backstay.errors import EngineRefused, EngineUnavailable, OutcomeUnknown
+from backstay.flow import PATIENCE_MICROS, ask, run
+from backstay.gate.machine import GATE, Renew, Renewed
+from backstay.telemetry import Telemetry
 
 
 class Script:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast import ConfigError, inputs
-from holdfast.inputs import Template
+from backstay import ConfigError, inputs
+from backstay.inputs import Template
 
 
 @pytest.mark.parametrize(("given", "seconds"), [(30, 30.0), (0.5, 0.5), (timedelta(minutes=2), 120.0)])

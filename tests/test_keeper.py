@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.base import Apply, Op, steady
-from holdfast.errors import EngineUnavailable, LeaseLost, OutcomeUnknown
-from holdfast.gate.machine import GATE, Renew
-from holdfast.keeper import Keeper
-from holdfast.lease import BaseLease
-from holdfast.telemetry import Telemetry
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay.engine.base import Apply, Op, steady
+from backstay.errors import EngineUnavailable, LeaseLost, OutcomeUnknown
+from backstay.gate.machine import GATE, Renew
+from backstay.keeper import Keeper
+from backstay.lease import BaseLease
+from backstay.telemetry import Telemetry
+from backstay.testing.waiting import WITHIN, eventually
 
 
 class FakeEngine:
@@ -143,7 +143,7 @@ def test_the_thread_renews_by_itself_and_stops_when_told(engine, keeper):
     keeper.discard(item)
     keeper.close()
     keeper.close()
-    assert not [t for t in threading.enumerate() if t.name == "holdfast-keeper"]
+    assert not [t for t in threading.enumerate() if t.name == "backstay-keeper"]
 
 
 def test_what_could_not_be_said_is_said_later(engine, keeper):
@@ -163,7 +163,7 @@ def test_what_nobody_can_use_any_more_is_dropped(engine, keeper):
 
 
 def test_an_errand_is_attempted_until_it_is_done_whatever_goes_wrong(keeper, monkeypatch):
-    monkeypatch.setattr("holdfast.keeper.ERRAND_PAUSE", 0.01)
+    monkeypatch.setattr("backstay.keeper.ERRAND_PAUSE", 0.01)
     attempts = []
 
     def errand(timeout):

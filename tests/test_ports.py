@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from holdfast.testing.ports import lasting_port, port_pair
+from backstay.testing.ports import lasting_port, port_pair
 
 ASK = """
 import sys
-from holdfast.testing.ports import lasting_port, port_pair
+from backstay.testing.ports import lasting_port, port_pair
 print(*[lasting_port() for _ in range(400)], *[port_pair() for _ in range(100)], flush=True)
 sys.stdin.read()
 """

@@ -8,35 +8,35 @@ from types import ModuleType
 
 import pytest
 
-import holdfast
-from holdfast import sync
-from holdfast.job.definition import BlockingJobType, JobType
-from holdfast.job.handle import BlockingJobHandle
-from holdfast.workflow.handle import BlockingRunHandle
-from holdfast.workflow.python import BlockingWorkflowType, WorkflowType
+import backstay
+from backstay import sync
+from backstay.job.definition import BlockingJobType, JobType
+from backstay.job.handle import BlockingJobHandle
+from backstay.workflow.handle import BlockingRunHandle
+from backstay.workflow.python import BlockingWorkflowType, WorkflowType
 
 OPTIONAL = ["typer", "rich", "fastapi", "psycopg", "uvloop", "ruamel", "django", "opentelemetry", "redis"]
 
 
 def test_all_is_exactly_the_public_names():
-    values = {name: getattr(holdfast, name) for name in dir(holdfast) if not name.startswith("_")}
+    values = {name: getattr(backstay, name) for name in dir(backstay) if not name.startswith("_")}
     ours = {
         name
         for name, value in values.items()
-        if getattr(value, "__module__", "").startswith("holdfast") and not isinstance(value, ModuleType)
+        if getattr(value, "__module__", "").startswith("backstay") and not isinstance(value, ModuleType)
     }
-    assert sorted(holdfast.__all__) == sorted(ours)
-    assert len(set(holdfast.__all__)) == len(holdfast.__all__)
+    assert sorted(backstay.__all__) == sorted(ours)
+    assert len(set(backstay.__all__)) == len(backstay.__all__)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="Lokc"):
-        _ = holdfast.Lokc
+        _ = backstay.Lokc
 
 
 def test_every_public_name_says_what_it_is():
-    for name in holdfast.__all__:
-        value = getattr(holdfast, name)
+    for name in backstay.__all__:
+        value = getattr(backstay, name)
         if isinstance(value, type):
             assert value.__doc__, name
 
@@ -44,22 +44,22 @@ def test_every_public_name_says_what_it_is():
 @pytest.mark.parametrize(
     "pair",
     [
-        (holdfast.Holdfast, sync.Holdfast),
-        (holdfast.Lease, sync.Lease),
-        (type(holdfast.Holdfast("memory://").lock("x")), sync.Lock),
-        (type(holdfast.Holdfast("memory://").locks), sync.Locks),
-        (type(holdfast.Holdfast("memory://").hub), sync.Channels),
-        (type(holdfast.Holdfast("memory://").limit("x", "1/s")), sync.Limit),
-        (type(holdfast.Holdfast("memory://").limits), sync.Limits),
-        (type(holdfast.Holdfast("memory://").idempotency), sync.Idempotency),
-        (type(holdfast.Holdfast("memory://").jobs), type(sync.Holdfast("memory://").jobs)),
-        (type(holdfast.Holdfast("memory://").jobs.dead), type(sync.Holdfast("memory://").jobs.dead)),
-        (type(holdfast.Holdfast("memory://").queues), type(sync.Holdfast("memory://").queues)),
-        (type(holdfast.Holdfast("memory://").workflows), type(sync.Holdfast("memory://").workflows)),
-        (type(holdfast.Holdfast("memory://").runs), type(sync.Holdfast("memory://").runs)),
-        (holdfast.RunHandle, BlockingRunHandle),
+        (backstay.Backstay, sync.Backstay),
+        (backstay.Lease, sync.Lease),
+        (type(backstay.Backstay("memory://").lock("x")), sync.Lock),
+        (type(backstay.Backstay("memory://").locks), sync.Locks),
+        (type(backstay.Backstay("memory://").hub), sync.Channels),
+        (type(backstay.Backstay("memory://").limit("x", "1/s")), sync.Limit),
+        (type(backstay.Backstay("memory://").limits), sync.Limits),
+        (type(backstay.Backstay("memory://").idempotency), sync.Idempotency),
+        (type(backstay.Backstay("memory://").jobs), type(sync.Backstay("memory://").jobs)),
+        (type(backstay.Backstay("memory://").jobs.dead), type(sync.Backstay("memory://").jobs.dead)),
+        (type(backstay.Backstay("memory://").queues), type(sync.Backstay("memory://").queues)),
+        (type(backstay.Backstay("memory://").workflows), type(sync.Backstay("memory://").workflows)),
+        (type(backstay.Backstay("memory://").runs), type(sync.Backstay("memory://").runs)),
+        (backstay.RunHandle, BlockingRunHandle),
         (WorkflowType, BlockingWorkflowType),
-        (holdfast.JobHandle, BlockingJobHandle),
+        (backstay.JobHandle, BlockingJobHandle),
         (JobType, BlockingJobType),
     ],
     ids=lambda pair: pair[1].__name__,
@@ -69,7 +69,7 @@ def test_both_apis_offer_the_same_names(pair):
     assert of_async == of_sync
 
 
-@pytest.mark.parametrize("module", ["holdfast", "holdfast.sync"])
+@pytest.mark.parametrize("module", ["backstay", "backstay.sync"])
 def test_importing_brings_in_no_optional_dependency(module):
     probe = f"import sys, {module}; print(*[name for name in {OPTIONAL!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ export default defineConfig({
   base: "./",
   plugins: [react()],
   build: {
-    outDir: process.env["HOLDFAST_DASHBOARD"] ?? "../src/holdfast/server/dashboard",
+    outDir: process.env["BACKSTAY_DASHBOARD"] ?? "../src/backstay/server/dashboard",
     emptyOutDir: true,
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },

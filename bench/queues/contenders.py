@@ -20,7 +20,7 @@ from bench.queues.stage import RECORD
 
 ROOT = Path(__file__).parents[2]
 #: Interpreters of the peers, made when they are first needed.
-PEERS = Path(os.environ.get("HOLDFAST_PEERS", ROOT / ".peers"))
+PEERS = Path(os.environ.get("BACKSTAY_PEERS", ROOT / ".peers"))
 TICKS = os.sysconf("SC_CLK_TCK")
 #: A worker that has done nothing for this long will do nothing more.
 STANDSTILL = 20.0
@@ -44,8 +44,8 @@ class Contender:
         return PEERS / self.peers / "bin" / "python" if self.peers else Path(sys.executable)
 
 
-HOLDFAST = Contender("Holdfast", "holdfast_", "", ("concurrency 100",))
-HOLDFAST_BLOCKING = Contender("Holdfast, blocking", "holdfast_blocking_", "", ("enqueues only",), blocks=True)
+BACKSTAY = Contender("Backstay", "backstay_", "", ("concurrency 100",))
+BACKSTAY_BLOCKING = Contender("Backstay, blocking", "backstay_blocking_", "", ("enqueues only",), blocks=True)
 ON_REDIS = (
     Contender("dramatiq", "dramatiq_", "redis", ("8 threads", "4 threads, prefetch 500"), blocks=True),
     Contender("taskiq", "taskiq_", "redis", ("100 tasks",)),

@@ -39,7 +39,7 @@ interface WorkerInfo {
   status: "idle" | "busy" | "offline";
 }
 
-export class HoldfastError extends Error {
+export class BackstayError extends Error {
   readonly status: number;
 
   constructor(status: number, detail: string) {
@@ -48,7 +48,7 @@ export class HoldfastError extends Error {
   }
 }
 
-export class Holdfast {
+export class Backstay {
   readonly url: string;
   readonly token: string;
 
@@ -97,7 +97,7 @@ export class Holdfast {
     `/api/workflows/${encodeURIComponent(id)}/jobs/${encodeURIComponent(job)}/${rest}`;
   #headers = (): Record<string, string> => (this.token ? { authorization: `Bearer ${this.token}` } : {});
   #refusal = async (answer: Response) =>
-    new HoldfastError(answer.status, ((await answer.json().catch(() => ({}))) as { detail?: string }).detail ?? "");
+    new BackstayError(answer.status, ((await answer.json().catch(() => ({}))) as { detail?: string }).detail ?? "");
 }
 
 async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<{ kind: string; id: string; data: string }> {
@@ -116,19 +116,19 @@ async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<{ kind:
 }
 
 if (process.argv[1]?.endsWith("client.ts")) {
-  const holdfast = new Holdfast(process.argv[2] ?? "http://127.0.0.1:3000", process.env.HOLDFAST_TOKEN);
-  await holdfast.createWorkflow({
+  const backstay = new Backstay(process.argv[2] ?? "http://127.0.0.1:3000", process.env.BACKSTAY_TOKEN);
+  await backstay.createWorkflow({
     name: "hello",
     jobs: { greet: { run: "echo hello; sleep 0.2; echo world" }, wave: { needs: "greet", run: "echo bye" } },
   });
-  const { run_id } = await holdfast.run("hello");
-  for await (const chunk of holdfast.streamLogs("hello", "greet")) process.stdout.write(chunk.data);
-  for await (const chunk of holdfast.streamLogs("hello", "wave")) process.stdout.write(chunk.data);
-  const shown = await holdfast.status("hello");
+  const { run_id } = await backstay.run("hello");
+  for await (const chunk of backstay.streamLogs("hello", "greet")) process.stdout.write(chunk.data);
+  for await (const chunk of backstay.streamLogs("hello", "wave")) process.stdout.write(chunk.data);
+  const shown = await backstay.status("hello");
   console.log(run_id, shown.jobs.map((job) => `${job.id}: ${job.status}`).join(", "));
-  console.log((await holdfast.logs("hello", "greet")).length > 0, (await holdfast.listWorkflows()).length);
-  console.log((await holdfast.workers()).map((worker) => worker.status).join(", "));
-  await holdfast.run("hello");
-  await holdfast.cancel("hello");
-  await holdfast.run("none").catch((error: HoldfastError) => console.log(error.status));
+  console.log((await backstay.logs("hello", "greet")).length > 0, (await backstay.listWorkflows()).length);
+  console.log((await backstay.workers()).map((worker) => worker.status).join(", "));
+  await backstay.run("hello");
+  await backstay.cancel("hello");
+  await backstay.run("none").catch((error: BackstayError) => console.log(error.status));
 }

@@ -4,18 +4,18 @@ import hashlib
 
 import pytest
 
-import holdfast.sync
-from holdfast.engine.redis import scripts
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.gate.machine import GATE, Acquire, Release, Renew, Withdraw
-from holdfast.testing.proxy import FaultProxy
+import backstay.sync
+from backstay.engine.redis import scripts
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.gate.machine import GATE, Acquire, Release, Renew, Withdraw
+from backstay.testing.proxy import FaultProxy
 
 
 @pytest.fixture
-def proxy(holdfast_redis):
-    with FaultProxy(holdfast_redis.port) as proxy:
+def proxy(backstay_redis):
+    with FaultProxy(backstay_redis.port) as proxy:
         yield proxy
 
 
@@ -26,10 +26,10 @@ def name(request):
 
 
 @pytest.fixture
-def truth(holdfast_redis):
-    """A Holdfast with a clear line to the server."""
-    with holdfast.sync.Holdfast(holdfast_redis.url) as hf:
-        yield hf
+def truth(backstay_redis):
+    """A Backstay with a clear line to the server."""
+    with backstay.sync.Backstay(backstay_redis.url) as stay:
+        yield stay
 
 
 class Wire:
@@ -44,8 +44,8 @@ class Wire:
 
 
 @pytest.fixture
-def wire(holdfast_redis):
-    return Wire(holdfast_redis.url)
+def wire(backstay_redis):
+    return Wire(backstay_redis.url)
 
 
 @pytest.fixture

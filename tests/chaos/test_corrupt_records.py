@@ -6,12 +6,12 @@ import msgspec
 import psycopg
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.testing.waiting import WITHIN, eventually
+import backstay
+import backstay.sync
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.chaos
 
@@ -35,58 +35,58 @@ DAMAGED = {
     ]
 )
 def damaged(request, tmp_path, name):
-    """A Holdfast, and a way to overwrite the record of `name`."""
+    """A Backstay, and a way to overwrite the record of `name`."""
     if request.param == "sqlite":
         path = tmp_path / "a.db"
         url = f"sqlite:///{path}"
 
         def overwrite(raw):
             with sqlite3.connect(path) as db:
-                db.execute("UPDATE holdfast_state SET doc = ? WHERE name = ?", (raw, name))
+                db.execute("UPDATE backstay_state SET doc = ? WHERE name = ?", (raw, name))
             db.close()
     elif request.param == "postgres":
-        url = request.getfixturevalue("holdfast_postgres").url
+        url = request.getfixturevalue("backstay_postgres").url
 
         def overwrite(raw):
             with psycopg.connect(url, autocommit=True) as db:
-                db.execute("UPDATE holdfast_state SET doc = %s WHERE name = %s", (raw, name.encode()))
+                db.execute("UPDATE backstay_state SET doc = %s WHERE name = %s", (raw, name.encode()))
     else:
-        url = request.getfixturevalue("holdfast_redis").url
+        url = request.getfixturevalue("backstay_redis").url
 
         def overwrite(raw):
             link = BlockingLink(parse(url), "vandal", None)
-            link.call_many([pack("SET", f"holdfast:gate:{{{name}}}", raw)])
+            link.call_many([pack("SET", f"backstay:gate:{{{name}}}", raw)])
             link.close()
 
-    with holdfast.sync.Holdfast(url) as hf:
-        yield hf, overwrite
+    with backstay.sync.Backstay(url) as stay:
+        yield stay, overwrite
 
 
 @pytest.mark.parametrize("raw", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_record_is_reported_and_no_other_name_suffers(damaged, name, raw):
-    hf, overwrite = damaged
-    lease = hf.lock(name, ttl=30, renew=False).acquire(wait=0)
+    stay, overwrite = damaged
+    lease = stay.lock(name, ttl=30, renew=False).acquire(wait=0)
     overwrite(raw)
     for use in (
-        lambda: hf.lock(name).acquire(wait=0),
-        lambda: hf.lock(name).acquire(wait=1),
-        lambda: hf.locks.inspect(name),
-        lambda: hf.locks.force_release(name),
+        lambda: stay.lock(name).acquire(wait=0),
+        lambda: stay.lock(name).acquire(wait=1),
+        lambda: stay.locks.inspect(name),
+        lambda: stay.locks.force_release(name),
         lease.renew,
         lease.release,
     ):
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(backstay.CorruptRecord):
             use()
-    with hf.lock(f"{name}-other", wait=0):
+    with stay.lock(f"{name}-other", wait=0):
         pass
 
 
 def test_a_damaged_record_does_not_hide_the_others_from_a_list(damaged, name):
-    hf, overwrite = damaged
-    hf.lock(name, renew=False).acquire(wait=0)
+    stay, overwrite = damaged
+    stay.lock(name, renew=False).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
-    with hf.lock(f"{name}-whole", wait=0):
-        hurt, whole = hf.locks.list(name)
+    with stay.lock(f"{name}-whole", wait=0):
+        hurt, whole = stay.locks.list(name)
     assert hurt.trouble
     assert name in hurt.trouble or "record" in hurt.trouble
     assert not hurt.held
@@ -95,20 +95,20 @@ def test_a_damaged_record_does_not_hide_the_others_from_a_list(damaged, name):
 
 
 @pytest.mark.redis
-def test_a_key_of_another_type_is_reported(truth, holdfast_redis, name):
-    link = BlockingLink(parse(holdfast_redis.url), "vandal", None)
-    link.call_many([pack("RPUSH", f"holdfast:gate:{{{name}}}", "x")])
+def test_a_key_of_another_type_is_reported(truth, backstay_redis, name):
+    link = BlockingLink(parse(backstay_redis.url), "vandal", None)
+    link.call_many([pack("RPUSH", f"backstay:gate:{{{name}}}", "x")])
     link.close()
-    with pytest.raises(holdfast.CorruptRecord):
+    with pytest.raises(backstay.CorruptRecord):
         truth.lock(name).acquire(wait=0)
-    with pytest.raises(holdfast.CorruptRecord):
+    with pytest.raises(backstay.CorruptRecord):
         truth.locks.inspect(name)
 
 
 def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
-    hf, overwrite = damaged
-    hurt = hf.lock(name, ttl=3).acquire(wait=0)
-    whole = hf.lock(f"{name}-whole", ttl=3).acquire(wait=0)
+    stay, overwrite = damaged
+    hurt = stay.lock(name, ttl=3).acquire(wait=0)
+    whole = stay.lock(f"{name}-whole", ttl=3).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
     assert hurt.lost.wait(WITHIN)
     whole.check()
@@ -117,37 +117,37 @@ def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
 
 def test_a_record_that_a_script_can_read_and_we_cannot_hurts_nobody_else(damaged, name):
     """Its holder's fence is a word: Lua quotes it in a reply as it is."""
-    hf, overwrite = damaged
-    hurt = hf.lock(name, ttl=3).acquire(wait=0)
-    whole = hf.lock(f"{name}-whole", ttl=3).acquire(wait=0)
+    stay, overwrite = damaged
+    hurt = stay.lock(name, ttl=3).acquire(wait=0)
+    whole = stay.lock(f"{name}-whole", ttl=3).acquire(wait=0)
     until = hurt._acquired + 600_000_000
     holder = ["t", "l", True, "word", hurt._acquired, until, ["", "", ""]]
     overwrite(msgspec.msgpack.encode([1, 1, hurt.fence, hurt._acquired, [holder]]))
-    with pytest.raises(holdfast.CorruptRecord):
-        hf.lock(name).acquire(wait=0)
+    with pytest.raises(backstay.CorruptRecord):
+        stay.lock(name).acquire(wait=0)
     assert hurt.lost.wait(WITHIN)
     whole.check()
     whole.release()
 
 
 def test_what_was_refused_is_not_said_again_and_again(damaged, name):
-    hf, overwrite = damaged
-    hf.lock(name, renew=False).acquire(wait=0)
+    stay, overwrite = damaged
+    stay.lock(name, renew=False).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
     for _ in range(5):
-        with pytest.raises(holdfast.CorruptRecord):
-            hf.lock(name).acquire(wait=0)
-    assert eventually(lambda: not hf._core.keeper._later)
+        with pytest.raises(backstay.CorruptRecord):
+            stay.lock(name).acquire(wait=0)
+    assert eventually(lambda: not stay._core.keeper._later)
 
 
 @pytest.mark.redis
-def test_a_strangers_key_under_our_prefix_does_not_hide_the_list(holdfast_redis, name):
-    link = BlockingLink(parse(holdfast_redis.url), "stranger", None)
-    key = b"holdfast:gate:{" + name.encode() + b"\xff\xfe}"
-    with holdfast.sync.Holdfast(holdfast_redis.url) as hf, hf.lock(name):
+def test_a_strangers_key_under_our_prefix_does_not_hide_the_list(backstay_redis, name):
+    link = BlockingLink(parse(backstay_redis.url), "stranger", None)
+    key = b"backstay:gate:{" + name.encode() + b"\xff\xfe}"
+    with backstay.sync.Backstay(backstay_redis.url) as stay, stay.lock(name):
         link.call_many([pack("SET", key, "1")])
         try:
-            assert [entry.name for entry in hf.locks.list(name)] == [name]
+            assert [entry.name for entry in stay.locks.list(name)] == [name]
         finally:
             link.call_many([pack("DEL", key)])
             link.close()

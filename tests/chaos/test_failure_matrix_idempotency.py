@@ -10,21 +10,21 @@ import threading
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually, soon
+import backstay
+import backstay.sync
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 PROFILES = {
-    "balanced": holdfast.BALANCED,
-    "safety": holdfast.MAX_SAFETY,
-    "availability": holdfast.MAX_AVAILABILITY,
+    "balanced": backstay.BALANCED,
+    "safety": backstay.MAX_SAFETY,
+    "availability": backstay.MAX_AVAILABILITY,
 }
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -32,9 +32,9 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 #: Runs "x" for good; says so when it has begun.
 OWNER = """
 import sys
-import holdfast
-from holdfast.sync import Holdfast
-hf = Holdfast(sys.argv[1], profile=getattr(holdfast, sys.argv[2]))
+import backstay
+from backstay.sync import Backstay
+stay = Backstay(sys.argv[1], profile=getattr(backstay, sys.argv[2]))
 
 def work():
     print("begun", flush=True)
@@ -42,7 +42,7 @@ def work():
     return "stale"
 
 try:
-    print(hf.idempotency.run("x", work, lease=2), flush=True)
+    print(stay.idempotency.run("x", work, lease=2), flush=True)
 except Exception as error:
     print(type(error).__name__, flush=True)
 """
@@ -112,35 +112,35 @@ def engine(request, tmp_path):
 
 def test_engine_down_calls_are_refused_or_run_as_the_profile_says(engine, profile):
     ran = []
-    with holdfast.sync.Holdfast(engine.url, profile=profile) as hf:
-        hf.idempotency.run("before", lambda: 1)
+    with backstay.sync.Backstay(engine.url, profile=profile) as stay:
+        stay.idempotency.run("before", lambda: 1)
         engine.go()
-        if profile is holdfast.MAX_AVAILABILITY:
-            assert hf.idempotency.run("x", lambda: ran.append("unprotected")) is None
-            assert hf.telemetry.counts["idempotency.unprotected"] == 1
+        if profile is backstay.MAX_AVAILABILITY:
+            assert stay.idempotency.run("x", lambda: ran.append("unprotected")) is None
+            assert stay.telemetry.counts["idempotency.unprotected"] == 1
         else:
-            with pytest.raises(holdfast.EngineError):
-                hf.idempotency.run("x", lambda: ran.append("unprotected"))
-        assert len(ran) == (1 if profile is holdfast.MAX_AVAILABILITY else 0)
+            with pytest.raises(backstay.EngineError):
+                stay.idempotency.run("x", lambda: ran.append("unprotected"))
+        assert len(ran) == (1 if profile is backstay.MAX_AVAILABILITY else 0)
         engine.come_back()
-        assert hf.idempotency.run("y", lambda: 2) == 2
+        assert stay.idempotency.run("y", lambda: 2) == 2
 
 
 @pytest.mark.redis
 def test_engine_down_a_call_may_say_otherwise_than_its_profile(redis):
     with (
-        holdfast.sync.Holdfast(redis.url) as careful,
-        holdfast.sync.Holdfast(redis.url, profile=holdfast.MAX_AVAILABILITY) as bold,
+        backstay.sync.Backstay(redis.url) as careful,
+        backstay.sync.Backstay(redis.url, profile=backstay.MAX_AVAILABILITY) as bold,
     ):
         redis.kill()
         assert careful.idempotency.run("x", lambda: 1, on_unavailable="allow") == 1
-        with pytest.raises(holdfast.EngineError):
+        with pytest.raises(backstay.EngineError):
             bold.idempotency.run("x", lambda: 1, on_unavailable="raise")
 
         async def same():
-            hf = holdfast.Holdfast(redis.url, profile=holdfast.MAX_AVAILABILITY)
-            answer = await hf.idempotency.run("x", lambda: asyncio.sleep(0, "ran"))
-            await hf.close()
+            stay = backstay.Backstay(redis.url, profile=backstay.MAX_AVAILABILITY)
+            answer = await stay.idempotency.run("x", lambda: asyncio.sleep(0, "ran"))
+            await stay.close()
             return answer
 
         assert asyncio.run(same()) == "ran"
@@ -148,21 +148,21 @@ def test_engine_down_a_call_may_say_otherwise_than_its_profile(redis):
 
 def test_engine_down_while_a_call_runs_its_outcome_is_kept_when_the_engine_is_back(engine, profile):
     """It goes on being offered; whether the caller is told of the trouble is the profile's choice."""
-    with holdfast.sync.Holdfast(engine.url, profile=profile) as hf:
+    with backstay.sync.Backstay(engine.url, profile=profile) as stay:
 
         def work():
             engine.go()
             return "done"
 
-        if profile is holdfast.MAX_AVAILABILITY:
-            assert hf.idempotency.run("x", work) == "done"
+        if profile is backstay.MAX_AVAILABILITY:
+            assert stay.idempotency.run("x", work) == "done"
         else:
-            with pytest.raises(holdfast.OutcomeUnknown, match="ran"):
-                hf.idempotency.run("x", work)
+            with pytest.raises(backstay.OutcomeUnknown, match="ran"):
+                stay.idempotency.run("x", work)
         engine.come_back()
         if not engine.url.startswith("redis"):  # which forgets in a restart
-            assert eventually(lambda: hf.idempotency.inspect("x").state == "completed", 20)
-            assert hf.idempotency.run("x", lambda: pytest.fail("it ran")) == "done"
+            assert eventually(lambda: stay.idempotency.inspect("x").state == "completed", 20)
+            assert stay.idempotency.run("x", lambda: pytest.fail("it ran")) == "done"
 
 
 @pytest.mark.parametrize("kind", [REDIS, POSTGRES])
@@ -172,8 +172,8 @@ def test_partition_the_fenced_completion_keeps_one_result(kind, profile, request
     ran = []
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=2", profile=profile) as cut_off,
-        holdfast.sync.Holdfast(server.url, profile=profile) as hf,
+        backstay.sync.Backstay(proxy.instead_of(server.url) + "?timeout=2", profile=profile) as cut_off,
+        backstay.sync.Backstay(server.url, profile=profile) as stay,
     ):
         may_end = threading.Event()
         outcome = []
@@ -187,19 +187,19 @@ def test_partition_the_fenced_completion_keeps_one_result(kind, profile, request
         def call():
             try:
                 outcome.append(cut_off.idempotency.run("x", work, lease=1))
-            except holdfast.HoldfastError as error:
+            except backstay.BackstayError as error:
                 outcome.append(type(error))
 
         thread = threading.Thread(target=call)
         thread.start()
         assert eventually(lambda: ran)
-        assert hf.idempotency.run("x", lambda: ran.append("fresh") or "fresh", wait=20) == "fresh"
+        assert stay.idempotency.run("x", lambda: ran.append("fresh") or "fresh", wait=20) == "fresh"
         proxy.heal()
         may_end.set()
         thread.join()
         assert ran == ["cut off", "fresh"]
-        assert outcome == [holdfast.LeaseLost]
-        assert hf.idempotency.run("x", lambda: "third") == "fresh"
+        assert outcome == [backstay.LeaseLost]
+        assert stay.idempotency.run("x", lambda: "third") == "fresh"
 
 
 @pytest.mark.redis
@@ -210,8 +210,8 @@ def test_partition_an_async_call_is_cancelled_when_its_lease_is_lost(redis):
         seen = []
         with FaultProxy(redis.port) as proxy:
             url = proxy.instead_of(redis.url) + "?timeout=0.2"
-            async with holdfast.Holdfast(url, profile=profile) as cut_off, holdfast.Holdfast(redis.url) as hf:
-                await hf.idempotency.forget("x")
+            async with backstay.Backstay(url, profile=profile) as cut_off, backstay.Backstay(redis.url) as stay:
+                await stay.idempotency.forget("x")
                 may_end = asyncio.Event()
 
                 async def work():
@@ -225,23 +225,23 @@ def test_partition_an_async_call_is_cancelled_when_its_lease_is_lost(redis):
 
                 call = asyncio.create_task(cut_off.idempotency.run("x", work, lease=1))
                 assert await soon(lambda: asyncio.sleep(0, cut_off.telemetry.counts["idempotency.begun"]))
-                assert await hf.idempotency.run("x", lambda: "fresh", wait=20) == "fresh"
-                if profile is holdfast.BALANCED:
+                assert await stay.idempotency.run("x", lambda: "fresh", wait=20) == "fresh"
+                if profile is backstay.BALANCED:
                     assert await soon(lambda: asyncio.sleep(0, seen))
                 proxy.heal()
                 may_end.set()
-                with pytest.raises(holdfast.LeaseLost):
+                with pytest.raises(backstay.LeaseLost):
                     await call
         return seen
 
-    assert asyncio.run(play(holdfast.BALANCED)) == ["cancelled"]
-    assert asyncio.run(play(holdfast.MAX_AVAILABILITY)) == []
+    assert asyncio.run(play(backstay.BALANCED)) == ["cancelled"]
+    assert asyncio.run(play(backstay.MAX_AVAILABILITY)) == []
 
 
 @pytest.fixture
 def owner(url, profile):
     """Another process that runs "x" until it is told to end."""
-    name = next(name for name in ("BALANCED", "MAX_SAFETY", "MAX_AVAILABILITY") if getattr(holdfast, name) is profile)
+    name = next(name for name in ("BALANCED", "MAX_SAFETY", "MAX_AVAILABILITY") if getattr(backstay, name) is profile)
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, url, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -253,17 +253,17 @@ def owner(url, profile):
 
 def test_process_crash_one_contender_takes_over(owner, url, profile):
     ran = []
-    with holdfast.sync.Holdfast(url, profile=profile) as hf:
-        with pytest.raises(holdfast.InProgress):
-            hf.idempotency.run("x", lambda: 1, wait=0)
+    with backstay.sync.Backstay(url, profile=profile) as stay:
+        with pytest.raises(backstay.InProgress):
+            stay.idempotency.run("x", lambda: 1, wait=0)
         outcomes = []
         threads = [
-            threading.Thread(target=lambda i=i: outcomes.append(hf.idempotency.run("x", lambda: ran.append(i) or i)))
+            threading.Thread(target=lambda i=i: outcomes.append(stay.idempotency.run("x", lambda: ran.append(i) or i)))
             for i in range(6)
         ]
         for thread in threads:
             thread.start()
-        assert eventually(lambda: hf.idempotency.inspect("x").waiters == 6)
+        assert eventually(lambda: stay.idempotency.inspect("x").waiters == 6)
         owner.kill()
         for thread in threads:
             thread.join()
@@ -272,39 +272,39 @@ def test_process_crash_one_contender_takes_over(owner, url, profile):
 
 
 def test_process_crash_of_a_live_owner_is_not_assumed(owner, url, profile):
-    with holdfast.sync.Holdfast(url, profile=profile) as hf, pytest.raises(holdfast.InProgress):
-        hf.idempotency.run("x", lambda: pytest.fail("it ran"), wait=4)
+    with backstay.sync.Backstay(url, profile=profile) as stay, pytest.raises(backstay.InProgress):
+        stay.idempotency.run("x", lambda: pytest.fail("it ran"), wait=4)
 
 
 def test_process_crash_a_stopped_owner_that_wakes_later_cannot_overwrite(owner, url, profile):
     os.kill(owner.pid, signal.SIGSTOP)
-    with holdfast.sync.Holdfast(url, profile=profile) as hf:
-        assert hf.idempotency.run("x", lambda: "fresh", wait=20) == "fresh"
+    with backstay.sync.Backstay(url, profile=profile) as stay:
+        assert stay.idempotency.run("x", lambda: "fresh", wait=20) == "fresh"
         os.kill(owner.pid, signal.SIGCONT)
         owner.stdin.write("\n")
         owner.stdin.flush()
         assert owner.stdout.readline() == "LeaseLost\n"
-        assert hf.idempotency.run("x", lambda: "third") == "fresh"
+        assert stay.idempotency.run("x", lambda: "third") == "fresh"
 
 
 def test_process_crash_a_stopped_owner_that_nobody_overtook_is_heard(owner, url, profile):
     """Its lease has ended, and its outcome is the only one there is: it counts, so that nobody runs it again."""
     os.kill(owner.pid, signal.SIGSTOP)
-    with holdfast.sync.Holdfast(url, profile=profile) as hf:
-        assert eventually(lambda: hf.idempotency.inspect("x").state == "lapsed")
+    with backstay.sync.Backstay(url, profile=profile) as stay:
+        assert eventually(lambda: stay.idempotency.inspect("x").state == "lapsed")
         os.kill(owner.pid, signal.SIGCONT)
         owner.stdin.write("\n")
         owner.stdin.flush()
         assert owner.stdout.readline() == "stale\n"
-        assert hf.idempotency.run("x", lambda: pytest.fail("it ran")) == "stale"
+        assert stay.idempotency.run("x", lambda: pytest.fail("it ran")) == "stale"
 
 
 @pytest.mark.redis
 def test_engine_restart_without_aof_outcomes_are_lost(redis, profile):
-    with holdfast.sync.Holdfast(redis.url, profile=profile) as hf:
-        hf.idempotency.run("x", lambda: "first")
+    with backstay.sync.Backstay(redis.url, profile=profile) as stay:
+        stay.idempotency.run("x", lambda: "first")
         redis.restart()
-        assert hf.idempotency.run("x", lambda: "second") == "second"
+        assert stay.idempotency.run("x", lambda: "second") == "second"
 
 
 @pytest.mark.redis
@@ -312,32 +312,32 @@ def test_engine_restart_with_aof_outcomes_survive(profile):
     server = RedisServer(port=lasting_port(), aof=True)
     try:
         started_or_skip(server)
-        with holdfast.sync.Holdfast(server.url, profile=profile) as hf:
-            hf.idempotency.run("x", lambda: "first")
+        with backstay.sync.Backstay(server.url, profile=profile) as stay:
+            stay.idempotency.run("x", lambda: "first")
             server.restart()
-            assert hf.idempotency.run("x", lambda: "second") == "first"
+            assert stay.idempotency.run("x", lambda: "second") == "first"
     finally:
         server.stop()
 
 
 @pytest.mark.postgres
 def test_engine_restart_on_postgres_outcomes_and_running_calls_survive(postgres, profile):
-    with holdfast.sync.Holdfast(postgres.url, profile=profile) as hf:
-        hf.idempotency.run("x", lambda: "first")
+    with backstay.sync.Backstay(postgres.url, profile=profile) as stay:
+        stay.idempotency.run("x", lambda: "first")
 
         def work():
             postgres.restart()
             return "through a restart"
 
-        assert hf.idempotency.run("y", work) == "through a restart"
-        assert hf.idempotency.run("x", lambda: "second") == "first"
-        assert hf.idempotency.run("y", lambda: "second") == "through a restart"
+        assert stay.idempotency.run("y", work) == "through a restart"
+        assert stay.idempotency.run("x", lambda: "second") == "first"
+        assert stay.idempotency.run("y", lambda: "second") == "through a restart"
 
 
 def test_engine_restart_means_nothing_to_sqlite(tmp_path, profile):
     url = f"sqlite:///{tmp_path}/a.db"
     for _ in range(2):
-        with holdfast.sync.Holdfast(url, profile=profile) as hf:
-            assert hf.idempotency.run("x", os.getpid) == os.getpid()
-    with holdfast.sync.Holdfast(url, profile=profile) as hf:
-        assert hf.idempotency.run("x", lambda: pytest.fail("it ran")) == os.getpid()
+        with backstay.sync.Backstay(url, profile=profile) as stay:
+            assert stay.idempotency.run("x", os.getpid) == os.getpid()
+    with backstay.sync.Backstay(url, profile=profile) as stay:
+        assert stay.idempotency.run("x", lambda: pytest.fail("it ran")) == os.getpid()

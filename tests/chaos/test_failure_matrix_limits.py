@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.engine.base import steady
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay.engine.base import steady
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -25,16 +25,16 @@ QUICK = "?timeout=1&connect_timeout=2"
 PROFILES = pytest.mark.parametrize(
     ("profile", "mode"),
     [
-        (holdfast.BALANCED, "deny"),
-        (holdfast.MAX_SAFETY, "deny"),
-        (holdfast.MAX_AVAILABILITY, "local"),
-        (replace(holdfast.BALANCED, limit_on_unavailable="allow"), "allow"),
+        (backstay.BALANCED, "deny"),
+        (backstay.MAX_SAFETY, "deny"),
+        (backstay.MAX_AVAILABILITY, "local"),
+        (replace(backstay.BALANCED, limit_on_unavailable="allow"), "allow"),
     ],
     ids=["default", "safety", "availability", "allow"],
 )
 EACH_PROFILE = pytest.mark.parametrize(
     "profile",
-    [holdfast.BALANCED, holdfast.MAX_SAFETY, holdfast.MAX_AVAILABILITY],
+    [backstay.BALANCED, backstay.MAX_SAFETY, backstay.MAX_AVAILABILITY],
     ids=["default", "safety", "availability"],
 )
 #: What three hits of a limit of two hear while the engine is away.
@@ -76,8 +76,8 @@ def judge(api, key="k"):
 @PROFILES
 def test_engine_down_limits_do_what_the_policy_says(kind, profile, mode, request):
     server = request.getfixturevalue(kind)
-    with holdfast.sync.Holdfast(server.url + QUICK, profile=profile) as hf:
-        api = hf.limit("api", "2/hour")
+    with backstay.sync.Backstay(server.url + QUICK, profile=profile) as stay:
+        api = stay.limit("api", "2/hour")
         assert judge(api) == ([True, True, False], {"engine"})
         server.kill()
         assert judge(api, "other") == (INSTEAD[mode], {mode})
@@ -87,11 +87,11 @@ def test_engine_down_limits_do_what_the_policy_says(kind, profile, mode, request
             denied = api.hit("other")
             assert denied.trouble
             assert 0 < denied.retry_after <= 1
-            with pytest.raises(holdfast.RateLimited, match="cannot be judged"):
+            with pytest.raises(backstay.RateLimited, match="cannot be judged"):
                 api.wait("other", timeout=5)
         else:
             assert api.wait("fourth", timeout=5).allowed
-        with pytest.raises(holdfast.EngineError):
+        with pytest.raises(backstay.EngineError):
             api.reset("k")
 
 
@@ -99,19 +99,19 @@ def test_engine_down_limits_do_what_the_policy_says(kind, profile, mode, request
 @PROFILES
 def test_engine_down_for_async_callers(server, profile, mode):
     async def down():
-        async with holdfast.Holdfast(server.url + QUICK, profile=profile) as hf:
-            api = hf.limit("api", "2/hour")
+        async with backstay.Backstay(server.url + QUICK, profile=profile) as stay:
+            api = stay.limit("api", "2/hour")
             assert (await api.hit("k")).by == "engine"
             server.kill()
             told = [await api.hit("other") for _ in range(3)]
             assert [d.allowed for d in told] == INSTEAD[mode]
 
-            @hf.limited("2/hour", key="{0}")
+            @stay.limited("2/hour", key="{0}")
             async def work(key):
                 return key
 
             if mode == "deny":
-                with pytest.raises(holdfast.RateLimited):
+                with pytest.raises(backstay.RateLimited):
                     await work("a")
             else:
                 assert await work("a") == "a"
@@ -123,8 +123,8 @@ def test_engine_down_for_async_callers(server, profile, mode):
 def test_engine_down_on_sqlite(tmp_path, profile, mode):
     """Down means here: a process that stopped inside a transaction keeps the file."""
     path = tmp_path / "down.db"
-    with holdfast.sync.Holdfast(f"sqlite:///{path}?timeout=0.2", profile=profile) as hf:
-        api = hf.limit("api", "2/hour")
+    with backstay.sync.Backstay(f"sqlite:///{path}?timeout=0.2", profile=profile) as stay:
+        api = stay.limit("api", "2/hour")
         assert api.hit("k").by == "engine"
         blocker = sqlite3.connect(path, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
@@ -142,10 +142,10 @@ def test_partition_over_limit_only_as_the_policy_says(kind, profile, mode, fault
     server = request.getfixturevalue(kind)
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + QUICK, profile=profile) as cut_off,
-        holdfast.sync.Holdfast(server.url) as hf,
+        backstay.sync.Backstay(proxy.instead_of(server.url) + QUICK, profile=profile) as cut_off,
+        backstay.sync.Backstay(server.url) as stay,
     ):
-        theirs, ours = cut_off.limit("api", "2/hour"), hf.limit("api", "2/hour")
+        theirs, ours = cut_off.limit("api", "2/hour"), stay.limit("api", "2/hour")
         assert theirs.hit("k").count == 1
         proxy.refuse() if fault == "refuse" else proxy.rule("blackhole")
         assert ours.hit("k").count == 2
@@ -163,9 +163,9 @@ def test_a_silent_engine_holds_up_nobody_for_long(server):
     """After the first has waited in vain, the policy answers at once; one in a while looks again."""
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=1", profile=holdfast.MAX_AVAILABILITY) as hf,
+        backstay.sync.Backstay(proxy.instead_of(server.url) + "?timeout=1", profile=backstay.MAX_AVAILABILITY) as stay,
     ):
-        api = hf.limit("api", "1000/hour")
+        api = stay.limit("api", "1000/hour")
         api.hit("k")
         proxy.rule("blackhole")
         api.hit("k")
@@ -180,8 +180,8 @@ def test_what_was_admitted_alone_is_told_to_the_engine_when_it_is_back(kind, req
     server = request.getfixturevalue(kind)
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + QUICK, profile=holdfast.MAX_AVAILABILITY) as cut_off,
-        holdfast.sync.Holdfast(server.url) as hf,
+        backstay.sync.Backstay(proxy.instead_of(server.url) + QUICK, profile=backstay.MAX_AVAILABILITY) as cut_off,
+        backstay.sync.Backstay(server.url) as stay,
     ):
         rates = {"fixed": "10/hour", "sliding": "10/hour", "sliding-counter": "10/hour", "gcra": "10/hour"}
         views = {name: (cut_off.limit(name, rate, "99/day", algorithm=name), name) for name, rate in rates.items()}
@@ -193,7 +193,7 @@ def test_what_was_admitted_alone_is_told_to_the_engine_when_it_is_back(kind, req
         proxy.heal()
         assert eventually(lambda: views["fixed"][0].peek("other").by == "engine")
         for name, rate in rates.items():
-            seen = hf.limit(name, rate, "99/day", algorithm=name).peek("k")
+            seen = stay.limit(name, rate, "99/day", algorithm=name).peek("k")
             assert (seen.count, seen.remaining) == (8, 2), name
         assert cut_off.telemetry.counts["limit.back"] == 1
 
@@ -202,11 +202,11 @@ def test_what_was_admitted_alone_is_told_to_the_engine_when_it_is_back(kind, req
 def test_process_crash_counts_are_intact(engine_url, profile, namespace):
     if engine_url == "memory://":
         pytest.skip("dies with its process")
-    taker = "import sys; from holdfast.sync import Holdfast; hf = Holdfast(sys.argv[1], namespace=sys.argv[2]);"
-    taker += "hf.limit('api', '5/hour').hit('k', 3); import os; os.kill(os.getpid(), 9)"
+    taker = "import sys; from backstay.sync import Backstay; stay = Backstay(sys.argv[1], namespace=sys.argv[2]);"
+    taker += "stay.limit('api', '5/hour').hit('k', 3); import os; os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", taker, engine_url, namespace], check=False, timeout=60)
-    with holdfast.sync.Holdfast(engine_url, namespace=namespace, profile=profile) as hf:
-        api = hf.limit("api", "5/hour")
+    with backstay.sync.Backstay(engine_url, namespace=namespace, profile=profile) as stay:
+        api = stay.limit("api", "5/hour")
         seen = api.peek("k")
         assert (seen.count, seen.by) == (3, "engine")
 
@@ -218,8 +218,8 @@ def test_engine_restart_counts_are_as_durable_as_redis(aof, profile):
     server = RedisServer(port=lasting_port(), aof=aof)
     try:
         started_or_skip(server)
-        with holdfast.sync.Holdfast(server.url, profile=profile) as hf:
-            api = hf.limit("api", "5/hour")
+        with backstay.sync.Backstay(server.url, profile=profile) as stay:
+            api = stay.limit("api", "5/hour")
             api.hit("k", 3)
             server.restart()
             assert eventually(lambda: api.peek("k").by == "engine")
@@ -231,8 +231,8 @@ def test_engine_restart_counts_are_as_durable_as_redis(aof, profile):
 @pytest.mark.postgres
 @EACH_PROFILE
 def test_engine_restart_counts_survive_on_postgres(postgres, profile):
-    with holdfast.sync.Holdfast(postgres.url, profile=profile) as hf:
-        api = hf.limit("api", "5/hour")
+    with backstay.sync.Backstay(postgres.url, profile=profile) as stay:
+        api = stay.limit("api", "5/hour")
         api.hit("k", 3)
         postgres.restart()
         assert eventually(lambda: api.peek("k").by == "engine")
@@ -245,10 +245,10 @@ def test_a_lost_reply_counts_too_much_never_too_little(server, loss):
     """A hit whose reply was lost is sent again: the caller hears a decision, and nobody gets more than the limit."""
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=0.5") as hf,  # a longer silence is an answer
-        holdfast.sync.Holdfast(server.url) as truth,
+        backstay.sync.Backstay(proxy.instead_of(server.url) + "?timeout=0.5") as stay,  # a longer silence is an answer
+        backstay.sync.Backstay(server.url) as truth,
     ):
-        api, real = hf.limit("api", "10/hour"), truth.limit("api", "10/hour")
+        api, real = stay.limit("api", "10/hour"), truth.limit("api", "10/hour")
         allowed = lost = 0
         while True:
             rule = proxy.once(loss, b"EVALSHA") if allowed % 3 == 1 else None
@@ -269,14 +269,14 @@ def test_a_lost_reply_counts_too_much_never_too_little(server, loss):
 def test_a_refund_whose_reply_is_lost_is_not_sent_again(server):
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + QUICK) as hf,
-        holdfast.sync.Holdfast(server.url) as truth,
+        backstay.sync.Backstay(proxy.instead_of(server.url) + QUICK) as stay,
+        backstay.sync.Backstay(server.url) as truth,
     ):
-        api = hf.limit("api", "10/hour")
+        api = stay.limit("api", "10/hour")
         api.hit("k", 5)
         api.refund("other")  # the server knows the script
         proxy.once("cut-after", b"EVALSHA")
-        with pytest.raises(holdfast.OutcomeUnknown):
+        with pytest.raises(backstay.OutcomeUnknown):
             api.refund("k", 2)
         assert truth.limit("api", "10/hour").peek("k").count == 3
 
@@ -284,13 +284,13 @@ def test_a_refund_whose_reply_is_lost_is_not_sent_again(server):
 @pytest.mark.redis
 def test_a_cancelled_wait_gives_its_place_back(server):
     async def cancel():
-        async with holdfast.Holdfast(server.url) as hf:
+        async with backstay.Backstay(server.url) as stay:
             for nth, algorithm in enumerate(("fixed", "sliding", "sliding-counter", "token-bucket", "gcra"), 1):
-                api = hf.limit("api", "1/hour", algorithm=algorithm)
+                api = stay.limit("api", "1/hour", algorithm=algorithm)
                 await api.hit("k")
                 before = await api.peek("k")
                 task = asyncio.create_task(api.wait("k"))
-                assert await soon(lambda nth=nth: asyncio.sleep(0, hf.telemetry.counts["limit.waiting"] == nth))
+                assert await soon(lambda nth=nth: asyncio.sleep(0, stay.telemetry.counts["limit.waiting"] == nth))
                 behind = await api.peek("k")
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -303,32 +303,32 @@ def test_a_cancelled_wait_gives_its_place_back(server):
 
 
 @pytest.mark.redis
-def test_whoever_waits_is_told_when_the_holdfast_closes(server):
+def test_whoever_waits_is_told_when_the_backstay_closes(server):
     async def close():
-        hf = await holdfast.Holdfast(server.url).open()
-        api = hf.limit("api", "1/hour")
+        stay = await backstay.Backstay(server.url).open()
+        api = stay.limit("api", "1/hour")
         await api.hit("k")
         task = asyncio.create_task(api.wait("k"))
-        assert await soon(lambda: asyncio.sleep(0, hf.telemetry.counts["limit.waiting"]))
-        await hf.close()
-        with pytest.raises(holdfast.Closed):
+        assert await soon(lambda: asyncio.sleep(0, stay.telemetry.counts["limit.waiting"]))
+        await stay.close()
+        with pytest.raises(backstay.Closed):
             await task
 
     asyncio.run(close())
 
-    hf = holdfast.sync.Holdfast(server.url).open()
-    api = hf.limit("api", "1/hour")
+    stay = backstay.sync.Backstay(server.url).open()
+    api = stay.limit("api", "1/hour")
     raised = []
 
     def wait():
         try:
             api.wait("k")
-        except holdfast.Closed as error:
+        except backstay.Closed as error:
             raised.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert eventually(lambda: hf.telemetry.counts["limit.waiting"])
-    hf.close()
+    assert eventually(lambda: stay.telemetry.counts["limit.waiting"])
+    stay.close()
     thread.join(WITHIN)
     assert raised

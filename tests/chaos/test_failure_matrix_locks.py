@@ -9,24 +9,24 @@ import sys
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.engine.base import steady
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.register import Register
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay.engine.base import steady
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.register import Register
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 HOLDER = """
 import sys
-from holdfast.sync import Holdfast
-hf = Holdfast(sys.argv[1])
-lease = hf.lock("x", ttl=1).acquire(wait=5)
+from backstay.sync import Backstay
+stay = Backstay(sys.argv[1])
+lease = stay.lock("x", ttl=1).acquire(wait=5)
 print(lease.fence, flush=True)
 sys.stdin.read()
 """
@@ -79,44 +79,44 @@ def holder(url):
 
 @pytest.mark.redis
 def test_engine_down_locks_fail_closed(server):
-    with holdfast.sync.Holdfast(server.url, profile=holdfast.MAX_AVAILABILITY) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    with backstay.sync.Backstay(server.url, profile=backstay.MAX_AVAILABILITY) as stay:
+        stay.lock("x").acquire(wait=0).release()
         server.kill()
         ran = []
-        with pytest.raises(holdfast.EngineError), hf.lock("x", wait=1):
+        with pytest.raises(backstay.EngineError), stay.lock("x", wait=1):
             ran.append("unprotected")
-        with pytest.raises(holdfast.EngineUnavailable):
-            hf.lock("x").try_acquire()
+        with pytest.raises(backstay.EngineUnavailable):
+            stay.lock("x").try_acquire()
         assert not ran
 
 
 def test_engine_down_locks_fail_closed_on_sqlite(tmp_path):
     """Down means here: a process that stopped inside a transaction keeps the file."""
     path = tmp_path / "down.db"
-    with holdfast.sync.Holdfast(f"sqlite:///{path}?timeout=0.2", profile=holdfast.MAX_AVAILABILITY) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    with backstay.sync.Backstay(f"sqlite:///{path}?timeout=0.2", profile=backstay.MAX_AVAILABILITY) as stay:
+        stay.lock("x").acquire(wait=0).release()
         blocker = sqlite3.connect(path, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         ran = []
-        with pytest.raises(holdfast.EngineUnavailable), hf.lock("x", wait=1):
+        with pytest.raises(backstay.EngineUnavailable), stay.lock("x", wait=1):
             ran.append("unprotected")
         assert not ran
         blocker.execute("ROLLBACK")
         blocker.close()
-        with hf.lock("x", wait=WITHIN):
+        with stay.lock("x", wait=WITHIN):
             pass
 
 
 @pytest.mark.postgres
 def test_engine_down_locks_fail_closed_on_postgres(postgres):
-    with holdfast.sync.Holdfast(postgres.url, profile=holdfast.MAX_AVAILABILITY) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    with backstay.sync.Backstay(postgres.url, profile=backstay.MAX_AVAILABILITY) as stay:
+        stay.lock("x").acquire(wait=0).release()
         postgres.kill()
         ran = []
-        with pytest.raises(holdfast.EngineError), hf.lock("x", wait=1):
+        with pytest.raises(backstay.EngineError), stay.lock("x", wait=1):
             ran.append("unprotected")
-        with pytest.raises(holdfast.EngineUnavailable):
-            hf.lock("x").try_acquire()
+        with pytest.raises(backstay.EngineUnavailable):
+            stay.lock("x").try_acquire()
         assert not ran
 
 
@@ -131,19 +131,19 @@ def test_partition_the_fence_refuses_the_stale_holder(kind, request, tmp_path):
     register = Register(tmp_path, "x")
     with (
         FaultProxy(server.port) as proxy,
-        holdfast.sync.Holdfast(proxy.instead_of(server.url) + "?timeout=2") as cut_off,
-        holdfast.sync.Holdfast(server.url) as hf,
+        backstay.sync.Backstay(proxy.instead_of(server.url) + "?timeout=2") as cut_off,
+        backstay.sync.Backstay(server.url) as stay,
     ):
         stale = cut_off.lock("x", ttl=1).acquire(wait=0)
         assert register.write(stale.fence, "stale")
         proxy.rule("blackhole")
-        fresh = hf.lock("x", ttl=10).acquire(wait=WITHIN)
+        fresh = stay.lock("x", ttl=10).acquire(wait=WITHIN)
         assert stale.is_lost  # it knew before anybody else could be granted
         assert register.write(fresh.fence, "fresh")
         assert not register.write(stale.fence, "stale")
         assert register.look().owner == "fresh"
         proxy.heal()
-        with pytest.raises(holdfast.NotOwner, match="LOGIC ERROR"):
+        with pytest.raises(backstay.NotOwner, match="LOGIC ERROR"):
             stale.release()
         fresh.release()
 
@@ -152,7 +152,7 @@ def test_partition_the_fence_refuses_a_holder_that_was_paused(holder, url, tmp_p
     register = Register(tmp_path, "x")
     register.write(holder.fence, "stale")
     os.kill(holder.pid, signal.SIGSTOP)
-    with holdfast.sync.Holdfast(url) as hf, hf.lock("x", ttl=10, wait=WITHIN) as fresh:
+    with backstay.sync.Backstay(url) as stay, stay.lock("x", ttl=10, wait=WITHIN) as fresh:
         assert fresh.fence > holder.fence
         assert register.write(fresh.fence, "fresh")
         os.kill(holder.pid, signal.SIGCONT)
@@ -161,11 +161,11 @@ def test_partition_the_fence_refuses_a_holder_that_was_paused(holder, url, tmp_p
 
 def test_process_crash_the_lease_ends_and_the_next_waiter_is_served(holder, url):
     async def wait():
-        async with holdfast.Holdfast(url) as hf:
-            with pytest.raises(holdfast.LockHeld):
-                await hf.lock("x").acquire(wait=0)
-            waiter = asyncio.create_task(hf.lock("x", ttl=5).acquire(wait=WITHIN))
-            assert await soon(lambda: asyncio.sleep(0, hf.telemetry.counts["lock.queued"]))
+        async with backstay.Backstay(url) as stay:
+            with pytest.raises(backstay.LockHeld):
+                await stay.lock("x").acquire(wait=0)
+            waiter = asyncio.create_task(stay.lock("x", ttl=5).acquire(wait=WITHIN))
+            assert await soon(lambda: asyncio.sleep(0, stay.telemetry.counts["lock.queued"]))
             holder.kill()
             killed = steady()
             lease = await waiter
@@ -178,19 +178,19 @@ def test_process_crash_the_lease_ends_and_the_next_waiter_is_served(holder, url)
 
 def test_process_crash_of_a_live_holder_is_not_assumed(holder, url):
     """A slow holder that still renews is never taken for a dead one."""
-    with holdfast.sync.Holdfast(url) as hf, pytest.raises(holdfast.LockTimeout):
-        hf.lock("x").acquire(wait=2)
+    with backstay.sync.Backstay(url) as stay, pytest.raises(backstay.LockTimeout):
+        stay.lock("x").acquire(wait=2)
 
 
 @pytest.mark.redis
 def test_engine_restart_without_aof_locks_are_lost_and_fences_still_grow(server):
-    with holdfast.sync.Holdfast(server.url) as hf, holdfast.sync.Holdfast(server.url) as other:
-        before = hf.lock("x", ttl=2).acquire(wait=0)
+    with backstay.sync.Backstay(server.url) as stay, backstay.sync.Backstay(server.url) as other:
+        before = stay.lock("x", ttl=2).acquire(wait=0)
         server.restart()
         after = other.lock("x", ttl=10).acquire(wait=WITHIN)
         assert after.fence > before.fence
         assert before.lost.wait(WITHIN)
-        with pytest.raises(holdfast.NotOwner):
+        with pytest.raises(backstay.NotOwner):
             before.release()
         assert other.locks.inspect("x").holders[0].lock_id == after.id
         after.release()
@@ -201,10 +201,10 @@ def test_engine_restart_with_aof_locks_survive():
     server = RedisServer(port=lasting_port(), aof=True)
     try:
         started_or_skip(server)
-        with holdfast.sync.Holdfast(server.url) as hf, holdfast.sync.Holdfast(server.url) as other:
-            lease = hf.lock("x", ttl=10).acquire(wait=0)
+        with backstay.sync.Backstay(server.url) as stay, backstay.sync.Backstay(server.url) as other:
+            lease = stay.lock("x", ttl=10).acquire(wait=0)
             server.restart()
-            with pytest.raises(holdfast.LockHeld):
+            with pytest.raises(backstay.LockHeld):
                 other.lock("x").acquire(wait=0)
             lease.renew()
             assert not lease.release().idempotent
@@ -215,10 +215,10 @@ def test_engine_restart_with_aof_locks_survive():
 
 @pytest.mark.postgres
 def test_engine_restart_on_postgres_locks_survive(postgres):
-    with holdfast.sync.Holdfast(postgres.url) as hf, holdfast.sync.Holdfast(postgres.url) as other:
-        lease = hf.lock("x", ttl=30).acquire(wait=0)
+    with backstay.sync.Backstay(postgres.url) as stay, backstay.sync.Backstay(postgres.url) as other:
+        lease = stay.lock("x", ttl=30).acquire(wait=0)
         postgres.restart()
-        with pytest.raises(holdfast.LockHeld):
+        with pytest.raises(backstay.LockHeld):
             other.lock("x").acquire(wait=0)
         lease.renew()
         assert not lease.release().idempotent
@@ -227,11 +227,11 @@ def test_engine_restart_on_postgres_locks_survive(postgres):
 
 def test_engine_restart_means_nothing_to_sqlite(tmp_path):
     url = f"sqlite:///{tmp_path}/a.db"
-    with holdfast.sync.Holdfast(url) as hf:
-        lease = hf.lock("x", ttl=30).acquire(wait=0)
-    with holdfast.sync.Holdfast(url) as hf:
-        with pytest.raises(holdfast.LockHeld) as caught:
-            hf.lock("x").acquire(wait=0)
+    with backstay.sync.Backstay(url) as stay:
+        lease = stay.lock("x", ttl=30).acquire(wait=0)
+    with backstay.sync.Backstay(url) as stay:
+        with pytest.raises(backstay.LockHeld) as caught:
+            stay.lock("x").acquire(wait=0)
         assert caught.value.holder.lock_id == lease.id
-        assert hf.locks.release("x", lease.id).released
-        assert hf.lock("x").acquire(wait=0).fence > lease.fence
+        assert stay.locks.release("x", lease.id).released
+        assert stay.lock("x").acquire(wait=0).fence > lease.fence

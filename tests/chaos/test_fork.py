@@ -6,22 +6,22 @@ import sys
 
 import pytest
 
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisServer, say
-from holdfast.testing.waiting import eventually
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisServer, say
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.race]
 
 SCRIPT = """
 import json, os, sys, warnings
 warnings.simplefilter("error")
-import holdfast
-from holdfast.sync import Holdfast
+import backstay
+from backstay.sync import Backstay
 
 url, says = sys.argv[1], {}
-hf = Holdfast(url).open()
-lease = hf.lock("fork", ttl=30).acquire(wait=0)
-waits = hf.lock("other", ttl=30).acquire(wait=0)
+stay = Backstay(url).open()
+lease = stay.lock("fork", ttl=30).acquire(wait=0)
+waits = stay.lock("other", ttl=30).acquire(wait=0)
 reader, writer = os.pipe()
 child = os.fork()
 if child == 0:
@@ -31,18 +31,18 @@ if child == 0:
         mine["reason"] = lease.reason
         try:
             lease.check()
-        except holdfast.LeaseLost:
+        except backstay.LeaseLost:
             mine["check"] = "LeaseLost"
         try:
-            hf.lock("fork").acquire(wait=0)
-        except holdfast.LockHeld as error:
+            stay.lock("fork").acquire(wait=0)
+        except backstay.LockHeld as error:
             mine["held_by_parent"] = error.holder.lock_id == lease.id
-        own = hf.lock("child", ttl=5).acquire(wait=0)
+        own = stay.lock("child", ttl=5).acquire(wait=0)
         mine["fence"] = own.fence
-        mine["identity"] = hf.locks.inspect("child").holders[0].execution_id
+        mine["identity"] = stay.locks.inspect("child").holders[0].execution_id
         own.release()
-        mine["waited"] = hf.lock("other", ttl=5).acquire(wait=20).fence > waits.fence
-        hf.close()
+        mine["waited"] = stay.lock("other", ttl=5).acquire(wait=20).fence > waits.fence
+        stay.close()
     except BaseException as error:
         mine["failed"] = repr(error)
     os.write(writer, json.dumps(mine).encode())
@@ -50,44 +50,44 @@ if child == 0:
 os.close(writer)
 import time
 deadline = time.monotonic() + 20
-while not hf.locks.inspect("other").queue and time.monotonic() < deadline:
+while not stay.locks.inspect("other").queue and time.monotonic() < deadline:
     time.sleep(0.01)
 waits.release()
 says["child"] = json.loads(os.read(reader, 65536))
 says["status"] = os.waitpid(child, 0)[1]
 lease.check()
 lease.renew()
-says["parent_identity"] = hf.locks.inspect("fork").holders[0].execution_id
+says["parent_identity"] = stay.locks.inspect("fork").holders[0].execution_id
 says["released"] = not lease.release().idempotent
-hf.lock("child", ttl=5).acquire(wait=10).release()
-hf.close()
+stay.lock("child", ttl=5).acquire(wait=10).release()
+stay.close()
 print(json.dumps(says))
 """
 
 LOOP = """
 import asyncio, os, sys, warnings
-import holdfast
+import backstay
 
-async def parent(hf):
-    await hf.open()
-    return await hf.lock("loop", ttl=30).acquire(wait=0)
+async def parent(stay):
+    await stay.open()
+    return await stay.lock("loop", ttl=30).acquire(wait=0)
 
 async def child(url, inherited):
     assert inherited.is_lost
-    async with holdfast.Holdfast(url) as hf:
-        async with hf.lock("mine", ttl=5, wait=5):
-            return (await hf.lock("loop").try_acquire()) is None
+    async with backstay.Backstay(url) as stay:
+        async with stay.lock("mine", ttl=5, wait=5):
+            return (await stay.lock("loop").try_acquire()) is None
 
 runner = asyncio.Runner()
-hf = holdfast.Holdfast(sys.argv[1])
-lease = runner.run(parent(hf))
+stay = backstay.Backstay(sys.argv[1])
+lease = runner.run(parent(stay))
 pid = os.fork()
 if pid == 0:
     os._exit(0 if asyncio.new_event_loop().run_until_complete(child(sys.argv[1], lease)) else 1)
 assert os.waitpid(pid, 0)[1] == 0
 assert not lease.is_lost
 assert not runner.run(lease.release()).idempotent
-runner.run(hf.close())
+runner.run(stay.close())
 runner.close()
 print("fine")
 """
@@ -95,26 +95,26 @@ print("fine")
 DURABLE = """
 import json, os, signal, sys, threading, time, warnings
 warnings.simplefilter("error")
-from holdfast.gate import durability
-from holdfast.sync import Holdfast
+from backstay.gate import durability
+from backstay.sync import Backstay
 
 durability.CONFIRM_WITHIN = 30.0
 url, replica = sys.argv[1], int(sys.argv[2])
-hf = Holdfast(url, namespace="fork-durable").open()
+stay = Backstay(url, namespace="fork-durable").open()
 
 
 def durable(name):
-    return hf.lock(name, ttl=30, durability="replicas:1").acquire(wait=0)
+    return stay.lock(name, ttl=30, durability="replicas:1").acquire(wait=0)
 
 
 first = durable("first")
-(second_link,) = hf.engine.witness()._threads.links.values()
+(second_link,) = stay.engine.witness()._threads.links.values()
 os.kill(replica, signal.SIGSTOP)
 granted = []
 thread = threading.Thread(target=lambda: granted.append(durable("waits")))
 thread.start()
 deadline = time.monotonic() + 20
-while not hf.locks.inspect("waits").held and time.monotonic() < deadline:
+while not stay.locks.inspect("waits").held and time.monotonic() < deadline:
     time.sleep(0.01)
 reader, writer = os.pipe()
 child = os.fork()
@@ -122,12 +122,12 @@ if child == 0:
     mine = {}
     try:
         mine["own_link"] = not second_link.ready
-        hf.lock("plain", wait=0).acquire().release()
+        stay.lock("plain", wait=0).acquire().release()
         os.kill(replica, signal.SIGCONT)
         lease = durable("child")
         mine["granted"] = lease.fence > first.fence
         lease.release()
-        hf.close()
+        stay.close()
     except BaseException as error:
         mine["failed"] = repr(error)
     os.write(writer, json.dumps(mine).encode())
@@ -138,9 +138,9 @@ thread.join(20)
 says["granted"] = bool(granted) and not granted[0].is_lost
 says["same_link"] = second_link.ready
 again = durable("again")
-says["link_used_again"] = second_link in hf.engine.witness()._threads.links.values()
+says["link_used_again"] = second_link in stay.engine.witness()._threads.links.values()
 says["released"] = [not lease.release().idempotent for lease in (first, *granted, again)]
-hf.close()
+stay.close()
 print(json.dumps(says))
 """
 
@@ -164,8 +164,8 @@ def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/fork.db"
     if request.param == "postgres":
-        return request.getfixturevalue("holdfast_postgres").url
-    return f"redis://127.0.0.1:{request.getfixturevalue('holdfast_redis').port}/7"
+        return request.getfixturevalue("backstay_postgres").url
+    return f"redis://127.0.0.1:{request.getfixturevalue('backstay_redis').port}/7"
 
 
 def test_a_forked_child_has_locks_of_its_own_and_none_of_its_parents(url):
@@ -211,26 +211,26 @@ def test_a_fork_beside_a_grant_that_waits_for_replicas_gives_the_child_links_of_
 
 BUSY = """
 import json, os, sys, threading, time
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
-hf = Holdfast(sys.argv[1]).open()
+stay = Backstay(sys.argv[1]).open()
 stop = threading.Event()
 
 def work():
     while not stop.is_set():
-        with hf.lock("busy", ttl=5):
+        with stay.lock("busy", ttl=5):
             pass
 
 worker = threading.Thread(target=work)
 worker.start()
-ear = hf.hub.listen("news").__enter__()
+ear = stay.hub.listen("news").__enter__()
 says = []
 for n in range(12):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            with hf.lock(f"child {n}", ttl=5, wait=1):
+            with stay.lock(f"child {n}", ttl=5, wait=1):
                 told = "held"
         except BaseException as error:
             told = repr(error)
@@ -242,12 +242,12 @@ for n in range(12):
     time.sleep(0.013)
 stop.set()
 worker.join()
-hf.hub.publish("news", "still here")
-with Holdfast(sys.argv[1]) as neighbour:
+stay.hub.publish("news", "still here")
+with Backstay(sys.argv[1]) as neighbour:
     neighbour.hub.publish("news", "from outside")
 says += sorted(message.payload for message in (ear.next(10), ear.next(10)))
 ear.__exit__(None, None, None)
-hf.close()
+stay.close()
 print(json.dumps(says))
 """
 
@@ -264,9 +264,9 @@ def test_a_child_that_is_forked_while_sqlite_is_written_can_write(tmp_path):
 
 SEVERAL = """
 import os, sys, threading
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
-hf = Holdfast(sys.argv[1]).open()
+stay = Backstay(sys.argv[1]).open()
 failed = []
 
 def fork(k):
@@ -274,14 +274,14 @@ def fork(k):
         child = os.fork()
         if child == 0:
             try:
-                with hf.lock(f"child {k} {n}", ttl=5, wait=5):
+                with stay.lock(f"child {k} {n}", ttl=5, wait=5):
                     pass
                 os._exit(0)
             except BaseException:
                 os._exit(1)
         if os.waitpid(child, 0)[1]:
             failed.append((k, n))
-        with hf.lock(f"parent {k}", ttl=5, wait=5):
+        with stay.lock(f"parent {k}", ttl=5, wait=5):
             pass
 
 threads = [threading.Thread(target=fork, args=(k,)) for k in range(3)]
@@ -289,7 +289,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-hf.close()
+stay.close()
 print(failed)
 """
 

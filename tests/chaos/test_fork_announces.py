@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.testing.waiting import soon
+from backstay import Backstay
+from backstay.testing.waiting import soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.race]
 
@@ -20,15 +20,15 @@ JOBS = 3
 
 BLOCKING = """
 import os, sys
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 url, namespace, forks, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-hf = Holdfast(url, namespace=namespace)
+stay = Backstay(url, namespace=namespace)
 
-@hf.job()
+@stay.job()
 def parent(): ...
 
-@hf.job()
+@stay.job()
 def child(): ...
 
 for _ in range(forks):
@@ -41,13 +41,13 @@ for _ in range(forks):
         try:
             child.enqueue()
             child.enqueue_many([()] * 2)
-            hf.close()
+            stay.close()
             status = 0
         finally:
             os._exit(status)
     parent.enqueue()
     assert os.waitpid(forked, 0)[1] == 0
-hf.close()
+stay.close()
 """
 
 
@@ -55,15 +55,15 @@ hf.close()
 def test_a_fork_between_two_announcements_doubles_none_and_loses_none(shared_url, namespace, turn):
     async def main():
         heard = Counter()
-        async with Holdfast(shared_url, namespace=namespace) as hf:
-            await hf.jobs.list()
+        async with Backstay(shared_url, namespace=namespace) as stay:
+            await stay.jobs.list()
 
             async def listen():
-                async with hf.hub.listen_scheduled(["parent", "child"]) as notices:
+                async with stay.hub.listen_scheduled(["parent", "child"]) as notices:
                     ready.set()
                     async for notice in notices:
                         if notice.hint_id:
-                            heard[notice.type] += await hf.hub.take_hint(notice.hint_id, 1000)
+                            heard[notice.type] += await stay.hub.take_hint(notice.hint_id, 1000)
 
             ready = asyncio.Event()
             listening = asyncio.create_task(listen())

@@ -8,15 +8,15 @@ import msgspec
 import psycopg
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.engine.redis import scripts
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.idempotency.machine import IDEMPOTENCY, Abandon, Begin, Complete, Renew
-from holdfast.testing.waiting import eventually, soon
+import backstay
+import backstay.sync
+from backstay.engine.redis import scripts
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.engine.sqlite import SqliteEngine
+from backstay.idempotency.machine import IDEMPOTENCY, Abandon, Begin, Complete, Renew
+from backstay.testing.waiting import eventually, soon
 
 pytestmark = pytest.mark.chaos
 
@@ -30,9 +30,9 @@ def sha(command):
 
 
 @pytest.fixture
-def knows_scripts(holdfast_redis):
+def knows_scripts(backstay_redis):
     """The server knows them, so their hashes travel."""
-    link = BlockingLink(parse(holdfast_redis.url), "wire", None)
+    link = BlockingLink(parse(backstay_redis.url), "wire", None)
     for command in (Begin, Renew, Complete, Abandon):
         link.call_many([pack("SCRIPT", "LOAD", IDEMPOTENCY.script(command))])
     link.close()
@@ -42,14 +42,14 @@ def knows_scripts(holdfast_redis):
 def run(request, proxy, knows_scripts):
     """`run(key, fn)` on either API, through the proxy."""
     if request.param == "blocking":
-        with holdfast.sync.Holdfast(proxy.url + QUICK) as hf:
-            yield hf.idempotency.run
+        with backstay.sync.Backstay(proxy.url + QUICK) as stay:
+            yield stay.idempotency.run
         return
     with asyncio.Runner() as runner:
-        hf = holdfast.Holdfast(proxy.url + QUICK)
-        runner.run(hf.open())
-        yield lambda *args, **options: runner.run(hf.idempotency.run(*args, **options))
-        runner.run(hf.close())
+        stay = backstay.Backstay(proxy.url + QUICK)
+        runner.run(stay.open())
+        yield lambda *args, **options: runner.run(stay.idempotency.run(*args, **options))
+        runner.run(stay.close())
 
 
 @pytest.mark.redis
@@ -107,9 +107,9 @@ def test_a_late_outcome_does_not_overwrite_a_later_ones(run, proxy, truth, name)
 @pytest.mark.redis
 def test_a_cancelled_begin_whose_reply_is_lost_leaves_the_key_free(proxy, truth, name, knows_scripts):
     async def cancel():
-        async with holdfast.Holdfast(proxy.url + QUICK) as hf:
+        async with backstay.Backstay(proxy.url + QUICK) as stay:
             struck = proxy.once("drop", sha(Begin)).struck
-            call = asyncio.create_task(hf.idempotency.run(name, lambda: "never"))
+            call = asyncio.create_task(stay.idempotency.run(name, lambda: "never"))
             assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -128,34 +128,34 @@ def test_a_cancelled_begin_whose_reply_is_lost_leaves_the_key_free(proxy, truth,
     ]
 )
 def damaged(request, tmp_path, name):
-    """A Holdfast, and a way to overwrite the record of `name`, or what is kept beside it."""
+    """A Backstay, and a way to overwrite the record of `name`, or what is kept beside it."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path}/a.db"
 
         def overwrite(column, raw):
             db = sqlite3.connect(tmp_path / "a.db")
-            db.execute(f"UPDATE holdfast_state SET {column} = ? WHERE name = ?", (raw, name))  # noqa: S608 - a column
+            db.execute(f"UPDATE backstay_state SET {column} = ? WHERE name = ?", (raw, name))  # noqa: S608 - a column
             db.commit()
             db.close()
     elif request.param == "postgres":
-        url = request.getfixturevalue("holdfast_postgres").url
+        url = request.getfixturevalue("backstay_postgres").url
 
         def overwrite(column, raw):
             with psycopg.connect(url, autocommit=True) as db:
-                statement = f"UPDATE holdfast_state SET {column} = %s WHERE name = %s"  # noqa: S608 - a column
+                statement = f"UPDATE backstay_state SET {column} = %s WHERE name = %s"  # noqa: S608 - a column
                 db.execute(statement, (raw, name.encode()))
     else:
-        url = request.getfixturevalue("holdfast_redis").url
+        url = request.getfixturevalue("backstay_redis").url
 
         def overwrite(column, raw):
             kind = "idempotency" if column == "doc" else "idempotency-body"
-            key = f"holdfast:{kind}:{{{name}}}"
+            key = f"backstay:{kind}:{{{name}}}"
             link = BlockingLink(parse(url), "vandal", None)
             link.call_many([pack("DEL", key) if raw is None else pack("SET", key, raw)])
             link.close()
 
-    with holdfast.sync.Holdfast(url) as hf:
-        yield hf, overwrite
+    with backstay.sync.Backstay(url) as stay:
+        yield stay, overwrite
 
 
 DAMAGED = {
@@ -169,43 +169,43 @@ DAMAGED = {
 
 @pytest.mark.parametrize("raw", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_record_is_reported_and_nothing_runs(damaged, name, raw):
-    hf, overwrite = damaged
-    hf.idempotency.run(name, lambda: "first")
+    stay, overwrite = damaged
+    stay.idempotency.run(name, lambda: "first")
     overwrite("doc", raw)
     for policy in ("raise", "allow"):
-        with suppress(holdfast.CorruptRecord):  # Redis needs no look at the record to replay
-            assert hf.idempotency.run(name, lambda: pytest.fail("it ran"), on_unavailable=policy) == "first"
+        with suppress(backstay.CorruptRecord):  # Redis needs no look at the record to replay
+            assert stay.idempotency.run(name, lambda: pytest.fail("it ran"), on_unavailable=policy) == "first"
     for use in (
-        lambda: hf.idempotency.run(name, lambda: pytest.fail("it ran"), fingerprint="another"),
-        lambda: hf.idempotency.inspect(name),
-        lambda: hf.idempotency.forget(name),
+        lambda: stay.idempotency.run(name, lambda: pytest.fail("it ran"), fingerprint="another"),
+        lambda: stay.idempotency.inspect(name),
+        lambda: stay.idempotency.forget(name),
     ):
-        with pytest.raises(holdfast.CorruptRecord):
+        with pytest.raises(backstay.CorruptRecord):
             use()
-    assert hf.idempotency.run(f"{name}-other", lambda: 1) == 1
+    assert stay.idempotency.run(f"{name}-other", lambda: 1) == 1
 
 
 def test_an_outcome_that_is_gone_or_damaged_is_reported_and_may_be_forgotten(damaged, name):
-    hf, overwrite = damaged
-    hf.idempotency.run(name, lambda: "first")
+    stay, overwrite = damaged
+    stay.idempotency.run(name, lambda: "first")
     for raw in (None, b"\xc1", b""):
         overwrite("body", raw)
-        with pytest.raises(holdfast.CorruptRecord):
-            hf.idempotency.run(name, lambda: pytest.fail("it ran"))
-    assert hf.idempotency.forget(name)
-    assert hf.idempotency.run(name, lambda: "second") == "second"
+        with pytest.raises(backstay.CorruptRecord):
+            stay.idempotency.run(name, lambda: pytest.fail("it ran"))
+    assert stay.idempotency.forget(name)
+    assert stay.idempotency.run(name, lambda: "second") == "second"
 
 
 @pytest.mark.redis
 @pytest.mark.parametrize("off", [3600, -3600])
-def test_a_client_whose_clock_is_wrong_changes_nothing(truth, holdfast_redis, name, off):
+def test_a_client_whose_clock_is_wrong_changes_nothing(truth, backstay_redis, name, off):
     """The server's time rules: a client that is an hour ahead or behind neither ends an outcome nor keeps one."""
     truth.idempotency.run(name, lambda: "first", ttl=600)
-    with holdfast.sync.Holdfast(holdfast_redis.url) as hf:
-        hf.engine.correct(hf.engine.now() + off * 1_000_000)
-        assert hf.idempotency.run(name, lambda: "second") == "first"
-        hf.engine.correct(hf.engine.now() + off * 1_000_000)
-        assert hf.idempotency.run(f"{name}-new", lambda: "new", ttl=600) == "new"
+    with backstay.sync.Backstay(backstay_redis.url) as stay:
+        stay.engine.correct(stay.engine.now() + off * 1_000_000)
+        assert stay.idempotency.run(name, lambda: "second") == "first"
+        stay.engine.correct(stay.engine.now() + off * 1_000_000)
+        assert stay.idempotency.run(f"{name}-new", lambda: "new", ttl=600) == "new"
     seen = truth.idempotency.inspect(f"{name}-new")
     assert 590 < (seen.until - seen.since).total_seconds() < 630
 
@@ -213,11 +213,11 @@ def test_a_client_whose_clock_is_wrong_changes_nothing(truth, holdfast_redis, na
 def test_a_host_clock_set_back_does_not_bring_an_ended_outcome_back():
     now = [1_700_000_000_000_000]
     engine = SqliteEngine(":memory:", clock=lambda: now[0])
-    hf = holdfast.sync.Holdfast(engine=engine)
-    hf.idempotency.run("x", lambda: "first", ttl=10)
+    stay = backstay.sync.Backstay(engine=engine)
+    stay.idempotency.run("x", lambda: "first", ttl=10)
     now[0] += 11_000_000
-    assert hf.idempotency.run("x", lambda: "second", ttl=10) == "second"
+    assert stay.idempotency.run("x", lambda: "second", ttl=10) == "second"
     now[0] -= 10_000_000
-    assert hf.idempotency.run("x", lambda: "third", ttl=10) == "second"
-    hf.close()
+    assert stay.idempotency.run("x", lambda: "third", ttl=10) == "second"
+    stay.close()
     engine.close_blocking()

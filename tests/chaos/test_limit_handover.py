@@ -7,13 +7,13 @@ import threading
 import pytest
 import redis
 
-import holdfast
-import holdfast.sync
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.redis]
 
@@ -40,28 +40,28 @@ def proxy(server):
 def cut_off(proxy, namespace):
     """A process that has lost its engine, and has admitted as much as it may of "k"."""
     url = proxy.url + "?timeout=1&connect_timeout=1"
-    with holdfast.sync.Holdfast(url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
-        hf.limit("api", RATE).hit("other")
+    with backstay.sync.Backstay(url, namespace=namespace, profile=backstay.MAX_AVAILABILITY) as stay:
+        stay.limit("api", RATE).hit("other")
         proxy.refuse()
-        assert admitted(hf) == LIMIT
-        yield hf
+        assert admitted(stay) == LIMIT
+        yield stay
 
 
 @pytest.fixture
 def truth(server, namespace):
-    with holdfast.sync.Holdfast(server.url, namespace=namespace) as hf:
-        yield hf.limit("api", RATE)
+    with backstay.sync.Backstay(server.url, namespace=namespace) as stay:
+        yield stay.limit("api", RATE)
 
 
-def admitted(hf, tries=LIMIT + 2):
-    api = hf.limit("api", RATE)
+def admitted(stay, tries=LIMIT + 2):
+    api = stay.limit("api", RATE)
     return sum(api.hit("k").allowed for _ in range(tries))
 
 
 def test_threads_count_together(proxy, namespace):
     switching = sys.getswitchinterval()
-    with holdfast.sync.Holdfast(proxy.url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
-        api = hf.limit("api", "500/hour")
+    with backstay.sync.Backstay(proxy.url, namespace=namespace, profile=backstay.MAX_AVAILABILITY) as stay:
+        api = stay.limit("api", "500/hour")
         proxy.refuse()
         assert api.hit("k").by == "local"
         counts = []
@@ -82,13 +82,13 @@ def test_threads_count_together(proxy, namespace):
 
 def test_async_functions_and_others_count_together(proxy, namespace):
     async def play():
-        async with holdfast.Holdfast(proxy.url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
+        async with backstay.Backstay(proxy.url, namespace=namespace, profile=backstay.MAX_AVAILABILITY) as stay:
 
-            @hf.limited(RATE, name="api")
+            @stay.limited(RATE, name="api")
             async def later():
                 return True
 
-            @hf.limited(RATE, name="api")
+            @stay.limited(RATE, name="api")
             def now():
                 return True
 
@@ -96,9 +96,9 @@ def test_async_functions_and_others_count_together(proxy, namespace):
             for _ in range(LIMIT // 2):
                 assert await later()
                 assert await asyncio.to_thread(now)
-            with pytest.raises(holdfast.RateLimited):
+            with pytest.raises(backstay.RateLimited):
                 await later()
-            with pytest.raises(holdfast.RateLimited):
+            with pytest.raises(backstay.RateLimited):
                 await asyncio.to_thread(now)
 
     asyncio.run(play())
@@ -112,8 +112,8 @@ def test_nobody_has_to_call_for_what_was_admitted_to_be_told(proxy, cut_off, tru
 def test_this_process_counts_on_while_the_engine_is_told(proxy, namespace, server, truth):
     async def play():
         url = proxy.url + "?timeout=5&connect_timeout=1"
-        async with holdfast.Holdfast(url, namespace=namespace, profile=holdfast.MAX_AVAILABILITY) as hf:
-            api = hf.limit("api", RATE)
+        async with backstay.Backstay(url, namespace=namespace, profile=backstay.MAX_AVAILABILITY) as stay:
+            api = stay.limit("api", RATE)
             await api.hit("other")
             proxy.refuse()
             count = 0
@@ -168,10 +168,10 @@ def test_who_is_cancelled_under_allow_gives_nothing_back(proxy, server, namespac
     async def play():
         url = proxy.url + "?timeout=1&connect_timeout=1"
         async with (
-            holdfast.Holdfast(url, namespace=namespace) as hf,
-            holdfast.Holdfast(server.url, namespace=namespace) as truth,
+            backstay.Backstay(url, namespace=namespace) as stay,
+            backstay.Backstay(server.url, namespace=namespace) as truth,
         ):
-            api = hf.limit("api", RATE, algorithm="fixed", on_unavailable="allow")
+            api = stay.limit("api", RATE, algorithm="fixed", on_unavailable="allow")
             await api.hit("k", 3)
             lost = proxy.once("drop", b"EVAL")
             call = asyncio.create_task(api.wait("k"))
@@ -179,7 +179,7 @@ def test_who_is_cancelled_under_allow_gives_nothing_back(proxy, server, namespac
             call.cancel()  # while it still asks; the policy answers when its time is over
             with pytest.raises(asyncio.CancelledError):
                 await call
-            assert hf.telemetry.counts["limit.allow"] == 1
+            assert stay.telemetry.counts["limit.allow"] == 1
             return (await truth.limit("api", RATE, algorithm="fixed").peek("k")).count
 
     assert asyncio.run(play()) == 4

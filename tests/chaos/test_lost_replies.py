@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -20,23 +20,23 @@ LOSSES = ["drop", "cut-after", "cut-before", "blackhole"]
 def api(request, proxy):
     """The same few verbs over either API, through the proxy."""
     if request.param == "blocking":
-        with holdfast.sync.Holdfast(proxy.url + QUICK) as hf:
-            yield Blocking(hf)
+        with backstay.sync.Backstay(proxy.url + QUICK) as stay:
+            yield Blocking(stay)
         return
     with asyncio.Runner() as runner:
-        hf = holdfast.Holdfast(proxy.url + QUICK)
-        runner.run(hf.open())
-        yield Awaiting(hf, runner)
-        runner.run(hf.close())
+        stay = backstay.Backstay(proxy.url + QUICK)
+        runner.run(stay.open())
+        yield Awaiting(stay, runner)
+        runner.run(stay.close())
 
 
 class Blocking:
-    def __init__(self, hf):
-        self.hf = hf
+    def __init__(self, stay):
+        self.stay = stay
 
     def acquire(self, name, **options):
         wait = options.pop("wait", 0)
-        return self.hf.lock(name, **options).acquire(wait=wait)
+        return self.stay.lock(name, **options).acquire(wait=wait)
 
     def release(self, lease):
         return lease.release()
@@ -50,13 +50,13 @@ class Blocking:
 
 
 class Awaiting:
-    def __init__(self, hf, runner):
-        self.hf = hf
+    def __init__(self, stay, runner):
+        self.stay = stay
         self.runner = runner
 
     def acquire(self, name, **options):
         wait = options.pop("wait", 0)
-        return self.runner.run(self.hf.lock(name, **options).acquire(wait=wait))
+        return self.runner.run(self.stay.lock(name, **options).acquire(wait=wait))
 
     def release(self, lease):
         return self.runner.run(lease.release())
@@ -144,7 +144,7 @@ def test_a_lost_reply_to_a_renewal_is_asked_for_again(api, proxy, wire, truth, n
 def test_a_lost_reply_to_a_withdrawal_leaves_no_waiter(api, proxy, wire, truth, name, loss):
     held = truth.lock(name, ttl=20).acquire()
     proxy.once(loss, wire.withdraw)
-    with pytest.raises(holdfast.LockTimeout):
+    with pytest.raises(backstay.LockTimeout):
         api.acquire(name, ttl=10, wait=0.1)
     assert eventually(lambda: truth.locks.inspect(name).waiter_count == 0)
     held.release()
@@ -153,14 +153,14 @@ def test_a_lost_reply_to_a_withdrawal_leaves_no_waiter(api, proxy, wire, truth, 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_leaving_a_body_gives_the_lock_back_although_the_reply_is_lost(api, proxy, wire, truth, name, loss):
     proxy.once(loss, wire.release)
-    api.leave(api.hf.lock(name, ttl=10, wait=WITHIN))
+    api.leave(api.stay.lock(name, ttl=10, wait=WITHIN))
     assert truth.locks.inspect(name).count == 0
 
 
 def test_a_release_that_cannot_be_said_is_said_later(api, proxy, truth, name):
     lease = api.acquire(name, ttl=20)
     proxy.refuse()
-    with pytest.raises(holdfast.EngineError):
+    with pytest.raises(backstay.EngineError):
         api.release(lease)
     assert truth.locks.inspect(name).held
     proxy.heal()
@@ -169,20 +169,20 @@ def test_a_release_that_cannot_be_said_is_said_later(api, proxy, truth, name):
 
 @pytest.mark.parametrize("loss", ["cut-after", "cut-before"])
 def test_a_server_that_hangs_up_on_every_request_is_not_hammered(proxy, wire, name, loss):
-    with holdfast.sync.Holdfast(proxy.url) as hf:
+    with backstay.sync.Backstay(proxy.url) as stay:
         proxy.rule(loss, wire.acquire)
         timer = threading.Timer(1.0, proxy.heal)
         timer.start()
-        hf.lock(name, ttl=10).acquire(wait=0).release()
+        stay.lock(name, ttl=10).acquire(wait=0).release()
         timer.join()
-        assert hf.telemetry.counts["engine.resend"] < 30
+        assert stay.telemetry.counts["engine.resend"] < 30
 
 
 def test_a_cancelled_acquire_whose_reply_is_lost_holds_nothing(proxy, wire, truth, name):
     async def cancel():
-        async with holdfast.Holdfast(proxy.url + QUICK) as hf:
+        async with backstay.Backstay(proxy.url + QUICK) as stay:
             struck = proxy.once("drop", wire.acquire).struck
-            task = asyncio.create_task(hf.lock(name, ttl=20).acquire(wait=5))
+            task = asyncio.create_task(stay.lock(name, ttl=20).acquire(wait=5))
             assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -194,9 +194,9 @@ def test_a_cancelled_acquire_whose_reply_is_lost_holds_nothing(proxy, wire, trut
 
 def test_a_cancelled_acquire_that_cannot_be_withdrawn_is_withdrawn_later(proxy, wire, truth, name):
     async def cancel():
-        async with holdfast.Holdfast(proxy.url + QUICK) as hf:
+        async with backstay.Backstay(proxy.url + QUICK) as stay:
             struck = proxy.once("drop", wire.acquire).struck
-            task = asyncio.create_task(hf.lock(name, ttl=20).acquire(wait=5))
+            task = asyncio.create_task(stay.lock(name, ttl=20).acquire(wait=5))
             assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
             proxy.refuse()
             task.cancel()
@@ -213,10 +213,10 @@ def test_a_waiter_hears_of_its_turn_although_the_inbox_opens_late(proxy, truth, 
     """Two tasks begin to wait at once. The subscription is slow; neither may sleep through its hint."""
 
     async def wait_for_both():
-        async with holdfast.Holdfast(proxy.url) as hf:
+        async with backstay.Backstay(proxy.url) as stay:
             first, second = (truth.lock(f"{name}-{i}", ttl=30).acquire() for i in (1, 2))
             proxy.once("delay", b"SUBSCRIBE", seconds=0.5)
-            tasks = [asyncio.create_task(hf.lock(f"{name}-{i}", ttl=30).acquire(wait=WITHIN)) for i in (1, 2)]
+            tasks = [asyncio.create_task(stay.lock(f"{name}-{i}", ttl=30).acquire(wait=WITHIN)) for i in (1, 2)]
             assert await soon(
                 lambda: asyncio.sleep(0, all(truth.locks.inspect(f"{name}-{i}").waiter_count for i in (1, 2)))
             )

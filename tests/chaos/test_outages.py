@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.engine.base import steady
-from holdfast.testing.impostor import Impostor
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay.engine.base import steady
+from backstay.testing.impostor import Impostor
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
@@ -32,13 +32,13 @@ def server():
 
 @pytest.fixture(scope="module")
 def postgres():
-    pytest.importorskip("psycopg", reason="PostgreSQL needs holdfast[postgres]")
-    from holdfast.testing.postgres import PostgresServer
+    pytest.importorskip("psycopg", reason="PostgreSQL needs backstay[postgres]")
+    from backstay.testing.postgres import PostgresServer
 
     server = PostgresServer()
     try:
         started_or_skip(server)
-        with holdfast.sync.Holdfast(server.url):
+        with backstay.sync.Backstay(server.url):
             pass  # the tables are there: making them may take longer than what is claimed below
         yield server
     finally:
@@ -68,40 +68,40 @@ def either(request):
 
 
 def test_a_stopped_server_that_goes_on_answers_those_who_waited(server):
-    with holdfast.sync.Holdfast(server.url + "?timeout=5") as hf:
+    with backstay.sync.Backstay(server.url + "?timeout=5") as stay:
         server.pause()
         timer = threading.Timer(0.5, server.resume)
         timer.start()
         started = steady()
-        with hf.lock("x", ttl=5, wait=0):
+        with stay.lock("x", ttl=5, wait=0):
             assert steady() - started >= 0.4
         timer.join()
 
 
 def test_a_stopped_server_is_given_up_and_found_again(server):
-    with holdfast.sync.Holdfast(server.url + "?timeout=0.2&connect_timeout=0.2") as hf:
+    with backstay.sync.Backstay(server.url + "?timeout=0.2&connect_timeout=0.2") as stay:
         server.pause()
-        with pytest.raises(holdfast.EngineError, match=str(server.port)):
-            hf.locks.inspect("x")
+        with pytest.raises(backstay.EngineError, match=str(server.port)):
+            stay.locks.inspect("x")
         server.resume()
-        with hf.lock("x", ttl=5, wait=WITHIN):
+        with stay.lock("x", ttl=5, wait=WITHIN):
             pass
 
 
 def test_connections_come_back_after_a_restart(server):
     async def both():
-        async with holdfast.Holdfast(server.url) as hf:
-            await (await hf.lock("x").acquire(wait=0)).release()
+        async with backstay.Backstay(server.url) as stay:
+            await (await stay.lock("x").acquire(wait=0)).release()
             await asyncio.to_thread(server.restart)
-            async with hf.lock("x", wait=WITHIN):
+            async with stay.lock("x", wait=WITHIN):
                 pass
-            assert hf.telemetry.counts["link.connected"] >= 2
+            assert stay.telemetry.counts["link.connected"] >= 2
 
     asyncio.run(both())
-    with holdfast.sync.Holdfast(server.url) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    with backstay.sync.Backstay(server.url) as stay:
+        stay.lock("x").acquire(wait=0).release()
         server.restart()
-        with hf.lock("x", wait=WITHIN):
+        with stay.lock("x", wait=WITHIN):
             pass
 
 
@@ -109,9 +109,9 @@ def test_connections_come_back_after_a_restart(server):
 @pytest.mark.parametrize("outage", ["refused", "silent", "restarted"])
 def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(either, outage):
     server, pace = either.server, either.pace
-    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(either.through(proxy, timeout=0.5)) as hf:
-        lease = hf.lock("x", ttl=3 * pace).acquire(wait=0)
-        counts = hf.telemetry.counts
+    with FaultProxy(server.port) as proxy, backstay.sync.Backstay(either.through(proxy, timeout=0.5)) as stay:
+        lease = stay.lock("x", ttl=3 * pace).acquire(wait=0)
+        counts = stay.telemetry.counts
         assert eventually(lambda: counts["lease.renewed"] >= 1)
         ended = threading.Event()
         if outage == "restarted":
@@ -142,13 +142,13 @@ def stays(lease, seconds):
 def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wire_of):
     """A deferred release waits in vain for its reply; a short lease must be renewed meanwhile."""
     wire = wire_of(server.url)
-    profile = holdfast.MAX_AVAILABILITY
-    with FaultProxy(server.port) as proxy, holdfast.sync.Holdfast(proxy.url, profile=profile) as hf:
-        kept = hf.lock("kept", ttl=2).acquire(wait=0)
-        given = hf.lock("given", ttl=30, renew=False).acquire(wait=0)
-        assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
+    profile = backstay.MAX_AVAILABILITY
+    with FaultProxy(server.port) as proxy, backstay.sync.Backstay(proxy.url, profile=profile) as stay:
+        kept = stay.lock("kept", ttl=2).acquire(wait=0)
+        given = stay.lock("given", ttl=30, renew=False).acquire(wait=0)
+        assert eventually(lambda: stay.telemetry.counts["lease.renewed"] >= 1)
         proxy.refuse()
-        with pytest.raises(holdfast.EngineError):
+        with pytest.raises(backstay.EngineError):
             given.release()
         proxy.heal()
         struck = proxy.once("blackhole", wire.release).struck
@@ -161,9 +161,9 @@ def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wir
 def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(either):
     ttl = 1.5 if either.pace == 1 else 6  # libpq gives an attempt two seconds at least
     url = either.through if either.pace == 1 else functools.partial(either.through, timeout=2)
-    with FaultProxy(either.server.port) as proxy, holdfast.sync.Holdfast(url(proxy)) as hf:
-        kept = hf.lock("kept", ttl=ttl).acquire(wait=0)
-        assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
+    with FaultProxy(either.server.port) as proxy, backstay.sync.Backstay(url(proxy)) as stay:
+        kept = stay.lock("kept", ttl=ttl).acquire(wait=0)
+        assert eventually(lambda: stay.telemetry.counts["lease.renewed"] >= 1)
         struck = proxy.once("blackhole", either.hello).struck
         proxy.cut_all()
         assert struck.wait(WITHIN)
@@ -173,11 +173,11 @@ def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(either):
 
 def test_a_lease_is_lost_when_the_outage_outlives_it(either):
     server = either.server
-    with holdfast.sync.Holdfast(server.url + "?timeout=0.3") as hf:
-        lease = hf.lock("x", ttl=1).acquire(wait=0)
+    with backstay.sync.Backstay(server.url + "?timeout=0.3") as stay:
+        lease = stay.lock("x", ttl=1).acquire(wait=0)
         server.kill()
         assert lease.lost.wait(WITHIN)
-        with pytest.raises(holdfast.LeaseLost):
+        with pytest.raises(backstay.LeaseLost):
             lease.check()
         server.start()
 
@@ -186,20 +186,20 @@ def test_a_body_is_cancelled_when_the_outage_outlives_its_lease(either):
     server = either.server
 
     async def body():
-        hf = holdfast.Holdfast(server.url + "?timeout=0.3", profile=holdfast.MAX_AVAILABILITY)
-        async with hf, hf.lock("x", ttl=1, wait=0):
+        stay = backstay.Backstay(server.url + "?timeout=0.3", profile=backstay.MAX_AVAILABILITY)
+        async with stay, stay.lock("x", ttl=1, wait=0):
             await asyncio.to_thread(server.kill)
             await asyncio.sleep(20)
 
-    with pytest.raises(holdfast.LeaseLost):
+    with pytest.raises(backstay.LeaseLost):
         asyncio.run(body())
     server.start()
 
 
 def test_a_waiter_is_served_after_a_restart_that_remembers(server):
     async def wait():
-        async with holdfast.Holdfast(server.url) as hf, holdfast.Holdfast(server.url) as other:
-            held = await hf.lock("x", ttl=10).acquire(wait=0)
+        async with backstay.Backstay(server.url) as stay, backstay.Backstay(server.url) as other:
+            held = await stay.lock("x", ttl=10).acquire(wait=0)
             waiter = asyncio.create_task(other.lock("x", ttl=10).acquire(wait=WITHIN))
             assert await soon(lambda: asyncio.sleep(0, other.telemetry.counts["lock.queued"]))
             await asyncio.to_thread(server.restart)
@@ -216,12 +216,12 @@ def test_closing_while_a_connection_is_being_made_ends_those_who_wait_for_it():
 
     async def close():
         with Impostor(greet=lambda _: b"") as server:
-            hf = holdfast.Holdfast(server.url + "?connect_timeout=5")
-            task = asyncio.create_task(hf.lock("x").acquire(wait=0))
+            stay = backstay.Backstay(server.url + "?connect_timeout=5")
+            task = asyncio.create_task(stay.lock("x").acquire(wait=0))
             assert await soon(lambda: asyncio.sleep(0, bool(server.heard)))
-            await hf.close()
+            await stay.close()
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
-            assert isinstance(outcome, holdfast.HoldfastError), repr(outcome)
+            assert isinstance(outcome, backstay.BackstayError), repr(outcome)
 
     asyncio.run(close())
 
@@ -231,7 +231,7 @@ def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(ser
     """Leaving the queue is tidiness: whoever gave up is not kept for it until the server answers."""
 
     async def main():
-        async with holdfast.Holdfast(server.url + "?timeout=8") as hf, holdfast.Holdfast(server.url) as other:
+        async with backstay.Backstay(server.url + "?timeout=8") as stay, backstay.Backstay(server.url) as other:
             lease = await other.lock("x", ttl=30).acquire(wait=0)
 
             async def queued():
@@ -240,7 +240,7 @@ def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(ser
             async def left():
                 return not await queued()
 
-            waiting = asyncio.ensure_future(hf.lock("x").acquire(wait=None))
+            waiting = asyncio.ensure_future(stay.lock("x").acquire(wait=None))
             assert await soon(queued)
             server.pause()
             try:
@@ -259,13 +259,13 @@ def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(ser
 
 
 def test_a_caller_who_got_no_answer_is_not_made_to_wait_again_to_leave(server):
-    with holdfast.sync.Holdfast(server.url + "?timeout=1") as hf:
+    with backstay.sync.Backstay(server.url + "?timeout=1") as stay:
         server.pause()
         try:
-            with pytest.raises(holdfast.EngineError):
-                hf.lock("x").acquire(wait=0)
-            assert hf._core.keeper._later  # the keeper's business now
+            with pytest.raises(backstay.EngineError):
+                stay.lock("x").acquire(wait=0)
+            assert stay._core.keeper._later  # the keeper's business now
         finally:
             server.resume()
-        assert eventually(lambda: not hf._core.keeper._later)
-        assert not hf.locks.inspect("x").held
+        assert eventually(lambda: not stay._core.keeper._later)
+        assert not stay.locks.inspect("x").held

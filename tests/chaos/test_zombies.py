@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.engine.base import Apply, Expired
-from holdfast.gate.machine import GATE, Acquire, Who
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.waiting import eventually, soon
+import backstay
+import backstay.sync
+from backstay.engine.base import Apply, Expired
+from backstay.gate.machine import GATE, Acquire, Who
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.waiting import eventually, soon
 
 pytestmark = pytest.mark.chaos
 
@@ -38,7 +38,7 @@ class OnPostgres:
     short = 5
 
     def __init__(self, request, server):
-        self.acquire = self.renew = self.release = self.withdraw = b"UPDATE holdfast_state"
+        self.acquire = self.renew = self.release = self.withdraw = b"UPDATE backstay_state"
 
     def came_late(self, said, word):
         return not any(b"COMMIT" in reply for reply in said)
@@ -51,7 +51,7 @@ class OnPostgres:
     ]
 )
 def server(request):
-    return request.getfixturevalue(f"holdfast_{request.param}")
+    return request.getfixturevalue(f"backstay_{request.param}")
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def proxy(server):
 
 @pytest.fixture
 def truth(server):
-    """A Holdfast with a clear line to the server."""
-    with holdfast.sync.Holdfast(server.url) as hf:
-        yield hf.open()
+    """A Backstay with a clear line to the server."""
+    with backstay.sync.Backstay(server.url) as stay:
+        yield stay.open()
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def url(server, proxy, wires):
 
 @pytest.fixture
 def client(url):
-    with holdfast.sync.Holdfast(url) as hf:
-        yield hf.open()
+    with backstay.sync.Backstay(url) as stay:
+        yield stay.open()
 
 
 def test_a_late_acquire_after_its_release_takes_nothing(client, proxy, wires, truth, name):
@@ -94,10 +94,10 @@ def test_a_late_acquire_after_its_release_takes_nothing(client, proxy, wires, tr
 
 def test_a_late_acquire_after_its_withdrawal_takes_nothing(url, proxy, wires, truth, name):
     async def cancel():
-        async with holdfast.Holdfast(url) as hf:
-            await hf.open()
+        async with backstay.Backstay(url) as stay:
+            await stay.open()
             struck = proxy.once("hold", wires.acquire).struck
-            task = asyncio.create_task(hf.lock(name, ttl=20).acquire(wait=5))
+            task = asyncio.create_task(stay.lock(name, ttl=20).acquire(wait=5))
             assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -112,7 +112,7 @@ def test_a_late_acquire_after_its_withdrawal_takes_nothing(url, proxy, wires, tr
 def test_a_late_acquire_after_a_refusal_does_not_queue(client, proxy, wires, truth, name):
     held = truth.lock(name, ttl=20).acquire()
     proxy.once("hold", wires.acquire)
-    with pytest.raises(holdfast.LockTimeout):
+    with pytest.raises(backstay.LockTimeout):
         client.lock(name, ttl=20).acquire(wait=0.5)
     held.release()
     assert wires.came_late(proxy.deliver_held(timeout=1), b"expired")
@@ -174,7 +174,7 @@ def test_a_late_release_does_not_touch_the_successor(client, proxy, wires, truth
 def test_a_late_withdrawal_does_not_touch_the_next_attempt(client, proxy, wires, truth, name):
     held = truth.lock(name, ttl=20).acquire()
     proxy.once("hold", wires.withdraw)
-    with pytest.raises(holdfast.LockTimeout):
+    with pytest.raises(backstay.LockTimeout):
         client.lock(name, ttl=20).acquire(wait=0.1)
     assert eventually(lambda: truth.locks.inspect(name).waiter_count == 0)
     held.release()

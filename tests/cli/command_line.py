@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.root import app
-from holdfast.gate.view import Inspection
-from holdfast.sync import Holdfast
-from holdfast.testing.waiting import WITHIN
+from backstay.cli.root import app
+from backstay.gate.view import Inspection
+from backstay.sync import Backstay
+from backstay.testing.waiting import WITHIN
 
 #: Far more than anything here takes; a test that gets there has failed.
 PATIENCE = WITHIN
@@ -37,7 +37,7 @@ def eventually(claim: Callable[[], Any], what: str) -> Any:
 
 @dataclass
 class Cli:
-    """`holdfast` with an engine and a namespace of its own."""
+    """`backstay` with an engine and a namespace of its own."""
 
     url: str
     namespace: str
@@ -46,11 +46,11 @@ class Cli:
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {"HOLDFAST_URL": self.url, "HOLDFAST_NAMESPACE": self.namespace, "COLUMNS": "200"}
+        return os.environ | {"BACKSTAY_URL": self.url, "BACKSTAY_NAMESPACE": self.namespace, "COLUMNS": "200"}
 
     @staticmethod
     def argv(*args: str) -> list[str]:
-        return [sys.executable, "-m", "holdfast", *args]
+        return [sys.executable, "-m", "backstay", *args]
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         """A process of its own, ended with the test."""
@@ -71,7 +71,7 @@ class Cli:
 
     def call(self, *args: str, **options: Any) -> Any:
         """Inside this process: quick, where no process is needed."""
-        return CliRunner().invoke(app, args, env=self.environment, prog_name="holdfast", **options)
+        return CliRunner().invoke(app, args, env=self.environment, prog_name="backstay", **options)
 
     def json(self, *args: str) -> Any:
         result = self.call(*args, "--json")
@@ -81,7 +81,7 @@ class Cli:
     def holding(
         self, name: str, *options: str, setup: str = ":", script: str = "exec sleep 60"
     ) -> subprocess.Popen[str]:
-        """A `holdfast lock` whose command has done its set-up by now."""
+        """A `backstay lock` whose command has done its set-up by now."""
         process = self.start("lock", name, *options, "--", "sh", "-c", f"{setup}; echo ready; {script}")
         assert process.stdout
         line = process.stdout.readline()
@@ -89,24 +89,24 @@ class Cli:
         return process
 
     def waiting(self, name: str, *args: str, waiters: int = 1, **options: Any) -> subprocess.Popen[str]:
-        """A `holdfast lock` that stands in the queue by now."""
+        """A `backstay lock` that stands in the queue by now."""
         process = self.start("lock", name, *args, **options)
         eventually(lambda: self.look(name).waiter_count == waiters, f"{waiters} wait for {name}")
         return process
 
     def look(self, name: str) -> Inspection:
-        return self.holdfast.locks.inspect(name)
+        return self.backstay.locks.inspect(name)
 
     def is_free(self, name: str) -> bool:
         return self.look(name).count == 0
 
     @property
-    def holdfast(self) -> Holdfast:
-        if self._holdfast is None:
-            self._holdfast = Holdfast(self.url, namespace=self.namespace).open()
-        return self._holdfast
+    def backstay(self) -> Backstay:
+        if self._backstay is None:
+            self._backstay = Backstay(self.url, namespace=self.namespace).open()
+        return self._backstay
 
-    _holdfast: Holdfast | None = None
+    _backstay: Backstay | None = None
 
     def close(self) -> None:
         for process in self.started:
@@ -118,8 +118,8 @@ class Cli:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        if self._holdfast is not None:
-            self._holdfast.close()
+        if self._backstay is not None:
+            self._backstay.close()
 
 
 def end_input(process: subprocess.Popen[str]) -> None:

@@ -12,8 +12,8 @@ from command_line import Cli
 
 @pytest.fixture
 def sqlite_cli(tmp_path: Path) -> Iterator[Cli]:
-    cli = Cli(f"sqlite:///{tmp_path / 'holdfast.db'}", "cli", tmp_path)
-    cli.holdfast  # noqa: B018 - creates the file
+    cli = Cli(f"sqlite:///{tmp_path / 'backstay.db'}", "cli", tmp_path)
+    cli.backstay  # noqa: B018 - creates the file
     yield cli
     cli.close()
 
@@ -29,7 +29,7 @@ def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
     if request.param == "sqlite":
         yield request.getfixturevalue("sqlite_cli")
         return
-    server = request.getfixturevalue(f"holdfast_{request.param}")
+    server = request.getfixturevalue(f"backstay_{request.param}")
     cli = Cli(server.url, f"cli-{uuid4().hex}", tmp_path)
     yield cli
     cli.close()

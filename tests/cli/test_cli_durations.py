@@ -1,7 +1,7 @@
 import pytest
 import typer
 
-from holdfast.cli.durations import FOREVER, duration, duration_or_forever, span
+from backstay.cli.durations import FOREVER, duration, duration_or_forever, span
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,20 @@ HINT = str(uuid.uuid4())
 
 
 def tailing(cli, *args):
-    """A `holdfast hub tail` that hears by now."""
+    """A `backstay hub tail` that hears by now."""
     process = cli.start("hub", "tail", *args)
     assert process.stderr
-    assert process.stderr.readline().startswith("holdfast: listening on ")
+    assert process.stderr.readline().startswith("backstay: listening on ")
     return process
 
 
 def test_tail_shows_what_passes(cli):
     process = tailing(cli, "--count", "4")
-    hint = cli.holdfast.hub.publish_scheduled("mail:send", 3)
-    cli.holdfast.hub.publish_chain_completed("c1")
-    cli.holdfast.hub.publish_ownership_lost("j1")
-    cli.holdfast.hub.publish("news", "not asked for")
-    cli.holdfast.hub.publish("sched", "rubbish \x1b[31m")
+    hint = cli.backstay.hub.publish_scheduled("mail:send", 3)
+    cli.backstay.hub.publish_chain_completed("c1")
+    cli.backstay.hub.publish_ownership_lost("j1")
+    cli.backstay.hub.publish("news", "not asked for")
+    cli.backstay.hub.publish("sched", "rubbish \x1b[31m")
     code, out, err = finish(process)
     assert (code, err) == (0, "")
     shown = [re.sub(r"^\S+Z?  ", "", line) for line in out.splitlines()]
@@ -32,8 +32,8 @@ def test_tail_shows_what_passes(cli):
 
 def test_tail_takes_channels_and_prints_json(cli):
     process = tailing(cli, "news", "sched", "--json", "-n", "2")
-    cli.holdfast.hub.publish("news", "é\n")
-    hint = cli.holdfast.hub.publish_scheduled("resize")
+    cli.backstay.hub.publish("news", "é\n")
+    hint = cli.backstay.hub.publish_scheduled("resize")
     code, out, _ = finish(process)
     assert code == 0
     shown = [json.loads(line) for line in out.splitlines()]
@@ -54,7 +54,7 @@ def test_a_reader_that_leaves_ends_it_quietly(cli):
     process = tailing(cli)
     process.stdout.close()
     process.stdout = None
-    eventually(lambda: cli.holdfast.hub.publish_chain_completed("c1") or process.poll() is not None, "it ends")
+    eventually(lambda: cli.backstay.hub.publish_chain_completed("c1") or process.poll() is not None, "it ends")
     assert finish(process)[::2] == (0, "")
 
 
@@ -65,13 +65,13 @@ def test_a_file_that_is_not_there_is_a_mistake(cli, tmp_path):
 
 
 @pytest.mark.redis
-def test_tail_hears_the_hub_that_the_environment_names(sqlite_cli, holdfast_redis, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_HUB", holdfast_redis.url)
-    from holdfast.sync import Holdfast
+def test_tail_hears_the_hub_that_the_environment_names(sqlite_cli, backstay_redis, monkeypatch):
+    monkeypatch.setenv("BACKSTAY_HUB", backstay_redis.url)
+    from backstay.sync import Backstay
 
     process = tailing(sqlite_cli, "-n", "1")
-    with Holdfast(holdfast_redis.url, namespace=sqlite_cli.namespace) as hf:
-        hf.hub.publish_chain_completed("c1")
+    with Backstay(backstay_redis.url, namespace=sqlite_cli.namespace) as stay:
+        stay.hub.publish_chain_completed("c1")
     code, out, _ = finish(process)
     assert code == 0
     assert out.rstrip().endswith("chainc  c1")

@@ -1,4 +1,4 @@
-"""`holdfast idempotency`, on every engine that processes share."""
+"""`backstay idempotency`, on every engine that processes share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 @pytest.fixture
 def charged(cli):
-    cli.holdfast.idempotency.run("charge:42", lambda: {"secret": "receipt"}, fingerprint={"amount": 5})
+    cli.backstay.idempotency.run("charge:42", lambda: {"secret": "receipt"}, fingerprint={"amount": 5})
 
 
 def test_a_key_that_has_not_run(cli):
-    cli.holdfast.open()
+    cli.backstay.open()
     assert cli.call("idempotency", "show", "x").stdout == "'x' has not run, or its outcome is past its time.\n"
     assert cli.json("idempotency", "show", "x")["state"] == "idle"
 
@@ -41,7 +41,7 @@ def test_a_key_that_runs(cli):
         begun.set()
         may_end.wait(30)
 
-    thread = threading.Thread(target=cli.holdfast.idempotency.run, args=("charge:42", work))
+    thread = threading.Thread(target=cli.backstay.idempotency.run, args=("charge:42", work))
     thread.start()
     begun.wait(30)
     shown = cli.call("idempotency", "show", "charge:42").stdout
@@ -55,7 +55,7 @@ def test_forget_lets_the_next_call_run(cli, charged):
     assert cli.call("idempotency", "forget", "charge:42").stdout == (
         "Forgot 'charge:42', which was completed: the next call runs.\n"
     )
-    assert cli.holdfast.idempotency.run("charge:42", lambda: "again") == "again"
+    assert cli.backstay.idempotency.run("charge:42", lambda: "again") == "again"
     assert cli.json("idempotency", "forget", "charge:42") == {
         "key": "charge:42",
         "forgotten": True,
@@ -64,12 +64,12 @@ def test_forget_lets_the_next_call_run(cli, charged):
 
 
 def test_there_is_nothing_to_forget(cli):
-    cli.holdfast.open()
+    cli.backstay.open()
     nothing = cli.call("idempotency", "forget", "x")
     assert nothing.exit_code == 1
     assert "nothing to forget" in nothing.stderr
 
 
 def test_a_key_that_cannot_be_is_a_mistake(cli):
-    cli.holdfast.open()
+    cli.backstay.open()
     assert cli.call("idempotency", "show", "x" * 600).exit_code == 2

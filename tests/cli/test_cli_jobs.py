@@ -1,4 +1,4 @@
-"""`holdfast jobs` and `holdfast queues`: what people see, what programs get."""
+"""`backstay jobs` and `backstay queues`: what people see, what programs get."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import asyncio
 import pytest
 from command_line import Cli
 
-import holdfast
-from holdfast import Holdfast, fixed, sync
+import backstay
+from backstay import Backstay, fixed, sync
 
 
 def run_worker(cli):
     """Everything that can be done now is done."""
 
     async def burst():
-        hf = Holdfast(cli.url, namespace=cli.namespace)
+        stay = Backstay(cli.url, namespace=cli.namespace)
 
-        @hf.job(name="fine")
+        @stay.job(name="fine")
         async def fine(n: int) -> int:
-            ctx = holdfast.current_job()
+            ctx = backstay.current_job()
             ctx.log(f"line {n}")
             ctx.outputs["half"] = str(n / 2)
             return n + 1
 
-        @hf.job(name="broken", backoff=fixed(0))
+        @stay.job(name="broken", backoff=fixed(0))
         async def broken(n: int) -> None:
             raise ValueError(f"cannot do {n}\x1b[31m")
 
-        async with hf:
-            await hf.worker(signals=False).run(burst=True)
+        async with stay:
+            await stay.worker(signals=False).run(burst=True)
 
     asyncio.run(burst())
 
@@ -37,15 +37,15 @@ def run_worker(cli):
 @pytest.fixture
 def jobs(sqlite_cli):
     """A completed, a failed, a pending and a delayed job."""
-    hf = sqlite_cli.holdfast
-    done = hf.jobs.enqueue("fine", {"n": 1})
-    dead = hf.jobs.enqueue("broken", {"n": 2}, retries=0, queue="default")
+    stay = sqlite_cli.backstay
+    done = stay.jobs.enqueue("fine", {"n": 1})
+    dead = stay.jobs.enqueue("broken", {"n": 2}, retries=0, queue="default")
     run_worker(sqlite_cli)
     return {
         "done": done.id,
         "dead": dead.id,
-        "pending": hf.jobs.enqueue("fine", {"n": 3}, queue="mail").id,
-        "later": hf.jobs.enqueue("fine", {"n": 4}, delay=600).id,
+        "pending": stay.jobs.enqueue("fine", {"n": 3}, queue="mail").id,
+        "later": stay.jobs.enqueue("fine", {"n": 4}, delay=600).id,
     }
 
 
@@ -80,7 +80,7 @@ def test_show_tells_all(sqlite_cli, jobs):
 
 def test_arguments_that_json_has_no_word_for_are_shown_all_the_same(sqlite_cli):
     odd = {"raw": b"\xff", "pairs": {(1, 2): {None: float("nan")}}, "by": {b"\xff": 1}}
-    id_ = sqlite_cli.holdfast.jobs.enqueue("odd", odd).id
+    id_ = sqlite_cli.backstay.jobs.enqueue("odd", odd).id
     args = {"raw": "/w==", "pairs": {"(1, 2)": {"None": None}}, "by": {"b'\\xff'": 1}}
     assert sqlite_cli.json("jobs", "ls")["jobs"][0]["args"] == args
     assert sqlite_cli.json("jobs", "show", id_)["args"] == args
@@ -123,24 +123,24 @@ def test_queues_are_listed_paused_resumed_and_drained(sqlite_cli, jobs):
 
 
 @pytest.mark.redis
-def test_jobs_in_several_shards_are_seen_as_well(tmp_path, holdfast_redis, namespace, monkeypatch):
-    cli = Cli(holdfast_redis.url, namespace, tmp_path)
-    with sync.Holdfast(cli.url, namespace=namespace, shards=4) as hf:
-        ids = {hf.jobs.enqueue("fine", {"n": n}).id for n in range(12)}
+def test_jobs_in_several_shards_are_seen_as_well(tmp_path, backstay_redis, namespace, monkeypatch):
+    cli = Cli(backstay_redis.url, namespace, tmp_path)
+    with sync.Backstay(cli.url, namespace=namespace, shards=4) as stay:
+        ids = {stay.jobs.enqueue("fine", {"n": n}).id for n in range(12)}
     assert {job["id"] for job in cli.json("--shards", "4", "jobs", "ls")["jobs"]} == ids
     assert cli.json("--shards", "4", "queues", "pause", "default")["pending"] == 12
     refused = cli.call("jobs", "ls")
     assert refused.exit_code == 2
     assert "--shards 4" in refused.stderr
-    monkeypatch.setenv("HOLDFAST_SHARDS", "4")
+    monkeypatch.setenv("BACKSTAY_SHARDS", "4")
     for id_ in ids:
         assert cli.json("jobs", "cancel", id_)["state"] == "cancelled"
     assert cli.json("token", "create", "--role", "worker", "--name", "w")["role"] == "worker"
-    monkeypatch.setenv("HOLDFAST_SHARDS", "many")
-    assert "HOLDFAST_SHARDS" in cli.call("jobs", "ls").stderr
+    monkeypatch.setenv("BACKSTAY_SHARDS", "many")
+    assert "BACKSTAY_SHARDS" in cli.call("jobs", "ls").stderr
 
 
 def test_the_number_of_shards_is_nothing_to_sqlite(sqlite_cli, jobs, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_SHARDS", "4")
+    monkeypatch.setenv("BACKSTAY_SHARDS", "4")
     assert len(sqlite_cli.json("jobs", "ls")["jobs"]) == len(jobs)
     assert sqlite_cli.call("--shards", "4", "jobs", "ls").exit_code == 2

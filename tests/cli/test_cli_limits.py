@@ -1,4 +1,4 @@
-"""`holdfast limits`: from a shell the same counts as from Python."""
+"""`backstay limits`: from a shell the same counts as from Python."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def test_a_hit_takes_what_python_sees_and_the_other_way_round(cli):
-    api = cli.holdfast.limit("api", "3/hour")
+    api = cli.backstay.limit("api", "3/hour")
     assert api.hit("user:7").count == 1
     result = cli.call("limits", "hit", "api", "user:7", "--rate", "3/hour")
     assert (result.exit_code, result.stdout) == (0, "Admitted: 2 of 3 in 1h 0m.\n")
@@ -47,9 +47,9 @@ def test_a_denied_hit_in_json_says_when_to_come_back(cli):
 
 
 def test_a_hit_waits_for_its_place(cli):
-    cli.holdfast.limit("api", "1/300ms").hit("k")
+    cli.backstay.limit("api", "1/300ms").hit("k")
     assert cli.call("limits", "hit", "api", "k", "--rate", "1/300ms", "--wait", "10s").exit_code == 0
-    cli.holdfast.limit("api", "1/hour").hit("k")
+    cli.backstay.limit("api", "1/hour").hit("k")
     assert cli.call("limits", "hit", "api", "k", "--rate", "1/hour", "--wait", "1s").exit_code == 75
 
 
@@ -57,8 +57,8 @@ def test_show_tells_who_has_taken_how_much(cli):
     assert cli.call("limits", "show").stdout == "Nothing is taken.\n"
     assert cli.call("limits", "show", "api", "k").stdout == "Nothing is taken of 'api' by 'k'.\n"
     assert cli.json("limits", "show") == {"limits": []}
-    cli.holdfast.limit("api", "5/hour", "9/day", algorithm="fixed").hit("user:7", 2)
-    cli.holdfast.limit("mail", "5/hour").hit("ada\n")
+    cli.backstay.limit("api", "5/hour", "9/day", algorithm="fixed").hit("user:7", 2)
+    cli.backstay.limit("mail", "5/hour").hit("ada\n")
     head, *lines = cli.call("limits", "show").stdout.splitlines()
     assert head.split() == ["LIMIT", "KEY", "ALGORITHM", "RATE", "TAKEN", "FREE", "IN"]
     assert [line.split()[:5] for line in sorted(lines)] == [
@@ -73,8 +73,8 @@ def test_show_tells_who_has_taken_how_much(cli):
 
 
 def test_reset_begins_anew(cli):
-    cli.holdfast.limit("api", "1/hour").hit("k")
-    cli.holdfast.limit("api", "1/day", algorithm="gcra").hit("k")
+    cli.backstay.limit("api", "1/hour").hit("k")
+    cli.backstay.limit("api", "1/day", algorithm="gcra").hit("k")
     assert cli.call("limits", "reset", "api", "k").stdout == "'k' begins anew with 'api'.\n"
     assert cli.call("limits", "reset", "api", "k").stdout == "'k' had taken nothing of 'api'.\n"
     assert cli.json("limits", "reset", "api", "k") == {"name": "api", "key": "k", "records": 0}

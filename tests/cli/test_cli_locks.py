@@ -30,11 +30,11 @@ WAITER = {
 @pytest.fixture
 def held(cli):
     """A lock that somebody else holds."""
-    lease = cli.holdfast.lock("invoice:42", renew=False).acquire(
+    lease = cli.backstay.lock("invoice:42", renew=False).acquire(
         lock_id="lock-1", execution_id="exec-1", workflow_id="wf-1", workflow_name="Billing"
     )
     yield lease
-    cli.holdfast.locks.force_release("invoice:42")
+    cli.backstay.locks.force_release("invoice:42")
 
 
 def test_ls_says_that_nothing_is_held(cli):
@@ -53,15 +53,15 @@ def test_ls_shows_who_holds_what(cli, held):
 
 
 def test_ls_does_not_guess_what_a_damaged_record_held(sqlite_cli, tmp_path):
-    sqlite_cli.holdfast.lock("invoice:42").acquire()
-    with closing(sqlite3.connect(tmp_path / "holdfast.db")) as db, db:
-        db.execute("UPDATE holdfast_state SET doc = 'rubbish'")
+    sqlite_cli.backstay.lock("invoice:42").acquire()
+    with closing(sqlite3.connect(tmp_path / "backstay.db")) as db, db:
+        db.execute("UPDATE backstay_state SET doc = 'rubbish'")
     _, line = sqlite_cli.call("locks", "ls").stdout.splitlines()
     assert line.split() == ["invoice:42", "(cannot", "be", "read)", *"?????"]
 
 
 def test_ls_takes_a_prefix(cli, held):
-    cli.holdfast.lock("order:1").acquire()
+    cli.backstay.lock("order:1").acquire()
     assert [lock["name"] for lock in cli.json("locks", "ls", "order:")["locks"]] == ["order:1"]
     assert [lock["name"] for lock in cli.json("locks", "ls")["locks"]] == ["invoice:42", "order:1"]
 
@@ -99,9 +99,9 @@ def test_show_tells_holders_and_queue(cli, held):
 
 
 def test_show_knows_semaphores_and_read_write_locks(cli):
-    cli.holdfast.semaphore("gpu", 4).acquire()
-    cli.holdfast.semaphore("gpu", 4).acquire()
-    cli.holdfast.rwlock("doc").read().acquire()
+    cli.backstay.semaphore("gpu", 4).acquire()
+    cli.backstay.semaphore("gpu", 4).acquire()
+    cli.backstay.rwlock("doc").read().acquire()
     assert cli.call("locks", "show", "gpu").stdout.startswith("gpu: capacity 4")
     assert cli.call("locks", "show", "doc").stdout.startswith("doc: capacity read-write")
     gpu, doc = sorted(cli.json("locks", "ls")["locks"], key=lambda lock: lock["name"], reverse=True)
@@ -157,11 +157,11 @@ def test_the_shape_of_a_forced_release_in_json(cli, held):
 def test_force_on_a_free_lock_fails(cli):
     result = cli.call("locks", "release", "x", "--force")
     assert result.exit_code == 1
-    assert result.stderr == "holdfast: nobody holds 'x'\n"
+    assert result.stderr == "backstay: nobody holds 'x'\n"
 
 
 def test_cleanup_releases_what_the_execution_holds(cli, held):
-    mine = cli.holdfast.lock("mine", renew=False).acquire()
+    mine = cli.backstay.lock("mine", renew=False).acquire()
     result = cli.json("locks", "cleanup", "--execution-id", "exec-1")
     assert result == {
         "execution_id": "exec-1",
@@ -184,7 +184,7 @@ def test_cleanup_looks_only_at_the_scopes_it_is_given(cli, held):
 
 def test_a_name_cannot_paint_the_terminal(cli):
     name = "a\x1b[31m\nb [bold]c[/bold]"
-    cli.holdfast.lock(name, renew=False).acquire(workflow_name="evil\r\nname")
+    cli.backstay.lock(name, renew=False).acquire(workflow_name="evil\r\nname")
     for args in (("locks", "ls"), ("locks", "show", name)):
         text = cli.call(*args).stdout
         assert "\x1b" not in text
@@ -195,7 +195,7 @@ def test_a_name_cannot_paint_the_terminal(cli):
 
 def test_long_names_are_whole_in_a_pipe(cli):
     name = "n" * 500
-    cli.holdfast.lock(name, renew=False).acquire()
+    cli.backstay.lock(name, renew=False).acquire()
     assert name in cli.run("locks", "ls").stdout
 
 

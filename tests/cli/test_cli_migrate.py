@@ -1,4 +1,4 @@
-"""`holdfast migrate` makes the schema, or prints it for somebody who may."""
+"""`backstay migrate` makes the schema, or prints it for somebody who may."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli import exit_codes
-from holdfast.cli.root import app
-from holdfast.doctor.examine import examine
-from holdfast.engine.postgres.lane import SWEEPS
-from holdfast.engine.postgres.schema import latest
-from holdfast.sync import Holdfast
-from holdfast.testing.waiting import WITHIN
+from backstay.cli import exit_codes
+from backstay.cli.root import app
+from backstay.doctor.examine import examine
+from backstay.engine.postgres.lane import SWEEPS
+from backstay.engine.postgres.schema import latest
+from backstay.sync import Backstay
+from backstay.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.postgres
 
@@ -24,20 +24,20 @@ LONG_PAST = 0
 
 
 @pytest.fixture
-def database(holdfast_postgres):
+def database(backstay_postgres):
     """An empty database, and the URLs of its owner and of a user who may create nothing in it."""
     name = f"db_{secrets.token_hex(6)}"
-    with psycopg.connect(holdfast_postgres.admin_url, autocommit=True) as admin:
+    with psycopg.connect(backstay_postgres.admin_url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
         admin.execute(f"CREATE ROLE {name} LOGIN")
-        base = f"127.0.0.1:{holdfast_postgres.port}/{name}"
-        yield SimpleNamespace(name=name, owner=f"postgresql://holdfast@{base}", app=f"postgresql://{name}@{base}")
+        base = f"127.0.0.1:{backstay_postgres.port}/{name}"
+        yield SimpleNamespace(name=name, owner=f"postgresql://backstay@{base}", app=f"postgresql://{name}@{base}")
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
         admin.execute(f"DROP ROLE {name}")
 
 
 def call(*args):
-    return CliRunner().invoke(app, args, prog_name="holdfast")
+    return CliRunner().invoke(app, args, prog_name="backstay")
 
 
 def test_migrate_says_from_where_to_where(database):
@@ -50,7 +50,7 @@ def test_migrate_says_from_where_to_where(database):
 def test_what_migrate_prints_serves_a_user_who_may_create_nothing(database):
     refused = call("migrate", database.app)
     assert refused.exit_code == exit_codes.ENGINE
-    assert "holdfast migrate --sql" in refused.stderr
+    assert "backstay migrate --sql" in refused.stderr
     printed = call("migrate", "--sql").stdout
     grants = "\n".join(line.removeprefix("-- ") for line in printed.splitlines() if line.startswith("-- GRANT"))
     with psycopg.connect(database.owner, autocommit=True) as owner:
@@ -64,18 +64,18 @@ def test_what_migrate_prints_serves_a_user_who_may_create_nothing(database):
 
 def do_everything(url):
     """Each of the statements that a program sends."""
-    with Holdfast(url) as hf:
-        with hf.lock("x", wait=0):
-            assert [lock.name for lock in hf.locks.list()] == ["x"]
-        hf.lock("y").acquire(wait=0, execution_id="execution")
-        assert hf.locks.cleanup("execution").scopes == ("y",)
-        with hf.hub.listen("news") as messages:
-            hf.hub.publish("news", "new")
+    with Backstay(url) as stay:
+        with stay.lock("x", wait=0):
+            assert [lock.name for lock in stay.locks.list()] == ["x"]
+        stay.lock("y").acquire(wait=0, execution_id="execution")
+        assert stay.locks.cleanup("execution").scopes == ("y",)
+        with stay.hub.listen("news") as messages:
+            stay.hub.publish("news", "new")
             assert messages.next(timeout=WITHIN).payload == "new"
-        with hf.hub.listen_scheduled("mail") as scheduled:
-            hf.hub.publish_scheduled("mail", 1)
+        with stay.hub.listen_scheduled("mail") as scheduled:
+            stay.hub.publish_scheduled("mail", 1)
             hint = scheduled.next(timeout=WITHIN).hint_id
-        assert [hf.hub.take_hint(hint, 2), hf.hub.take_hint(hint, 2)] == [1, 0]
+        assert [stay.hub.take_hint(hint, 2), stay.hub.take_hint(hint, 2)] == [1, 0]
     with psycopg.connect(url, autocommit=True) as db:
         for sweep in SWEEPS:
             db.execute(sweep, (LONG_PAST,))

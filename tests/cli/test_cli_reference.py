@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from holdfast.cli import exit_codes, lock_views
-from holdfast.cli.relay import ENDING, PASSING
-from holdfast.cli.root import app
-from holdfast.errors import HolderInfo
-from holdfast.gate.view import Inspection, WaiterInfo
+from backstay.cli import exit_codes, lock_views
+from backstay.cli.relay import ENDING, PASSING
+from backstay.cli.root import app
+from backstay.errors import HolderInfo
+from backstay.gate.view import Inspection, WaiterInfo
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/cli.md").read_text(encoding="utf-8")
 

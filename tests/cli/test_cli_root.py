@@ -4,7 +4,7 @@ import sys
 import pytest
 from command_line import PATIENCE
 
-from holdfast.testing.ports import lasting_port
+from backstay.testing.ports import lasting_port
 
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -14,27 +14,27 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_it_says_what_to_install(missing):
-    done = python(f"import sys; sys.modules[{missing!r}] = None; from holdfast.cli import main; main()")
+    done = python(f"import sys; sys.modules[{missing!r}] = None; from backstay.cli import main; main()")
     assert done.returncode == 2
-    assert done.stderr == "holdfast: the command line needs its extra: pip install 'holdfast[cli]'\n"
+    assert done.stderr == "backstay: the command line needs its extra: pip install 'backstay[cli]'\n"
 
 
 def test_another_missing_module_is_not_hidden():
-    done = python("import sys; sys.modules['holdfast.sync'] = None; from holdfast.cli import main; main()")
+    done = python("import sys; sys.modules['backstay.sync'] = None; from backstay.cli import main; main()")
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr
 
 
 def test_the_package_imports_without_typer():
-    done = python("import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast.cli")
+    done = python("import sys; sys.modules['typer'] = sys.modules['rich'] = None; import backstay.cli")
     assert done.returncode == 0, done.stderr
 
 
 def test_the_script_and_the_module_are_the_same(sqlite_cli):
     module = sqlite_cli.run("--version")
-    script = python("import sys; sys.argv = ['holdfast', '--version']; from holdfast.cli import main; main()")
+    script = python("import sys; sys.argv = ['backstay', '--version']; from backstay.cli import main; main()")
     assert module.stdout == script.stdout
-    assert module.stdout.startswith("holdfast ")
+    assert module.stdout.startswith("backstay ")
 
 
 def test_help_teaches_by_example(sqlite_cli):
@@ -50,7 +50,7 @@ def test_help_teaches_by_example(sqlite_cli):
         result = sqlite_cli.call(*command, "--help")
         assert result.exit_code == 0
         assert "Examples" in result.stdout
-        assert f"holdfast {' '.join(command)}".strip() in result.stdout
+        assert f"backstay {' '.join(command)}".strip() in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_help_teaches_by_example(sqlite_cli):
         ("--url", "gopher://x", "locks", "ls"),
         ("--url", "memory://", "locks", "ls"),
         ("--url", "memory://", "lock", "x", "--", "true"),
-        ("--url", "sqlite:///missing/holdfast.db", "lock", "x", "--", "true"),
+        ("--url", "sqlite:///missing/backstay.db", "lock", "x", "--", "true"),
         ("--namespace", "a{b}", "locks", "ls"),
     ],
 )
@@ -94,7 +94,7 @@ def test_an_engine_that_cannot_be_reached_exits_3_with_one_line(sqlite_cli, args
     done = sqlite_cli.run("--url", f"redis://:secret@127.0.0.1:{lasting_port()}/0", *args)
     assert done.returncode == 3, done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith("holdfast: cannot reach redis://127.0.0.1:")
+    assert line.startswith("backstay: cannot reach redis://127.0.0.1:")
     assert "secret" not in line
 
 

@@ -1,4 +1,4 @@
-"""`holdfast workflows` and `holdfast runs`: what people see, what programs get."""
+"""`backstay workflows` and `backstay runs`: what people see, what programs get."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast
-from holdfast.testing.waiting import WITHIN
+import backstay
+from backstay import Backstay
+from backstay.testing.waiting import WITHIN
 
 GOOD = """
 name: ci
@@ -34,10 +34,10 @@ def work(cli, defines=None, **options):
     """Everything that can be done now is done."""
 
     async def burst():
-        async with Holdfast(cli.url, namespace=cli.namespace) as hf:
+        async with Backstay(cli.url, namespace=cli.namespace) as stay:
             if defines is not None:
-                defines(hf)
-            await hf.worker(signals=False, **options).run(burst=True)
+                defines(stay)
+            await stay.worker(signals=False, **options).run(burst=True)
 
     asyncio.run(burst())
 
@@ -192,19 +192,19 @@ def test_bad_options_are_refused(sqlite_cli, files):
 
 
 def test_runs_of_python_workflows_are_shown_too(sqlite_cli):
-    def defines(hf):
-        @hf.job(name="double")
+    def defines(stay):
+        @stay.job(name="double")
         async def double(n: int) -> int:
-            holdfast.current_job().log(f"doubling {n}")
+            backstay.current_job().log(f"doubling {n}")
             return 2 * n
 
-    hf = sqlite_cli.holdfast
+    stay = sqlite_cli.backstay
 
-    @hf.job(name="double")
+    @stay.job(name="double")
     def double(n: int) -> int:
         return 2 * n
 
-    @hf.workflow
+    @stay.workflow
     def twice(flow, n: int):
         flow.add(double, flow.add(double, n).output, key="again")
 

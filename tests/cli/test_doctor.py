@@ -1,4 +1,4 @@
-"""`holdfast doctor` against real servers and files, healthy and not."""
+"""`backstay doctor` against real servers and files, healthy and not."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 
-from holdfast.cli import doctor as command
-from holdfast.doctor import finding
-from holdfast.doctor import sqlite as sqlite_doctor
-from holdfast.doctor.examine import examine
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.sync import Holdfast
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from backstay.cli import doctor as command
+from backstay.doctor import finding
+from backstay.doctor import sqlite as sqlite_doctor
+from backstay.doctor.examine import examine
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.sync import Backstay
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import eventually
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/cli.md").read_text(encoding="utf-8")
 
@@ -161,9 +161,9 @@ def test_a_server_that_does_not_answer_is_a_problem(start):
 @pytest.mark.parametrize(
     ("shift", "expected"), [(0, "ok"), (0.6, "warning"), (-0.6, "warning"), (60, "problem"), (-60, "problem")]
 )
-def test_clocks_that_differ_are_told(holdfast_redis, shift, expected):
+def test_clocks_that_differ_are_told(backstay_redis, shift, expected):
     """Skew is a difference: a host whose clock is a minute fast sees a server that is a minute slow."""
-    report = examine(holdfast_redis.url, clock=lambda: time.time() + shift)
+    report = examine(backstay_redis.url, clock=lambda: time.time() + shift)
     assert level(report, "clock") == expected
     (found,) = of(report, "clock")
     assert ("behind" in found.what) == (shift > 0) or not shift
@@ -261,8 +261,8 @@ def test_a_crowded_server_is_a_warning(start):
 
 @pytest.fixture
 def file(tmp_path):
-    path = tmp_path / "holdfast.db"
-    with Holdfast(f"sqlite:///{path}") as hf, hf.lock("x"):
+    path = tmp_path / "backstay.db"
+    with Backstay(f"sqlite:///{path}") as stay, stay.lock("x"):
         pass
     return path
 
@@ -320,7 +320,7 @@ def test_each_level_of_synchronous_is_judged(file, synchronous, expected):
 
 def test_a_newer_schema_is_a_problem(file):
     with sqlite3.connect(file) as db:
-        db.execute("UPDATE holdfast_meta SET value = 99 WHERE key = 'schema'")
+        db.execute("UPDATE backstay_meta SET value = 99 WHERE key = 'schema'")
     db.close()
     assert level(examine(f"sqlite:///{file}"), "schema") == "problem"
 
@@ -420,7 +420,7 @@ def test_a_url_that_cannot_be_read_is_wrong_usage(tmp_path):
 def test_the_json_in_the_reference_is_what_is_printed(file):
     report = examine(f"sqlite:///{file}")
     printed = command.as_dict(report)
-    section = PAGE[PAGE.index("## `holdfast doctor") :]
+    section = PAGE[PAGE.index("## `backstay doctor") :]
     shown = json.loads(re.search(r"```json\n(.*?)```", section, re.DOTALL)[1])
     assert list(shown) == list(printed)
     assert list(shown["findings"][0]) == list(printed["findings"][0])

@@ -8,20 +8,20 @@ import time
 import psycopg
 import pytest
 
-from holdfast import sync
-from holdfast.doctor.examine import examine
+from backstay import sync
+from backstay.doctor.examine import examine
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def database(holdfast_postgres):
+def database(backstay_postgres):
     """A database of its own and a user who may do nothing yet."""
     name = f"doctor_{secrets.token_hex(4)}"
-    with psycopg.connect(holdfast_postgres.admin_url, autocommit=True) as admin:
+    with psycopg.connect(backstay_postgres.admin_url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
         admin.execute(f"CREATE ROLE {name} LOGIN")
-        yield name, f"127.0.0.1:{holdfast_postgres.port}/{name}", admin
+        yield name, f"127.0.0.1:{backstay_postgres.port}/{name}", admin
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
         admin.execute(f"DROP ROLE {name}")
 
@@ -32,8 +32,8 @@ def found(report):
 
 def test_a_server_in_use_is_looked_at_from_all_sides(database):
     _, place, _ = database
-    url = f"postgresql://holdfast@{place}"
-    with sync.Holdfast(url) as hf, hf.lock("x"):
+    url = f"postgresql://backstay@{place}"
+    with sync.Backstay(url) as stay, stay.lock("x"):
         findings = found(examine(url))
     assert {"version", "role", "persistence", "schema", "clock", "replicas", "connections"} <= findings.keys()
     assert all(findings[topic].level == "ok" for topic in ("version", "role", "schema", "clock", "connections"))
@@ -44,8 +44,8 @@ def test_a_user_without_rights_is_told_what_to_run(database):
     name, place, _ = database
     report = examine(f"postgresql://{name}@{place}")
     assert report.verdict == "problem"
-    assert "holdfast migrate" in found(report)["schema"].advice
-    with sync.Holdfast(f"postgresql://holdfast@{place}") as hf, hf.lock("x"):
+    assert "backstay migrate" in found(report)["schema"].advice
+    with sync.Backstay(f"postgresql://backstay@{place}") as stay, stay.lock("x"):
         pass
     report = examine(f"postgresql://{name}@{place}")
     assert "GRANT SELECT, INSERT, UPDATE, DELETE" in found(report)["rights"].advice
@@ -62,12 +62,12 @@ def test_settings_that_lose_grants_are_named(database):
 
 def test_a_clock_that_is_off_is_a_problem(database):
     _, place, _ = database
-    url = f"postgresql://holdfast@{place}"
+    url = f"postgresql://backstay@{place}"
     assert found(examine(url, clock=lambda: time.time() + 5))["clock"].level == "problem"
     assert found(examine(url, clock=lambda: time.time() + 0.5))["clock"].level == "warning"
 
 
 def test_a_server_that_is_not_there_is_a_finding_without_a_password():
-    report = examine("postgresql://holdfast:geheim@127.0.0.1:1/x")
+    report = examine("postgresql://backstay:geheim@127.0.0.1:1/x")
     assert report.verdict == "problem"
     assert "geheim" not in str(report)

@@ -1,4 +1,4 @@
-"""A lease that is lost ends the command, and so does the death of holdfast."""
+"""A lease that is lost ends the command, and so does the death of backstay."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ import signal
 import pytest
 from command_line import end_input, eventually, finish, is_gone
 
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisServer
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisServer
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def test_a_lost_lease_ends_the_command(cli):
     assert forced.exit_code == 0
     code, _, err = finish(process)
     assert code == 76
-    assert err.startswith("holdfast: lease ")
+    assert err.startswith("backstay: lease ")
     assert "was lost: the engine no longer knows it. Ending the command." in err
     assert cli.is_free("x")
 
@@ -28,7 +28,7 @@ def test_a_lost_lease_ends_the_command(cli):
 def test_the_message_names_the_new_holder(cli):
     process = cli.holding("x", "--ttl", "3")
     cli.call("locks", "release", "x", "--force")
-    cli.holdfast.lock("x").acquire(wait=0, workflow_name="Successor")
+    cli.backstay.lock("x").acquire(wait=0, workflow_name="Successor")
     code, _, err = finish(process)
     assert code == 76
     assert "it is held by Successor" in err
@@ -111,7 +111,7 @@ def test_an_engine_that_dies_before_the_release_is_told_and_the_exit_code_passed
 
 
 @pytest.mark.chaos
-def test_killing_holdfast_ends_the_command_and_the_lock_runs_out(cli):
+def test_killing_backstay_ends_the_command_and_the_lock_runs_out(cli):
     process = cli.holding("x", "--ttl", "2", script="sleep 60 & echo $$ $!; wait")
     child, grandchild = map(int, process.stdout.readline().split())
     process.kill()
@@ -121,7 +121,7 @@ def test_killing_holdfast_ends_the_command_and_the_lock_runs_out(cli):
 
 
 @pytest.mark.chaos
-def test_killing_holdfast_ends_even_a_deaf_command(cli):
+def test_killing_backstay_ends_even_a_deaf_command(cli):
     process = cli.holding("x", "--grace", "0.3", setup="trap '' TERM", script=f"echo $$; {LOOP}")
     child = int(process.stdout.readline())
     process.kill()

@@ -92,7 +92,7 @@ def test_what_is_ignored_stays_ignored(sqlite_cli):
     assert process.stdout.readline() == "True\n"
     end_input(process)
     finish(process)
-    # The same, with holdfast itself under nohup.
+    # The same, with backstay itself under nohup.
     argv = sqlite_cli.argv("lock", "x", "--", "sh", "-c", "echo ready; read line; exit 4")
     import subprocess
 

@@ -1,4 +1,4 @@
-"""On a terminal: Ctrl-C and Ctrl-Z as without holdfast, and programs that need the screen."""
+"""On a terminal: Ctrl-C and Ctrl-Z as without backstay, and programs that need the screen."""
 
 import os
 import pty
@@ -181,7 +181,7 @@ def test_a_command_in_a_pipeline_may_still_ask_the_terminal(sqlite_cli, open_scr
 
 
 @pytest.mark.slow
-def test_ctrl_z_and_fg_work_as_without_holdfast(sqlite_cli, open_screen):
+def test_ctrl_z_and_fg_work_as_without_backstay(sqlite_cli, open_screen):
     screen = open_screen("bash", "--norc", "--noprofile", "-i")
     screen.expect("prompt> ")
     program = "print('ready', flush=True)\nwhile (line := input()) != 'end': print('read', line, flush=True)"
@@ -232,7 +232,7 @@ def test_a_background_job_that_asks_waits_for_fg(sqlite_cli, open_screen):
     # bash tells of stopped jobs before its next prompt only.
     eventually(lambda: screen.asks("\n", "Stopped"), "the job has stopped")
     screen.type("fg\n")
-    screen.expect("holdfast lock x")
+    screen.expect("backstay lock x")
     screen.type("hello\n")
     screen.expect("read hello")
     screen.expect("prompt> ")
@@ -277,7 +277,7 @@ def test_ctrl_c_while_waiting_gives_up_the_place(sqlite_cli, open_screen):
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("n", 1, True), ("y", 0, False)])
 def test_force_asks_on_a_terminal(sqlite_cli, open_screen, answer, code, held):
-    sqlite_cli.holdfast.lock("x", renew=False).acquire(workflow_name="Nightly", execution_id="run-1")
+    sqlite_cli.backstay.lock("x", renew=False).acquire(workflow_name="Nightly", execution_id="run-1")
     screen = open_screen(*sqlite_cli.argv("locks", "release", "x", "--force"))
     screen.expect(r"Take 'x' from Nightly \(run-1\)\?")
     screen.type(f"{answer}\n")
@@ -286,7 +286,7 @@ def test_force_asks_on_a_terminal(sqlite_cli, open_screen, answer, code, held):
 
 
 def test_yes_does_not_ask(sqlite_cli, open_screen):
-    sqlite_cli.holdfast.lock("x", renew=False).acquire()
+    sqlite_cli.backstay.lock("x", renew=False).acquire()
     screen = open_screen(*sqlite_cli.argv("locks", "release", "x", "--force", "--yes"))
     screen.expect("The fence moved on")
     assert screen.process.wait(PATIENCE) == 0

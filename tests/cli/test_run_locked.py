@@ -5,7 +5,7 @@ import sys
 import pytest
 from command_line import end_input, finish
 
-from holdfast.errors import LockHeld
+from backstay.errors import LockHeld
 
 
 def test_the_exit_code_is_passed_on(cli):
@@ -20,12 +20,12 @@ def test_a_command_that_a_signal_killed_is_128_plus_its_number(cli):
 
 
 def test_the_command_knows_its_lock(cli):
-    script = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('HOLDFAST_')}))"
+    script = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('BACKSTAY_')}))"
     done = cli.run("lock", "invoice:42", "--", sys.executable, "-c", script)
     found = json.loads(done.stdout)
-    assert found["HOLDFAST_LOCK_NAME"] == "invoice:42"
-    assert len(found["HOLDFAST_LOCK_ID"]) == 32
-    assert int(found["HOLDFAST_FENCE"]) == cli.look("invoice:42").fence > 0
+    assert found["BACKSTAY_LOCK_NAME"] == "invoice:42"
+    assert len(found["BACKSTAY_LOCK_ID"]) == 32
+    assert int(found["BACKSTAY_FENCE"]) == cli.look("invoice:42").fence > 0
 
 
 def test_the_lock_is_held_while_the_command_runs(cli):
@@ -61,7 +61,7 @@ def test_no_wait_gives_up_at_once_and_names_the_holder(cli):
     cli.holding("x", "--workflow-name", "Nightly", "--execution-id", "run-7")
     done = cli.run("lock", "x", "--no-wait", "--", "true")
     assert done.returncode == 75
-    assert done.stderr.startswith("holdfast: 'x' was not acquired: it is held by Nightly (run-7) since 20")
+    assert done.stderr.startswith("backstay: 'x' was not acquired: it is held by Nightly (run-7) since 20")
     assert cli.look("x").waiter_count == 0
 
 
@@ -103,7 +103,7 @@ def test_readers_share_and_a_writer_does_not(cli):
 def test_the_api_and_the_command_line_exclude_one_another(cli):
     cli.holding("x")
     with pytest.raises(LockHeld):
-        cli.holdfast.lock("x").acquire(wait=0)
+        cli.backstay.lock("x").acquire(wait=0)
 
 
 def test_a_command_that_cannot_run_takes_no_lock(cli):
@@ -111,7 +111,7 @@ def test_a_command_that_cannot_run_takes_no_lock(cli):
     plain.write_text("not a program")
     for program, code, why in (("no-such-program", 127, "not found"), (str(plain), 126, "not executable")):
         done = cli.run("lock", "x", "--", program)
-        assert (done.returncode, done.stderr) == (code, f"holdfast: cannot run {program}: {why}\n")
+        assert (done.returncode, done.stderr) == (code, f"backstay: cannot run {program}: {why}\n")
     assert cli.look("x").fence == 0
 
 
@@ -135,11 +135,11 @@ def test_nothing_is_said_unless_asked(cli):
 def test_verbose_tells_of_waiting_and_acquiring(cli):
     holder = cli.holding("x", "--workflow-name", "Nightly", script="read line")
     waiter = cli.waiting("x", "-v", "--", "true")
-    assert waiter.stderr.readline().startswith("holdfast: waiting for 'x': position 1, held by Nightly (")
+    assert waiter.stderr.readline().startswith("backstay: waiting for 'x': position 1, held by Nightly (")
     end_input(holder)
     code, _, err = finish(waiter)
     assert code == 0
-    assert err.startswith("holdfast: acquired 'x' after ")
+    assert err.startswith("backstay: acquired 'x' after ")
 
 
 def test_max_hold_ends_a_command_that_goes_on(cli):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, sync
+from backstay import Backstay, sync
 
 TOP = Path(__file__).resolve().parents[2]
 PAGES = sorted([TOP / "README.md", *(TOP / "docs").rglob("*.md")])
@@ -48,17 +48,17 @@ def compiled(source, line, page):
 
 async def close_all(namespace):
     for thing in namespace.values():
-        if isinstance(thing, Holdfast):
+        if isinstance(thing, Backstay):
             await thing.close()
-        elif isinstance(thing, sync.Holdfast):
+        elif isinstance(thing, sync.Backstay):
             thing.close()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
 def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_URL", "memory://")
-    monkeypatch.delenv("HOLDFAST_NAMESPACE", raising=False)
+    monkeypatch.setenv("BACKSTAY_URL", "memory://")
+    monkeypatch.delenv("BACKSTAY_NAMESPACE", raising=False)
     module = types.ModuleType("__main__")
     with asyncio.Runner() as runner:
         try:
@@ -80,7 +80,7 @@ def test_a_block_that_is_not_run_says_why(page):
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
 def test_an_example_runs(example, tmp_path):
-    env = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    env = {key: value for key, value in os.environ.items() if not key.startswith("BACKSTAY_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(example)],
         cwd=tmp_path,
@@ -132,8 +132,8 @@ def test_tables_made_from_code_are_fresh():
 def test_the_engines_page_knows_every_option_and_variable():
     """Options and variables are few; a new one must not be forgotten in the docs."""
     page = (TOP / "docs" / "reference" / "engines.md").read_text(encoding="utf-8")
-    source = "".join(path.read_text(encoding="utf-8") for path in (TOP / "src" / "holdfast").glob("*.py"))
-    for variable in set(re.findall(r'environ(?:\.get\(|\[)"(HOLDFAST_\w+)"', source)):
+    source = "".join(path.read_text(encoding="utf-8") for path in (TOP / "src" / "backstay").glob("*.py"))
+    for variable in set(re.findall(r'environ(?:\.get\(|\[)"(BACKSTAY_\w+)"', source)):
         assert f"`{variable}`" in page
     for option in ("synchronous", "timeout", "connect_timeout", "db"):
         assert f"| `{option}` |" in page

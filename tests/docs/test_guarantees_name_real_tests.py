@@ -37,7 +37,7 @@ def test_every_promise_names_a_test(page, tables):
 
 def test_named_claims_belong_to_a_suite_that_is_run():
     """A claim is run only through a suite, which a folder of tests inherits on every engine."""
-    from holdfast.testing.conformance import (
+    from backstay.testing.conformance import (
         CrashSuite,
         GateSuite,
         HubSuite,
@@ -50,7 +50,7 @@ def test_named_claims_belong_to_a_suite_that_is_run():
         WakingSuite,
     )
 
-    claims = {test for path, test in TESTS if path.startswith("src/holdfast/testing/conformance/")}
+    claims = {test for path, test in TESTS if path.startswith("src/backstay/testing/conformance/")}
     assert claims
     suites = (
         GateSuite,

@@ -21,7 +21,7 @@ BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def typed(tmp_path):
     """Types commands into a shell in a folder with nothing but the examples. Each is told with what it said."""
     (tmp_path / "examples").symlink_to(TOP / "examples")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "N8N_"))}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("BACKSTAY_", "N8N_"))}
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
 
     def run(script):
@@ -60,16 +60,16 @@ def commands(command, path=()):
 
 
 def test_every_command_and_option_of_the_guide_exists():
-    from holdfast.cli.root import app
+    from backstay.cli.root import app
 
     known = {" ".join(path): options for path, options in commands(get_command(app))}
     told = 0
     for page in PAGES:
         text = page.read_text("utf-8")
         lines = [line for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
-        lines += [found for found in re.findall(r"`(holdfast n8n [^`]*)`", text) if "…" not in found]
+        lines += [found for found in re.findall(r"`(backstay n8n [^`]*)`", text) if "…" not in found]
         for line in lines:
-            found = re.match(r"holdfast (n8n [a-z-]+(?: (?:create|list-link|add|ls|rm)\b)?)(.*)", line)
+            found = re.match(r"backstay (n8n [a-z-]+(?: (?:create|list-link|add|ls|rm)\b)?)(.*)", line)
             if found is None:
                 continue
             told += 1
@@ -87,7 +87,7 @@ def test_the_pictures_are_fresh():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_rule_that_a_page_names_exists(page):
-    from holdfast.n8n.validate import RULES
+    from backstay.n8n.validate import RULES
 
     named = set(re.findall(r"[Rr]ules? `([a-z]+(?:-[a-z]+)+)`", page.read_text("utf-8")))
     assert named <= {rule.id for rule in RULES}
@@ -95,7 +95,7 @@ def test_every_rule_that_a_page_names_exists(page):
 
 def test_every_message_of_the_troubleshooting_is_one_that_is_said():
     """Pieces between the dots, in the sources: a message that was reworded is reworded here, too."""
-    sources = "".join(path.read_text("utf-8") for path in sorted((TOP / "src" / "holdfast" / "n8n").rglob("*.py")))
+    sources = "".join(path.read_text("utf-8") for path in sorted((TOP / "src" / "backstay" / "n8n").rglob("*.py")))
     sources = sources.replace("{what}", "lock").replace("{verb}", "push")
     table = GUIDE.read_text("utf-8").partition("## Troubleshooting")[2]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
@@ -108,7 +108,7 @@ def test_every_message_of_the_troubleshooting_is_one_that_is_said():
 
 def test_both_transports_take_and_give_the_same():
     """Over HTTP there may be more in what is given, never less."""
-    from holdfast.n8n import reference
+    from backstay.n8n import reference
 
     for key in reference.INPUTS:
         assert reference.inputs_of(key, "http") == reference.inputs_of(key, "redis")

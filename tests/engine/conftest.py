@@ -9,21 +9,21 @@ import pytest
 
 
 @pytest.fixture
-def admin(holdfast_postgres):
+def admin(backstay_postgres):
     """A connection that may do everything."""
     import psycopg
 
-    with psycopg.connect(holdfast_postgres.admin_url, autocommit=True) as admin:
+    with psycopg.connect(backstay_postgres.admin_url, autocommit=True) as admin:
         yield admin
 
 
 @pytest.fixture
-def database(holdfast_postgres, admin):
+def database(backstay_postgres, admin):
     """An empty database: its name, its URL for whoever owns it, and for a user who owns nothing."""
     name = f"db_{secrets.token_hex(6)}"
     admin.execute(f"CREATE DATABASE {name}")
     admin.execute(f"CREATE ROLE {name} LOGIN")
-    base = f"127.0.0.1:{holdfast_postgres.port}/{name}"
-    yield SimpleNamespace(name=name, url=f"postgresql://holdfast@{base}", humble=f"postgresql://{name}@{base}")
+    base = f"127.0.0.1:{backstay_postgres.port}/{name}"
+    yield SimpleNamespace(name=name, url=f"postgresql://backstay@{base}", humble=f"postgresql://{name}@{base}")
     admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     admin.execute(f"DROP ROLE {name}")

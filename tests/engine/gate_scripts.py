@@ -12,9 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.engine.base import Command, Micros, Room, Wake
-from holdfast.gate import machine
-from holdfast.gate.machine import DAY, GATE, LIFE, OFFER, RECHECK, SLACK, Who
+from backstay.engine.base import Command, Micros, Room, Wake
+from backstay.gate import machine
+from backstay.gate.machine import DAY, GATE, LIFE, OFFER, RECHECK, SLACK, Who
 
 BASE = 1_700_000_000_000_000
 INBOXES = ("inbox:1", "inbox:2")

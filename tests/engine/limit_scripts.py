@@ -10,10 +10,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.engine.base import Command, Micros
-from holdfast.limit import machine
-from holdfast.limit.machine import Admitted, Taken, step
-from holdfast.limit.marks import Rule
+from backstay.engine.base import Command, Micros
+from backstay.limit import machine
+from backstay.limit.machine import Admitted, Taken, step
+from backstay.limit.marks import Rule
 
 BASE = 1_700_000_000_000_000
 DAY = 86_400_000_000

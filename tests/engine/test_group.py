@@ -11,14 +11,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.engine import group as groups
-from holdfast.engine.base import Apply, Ping, steady
-from holdfast.engine.group import LATER, Group
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.engine.turn import Turn
-from holdfast.errors import Closed, EngineUnavailable
-from holdfast.gate.machine import GATE, Acquire, Granted, Queued, Release, Released, Who
-from holdfast.testing.waiting import eventually
+from backstay.engine import group as groups
+from backstay.engine.base import Apply, Ping, steady
+from backstay.engine.group import LATER, Group
+from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.turn import Turn
+from backstay.errors import Closed, EngineUnavailable
+from backstay.gate.machine import GATE, Acquire, Granted, Queued, Release, Released, Who
+from backstay.testing.waiting import eventually
 
 #: Long enough for a machine that is busy; a thread that is lost stays lost.
 WITHIN = 10.0

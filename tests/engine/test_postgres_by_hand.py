@@ -8,18 +8,18 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import EngineRefused, SchemaTooNew, sync
-from holdfast.cli import exit_codes
-from holdfast.cli.root import app
-from holdfast.doctor.examine import examine
-from holdfast.engine import migrations
-from holdfast.engine.postgres import schema
-from holdfast.engine.postgres.rights import grants
+from backstay import EngineRefused, SchemaTooNew, sync
+from backstay.cli import exit_codes
+from backstay.cli.root import app
+from backstay.doctor.examine import examine
+from backstay.engine import migrations
+from backstay.engine.postgres import schema
+from backstay.engine.postgres.rights import grants
 
 pytestmark = pytest.mark.postgres
 
 OLDER = range(1, schema.latest())
-COMMAND = re.compile(r"`(holdfast migrate --sql[^`]*)`")
+COMMAND = re.compile(r"`(backstay migrate --sql[^`]*)`")
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def owner(database):
 
 
 def version(db):
-    ((found,),) = db.execute("SELECT value FROM holdfast_meta WHERE key = 'schema'").fetchall()
+    ((found,),) = db.execute("SELECT value FROM backstay_meta WHERE key = 'schema'").fetchall()
     return found
 
 
 def make(owner, version):
-    """A database as an older Holdfast left it."""
+    """A database as an older Backstay left it."""
     owner.execute(schema.META)
     for script in migrations.scripts("postgres")[:version]:
         owner.execute(script)
@@ -42,7 +42,7 @@ def make(owner, version):
 
 
 def printed(command):
-    done = CliRunner().invoke(app, command.split()[1:], prog_name="holdfast")
+    done = CliRunner().invoke(app, command.split()[1:], prog_name="backstay")
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -52,7 +52,7 @@ def test_the_command_that_is_advised_brings_the_database_up_to_date(database, ow
     if old:
         make(owner, old)
         owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {database.name}")
-    with pytest.raises(EngineRefused) as refused, sync.Holdfast(database.humble):
+    with pytest.raises(EngineRefused) as refused, sync.Backstay(database.humble):
         pass
     (told,) = COMMAND.findall(str(refused.value))
     (advised,) = COMMAND.findall("".join(f.advice for f in examine(database.humble).findings if f.topic == "schema"))
@@ -60,7 +60,7 @@ def test_the_command_that_is_advised_brings_the_database_up_to_date(database, ow
     owner.execute(printed(advised))
     owner.execute("".join(grants(database.name)))
     assert version(owner) == schema.latest()
-    with sync.Holdfast(database.humble) as hf, hf.lock("x", wait=0):
+    with sync.Backstay(database.humble) as stay, stay.lock("x", wait=0):
         pass
 
 
@@ -78,7 +78,7 @@ def test_a_script_for_an_older_version_fails_on_an_empty_database(owner, since):
     with pytest.raises(psycopg.errors.RaiseException, match=f"for schema {since}, .* has schema 0"):
         owner.execute(schema.as_sql(since))
     owner.execute("ROLLBACK")
-    assert owner.execute("SELECT to_regclass('holdfast_meta')").fetchone() == (None,)
+    assert owner.execute("SELECT to_regclass('backstay_meta')").fetchone() == (None,)
 
 
 def test_a_script_waits_for_whoever_migrates(database, owner):
@@ -106,7 +106,7 @@ def test_a_script_sees_what_was_done_while_it_waited(database, owner):
 
 
 def test_nothing_to_do_is_a_comment():
-    lines = printed(f"holdfast migrate --sql --since {schema.latest()}").splitlines()
+    lines = printed(f"backstay migrate --sql --since {schema.latest()}").splitlines()
     assert lines
     assert all(line.startswith("--") for line in lines)
 
@@ -114,10 +114,10 @@ def test_nothing_to_do_is_a_comment():
 def test_a_version_that_is_not_known_yet_is_refused():
     with pytest.raises(SchemaTooNew):
         schema.as_sql(schema.latest() + 1)
-    done = CliRunner().invoke(app, ["migrate", "--sql", "--since", "99"], prog_name="holdfast")
+    done = CliRunner().invoke(app, ["migrate", "--sql", "--since", "99"], prog_name="backstay")
     assert (done.exit_code, done.stdout) == (exit_codes.ENGINE, "")
 
 
 def test_since_goes_with_sql(database):
-    done = CliRunner().invoke(app, ["migrate", "--since", "1", database.url], prog_name="holdfast")
+    done = CliRunner().invoke(app, ["migrate", "--since", "1", database.url], prog_name="backstay")
     assert done.exit_code == exit_codes.USAGE

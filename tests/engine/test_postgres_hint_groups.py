@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import ConfigError
-from holdfast.engine.base import Ping, Publish, PublishHint, TakeHint
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.wire import Wire
+from backstay import ConfigError
+from backstay.engine.base import Ping, Publish, PublishHint, TakeHint
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.wire import Wire
 
 pytestmark = pytest.mark.postgres
 
@@ -16,8 +16,8 @@ LIFE = 60_000_000
 
 
 @pytest.fixture
-def engine(holdfast_postgres, namespace):
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def engine(backstay_postgres, namespace):
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     engine.apply(Ping())
     yield engine
     engine.close_blocking()

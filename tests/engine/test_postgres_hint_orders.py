@@ -9,9 +9,9 @@ import sys
 import psycopg
 import pytest
 
-from holdfast.engine.base import Ping, PublishHint, TakeHint
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
+from backstay.engine.base import Ping, PublishHint, TakeHint
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
 
 pytestmark = [pytest.mark.postgres, pytest.mark.race]
 
@@ -21,9 +21,9 @@ HINTS, ROUNDS = 12, 60
 TAKER = """
 import json, sys, warnings
 warnings.simplefilter("error")
-from holdfast.engine.base import Ping, TakeHint
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
+from backstay.engine.base import Ping, TakeHint
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
 
 url, namespace, rounds, *hints = sys.argv[1:]
 engine = PostgresEngine(parse(url), namespace=namespace)
@@ -49,9 +49,9 @@ def deadlocks(url):
 
 
 @pytest.fixture
-def hints(holdfast_postgres, namespace):
+def hints(backstay_postgres, namespace):
     """Counters with more in them than anybody takes."""
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     engine.apply(Ping())
     names = [f"{namespace}:hint:{nth:02}" for nth in range(HINTS)]
     for name in names:
@@ -61,9 +61,9 @@ def hints(holdfast_postgres, namespace):
     engine.close_blocking()
 
 
-def test_takes_in_opposite_orders_do_not_deadlock(holdfast_postgres, namespace, hints):
-    before = deadlocks(holdfast_postgres.url)
-    arguments = [sys.executable, "-c", TAKER, holdfast_postgres.url, namespace, str(ROUNDS)]
+def test_takes_in_opposite_orders_do_not_deadlock(backstay_postgres, namespace, hints):
+    before = deadlocks(backstay_postgres.url)
+    arguments = [sys.executable, "-c", TAKER, backstay_postgres.url, namespace, str(ROUNDS)]
     takers = [
         subprocess.Popen([*arguments, *order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for order in (hints, hints[::-1])
@@ -82,4 +82,4 @@ def test_takes_in_opposite_orders_do_not_deadlock(holdfast_postgres, namespace, 
     for taken, troubles in said:
         assert troubles == []
         assert set(taken.values()) == {ROUNDS}
-    assert deadlocks(holdfast_postgres.url) == before
+    assert deadlocks(backstay_postgres.url) == before

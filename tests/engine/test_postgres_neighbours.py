@@ -8,14 +8,14 @@ import threading
 import psycopg
 import pytest
 
-from holdfast import CorruptRecord, EngineUnavailable
-from holdfast.engine.base import Apply, Ping, Scan, Tag, Tagged, Untag, steady
-from holdfast.engine.group import Item
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.lane import PATIENCE, SKIPS
-from holdfast.gate.machine import GATE, Acquire, Granted, Release, Who
-from holdfast.testing.waiting import eventually
+from backstay import CorruptRecord, EngineUnavailable
+from backstay.engine.base import Apply, Ping, Scan, Tag, Tagged, Untag, steady
+from backstay.engine.group import Item
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.lane import PATIENCE, SKIPS
+from backstay.gate.machine import GATE, Acquire, Granted, Release, Who
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
 
@@ -23,17 +23,17 @@ MINUTE = 60_000_000
 
 
 @pytest.fixture
-def engine(holdfast_postgres, namespace):
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def engine(backstay_postgres, namespace):
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     engine.apply(Ping())
     yield engine
     engine.close_blocking()
 
 
 @pytest.fixture
-def sitter(holdfast_postgres):
+def sitter(backstay_postgres):
     """Somebody in a transaction, whom the server does not end for standing still."""
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as db:
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as db:
         db.execute("SET idle_in_transaction_session_timeout = 0")
         db.execute("BEGIN")
         yield db
@@ -50,22 +50,22 @@ def release(engine, name, ticket="t"):
 
 
 def sit_by_lock(sitter, space, name):
-    sitter.execute("SELECT FROM holdfast_state WHERE space = %s AND name = %s FOR UPDATE", (space, name.encode()))
+    sitter.execute("SELECT FROM backstay_state WHERE space = %s AND name = %s FOR UPDATE", (space, name.encode()))
 
 
 def sit_by_update(sitter, space, name):
-    sitter.execute("UPDATE holdfast_state SET doc = doc WHERE space = %s AND name = %s", (space, name.encode()))
+    sitter.execute("UPDATE backstay_state SET doc = doc WHERE space = %s AND name = %s", (space, name.encode()))
 
 
 def sit_by_delete(sitter, space, name):
-    sitter.execute("DELETE FROM holdfast_state WHERE space = %s AND name = %s", (space, name.encode()))
+    sitter.execute("DELETE FROM backstay_state WHERE space = %s AND name = %s", (space, name.encode()))
 
 
 def sit_by_insert(sitter, space, name):
     sit_by_delete(sitter, space, name)
     sitter.execute("COMMIT")
     sitter.execute("BEGIN")
-    sitter.execute("INSERT INTO holdfast_state VALUES (%s, 'gate', %s)", (space, name.encode()))
+    sitter.execute("INSERT INTO backstay_state VALUES (%s, 'gate', %s)", (space, name.encode()))
 
 
 SITTERS = pytest.mark.parametrize("sit", [sit_by_lock, sit_by_update, sit_by_delete, sit_by_insert])
@@ -119,7 +119,7 @@ def test_who_is_put_off_beside_a_stuck_name_is_answered(engine, sitter):
     assert all(isinstance(answer, Granted) for answer in answers.values())
 
 
-def test_the_server_ends_one_of_us_who_stands_still(engine, holdfast_postgres):
+def test_the_server_ends_one_of_us_who_stands_still(engine, backstay_postgres):
     engine.apply(acquire(engine, "stuck"))
     frozen = engine.connect()
     frozen.execute("BEGIN")
@@ -132,8 +132,8 @@ def test_the_server_ends_one_of_us_who_stands_still(engine, holdfast_postgres):
     frozen.close()
 
 
-def test_two_that_want_the_same_names_in_opposite_order_both_get_through(engine, holdfast_postgres, namespace):
-    other = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def test_two_that_want_the_same_names_in_opposite_order_both_get_through(engine, backstay_postgres, namespace):
+    other = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     names = [f"n{i}" for i in range(50)]
     wrong = []
 
@@ -159,7 +159,7 @@ def test_a_deadlock_over_tags_is_tried_again(engine, sitter):
     """The other side of the deadlock is a stranger, so no order of ours can prevent it."""
     sitter.execute("SET deadlock_timeout = '20s'")  # the engine's side finds out first
     engine.apply_many([Tag(GATE, tag, "n", MINUTE) for tag in ("a", "b")])
-    lock = "SELECT FROM holdfast_tag WHERE space = %s AND tag = %s FOR UPDATE"
+    lock = "SELECT FROM backstay_tag WHERE space = %s AND tag = %s FOR UPDATE"
     sitter.execute(lock, (engine.namespace, b"b"))
     (lane, _) = engine._lanes
     lane._wire.session.execute("SET lock_timeout = 0")
@@ -177,8 +177,8 @@ def test_a_deadlock_over_tags_is_tried_again(engine, sitter):
     assert answers == [None, None]
 
 
-def test_hot_names_of_many_engines_all_get_their_turn(holdfast_postgres, namespace):
-    engines = [PostgresEngine(parse(holdfast_postgres.url), namespace=namespace) for _ in range(6)]
+def test_hot_names_of_many_engines_all_get_their_turn(backstay_postgres, namespace):
+    engines = [PostgresEngine(parse(backstay_postgres.url), namespace=namespace) for _ in range(6)]
     wrong = []
 
     def work(engine, ticket):
@@ -228,37 +228,37 @@ def test_a_huge_record_is_kept_and_read(engine):
     assert engine.apply(release(engine, "crowd", "t0"))
 
 
-def test_a_bad_record_is_its_own_names_trouble_only(engine, admin, holdfast_postgres):
+def test_a_bad_record_is_its_own_names_trouble_only(engine, admin, backstay_postgres):
     engine.apply(acquire(engine, "bad"))
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as db:
-        db.execute("UPDATE holdfast_state SET doc = 'x' WHERE space = %s", (engine.namespace,))
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as db:
+        db.execute("UPDATE backstay_state SET doc = 'x' WHERE space = %s", (engine.namespace,))
     bad, good = engine.apply_many([acquire(engine, "bad"), acquire(engine, "good")])
     assert isinstance(bad, CorruptRecord)
     assert isinstance(good, Granted)
     assert eventually(lambda: engine.apply(Ping()))
 
 
-def test_a_row_that_a_neighbour_removed_is_made_anew(engine, holdfast_postgres):
+def test_a_row_that_a_neighbour_removed_is_made_anew(engine, backstay_postgres):
     first = engine.apply(acquire(engine, "x"))
     engine.apply(release(engine, "x"))
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as neighbour:
-        neighbour.execute("DELETE FROM holdfast_state WHERE space = %s", (engine.namespace,))
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as neighbour:
+        neighbour.execute("DELETE FROM backstay_state WHERE space = %s", (engine.namespace,))
     again = engine.apply(acquire(engine, "x", "u"))
     assert isinstance(again, Granted)
     assert again.fence > first.fence
 
 
-def test_a_row_that_never_comes_is_given_up_and_other_names_are_not_delayed(engine, holdfast_postgres):
+def test_a_row_that_never_comes_is_given_up_and_other_names_are_not_delayed(engine, backstay_postgres):
     """A trigger or a policy of somebody else's may swallow the row: that name is refused in time, not waited for."""
     trigger = f"swallow_{secrets.token_hex(4)}"
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as db:
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as db:
         db.execute(
             f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS"
             f" $$BEGIN IF NEW.space = '{engine.namespace}' AND NEW.name = 'gone' THEN RETURN NULL; END IF;"
             " RETURN NEW; END$$"
         )
         db.execute(
-            f"CREATE TRIGGER {trigger} BEFORE INSERT ON holdfast_state FOR EACH ROW EXECUTE FUNCTION {trigger}()"
+            f"CREATE TRIGGER {trigger} BEFORE INSERT ON backstay_state FOR EACH ROW EXECUTE FUNCTION {trigger}()"
         )
         try:
             started = steady()

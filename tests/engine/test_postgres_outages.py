@@ -11,13 +11,13 @@ import threading
 import psycopg
 import pytest
 
-import holdfast
-from holdfast import EngineError, EngineUnavailable, sync
-from holdfast.engine.base import steady
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.postgres_nemesis import OURS, Crash
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+from backstay import EngineError, EngineUnavailable, sync
+from backstay.engine.base import steady
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.postgres_nemesis import OURS, Crash
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ def backend(server):
 
     def crash():
         with psycopg.connect(server.admin_url, autocommit=True) as admin:
-            ours = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'holdfast%' LIMIT 1"
+            ours = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'backstay%' LIMIT 1"
             os.kill(admin.execute(ours).fetchone()[0], signal.SIGKILL)
 
     return crash
@@ -56,10 +56,10 @@ def strike(how, server, backend):
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_restart_is_not_noticed_by_who_comes_after_it(server, backend, namespace, how):
-    with sync.Holdfast(server.url, namespace=namespace) as hf:
-        lease = hf.lock("kept", ttl=60).acquire(wait=0)
+    with sync.Backstay(server.url, namespace=namespace) as stay:
+        lease = stay.lock("kept", ttl=60).acquire(wait=0)
         strike(how, server, backend)
-        with hf.lock("x", ttl=5, wait=WITHIN):
+        with stay.lock("x", ttl=5, wait=WITHIN):
             pass
         lease.renew()
         assert not lease.release().idempotent
@@ -69,10 +69,10 @@ def test_a_restart_is_not_noticed_by_who_comes_after_it(server, backend, namespa
 def test_a_waiter_gets_its_lock_after_a_restart(server, backend, namespace, how):
     async def wait():
         async with (
-            holdfast.Holdfast(server.url, namespace=namespace) as hf,
-            holdfast.Holdfast(server.url, namespace=namespace) as other,
+            backstay.Backstay(server.url, namespace=namespace) as stay,
+            backstay.Backstay(server.url, namespace=namespace) as other,
         ):
-            held = await hf.lock("x", ttl=20).acquire(wait=0)
+            held = await stay.lock("x", ttl=20).acquire(wait=0)
             waiter = asyncio.create_task(other.lock("x", ttl=10).acquire(wait=30))
             assert await soon(lambda: asyncio.sleep(0, other.telemetry.counts["lock.queued"]))
             await asyncio.to_thread(strike, how, server, backend)
@@ -89,9 +89,9 @@ def test_a_waiter_gets_its_lock_after_a_restart(server, backend, namespace, how)
 def test_a_listener_is_told_once_that_it_missed_something_and_hears_again(server, backend, namespace, how):
     async def listen():
         async with (
-            holdfast.Holdfast(server.url, namespace=namespace) as hf,
-            holdfast.Holdfast(server.url, namespace=namespace) as other,
-            hf.hub.listen("news") as news,
+            backstay.Backstay(server.url, namespace=namespace) as stay,
+            backstay.Backstay(server.url, namespace=namespace) as other,
+            stay.hub.listen("news") as news,
         ):
             await other.hub.publish("news", "before")
             assert (await news.next(timeout=WITHIN)).payload == "before"
@@ -116,30 +116,30 @@ def test_a_listener_is_told_once_that_it_missed_something_and_hears_again(server
 
 @pytest.mark.timed
 def test_a_stopped_server_is_given_up_in_time_and_found_again(server, namespace):
-    once = holdfast.Policy(lock_retries=0)
-    with sync.Holdfast(server.url + "?timeout=0.5", namespace=namespace, profile=once) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    once = backstay.Policy(lock_retries=0)
+    with sync.Backstay(server.url + "?timeout=0.5", namespace=namespace, profile=once) as stay:
+        stay.lock("x").acquire(wait=0).release()
         server.pause()
         try:
             for _ in range(2):  # on an open connection, then on a new one, which has two seconds at least
                 started = steady()
                 with pytest.raises(EngineError):
-                    hf.locks.inspect("x")
+                    stay.locks.inspect("x")
                 assert steady() - started < 4.5
         finally:
             server.resume()
-        with hf.lock("x", ttl=5, wait=WITHIN):
+        with stay.lock("x", ttl=5, wait=WITHIN):
             pass
 
 
 def test_a_stopped_server_that_goes_on_answers_those_who_waited(server, namespace):
-    with sync.Holdfast(server.url, namespace=namespace) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    with sync.Backstay(server.url, namespace=namespace) as stay:
+        stay.lock("x").acquire(wait=0).release()
         server.pause()
         timer = threading.Timer(0.5, server.resume)
         timer.start()
         started = steady()
-        with hf.lock("x", ttl=5, wait=0):
+        with stay.lock("x", ttl=5, wait=0):
             assert steady() - started >= 0.4
         timer.join()
 
@@ -147,8 +147,8 @@ def test_a_stopped_server_that_goes_on_answers_those_who_waited(server, namespac
 @pytest.mark.timed
 def test_a_server_that_stops_while_a_connection_opens_is_given_up(server, namespace):
     """The first words of a connection are bounded too: it looks at the schema before anything else."""
-    from holdfast.engine.postgres.address import parse
-    from holdfast.engine.postgres.session import connect
+    from backstay.engine.postgres.address import parse
+    from backstay.engine.postgres.session import connect
 
     session = connect(parse(server.url + "?timeout=0.5"), "test")
     server.pause()
@@ -163,9 +163,9 @@ def test_a_server_that_stops_while_a_connection_opens_is_given_up(server, namesp
 
 @pytest.mark.timed
 def test_the_keeper_keeps_leases_through_a_restart(server, namespace):
-    with sync.Holdfast(server.url, namespace=namespace) as hf:
-        lease = hf.lock("x", ttl=6).acquire(wait=0)
-        assert eventually(lambda: hf.telemetry.counts["lease.renewed"] >= 1)
+    with sync.Backstay(server.url, namespace=namespace) as stay:
+        lease = stay.lock("x", ttl=6).acquire(wait=0)
+        assert eventually(lambda: stay.telemetry.counts["lease.renewed"] >= 1)
         server.restart()
         until = lease.deadline
         assert eventually(lambda: lease.deadline > until)
@@ -176,29 +176,29 @@ def test_the_keeper_keeps_leases_through_a_restart(server, namespace):
 @pytest.mark.timed
 def test_an_idle_listener_is_not_cut_off(server, namespace, monkeypatch):
     """Its connection rests between messages for longer than any call may take."""
-    from holdfast.hub import postgres
+    from backstay.hub import postgres
 
     monkeypatch.setattr(postgres, "PING_EVERY", 1.0)
     url = server.url + "?timeout=0.5"
-    with sync.Holdfast(url, namespace=namespace) as hf, hf.hub.listen("news") as news:
+    with sync.Backstay(url, namespace=namespace) as stay, stay.hub.listen("news") as news:
         assert news.next(timeout=2.5) is None
-        assert hf.telemetry.counts["hub.interrupted"] == 0
-        hf.hub.publish("news", "x")
+        assert stay.telemetry.counts["hub.interrupted"] == 0
+        stay.hub.publish("news", "x")
         assert news.next(timeout=WITHIN).payload == "x"
 
 
 def test_a_message_that_is_too_long_is_refused_at_once(server, namespace):
-    with sync.Holdfast(server.url, namespace=namespace) as hf, hf.hub.listen("news") as news:
+    with sync.Backstay(server.url, namespace=namespace) as stay, stay.hub.listen("news") as news:
         for size in (8000, 10_000_000):
-            with pytest.raises(holdfast.ConfigError, match="bytes"):
-                hf.hub.publish("news", "x" * size)
+            with pytest.raises(backstay.ConfigError, match="bytes"):
+                stay.hub.publish("news", "x" * size)
         for crowded in ('"' * 4000, "\n" * 4000, "\0" * 1400):
-            with pytest.raises(holdfast.ConfigError, match="on PostgreSQL"):
-                hf.hub.publish("news", crowded)
-        hf.hub.publish("news", "x" * 7000)
+            with pytest.raises(backstay.ConfigError, match="on PostgreSQL"):
+                stay.hub.publish("news", crowded)
+        stay.hub.publish("news", "x" * 7000)
         assert len(news.next(timeout=WITHIN).payload) == 7000
         for payload in ("nul\0", "'\"\\", "ключ 🔒", ""):
-            hf.hub.publish("news", payload)
+            stay.hub.publish("news", payload)
             assert news.next(timeout=WITHIN).payload == payload
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from psycopg import errors as pg
 
-import holdfast
-from holdfast import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown, sync
-from holdfast.engine.base import Apply, Ping, Publish, Read, TakeHint, steady
-from holdfast.engine.postgres import PostgresEngine, batch
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.session import translate
-from holdfast.engine.postgres.wire import COMMIT, Wire
-from holdfast.gate.machine import GATE, Acquire, Granted, Who
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.waiting import WITHIN, eventually
+import backstay
+from backstay import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown, sync
+from backstay.engine.base import Apply, Ping, Publish, Read, TakeHint, steady
+from backstay.engine.postgres import PostgresEngine, batch
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.session import translate
+from backstay.engine.postgres.wire import COMMIT, Wire
+from backstay.gate.machine import GATE, Acquire, Granted, Who
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
 
@@ -25,14 +25,14 @@ MINUTE = 60_000_000
 
 
 @pytest.fixture
-def proxy(holdfast_postgres):
-    with FaultProxy(holdfast_postgres.port) as proxy:
+def proxy(backstay_postgres):
+    with FaultProxy(backstay_postgres.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def engine(holdfast_postgres, proxy, namespace):
-    engine = PostgresEngine(parse(proxy.instead_of(holdfast_postgres.url) + "?timeout=1"), namespace=namespace)
+def engine(backstay_postgres, proxy, namespace):
+    engine = PostgresEngine(parse(proxy.instead_of(backstay_postgres.url) + "?timeout=1"), namespace=namespace)
     engine.apply(Ping())
     yield engine
     proxy.heal()
@@ -40,8 +40,8 @@ def engine(holdfast_postgres, proxy, namespace):
 
 
 @pytest.fixture
-def truth(holdfast_postgres, namespace):
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def truth(backstay_postgres, namespace):
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     engine.apply(Ping())  # it knows the server's time from now on
     yield engine
     engine.close_blocking()
@@ -93,7 +93,7 @@ def test_a_connection_that_breaks_before_the_commit_is_replaced_unnoticed(engine
 @pytest.mark.parametrize("action", ["drop", "blackhole"])
 @pytest.mark.parametrize(
     "word",
-    [b"\x04\xd2\x16\x2f", b"application_name", b"to_regclass", b"FROM holdfast_meta"],
+    [b"\x04\xd2\x16\x2f", b"application_name", b"to_regclass", b"FROM backstay_meta"],
     ids=["the wish for TLS", "the sign-in", "the look for the schema", "the look at its version"],
 )
 def test_silence_at_any_word_of_a_new_connection_is_given_up_in_time(engine, proxy, truth, action, word):
@@ -255,17 +255,17 @@ def test_a_statement_that_fails_leaves_the_connection_in_use(engine, truth):
 
 
 def ours(admin):
-    return [pid for (pid,) in admin.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'holdfast%'")]
+    return [pid for (pid,) in admin.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'backstay%'")]
 
 
-def test_backends_ended_in_the_middle_of_load_cost_nobody_a_lock_or_its_exclusion(holdfast_postgres, namespace, admin):
+def test_backends_ended_in_the_middle_of_load_cost_nobody_a_lock_or_its_exclusion(backstay_postgres, namespace, admin):
     wrong, inside, done = [], [], threading.Event()
 
     def work():
-        with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as hf:
+        with sync.Backstay(backstay_postgres.url, namespace=namespace) as stay:
             while not done.is_set():
                 try:
-                    with hf.lock("x", ttl=30, wait=WITHIN):
+                    with stay.lock("x", ttl=30, wait=WITHIN):
                         inside.append(1)
                         if len(inside) > 1:
                             wrong.append("two inside")
@@ -299,13 +299,13 @@ def test_one_failing_server_word_does_not_leak_connections(engine, admin):
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
 
-def test_many_holdfasts_leave_no_file_behind(holdfast_postgres, namespace):
+def test_many_backstays_leave_no_file_behind(backstay_postgres, namespace):
     def files():
         return len(list(Path("/proc/self/fd").iterdir()))
 
     def use():
-        with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as hf, hf.hub.listen("c"):
-            hf.hub.publish("c", "x")
+        with sync.Backstay(backstay_postgres.url, namespace=namespace) as stay, stay.hub.listen("c"):
+            stay.hub.publish("c", "x")
 
     use()
     before = files()
@@ -314,12 +314,12 @@ def test_many_holdfasts_leave_no_file_behind(holdfast_postgres, namespace):
     assert files() <= before
 
 
-def test_a_closed_engine_says_so(holdfast_postgres):
-    engine = PostgresEngine(parse(holdfast_postgres.url))
+def test_a_closed_engine_says_so(backstay_postgres):
+    engine = PostgresEngine(parse(backstay_postgres.url))
     engine.apply(Ping())
     engine.close_blocking()
     engine.close_blocking()
-    with pytest.raises(holdfast.Closed):
+    with pytest.raises(backstay.Closed):
         engine.apply(Ping())
 
 
@@ -347,7 +347,7 @@ def test_what_is_committed_stands_although_the_message_behind_it_is_refused(mute
 
 
 def test_a_table_that_is_refused_is_the_trouble_of_those_who_need_it(mute):
-    mute._lanes[0]._wire.session.execute("DROP TABLE holdfast_hint_counter")
+    mute._lanes[0]._wire.session.execute("DROP TABLE backstay_hint_counter")
     taken, granted = mute.apply_many([TakeHint("hint", 1, MINUTE), acquire(mute, "y")])
     assert isinstance(taken, EngineRefused)
     assert isinstance(granted, Granted)

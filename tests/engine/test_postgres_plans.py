@@ -5,20 +5,20 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from holdfast.engine.base import Apply, Ping, Read, Scan, Tag, Tagged, Untag
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.gate.machine import GATE, Acquire, Release, Renew, Who
+from backstay.engine.base import Apply, Ping, Read, Scan, Tag, Tagged, Untag
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.gate.machine import GATE, Acquire, Release, Renew, Who
 
 pytestmark = pytest.mark.postgres
 
 MINUTE = 60_000_000
 ROWS = 100_000
 FILL = """
-INSERT INTO holdfast_state
+INSERT INTO backstay_state
 SELECT %(space)s, 'gate', convert_to('name-' || i, 'UTF8'), NULL, 4000000000000000 FROM generate_series(1, %(rows)s) i
 ON CONFLICT DO NOTHING;
-INSERT INTO holdfast_tag
+INSERT INTO backstay_tag
 SELECT %(space)s, 'gate', convert_to('tag-' || i %% 1000, 'UTF8'), convert_to('name-' || i, 'UTF8'), 4000000000000000
 FROM generate_series(1, %(rows)s) i
 ON CONFLICT DO NOTHING;
@@ -77,16 +77,16 @@ def test_no_statement_reads_a_whole_table(engine, database, mode, known):
         lane.sweep()
     seen = "\n".join(plans)
     for verb in (
-        "INSERT INTO holdfast_state",
+        "INSERT INTO backstay_state",
         "FOR UPDATE OF state SKIP",
-        "UPDATE holdfast_state",
-        "holdfast_tag AS known",
+        "UPDATE backstay_state",
+        "backstay_tag AS known",
     ):
         assert verb in seen
-    assert "DELETE FROM holdfast_state" in seen
+    assert "DELETE FROM backstay_state" in seen
     assert [plan for plan in plans if "Seq Scan" in plan] == []
-    assert "holdfast_state_pkey" in seen
-    assert "holdfast_state_sweep" in seen
+    assert "backstay_state_pkey" in seen
+    assert "backstay_state_sweep" in seen
 
 
 def test_a_scan_stops_at_the_end_of_its_prefix(engine, database):
@@ -124,7 +124,7 @@ def test_updates_are_hot(database, now):
     session.until = float("inf")
     session.execute("SELECT pg_stat_force_next_flush()")
     counted = session.execute(
-        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'holdfast_state'"
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'backstay_state'"
     ).fetchone()
     engine.close_blocking()
     updates = len(names) * rounds * 3

@@ -16,26 +16,26 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, NullConnectionPool
 
+from backstay import Backstay, ConfigError, EngineError, EngineUnavailable, sync
+from backstay.engine.base import Ping, steady
+from backstay.engine.postgres import batch
+from backstay.engine.postgres.address import Address, parse
+from backstay.engine.postgres.lender import BlockingLender
+from backstay.engine.postgres.pooled import PooledEngine
+from backstay.policy import BALANCED, MAX_AVAILABILITY
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.waiting import WITHIN, eventually
 from exercise import exercise_async, exercise_blocking
-from holdfast import ConfigError, EngineError, EngineUnavailable, Holdfast, sync
-from holdfast.engine.base import Ping, steady
-from holdfast.engine.postgres import batch
-from holdfast.engine.postgres.address import Address, parse
-from holdfast.engine.postgres.lender import BlockingLender
-from holdfast.engine.postgres.pooled import PooledEngine
-from holdfast.policy import BALANCED, MAX_AVAILABILITY
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def pools(holdfast_postgres):
+def pools(backstay_postgres):
     """Makes pools, and closes them at the end."""
     with ExitStack() as stack:
 
-        def make(conninfo=holdfast_postgres.url, *, size=2, **options):
+        def make(conninfo=backstay_postgres.url, *, size=2, **options):
             options = {"open": True, "timeout": 5, **options}
             return stack.enter_context(ConnectionPool(conninfo, min_size=size, max_size=size, **options))
 
@@ -64,26 +64,26 @@ def drain_into(stack, pool):
 @pytest.mark.parametrize("size", [1, 4])
 def test_both_apis_work_through_a_pool_and_leave_it_open(pools, size, namespace):
     pool = pools(size=size)
-    exercise_blocking(lambda: sync.Holdfast(pool, namespace=namespace))
-    asyncio.run(exercise_async(lambda: Holdfast(engine=pool, namespace=namespace)))
+    exercise_blocking(lambda: sync.Backstay(pool, namespace=namespace))
+    asyncio.run(exercise_async(lambda: Backstay(engine=pool, namespace=namespace)))
     assert not pool.closed
     assert eventually(lambda: all_back(pool))
     with pool.connection() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_pool_that_keeps_nothing_works_too(holdfast_postgres, namespace):
-    with NullConnectionPool(holdfast_postgres.url, max_size=4, open=True) as pool:
-        exercise_blocking(lambda: sync.Holdfast(pool, namespace=namespace))
+def test_a_pool_that_keeps_nothing_works_too(backstay_postgres, namespace):
+    with NullConnectionPool(backstay_postgres.url, max_size=4, open=True) as pool:
+        exercise_blocking(lambda: sync.Backstay(pool, namespace=namespace))
 
 
 def test_groups_go_through_the_pool_and_only_hints_do_not(pools, admin, namespace):
     pool = pools(kwargs={"application_name": namespace})
-    with sync.Holdfast(pool, namespace=namespace) as hf, hf.lock("x"):
+    with sync.Backstay(pool, namespace=namespace) as stay, stay.lock("x"):
         before = pool.get_stats()["requests_num"]
-        hf.locks.inspect("x")
+        stay.locks.inspect("x")
         assert pool.get_stats()["requests_num"] == before + 1
-        with hf.hub.listen("news"):
+        with stay.hub.listen("news"):
             names = admin.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", (namespace,)
             ).fetchone()
@@ -101,11 +101,11 @@ def test_a_connection_comes_back_as_it_was(pools, autocommit, namespace):
         before = settings(connection)
         pid = connection.info.backend_pid
         handlers = connection.pgconn.notice_handler, connection.pgconn.notify_handler
-    with sync.Holdfast(pool, namespace=namespace) as hf:
+    with sync.Backstay(pool, namespace=namespace) as stay:
         for _ in range(12):  # more than it takes to prepare a statement
-            hf.lock("x").acquire(wait=0).release()
-        hf.locks.list("")
-        hf._core.engine._lanes[0].sweep()
+            stay.lock("x").acquire(wait=0).release()
+        stay.locks.list("")
+        stay._core.engine._lanes[0].sweep()
     with pool.connection() as connection:
         assert connection.info.backend_pid == pid
         assert settings(connection) == before
@@ -125,13 +125,13 @@ def test_a_search_path_that_was_set_on_a_session_does_not_split_the_locks(pools,
         one.execute("CREATE SCHEMA tenant")
         one.commit()
         two.execute("SET search_path TO tenant")
-    with sync.Holdfast(pool, namespace=namespace) as hf:
-        lease = hf.lock("x").acquire(wait=0)
+    with sync.Backstay(pool, namespace=namespace) as stay:
+        lease = stay.lock("x").acquire(wait=0)
         for _ in range(4):  # whichever connection comes
-            assert hf.lock("x").try_acquire() is None
+            assert stay.lock("x").try_acquire() is None
         lease.release()
     with psycopg.connect(database.url) as connection:
-        found = connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'holdfast_state'").fetchall()
+        found = connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'backstay_state'").fetchall()
     assert found == [("public",)]
 
 
@@ -142,37 +142,37 @@ def test_what_a_user_listens_to_is_still_heard(pools, namespace):
         connection.add_notify_handler(heard.append)
         connection.autocommit = True
         connection.execute("LISTEN theirs")
-    with sync.Holdfast(pool, namespace=namespace) as hf:
+    with sync.Backstay(pool, namespace=namespace) as stay:
         with psycopg.connect(pool.conninfo, autocommit=True) as other:
             other.execute("NOTIFY theirs, 'hello'")
-        hf.lock("x").acquire(wait=0).release()
-        assert eventually(lambda: hf.locks.inspect("x") and heard)
+        stay.lock("x").acquire(wait=0).release()
+        assert eventually(lambda: stay.locks.inspect("x") and heard)
     assert heard[0].payload == "hello"
 
 
 def test_a_pool_that_is_exhausted_says_so_in_time(pools, namespace):
     pool = pools(timeout=0.2, name="web")
-    with sync.Holdfast(pool, namespace=namespace) as hf:
-        hf.lock("y").acquire(wait=0).release()
+    with sync.Backstay(pool, namespace=namespace) as stay:
+        stay.lock("y").acquire(wait=0).release()
         with ExitStack() as stack:
             drain_into(stack, pool)
             with pytest.raises(
                 EngineUnavailable, match=r"pool 'web' \(max_size=2\) had no connection free within 0.2 s"
             ):
-                hf.lock("x").acquire(wait=0)
-        hf.lock("x").acquire(wait=0).release()
+                stay.lock("x").acquire(wait=0)
+        stay.lock("x").acquire(wait=0).release()
     assert eventually(lambda: all_back(pool))
 
 
 def test_a_queue_of_the_pool_that_is_full_says_so(pools, namespace):
     pool = pools(size=1, timeout=5, max_waiting=1, name="web")
-    with sync.Holdfast(pool, namespace=namespace) as hf, ExitStack() as stack:
+    with sync.Backstay(pool, namespace=namespace) as stay, ExitStack() as stack:
         drain_into(stack, pool)
         waiter = threading.Thread(target=lambda: pool.putconn(pool.getconn(5)))
         waiter.start()
         assert eventually(lambda: pool.get_stats()["requests_waiting"] == 1)
         with pytest.raises(EngineUnavailable, match=r"'web'.*max_waiting=1"):
-            hf.lock("x").acquire(wait=0)
+            stay.lock("x").acquire(wait=0)
         stack.close()
         waiter.join()
 
@@ -181,26 +181,26 @@ def test_a_queue_of_the_pool_that_is_full_says_so(pools, namespace):
 def test_an_exhausted_pool_is_asked_as_often_as_the_policy_says(pools, namespace, profile, attempts):
     pool = pools(timeout=0.1)
     pool.wait(30)
-    with sync.Holdfast(pool, namespace=namespace, profile=profile) as hf, ExitStack() as taken:
+    with sync.Backstay(pool, namespace=namespace, profile=profile) as stay, ExitStack() as taken:
         drain_into(taken, pool)
         before = pool.get_stats().get("requests_errors", 0)
         with pytest.raises(EngineUnavailable, match="no connection free"):
-            hf.lock("x").acquire(wait=0)
+            stay.lock("x").acquire(wait=0)
         assert pool.get_stats()["requests_errors"] - before == attempts
 
 
 def test_a_server_that_is_away_is_not_called_an_exhausted_pool(pools, namespace):
-    pool = pools("postgresql://holdfast:hunter2@127.0.0.1:1/x", timeout=0.5, name="web")
+    pool = pools("postgresql://backstay:hunter2@127.0.0.1:1/x", timeout=0.5, name="web")
     with pytest.raises(EngineUnavailable, match=r"'web' \(max_size=2\).*failed to connect \d+ times") as caught:
-        sync.Holdfast(pool, namespace=namespace).lock("x").acquire(wait=0)
+        sync.Backstay(pool, namespace=namespace).lock("x").acquire(wait=0)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.timed
 def test_leases_are_renewed_while_the_pool_is_dry(pools, namespace):
     pool = pools(timeout=0.2)
-    with sync.Holdfast(pool, namespace=namespace) as hf:
-        lease = hf.lock("x", ttl=1.5).acquire(wait=0)
+    with sync.Backstay(pool, namespace=namespace) as stay:
+        lease = stay.lock("x", ttl=1.5).acquire(wait=0)
         began = lease.expires_at
         with ExitStack() as stack:
             drain_into(stack, pool)
@@ -210,32 +210,32 @@ def test_leases_are_renewed_while_the_pool_is_dry(pools, namespace):
     assert eventually(lambda: all_back(pool))
 
 
-def test_a_lock_is_given_back_although_its_owner_closed_the_pool_first(pools, holdfast_postgres, namespace):
+def test_a_lock_is_given_back_although_its_owner_closed_the_pool_first(pools, backstay_postgres, namespace):
     pool = pools(name="web")
-    hf = sync.Holdfast(pool, namespace=namespace)
-    with hf.lock("x", ttl=30):
+    stay = sync.Backstay(pool, namespace=namespace)
+    with stay.lock("x", ttl=30):
         pool.close()
         with pytest.raises(EngineUnavailable, match="pool 'web' was closed by its owner"):
-            hf.locks.inspect("x")
-    with sync.Holdfast(holdfast_postgres.url, namespace=namespace) as other:
+            stay.locks.inspect("x")
+    with sync.Backstay(backstay_postgres.url, namespace=namespace) as other:
         other.lock("x").acquire(wait=WITHIN).release()
-    hf.close()
+    stay.close()
 
 
-def test_a_pool_may_be_opened_later(holdfast_postgres, namespace):
-    pool = ConnectionPool(holdfast_postgres.url, min_size=1, open=False, name="web")
-    hf = sync.Holdfast(pool, namespace=namespace)
+def test_a_pool_may_be_opened_later(backstay_postgres, namespace):
+    pool = ConnectionPool(backstay_postgres.url, min_size=1, open=False, name="web")
+    stay = sync.Backstay(pool, namespace=namespace)
     with pytest.raises(EngineUnavailable, match="pool 'web' is not open yet"):
-        hf.lock("x").acquire(wait=0)
+        stay.lock("x").acquire(wait=0)
     with pool:
-        hf.lock("x").acquire(wait=0).release()
-        hf.close()
+        stay.lock("x").acquire(wait=0).release()
+        stay.close()
 
 
-def test_a_closed_pool_is_refused(holdfast_postgres):
-    with ConnectionPool(holdfast_postgres.url, min_size=1, open=True, name="web") as pool:
+def test_a_closed_pool_is_refused(backstay_postgres):
+    with ConnectionPool(backstay_postgres.url, min_size=1, open=True, name="web") as pool:
         pass
-    for kind in (Holdfast, sync.Holdfast):
+    for kind in (Backstay, sync.Backstay):
         with pytest.raises(ConfigError, match="pool 'web' is closed"):
             kind(pool)
 
@@ -243,13 +243,13 @@ def test_a_closed_pool_is_refused(holdfast_postgres):
 @pytest.mark.chaos
 def test_connections_that_broke_in_the_pool_are_passed_over(pools, admin, namespace):
     pool = pools(size=6, kwargs={"application_name": namespace})
-    with sync.Holdfast(pool, namespace=namespace) as hf:
-        lease = hf.lock("x").acquire(wait=0)
+    with sync.Backstay(pool, namespace=namespace) as stay:
+        lease = stay.lock("x").acquire(wait=0)
         pool.wait()
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (namespace,)
         )
-        hf.engine.apply(Ping())  # more are broken than a group is tried times
+        stay.engine.apply(Ping())  # more are broken than a group is tried times
         lease.renew()
         lease.release()
     assert eventually(lambda: all_back(pool))
@@ -259,8 +259,8 @@ def test_connections_that_broke_in_the_pool_are_passed_over(pools, admin, namesp
 @pytest.mark.parametrize("trouble", [RuntimeError("a bug"), psycopg.OperationalError("an outage")])
 def test_a_connection_in_the_middle_of_something_is_not_given_back_so(pools, namespace, monkeypatch, trouble):
     pool = pools(size=1)
-    with sync.Holdfast(pool, namespace=namespace) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    with sync.Backstay(pool, namespace=namespace) as stay:
+        stay.lock("x").acquire(wait=0).release()
 
         def fail(self):
             raise trouble
@@ -268,11 +268,11 @@ def test_a_connection_in_the_middle_of_something_is_not_given_back_so(pools, nam
         with monkeypatch.context() as patch:
             patch.setattr(batch.Batch, "_commit", fail)
             with pytest.raises(Exception, match=str(trouble)):
-                hf.lock("x").acquire(wait=0)
+                stay.lock("x").acquire(wait=0)
         with pool.connection() as connection:
             assert connection.pgconn.transaction_status == TransactionStatus.IDLE
             assert connection.execute("SELECT 1").fetchone() == (1,)
-        hf.lock("x").acquire(wait=0).release()
+        stay.lock("x").acquire(wait=0).release()
 
 
 @pytest.mark.chaos
@@ -308,30 +308,30 @@ def test_whatever_is_open_on_a_connection_is_not_given_back(pools):
 
 def test_a_check_that_leaves_a_transaction_open_does_no_harm(pools, namespace):
     pool = pools(size=1, check=lambda connection: connection.execute("SELECT 1"))
-    with sync.Holdfast(pool, namespace=namespace) as hf:
-        lease = hf.lock("x").acquire(wait=0)
-        assert hf.lock("x").try_acquire() is None
+    with sync.Backstay(pool, namespace=namespace) as stay:
+        lease = stay.lock("x").acquire(wait=0)
+        assert stay.lock("x").try_acquire() is None
         lease.release()
 
 
-def test_parameters_that_change_are_asked_for_each_connection(pools, holdfast_postgres, namespace):
+def test_parameters_that_change_are_asked_for_each_connection(pools, backstay_postgres, namespace):
     asked = []
 
     def conninfo():
         asked.append(1)
-        return holdfast_postgres.url
+        return backstay_postgres.url
 
     pool = pools(conninfo, size=1, name="web")
     pool.wait()
-    hf = sync.Holdfast(pool, namespace=namespace)
+    stay = sync.Backstay(pool, namespace=namespace)
     before = len(asked)
-    with hf, hf.hub.listen("news"):
+    with stay, stay.hub.listen("news"):
         assert len(asked) > before
-    assert str(hf._core.engine) == "the server of pool 'web'"
+    assert str(stay._core.engine) == "the server of pool 'web'"
 
 
 @pytest.mark.parametrize("told", [RuntimeError("hunter2"), "postgresql://u:hunter2@["])
-def test_parameters_that_cannot_be_had_are_an_error_without_their_words(holdfast_postgres, told):
+def test_parameters_that_cannot_be_had_are_an_error_without_their_words(backstay_postgres, told):
     def conninfo():
         if isinstance(told, Exception):
             raise told
@@ -339,7 +339,7 @@ def test_parameters_that_cannot_be_had_are_an_error_without_their_words(holdfast
 
     pool = ConnectionPool(conninfo, open=False, name="web")
     with pytest.raises(EngineError, match="conninfo or kwargs of pool 'web'") as caught:
-        sync.Holdfast(pool).engine.connect("hub")
+        sync.Backstay(pool).engine.connect("hub")
     assert "hunter2" not in str(caught.value)
 
 
@@ -349,38 +349,38 @@ class Signed(psycopg.Connection):
         return super().connect(*args, **kwargs)
 
 
-def test_what_cannot_be_taken_over_is_named(holdfast_postgres, pools):
-    pool = ConnectionPool(holdfast_postgres.url, connection_class=Signed, open=False)
+def test_what_cannot_be_taken_over_is_named(backstay_postgres, pools):
+    pool = ConnectionPool(backstay_postgres.url, connection_class=Signed, open=False)
     with pytest.raises(ConfigError, match="connection_class Signed"):
-        sync.Holdfast(pool)
+        sync.Backstay(pool)
     pool = ConnectionPool("postgresql://u:hunter2@[", open=False)
     with pytest.raises(ConfigError, match="cannot be read") as caught:
-        sync.Holdfast(pool)
+        sync.Backstay(pool)
     assert "hunter2" not in str(caught.value)
     pool = pools("postgresql://u:hunter2@127.0.0.1:1/db", size=1)
-    engine = sync.Holdfast(pool).engine
+    engine = sync.Backstay(pool).engine
     assert isinstance(engine, PooledEngine)
     assert "hunter2" not in repr(engine.address) + str(engine)
 
 
-def test_other_things_for_postgresql_are_told_the_way(holdfast_postgres):
-    with psycopg.connect(holdfast_postgres.url) as connection, pytest.raises(ConfigError, match="one caller at a time"):
-        sync.Holdfast(connection)
+def test_other_things_for_postgresql_are_told_the_way(backstay_postgres):
+    with psycopg.connect(backstay_postgres.url) as connection, pytest.raises(ConfigError, match="one caller at a time"):
+        sync.Backstay(connection)
     sqlalchemy = pytest.importorskip("sqlalchemy")
-    engine = sqlalchemy.create_engine(holdfast_postgres.url.replace("postgresql://", "postgresql+psycopg://"))
+    engine = sqlalchemy.create_engine(backstay_postgres.url.replace("postgresql://", "postgresql+psycopg://"))
     with pytest.raises(ConfigError, match=r"render_as_string"):
-        sync.Holdfast(engine)
+        sync.Backstay(engine)
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with sync.Holdfast(url) as hf:
-        hf.lock("x").acquire(wait=0).release()
+    with sync.Backstay(url) as stay:
+        stay.lock("x").acquire(wait=0).release()
 
 
 def test_a_pool_carries_the_hints_of_another_engine(pools, namespace, tmp_path):
     pool = pools()
     url = f"sqlite:///{tmp_path / 'state.db'}"
     with (
-        sync.Holdfast(url, namespace=namespace, hub=pool) as one,
-        sync.Holdfast(url, namespace=namespace, hub=pool) as two,
+        sync.Backstay(url, namespace=namespace, hub=pool) as one,
+        sync.Backstay(url, namespace=namespace, hub=pool) as two,
     ):
         with one.hub.listen("news") as messages:
             two.hub.publish("news", "x")
@@ -392,8 +392,8 @@ def test_a_pool_carries_the_hints_of_another_engine(pools, namespace, tmp_path):
 
 def test_a_pool_that_is_the_engine_is_the_hub_anyway(pools, namespace):
     pool = pools()
-    with sync.Holdfast(pool, namespace=namespace, hub=pool) as hf:
-        assert hf._core.hub.carrier is hf.engine
+    with sync.Backstay(pool, namespace=namespace, hub=pool) as stay:
+        assert stay._core.hub.carrier is stay.engine
 
 
 @pytest.mark.timed
@@ -422,37 +422,37 @@ FORK = """
 import os, sys, warnings
 warnings.simplefilter("error")
 from psycopg_pool import ConnectionPool
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 with ConnectionPool(sys.argv[1], min_size=2, open=True) as pool:
-    hf = Holdfast(pool, namespace=sys.argv[2]).open()
-    lease = hf.lock("fork").acquire(wait=0)
+    stay = Backstay(pool, namespace=sys.argv[2]).open()
+    lease = stay.lock("fork").acquire(wait=0)
     before = pool.get_stats()["requests_num"]
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             assert lease.is_lost
-            assert hf.lock("fork").try_acquire() is None
-            hf.lock("child").acquire(wait=0).release()
+            assert stay.lock("fork").try_acquire() is None
+            stay.lock("child").acquire(wait=0).release()
             assert pool.get_stats()["requests_num"] == before, "the parent's connections are not ours"
-            hf.close()
+            stay.close()
             code = 0
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     lease.renew()
     assert not lease.release().idempotent
-    hf.close()
+    stay.close()
     with pool.connection() as connection:
         connection.execute("SELECT 1")
 print("fine")
 """
 
 
-def test_a_forked_child_leaves_the_pool_to_its_parent(holdfast_postgres, namespace):
+def test_a_forked_child_leaves_the_pool_to_its_parent(backstay_postgres, namespace):
     done = subprocess.run(
-        [sys.executable, "-c", FORK, holdfast_postgres.url, namespace],
+        [sys.executable, "-c", FORK, backstay_postgres.url, namespace],
         capture_output=True,
         text=True,
         timeout=60,

@@ -12,21 +12,21 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
+from backstay import Backstay, ConfigError, EngineUnavailable, sync
+from backstay.engine.postgres.lender import AsyncLender, LoopBusy, Request
+from backstay.engine.postgres.pooled import PooledEngine
+from backstay.testing.waiting import WITHIN, soon
 from exercise import exercise_async, exercise_blocking
-from holdfast import ConfigError, EngineUnavailable, Holdfast, sync
-from holdfast.engine.postgres.lender import AsyncLender, LoopBusy, Request
-from holdfast.engine.postgres.pooled import PooledEngine
-from holdfast.testing.waiting import WITHIN, soon
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def open_pool(holdfast_postgres):
+def open_pool(backstay_postgres):
     """Opens pools: `async with open_pool(size=1) as pool`."""
 
     @asynccontextmanager
-    async def make(conninfo=holdfast_postgres.url, *, size=2, **options):
+    async def make(conninfo=backstay_postgres.url, *, size=2, **options):
         options = {"timeout": 5, **options}
         async with AsyncConnectionPool(conninfo, min_size=size, max_size=size, open=False, **options) as pool:
             yield pool
@@ -49,7 +49,7 @@ def test_the_async_api_works_through_a_pool_and_leaves_it_open(open_pool, size, 
         async with open_pool(size=size) as pool:
             await pool.wait()
             before = pool.get_stats().get("requests_num", 0)
-            await exercise_async(lambda: Holdfast(pool, namespace=namespace))
+            await exercise_async(lambda: Backstay(pool, namespace=namespace))
             assert pool.get_stats()["requests_num"] > before
             assert all_back(pool)  # at once: closing waited for it
             assert not pool.closed
@@ -65,11 +65,11 @@ class Slow(AsyncConnectionPool):
         await super().putconn(conn)
 
 
-def test_closing_waits_until_everything_is_given_back(holdfast_postgres, namespace):
+def test_closing_waits_until_everything_is_given_back(backstay_postgres, namespace):
     async def main():
-        async with Slow(holdfast_postgres.url, min_size=2, open=False) as pool:
-            async with Holdfast(pool, namespace=namespace) as hf:
-                await hf.locks.inspect("x")
+        async with Slow(backstay_postgres.url, min_size=2, open=False) as pool:
+            async with Backstay(pool, namespace=namespace) as stay:
+                await stay.locks.inspect("x")
                 assert not all_back(pool)
             assert all_back(pool)
 
@@ -81,7 +81,7 @@ def test_the_blocking_api_has_connections_of_its_own(open_pool, namespace):
         async with open_pool() as pool:
             await pool.wait()
             before = pool.get_stats().get("requests_num", 0)
-            await asyncio.to_thread(exercise_blocking, lambda: sync.Holdfast(pool, namespace=namespace))
+            await asyncio.to_thread(exercise_blocking, lambda: sync.Backstay(pool, namespace=namespace))
             assert pool.get_stats().get("requests_num", 0) == before
 
     asyncio.run(main())
@@ -104,9 +104,9 @@ def test_a_connection_comes_back_as_it_was(open_pool, autocommit, namespace):
                 await connection.execute("SELECT 41", prepare=True)
                 await connection.commit()
                 before, pid = await settings(connection), connection.info.backend_pid
-            async with Holdfast(pool, namespace=namespace) as hf:
+            async with Backstay(pool, namespace=namespace) as stay:
                 for _ in range(12):
-                    await (await hf.lock("x").acquire(wait=0)).release()
+                    await (await stay.lock("x").acquire(wait=0)).release()
             async with pool.connection() as connection:
                 assert connection.info.backend_pid == pid
                 assert await settings(connection) == before
@@ -121,11 +121,11 @@ def test_a_connection_comes_back_as_it_was(open_pool, autocommit, namespace):
 @pytest.mark.timed
 def test_leases_are_renewed_while_the_loop_is_blocked(open_pool, namespace):
     async def main():
-        async with open_pool() as pool, Holdfast(pool, namespace=namespace) as hf:
-            lease = await hf.lock("x", ttl=1.5).acquire(wait=0)
+        async with open_pool() as pool, Backstay(pool, namespace=namespace) as stay:
+            lease = await stay.lock("x", ttl=1.5).acquire(wait=0)
             time.sleep(3)  # noqa: ASYNC251 - the very thing that must do no harm
             lease.check()
-            assert (await hf.locks.inspect("x")).holders[0].lock_id == lease.id
+            assert (await stay.locks.inspect("x")).holders[0].lock_id == lease.id
             assert not (await lease.release()).idempotent
 
     asyncio.run(main())
@@ -134,8 +134,8 @@ def test_leases_are_renewed_while_the_loop_is_blocked(open_pool, namespace):
 @pytest.mark.timed
 def test_leases_are_renewed_while_the_pool_is_dry(open_pool, namespace):
     async def main():
-        async with open_pool(timeout=0.2) as pool, Holdfast(pool, namespace=namespace) as hf:
-            lease = await hf.lock("x", ttl=3).acquire(wait=0)
+        async with open_pool(timeout=0.2) as pool, Backstay(pool, namespace=namespace) as stay:
+            lease = await stay.lock("x", ttl=3).acquire(wait=0)
             began = lease.expires_at
 
             async def outlived():
@@ -152,13 +152,13 @@ def test_leases_are_renewed_while_the_pool_is_dry(open_pool, namespace):
 
 def test_a_pool_that_is_exhausted_says_so_in_time(open_pool, namespace):
     async def main():
-        async with open_pool(timeout=0.2, name="web") as pool, Holdfast(pool, namespace=namespace) as hf:
+        async with open_pool(timeout=0.2, name="web") as pool, Backstay(pool, namespace=namespace) as stay:
             async with AsyncExitStack() as stack:
                 await drain_into(stack, pool)
                 with pytest.raises(EngineUnavailable, match=r"pool 'web' \(max_size=2\) had no connection free"):
-                    await hf.lock("x").acquire(wait=0)
-            await (await hf.lock("x").acquire(wait=0)).release()
-            await hf.close()
+                    await stay.lock("x").acquire(wait=0)
+            await (await stay.lock("x").acquire(wait=0)).release()
+            await stay.close()
             assert all_back(pool)
 
     asyncio.run(main())
@@ -166,10 +166,10 @@ def test_a_pool_that_is_exhausted_says_so_in_time(open_pool, namespace):
 
 def test_whoever_is_cancelled_while_the_pool_is_dry_leaks_nothing(open_pool, namespace):
     async def main():
-        async with open_pool(timeout=5) as pool, Holdfast(pool, namespace=namespace) as hf:
+        async with open_pool(timeout=5) as pool, Backstay(pool, namespace=namespace) as stay:
             async with AsyncExitStack() as stack:
                 await drain_into(stack, pool)
-                task = asyncio.create_task(hf.lock("x").acquire(wait=WITHIN))
+                task = asyncio.create_task(stay.lock("x").acquire(wait=WITHIN))
 
                 async def waited_for():
                     return pool.get_stats()["requests_waiting"]
@@ -180,10 +180,10 @@ def test_whoever_is_cancelled_while_the_pool_is_dry_leaks_nothing(open_pool, nam
                 await task
 
             async def free():
-                return not (await hf.locks.inspect("x")).holders and not (await hf.locks.inspect("x")).queue
+                return not (await stay.locks.inspect("x")).holders and not (await stay.locks.inspect("x")).queue
 
             assert await soon(free)
-            await hf.close()
+            await stay.close()
             assert all_back(pool)
 
     asyncio.run(main())
@@ -191,15 +191,15 @@ def test_whoever_is_cancelled_while_the_pool_is_dry_leaks_nothing(open_pool, nam
 
 def test_a_blocking_function_called_on_the_loop_itself_does_not_wait_for_it(open_pool, namespace):
     async def main():
-        async with open_pool() as pool, Holdfast(pool, namespace=namespace) as hf:
+        async with open_pool() as pool, Backstay(pool, namespace=namespace) as stay:
 
-            @hf.locked("report")
+            @stay.locked("report")
             def report():
                 return "done"
 
             assert report() == "done"
             assert await asyncio.to_thread(report) == "done"
-            await hf.close()
+            await stay.close()
             assert all_back(pool)
 
     asyncio.run(main())
@@ -231,49 +231,49 @@ def test_a_withdrawal_that_comes_too_late_takes_the_connection():
     assert request.result() == "a connection"
 
 
-def test_a_pool_that_its_owner_closes_is_an_error_with_a_way_out(open_pool, holdfast_postgres, namespace):
+def test_a_pool_that_its_owner_closes_is_an_error_with_a_way_out(open_pool, backstay_postgres, namespace):
     async def main():
         async with open_pool(name="web") as pool:
-            hf = Holdfast(pool, namespace=namespace)
-            async with hf.lock("x", ttl=30):
+            stay = Backstay(pool, namespace=namespace)
+            async with stay.lock("x", ttl=30):
                 await pool.close()
                 with pytest.raises(EngineUnavailable, match="pool 'web' was closed by its owner"):
-                    await hf.locks.inspect("x")
-            async with Holdfast(holdfast_postgres.url, namespace=namespace) as other:
+                    await stay.locks.inspect("x")
+            async with Backstay(backstay_postgres.url, namespace=namespace) as other:
                 await (await other.lock("x").acquire(wait=WITHIN)).release()
-            await hf.close()
+            await stay.close()
             with pytest.raises(ConfigError, match="pool 'web' is closed"):
-                Holdfast(pool)
+                Backstay(pool)
 
     asyncio.run(main())
 
 
-def test_a_pool_may_be_opened_later(holdfast_postgres, namespace):
-    pool = AsyncConnectionPool(holdfast_postgres.url, min_size=1, open=False)
-    hf = Holdfast(pool, namespace=namespace)  # as modules do, before there is a loop
+def test_a_pool_may_be_opened_later(backstay_postgres, namespace):
+    pool = AsyncConnectionPool(backstay_postgres.url, min_size=1, open=False)
+    stay = Backstay(pool, namespace=namespace)  # as modules do, before there is a loop
 
     async def main():
-        async with pool, hf, hf.lock("x"):
-            assert isinstance(hf.engine, PooledEngine)
+        async with pool, stay, stay.lock("x"):
+            assert isinstance(stay.engine, PooledEngine)
 
     asyncio.run(main())
 
 
-def test_parameters_may_come_from_an_async_function(open_pool, holdfast_postgres, namespace):
+def test_parameters_may_come_from_an_async_function(open_pool, backstay_postgres, namespace):
     asked = []
 
     async def conninfo():
         asked.append(asyncio.get_running_loop())
-        return holdfast_postgres.url
+        return backstay_postgres.url
 
     async def main():
         async with open_pool(conninfo, size=1) as pool:
             await pool.wait()
             with pytest.raises(ConfigError, match="async function"):
-                sync.Holdfast(pool)
+                sync.Backstay(pool)
             before = len(asked)
-            async with Holdfast(pool, namespace=namespace) as hf, hf.hub.listen("news") as messages:
-                await hf.hub.publish("news", "x")
+            async with Backstay(pool, namespace=namespace) as stay, stay.hub.listen("news") as messages:
+                await stay.hub.publish("news", "x")
                 message = await messages.next(timeout=WITHIN)
                 assert message is not None
             assert len(asked) > before
@@ -286,8 +286,8 @@ def test_parameters_may_come_from_an_async_function(open_pool, holdfast_postgres
 def test_connections_that_broke_in_the_pool_are_passed_over(open_pool, admin, namespace):
     async def main():
         kwargs = {"application_name": namespace}
-        async with open_pool(size=6, kwargs=kwargs) as pool, Holdfast(pool, namespace=namespace) as hf:
-            lease = await hf.lock("x").acquire(wait=0)
+        async with open_pool(size=6, kwargs=kwargs) as pool, Backstay(pool, namespace=namespace) as stay:
+            lease = await stay.lock("x").acquire(wait=0)
             await pool.wait()
             ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
             admin.execute(ours, (namespace,))
@@ -303,8 +303,8 @@ def test_a_pool_carries_the_hints_of_another_engine(open_pool, namespace, tmp_pa
     async def main():
         async with (
             open_pool() as pool,
-            Holdfast(url, namespace=namespace, hub=pool) as one,
-            Holdfast(url, namespace=namespace, hub=pool) as two,
+            Backstay(url, namespace=namespace, hub=pool) as one,
+            Backstay(url, namespace=namespace, hub=pool) as two,
         ):
             async with one.hub.listen("news") as messages:
                 await two.hub.publish("news", "x")
@@ -332,8 +332,8 @@ class Signed(psycopg.AsyncConnection):
         return await super().connect(*args, **kwargs)
 
 
-def test_what_cannot_be_taken_over_is_named(holdfast_postgres):
-    pool = AsyncConnectionPool(holdfast_postgres.url, connection_class=Signed, open=False)
-    for kind in (Holdfast, sync.Holdfast):
+def test_what_cannot_be_taken_over_is_named(backstay_postgres):
+    pool = AsyncConnectionPool(backstay_postgres.url, connection_class=Signed, open=False)
+    for kind in (Backstay, sync.Backstay):
         with pytest.raises(ConfigError, match="connection_class Signed"):
             kind(pool)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from holdfast import ConfigError, EngineRefused, EngineUnavailable, SchemaTooNew, sync
-from holdfast.engine.base import Ping
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.rights import grants
-from holdfast.engine.postgres.session import check
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.postgres import PostgresServer
+from backstay import ConfigError, EngineRefused, EngineUnavailable, SchemaTooNew, sync
+from backstay.engine.base import Ping
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.rights import grants
+from backstay.engine.postgres.session import check
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
 
@@ -33,7 +33,7 @@ def guarded():
     try:
         started_or_skip(server)
         rules = server.folder / "data" / "pg_hba.conf"
-        rules.write_text("host all holdfast all trust\nhost all nobody all reject\nhost all all all scram-sha-256\n")
+        rules.write_text("host all backstay all trust\nhost all nobody all reject\nhost all all all scram-sha-256\n")
         with psycopg.connect(server.admin_url, autocommit=True) as admin:
             admin.execute("SELECT pg_reload_conf()")
             admin.execute("CREATE ROLE clerk LOGIN PASSWORD 'hush-hush'")
@@ -47,12 +47,12 @@ def guarded():
 @pytest.mark.parametrize(
     ("who", "database"),
     [
-        ("clerk:wr0ng-s3cret", "holdfast"),
-        ("clerk", "holdfast"),
-        ("stranger:wr0ng-s3cret", "holdfast"),
-        ("idler:hush-hush", "holdfast"),
-        ("nobody", "holdfast"),
-        ("holdfast:wr0ng-s3cret", "elsewhere"),
+        ("clerk:wr0ng-s3cret", "backstay"),
+        ("clerk", "backstay"),
+        ("stranger:wr0ng-s3cret", "backstay"),
+        ("idler:hush-hush", "backstay"),
+        ("nobody", "backstay"),
+        ("backstay:wr0ng-s3cret", "elsewhere"),
     ],
     ids=["wrong password", "no password", "unknown user", "no login", "shut out", "unknown database"],
 )
@@ -66,17 +66,17 @@ def test_who_is_not_let_in_is_refused_and_no_secret_is_told(guarded, who, databa
 def test_the_right_password_opens(guarded):
     with psycopg.connect(guarded.url, autocommit=True) as owner:
         owner.execute("GRANT CREATE ON SCHEMA public TO clerk")
-    assert reach(f"postgresql://clerk:hush-hush@127.0.0.1:{guarded.port}/holdfast")
+    assert reach(f"postgresql://clerk:hush-hush@127.0.0.1:{guarded.port}/backstay")
 
 
 def test_a_server_that_is_not_there_is_unavailable():
     with pytest.raises(EngineUnavailable):
-        reach(f"postgresql://holdfast:s3cret@127.0.0.1:{lasting_port()}/holdfast")
+        reach(f"postgresql://backstay:s3cret@127.0.0.1:{lasting_port()}/backstay")
 
 
 def test_a_server_that_is_too_old_is_refused():
     check(140_000, "x")
-    with pytest.raises(EngineRefused, match="PostgreSQL 13; Holdfast needs 14"):
+    with pytest.raises(EngineRefused, match="PostgreSQL 13; Backstay needs 14"):
         check(130_012, "x")
 
 
@@ -104,7 +104,7 @@ def test_what_is_not_ours_in_a_url_reaches_libpq_as_it_stands():
 
 
 def test_a_user_who_may_not_create_tables_is_told_what_to_run(database):
-    with pytest.raises(EngineRefused, match=r"schema 0, needs \d+.*holdfast migrate --sql"):
+    with pytest.raises(EngineRefused, match=r"schema 0, needs \d+.*backstay migrate --sql"):
         reach(database.humble)
 
 
@@ -112,30 +112,30 @@ def test_a_user_who_may_not_create_tables_works_once_they_are_there(database):
     reach(database.url)
     with psycopg.connect(database.url, autocommit=True) as owner:
         owner.execute("".join(grants(database.name)))
-    with sync.Holdfast(database.humble) as hf, hf.lock("x", wait=0):
-        assert hf.locks.list() != []
+    with sync.Backstay(database.humble) as stay, stay.lock("x", wait=0):
+        assert stay.locks.list() != []
 
 
 def test_a_user_without_rights_on_the_tables_is_refused(database):
     reach(database.url)
     with psycopg.connect(database.url, autocommit=True) as owner:
-        owner.execute(f"GRANT SELECT ON holdfast_meta, holdfast_state TO {database.name}")
-    refused = pytest.raises(EngineRefused, match="permission denied for table holdfast_state")
-    with sync.Holdfast(database.humble) as hf, refused:
-        hf.lock("x").acquire(wait=0)
+        owner.execute(f"GRANT SELECT ON backstay_meta, backstay_state TO {database.name}")
+    refused = pytest.raises(EngineRefused, match="permission denied for table backstay_state")
+    with sync.Backstay(database.humble) as stay, refused:
+        stay.lock("x").acquire(wait=0)
 
 
 def test_a_newer_schema_is_refused(database):
     reach(database.url)
     with psycopg.connect(database.url, autocommit=True) as owner:
-        owner.execute("UPDATE holdfast_meta SET value = 99")
+        owner.execute("UPDATE backstay_meta SET value = 99")
     with pytest.raises(SchemaTooNew, match="schema 99"):
         reach(database.url)
 
 
 def test_a_read_only_server_is_unavailable_and_can_be_looked_at(database):
     reach(database.url)
-    with sync.Holdfast(database.url + "?options=-c%20default_transaction_read_only%3Don") as hf:
+    with sync.Backstay(database.url + "?options=-c%20default_transaction_read_only%3Don") as stay:
         with pytest.raises(EngineUnavailable, match="read-only"):
-            hf.lock("x", wait=0).acquire()
-        assert hf.locks.inspect("x").count == 0
+            stay.lock("x", wait=0).acquire()
+        assert stay.locks.inspect("x").count == 0

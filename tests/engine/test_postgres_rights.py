@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.doctor.examine import examine
-from holdfast.engine.postgres import schema
-from holdfast.engine.postgres.lane import SWEPT
-from holdfast.engine.postgres.rights import RIGHTS, grants
+from backstay.doctor.examine import examine
+from backstay.engine.postgres import schema
+from backstay.engine.postgres.lane import SWEPT
+from backstay.engine.postgres.rights import RIGHTS, grants
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/postgresql.md"
 
@@ -56,7 +56,7 @@ def test_the_doctor_promises_no_migration_to_a_user_who_may_not_write_it_down(da
     with psycopg.connect(database.url, autocommit=True) as owner:
         owner.execute(schema.as_sql())
         owner.execute("".join(grants(database.name)))
-        owner.execute("UPDATE holdfast_meta SET value = 1")
+        owner.execute("UPDATE backstay_meta SET value = 1")
         owner.execute(f"GRANT CREATE ON SCHEMA public TO {database.name}")
     (finding,) = [f for f in examine(database.humble).findings if f.topic == "schema"]
     assert finding.level == "problem"

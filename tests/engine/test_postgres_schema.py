@@ -10,20 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from holdfast.engine.base import steady
-from holdfast.engine.postgres import schema
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.rights import RIGHTS
-from holdfast.engine.postgres.session import connect
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay.engine.base import steady
+from backstay.engine.postgres import schema
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.rights import RIGHTS
+from backstay.engine.postgres.session import connect
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.postgres
 
 OPENER = """
 import sys
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 sys.stdin.readline()
-with Holdfast(sys.argv[1]) as hf, hf.lock("x", wait=30) as lease:
+with Backstay(sys.argv[1]) as stay, stay.lock("x", wait=30) as lease:
     print(lease.fence)
 """
 

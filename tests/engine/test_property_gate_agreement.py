@@ -8,16 +8,16 @@ import pytest
 from gate_scripts import BASE, INBOXES, Model, Moment, play, replay, scripts
 from hypothesis import HealthCheck, given, settings
 
-from holdfast.engine.base import Apply, Op, Ping, Read, Room
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse as parse_postgres
-from holdfast.engine.postgres.batch import HOUR
-from holdfast.engine.redis import RedisEngine, keys
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.gate.machine import DAY, GATE, OFFER
+from backstay.engine.base import Apply, Op, Ping, Read, Room
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse as parse_postgres
+from backstay.engine.postgres.batch import HOUR
+from backstay.engine.redis import RedisEngine, keys
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.engine.sqlite import SqliteEngine
+from backstay.gate.machine import DAY, GATE, OFFER
 
 NAME = "gate"
 #: Shrinking a failure takes longer than finding it.
@@ -63,8 +63,8 @@ class SweepableEngine(SqliteEngine):
         self._sweep(db)
 
     def _forget(self, db, op, now, wakes):
-        db.execute("DELETE FROM holdfast_state")
-        db.execute("UPDATE holdfast_clock SET now = 0")
+        db.execute("DELETE FROM backstay_state")
+        db.execute("UPDATE backstay_clock SET now = 0")
 
     _handlers: ClassVar[dict[type, Any]] = {
         **SqliteEngine._handlers,
@@ -121,7 +121,7 @@ class OnPostgres:
 
     def run(self, history: list[Moment]) -> list[Moment]:
         lane, _ = self.engine._lanes
-        lane._wire.session.execute("DELETE FROM holdfast_state WHERE space = 'property'")
+        lane._wire.session.execute("DELETE FROM backstay_state WHERE space = 'property'")
         lane._known.clear()
         told = []
         for moment in history:
@@ -211,15 +211,15 @@ def on_sqlite():
 
 
 @pytest.fixture(scope="module")
-def on_postgres(holdfast_postgres):
-    side = OnPostgres(holdfast_postgres.url)
+def on_postgres(backstay_postgres):
+    side = OnPostgres(backstay_postgres.url)
     yield side
     side.engine.close_blocking()
 
 
 @pytest.fixture(scope="module")
-def on_redis(holdfast_redis):
-    side = OnRedis(holdfast_redis.url)
+def on_redis(backstay_redis):
+    side = OnRedis(backstay_redis.url)
     load_scripts(side)
     yield side
     side.close()
@@ -227,7 +227,7 @@ def on_redis(holdfast_redis):
 
 def load_scripts(side: OnRedis) -> None:
     """Otherwise the first batch comes back in part (NOSCRIPT), and its second trip out of order."""
-    from holdfast.gate import machine
+    from backstay.gate import machine
 
     past = [
         machine.Acquire(0, "t", "l", True, 1, 1, "i", 0, machine.Who()),
@@ -272,7 +272,7 @@ def test_lua_says_what_the_machine_says(on_redis, script):
 @pytest.mark.redis
 def test_lua_agrees_where_times_stand_at_the_edge(on_redis):
     """The microsecond at which an offer lapses, a lease ends and a ticket dies belongs to the end."""
-    from holdfast.gate import machine
+    from backstay.gate import machine
 
     def acquire(ticket, now, ttl=1_000_000):
         return Moment(now, machine.Acquire(now + DAY, ticket, ticket, True, 1, ttl, "inbox:1", 9, machine.Who()))

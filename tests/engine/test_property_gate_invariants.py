@@ -6,8 +6,8 @@ import pytest
 from gate_scripts import BASE, Model, Moment, play, scripts, unswept
 from hypothesis import HealthCheck, given, settings
 
-from holdfast.engine.base import Expired
-from holdfast.gate.machine import (
+from backstay.engine.base import Expired
+from backstay.gate.machine import (
     DAY,
     UNLIMITED,
     VERSION,

@@ -8,8 +8,8 @@ from hypothesis import given
 from idempotency_scripts import play, scripts
 from test_property_gate_agreement import ON_A_SERVER, THOROUGH, Hourly, OnPostgres, OnRedis, OnSqlite
 
-from holdfast.idempotency import machine
-from holdfast.idempotency.machine import DAY, IDEMPOTENCY
+from backstay.idempotency import machine
+from backstay.idempotency.machine import DAY, IDEMPOTENCY
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -22,15 +22,15 @@ def on_sqlite():
 
 
 @pytest.fixture(scope="module")
-def on_postgres(holdfast_postgres):
-    side = OnPostgres(holdfast_postgres.url, IDEMPOTENCY)
+def on_postgres(backstay_postgres):
+    side = OnPostgres(backstay_postgres.url, IDEMPOTENCY)
     yield side
     side.engine.close_blocking()
 
 
 @pytest.fixture(scope="module")
-def on_redis(holdfast_redis):
-    side = OnRedis(holdfast_redis.url, IDEMPOTENCY)
+def on_redis(backstay_redis):
+    side = OnRedis(backstay_redis.url, IDEMPOTENCY)
     past = [
         machine.Begin(0, "t", "b", "", 1, ""),
         machine.Renew(0, "t", 0, 1),

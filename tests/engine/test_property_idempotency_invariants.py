@@ -6,7 +6,7 @@ from gate_scripts import BASE, Model
 from hypothesis import HealthCheck, given, settings
 from idempotency_scripts import play, scripts
 
-from holdfast.idempotency.machine import (
+from backstay.idempotency.machine import (
     COMPLETED,
     FAILED,
     IDEMPOTENCY,

@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limit_scripts import BASE, Model, Moment, play, replay, scripts
 
-from holdfast.engine.base import Apply, Op, Ping, Read
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse as parse_postgres
-from holdfast.engine.postgres.batch import HOUR
-from holdfast.engine.redis import RedisEngine, keys
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.link import pack
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.limit import machine
-from holdfast.limit.machine import LIMIT
-from holdfast.limit.marks import Rule
+from backstay.engine.base import Apply, Op, Ping, Read
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse as parse_postgres
+from backstay.engine.postgres.batch import HOUR
+from backstay.engine.redis import RedisEngine, keys
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.link import pack
+from backstay.engine.sqlite import SqliteEngine
+from backstay.limit import machine
+from backstay.limit.machine import LIMIT
+from backstay.limit.marks import Rule
 
 NAME = "api:s60:user:7"
 #: Shrinking a failure takes longer than finding it.
@@ -63,8 +63,8 @@ class SweepableEngine(SqliteEngine):
         super()._sweep(db)
 
     def _forget(self, db, op, now, wakes):
-        db.execute("DELETE FROM holdfast_state")
-        db.execute("UPDATE holdfast_clock SET now = 0")
+        db.execute("DELETE FROM backstay_state")
+        db.execute("UPDATE backstay_clock SET now = 0")
 
     _handlers: ClassVar[dict[type, Any]] = {**SqliteEngine._handlers, SweepNow: _sweep_now, Forget: _forget}
 
@@ -104,7 +104,7 @@ class OnPostgres:
 
     def run(self, history: list[Moment]) -> list[Moment]:
         lane, _ = self.engine._lanes
-        lane._wire.session.execute("DELETE FROM holdfast_state WHERE space = 'property-limit'")
+        lane._wire.session.execute("DELETE FROM backstay_state WHERE space = 'property-limit'")
         lane._known.clear()
         told = []
         for moment in history:
@@ -174,15 +174,15 @@ def on_sqlite():
 
 
 @pytest.fixture(scope="module")
-def on_postgres(holdfast_postgres):
-    side = OnPostgres(holdfast_postgres.url)
+def on_postgres(backstay_postgres):
+    side = OnPostgres(backstay_postgres.url)
     yield side
     side.engine.close_blocking()
 
 
 @pytest.fixture(scope="module")
-def on_redis(holdfast_redis):
-    side = OnRedis(holdfast_redis.url)
+def on_redis(backstay_redis):
+    side = OnRedis(backstay_redis.url)
     # Otherwise the first batch comes back in part (NOSCRIPT), and its second trip out of order.
     past = [
         machine.Hit(0, 0, (), 1),

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limit_scripts import BASE, DAY, Draft, Model, Script, play, scripts
 
-from holdfast.limit import machine
-from holdfast.limit.machine import Admitted, Denied, Done, Expired, Hit, Peek, Refund, step
+from backstay.limit import machine
+from backstay.limit.machine import Admitted, Denied, Done, Expired, Hit, Peek, Refund, step
 
 pytestmark = pytest.mark.timeout(600)
 OFTEN = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

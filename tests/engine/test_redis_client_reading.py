@@ -14,9 +14,9 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 
-from holdfast import ConfigError, EngineUnavailable, Holdfast, sync
-from holdfast.engine.redis.client import open_client
-from holdfast.engine.redis.credentials import Credentials
+from backstay import Backstay, ConfigError, EngineUnavailable, sync
+from backstay.engine.redis.client import open_client
+from backstay.engine.redis.credentials import Credentials
 
 BOTH = pytest.mark.parametrize("library", [redis, redis.asyncio], ids=["blocking", "asyncio"])
 
@@ -130,15 +130,15 @@ def sentinel(library=redis, **options):
 )
 def test_what_cannot_be_taken_over_is_named(client, why):
     made = client()
-    for kind in (Holdfast, sync.Holdfast):
+    for kind in (Backstay, sync.Backstay):
         with pytest.raises(ConfigError, match=why):
             kind(made)
     with pytest.raises(ConfigError, match=why):
-        sync.Holdfast("memory://", hub=made)
+        sync.Backstay("memory://", hub=made)
 
 
 @pytest.mark.parametrize("thing", [7, b"redis://", object(), ssl, [], {}])
-@pytest.mark.parametrize("kind", [Holdfast, sync.Holdfast])
+@pytest.mark.parametrize("kind", [Backstay, sync.Backstay])
 def test_something_else_is_told_what_is_accepted(kind, thing):
     for arguments in ({"url": thing}, {"engine": thing}, {"url": "memory://", "hub": thing}):
         with pytest.raises(ConfigError, match=r"a URL, a redis-py client .*psycopg_pool.*; got "):
@@ -203,4 +203,4 @@ def test_a_provider_that_answers_nonsense_is_an_error_without_its_words(answer):
 )
 def test_a_socket_url_that_cannot_work_is_refused(url, why):
     with pytest.raises(ConfigError, match=why):
-        sync.Holdfast(url)
+        sync.Backstay(url)

@@ -4,28 +4,28 @@ import asyncio
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.testing.impostor import Impostor
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually
+import backstay
+import backstay.sync
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.testing.impostor import Impostor
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
-def test_scripts_flushed_under_load_are_loaded_again(holdfast_redis, request):
+def test_scripts_flushed_under_load_are_loaded_again(backstay_redis, request):
     name = request.node.name
-    flusher = BlockingLink(parse(holdfast_redis.url), "flusher", None)
+    flusher = BlockingLink(parse(backstay_redis.url), "flusher", None)
 
     async def load():
-        async with holdfast.Holdfast(holdfast_redis.url) as hf:
+        async with backstay.Backstay(backstay_redis.url) as stay:
 
             async def pairs(n):
                 for _ in range(20):
-                    async with hf.lock(f"{name}-{n}", ttl=5, wait=30):
+                    async with stay.lock(f"{name}-{n}", ttl=5, wait=30):
                         pass
 
             async def flush():
@@ -35,16 +35,16 @@ def test_scripts_flushed_under_load_are_loaded_again(holdfast_redis, request):
             await asyncio.gather(flush(), *[pairs(n % 5) for n in range(20)])
 
     asyncio.run(load())
-    with holdfast.sync.Holdfast(holdfast_redis.url) as hf:
+    with backstay.sync.Backstay(backstay_redis.url) as stay:
         for _ in range(10):
             flusher.call_many([pack("SCRIPT", "FLUSH")])
-            with hf.lock(name, ttl=5, wait=WITHIN):
+            with stay.lock(name, ttl=5, wait=WITHIN):
                 pass
     flusher.close()
 
 
 @pytest.mark.parametrize("code", ["LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN"])
-def test_a_server_that_cannot_serve_now_is_asked_again(code, holdfast_redis):
+def test_a_server_that_cannot_serve_now_is_asked_again(code, backstay_redis):
     """Nothing was done, so the lock is simply taken at the next attempt."""
     retries = 0
 
@@ -55,10 +55,10 @@ def test_a_server_that_cannot_serve_now_is_asked_again(code, holdfast_redis):
     def not_now(_):
         return f"-{code} come back later\r\n".encode() if retries < 2 else b"-ERR this far and no further\r\n"
 
-    with Impostor(not_now) as server, holdfast.sync.Holdfast(server.url) as hf:
-        hf.telemetry.subscribe(count)
-        with pytest.raises(holdfast.EngineRefused, match="this far"):
-            hf.lock("x", wait=0).acquire()
+    with Impostor(not_now) as server, backstay.sync.Backstay(server.url) as stay:
+        stay.telemetry.subscribe(count)
+        with pytest.raises(backstay.EngineRefused, match="this far"):
+            stay.lock("x", wait=0).acquire()
         assert retries == 2
 
 
@@ -67,7 +67,7 @@ def test_a_server_busy_with_a_script_is_waited_for():
         address = parse(server.url + "?timeout=30")
         hog = BlockingLink(address, "hog", None)
         judge = BlockingLink(address, "judge", None)
-        with holdfast.sync.Holdfast(server.url) as hf:
+        with backstay.sync.Backstay(server.url) as stay:
             hog._sock.sendall(pack("EVAL", "while true do end", "0"))
 
             def busy():
@@ -81,8 +81,8 @@ def test_a_server_busy_with_a_script_is_waited_for():
                     retried.append(event)
                     judge.call_many([pack("SCRIPT", "KILL")])
 
-            hf.telemetry.subscribe(kill)
-            with hf.lock("x", ttl=5, wait=WITHIN):
+            stay.telemetry.subscribe(kill)
+            with stay.lock("x", ttl=5, wait=WITHIN):
                 assert retried
         hog.close()
         judge.close()

@@ -6,19 +6,19 @@ import time
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast import EngineError, EngineUnavailable, OutcomeUnknown
-from holdfast.engine.base import Ping, Read, steady
-from holdfast.engine.redis import RedisEngine, async_link
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.async_link import AsyncLink
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.gate.machine import GATE
-from holdfast.testing.impostor import Hangup, Impostor, bulk
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.waiting import soon
+import backstay
+import backstay.sync
+from backstay import EngineError, EngineUnavailable, OutcomeUnknown
+from backstay.engine.base import Ping, Read, steady
+from backstay.engine.redis import RedisEngine, async_link
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.async_link import AsyncLink
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.gate.machine import GATE
+from backstay.testing.impostor import Hangup, Impostor, bulk
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.waiting import soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -33,11 +33,11 @@ async def closing(link):
     await asyncio.sleep(0)
 
 
-def test_hand_overs_among_other_commands_never_cross_replies(holdfast_redis):
+def test_hand_overs_among_other_commands_never_cross_replies(backstay_redis):
     """Some travel with an extra command whose reply is nobody's; which ones depends on what is under way."""
 
     async def crowd():
-        link = await connect(holdfast_redis.url)
+        link = await connect(backstay_redis.url)
         dice = random.Random(2)
 
         async def echo(n):
@@ -56,9 +56,9 @@ def test_hand_overs_among_other_commands_never_cross_replies(holdfast_redis):
     asyncio.run(crowd())
 
 
-def test_a_storm_of_cancels_never_crosses_replies(holdfast_redis):
+def test_a_storm_of_cancels_never_crosses_replies(backstay_redis):
     async def storm():
-        link = await connect(holdfast_redis.url)
+        link = await connect(backstay_redis.url)
         dice = random.Random(1)
         answered = 0
 
@@ -83,15 +83,15 @@ def test_a_storm_of_cancels_never_crosses_replies(holdfast_redis):
     assert asyncio.run(storm()) > 3000
 
 
-def test_a_storm_of_cancelled_acquires_leaves_no_ticket(holdfast_redis, request):
+def test_a_storm_of_cancelled_acquires_leaves_no_ticket(backstay_redis, request):
     name = request.node.name
 
     async def storm():
         dice = random.Random(2)
-        async with holdfast.Holdfast(holdfast_redis.url) as hf:
+        async with backstay.Backstay(backstay_redis.url) as stay:
 
             async def hold():
-                async with hf.lock(name, ttl=5):
+                async with stay.lock(name, ttl=5):
                     await asyncio.sleep(dice.uniform(0, 0.002))
 
             tasks = [asyncio.create_task(hold()) for _ in range(200)]
@@ -101,7 +101,7 @@ def test_a_storm_of_cancelled_acquires_leaves_no_ticket(holdfast_redis, request)
             done = await asyncio.gather(*tasks, return_exceptions=True)
             assert not [r for r in done if isinstance(r, Exception)]
             assert [r for r in done if r is None]
-            return (await hf.locks.inspect(name)).count
+            return (await stay.locks.inspect(name)).count
 
     assert asyncio.run(storm()) == 0
 
@@ -132,11 +132,11 @@ def test_commands_in_flight_are_bounded_and_the_rest_wait_here(monkeypatch):
     asyncio.run(flood())
 
 
-def test_a_flood_beyond_the_bound_is_answered_in_order(monkeypatch, holdfast_redis):
+def test_a_flood_beyond_the_bound_is_answered_in_order(monkeypatch, backstay_redis):
     monkeypatch.setattr(async_link, "IN_FLIGHT", 7)
 
     async def flood():
-        link = await connect(holdfast_redis.url)
+        link = await connect(backstay_redis.url)
         futures = [link.send(pack("ECHO", str(i))) for i in range(500)]
         for future in futures[::3]:
             future.cancel()
@@ -149,17 +149,17 @@ def test_a_flood_beyond_the_bound_is_answered_in_order(monkeypatch, holdfast_red
     asyncio.run(flood())
 
 
-def test_a_huge_pipeline_is_answered_in_order(holdfast_redis):
+def test_a_huge_pipeline_is_answered_in_order(backstay_redis):
     payload = b"x" * 1000
 
     async def flood():
-        link = await connect(holdfast_redis.url)
+        link = await connect(backstay_redis.url)
         replies = await asyncio.gather(*[link.send(pack("ECHO", b"%d" % i + payload)) for i in range(20_000)])
         await closing(link)
         return replies
 
     assert asyncio.run(flood()) == [b"%d" % i + payload for i in range(20_000)]
-    link = BlockingLink(parse(holdfast_redis.url), "test", None)
+    link = BlockingLink(parse(backstay_redis.url), "test", None)
     replies = link.call_many([pack("ECHO", str(i)) for i in range(20_000)])
     link.close()
     assert replies == [str(i).encode() for i in range(20_000)]
@@ -183,12 +183,12 @@ def test_a_missing_reply_costs_the_connection_and_nothing_else():
     asyncio.run(lose())
 
 
-def test_a_slow_reply_is_waited_for_although_the_loop_stalls_for_a_moment(holdfast_redis):
+def test_a_slow_reply_is_waited_for_although_the_loop_stalls_for_a_moment(backstay_redis):
     """The patience of a command counts from its own sending, not from the last reply to an earlier one."""
 
     async def slow():
         loop = asyncio.get_running_loop()
-        with FaultProxy(holdfast_redis.port) as proxy:
+        with FaultProxy(backstay_redis.port) as proxy:
             link = await connect(proxy.url + "?timeout=1")
             armed = loop.time()
             await link.send(pack("PING"))

@@ -6,18 +6,18 @@ import traceback
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast import EngineRefused, EngineUnavailable
-from holdfast.engine.base import Ping
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.testing.impostor import Hangup, Impostor, bulk
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import RedisServer
+import backstay
+import backstay.sync
+from backstay import EngineRefused, EngineUnavailable
+from backstay.engine.base import Ping
+from backstay.engine.redis import RedisEngine
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.testing.impostor import Hangup, Impostor, bulk
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import RedisServer
 
 pytestmark = pytest.mark.redis
 
@@ -26,13 +26,13 @@ QUOTED = "s3cret%2Fwith%3Aodd%40signs"
 
 
 def blocking_open(url):
-    with holdfast.sync.Holdfast(url):
+    with backstay.sync.Backstay(url):
         pass
 
 
 def async_open(url):
     async def enter():
-        async with holdfast.Holdfast(url):
+        async with backstay.Backstay(url):
             pass
 
     asyncio.run(enter())
@@ -48,7 +48,7 @@ def locked_server():
     """A server with a password, an ACL user, and one who may not say HELLO."""
     users = (
         f"--user default on >{SECRET} ~* &* +@all",
-        f"--user worker on >{SECRET} ~holdfast:* &* +@all",
+        f"--user worker on >{SECRET} ~backstay:* &* +@all",
         f"--user shy on >{SECRET} ~* &* +@all -hello",
     )
     server = RedisServer(options=tuple(part for user in users for part in user.split()))
@@ -117,13 +117,13 @@ def test_a_user_without_hello_gets_its_password_checked(reach, locked_server, ca
 
 def test_an_acl_user_takes_locks_within_its_keys(locked_server):
     url = f"redis://worker:{QUOTED}@127.0.0.1:{locked_server.port}/0"
-    with holdfast.sync.Holdfast(url) as hf, hf.lock("mine", wait=0):
+    with backstay.sync.Backstay(url) as stay, stay.lock("mine", wait=0):
         pass
     with (
-        holdfast.sync.Holdfast(url, namespace="elsewhere") as hf,
+        backstay.sync.Backstay(url, namespace="elsewhere") as stay,
         pytest.raises(EngineRefused, match=r"(?i)permission|access") as caught,
     ):
-        hf.lock("not mine", wait=0).acquire()
+        stay.lock("not mine", wait=0).acquire()
     assert SECRET not in str(caught.value)
 
 
@@ -141,8 +141,8 @@ def test_an_acl_user_takes_locks_within_its_keys(locked_server):
     ],
 )
 def test_a_mistyped_url_is_a_config_error_that_keeps_the_password(url, caplog):
-    with pytest.raises(holdfast.ConfigError) as caught:
-        holdfast.sync.Holdfast(url)
+    with pytest.raises(backstay.ConfigError) as caught:
+        backstay.sync.Backstay(url)
     assert "s3cret" not in everything_said(caught.value, caplog)
 
 
@@ -152,26 +152,26 @@ def test_an_address_shows_no_password():
     assert "s3cret" not in f"{address} {address!r}"
 
 
-def test_the_database_of_the_url_is_used(holdfast_redis, request):
+def test_the_database_of_the_url_is_used(backstay_redis, request):
     name = request.node.name
-    url = f"redis://127.0.0.1:{holdfast_redis.port}/3"
-    with holdfast.sync.Holdfast(url) as hf, hf.lock(name, wait=0):
-        assert ask(url, "EXISTS", f"holdfast:gate:{{{name}}}") == 1
-        assert ask(holdfast_redis.url, "EXISTS", f"holdfast:gate:{{{name}}}") == 0
+    url = f"redis://127.0.0.1:{backstay_redis.port}/3"
+    with backstay.sync.Backstay(url) as stay, stay.lock(name, wait=0):
+        assert ask(url, "EXISTS", f"backstay:gate:{{{name}}}") == 1
+        assert ask(backstay_redis.url, "EXISTS", f"backstay:gate:{{{name}}}") == 0
 
 
-def test_a_database_that_does_not_exist_is_refused(reach, holdfast_redis):
+def test_a_database_that_does_not_exist_is_refused(reach, backstay_redis):
     with pytest.raises(EngineRefused, match=r"(?i)DB index"):
-        reach(f"redis://127.0.0.1:{holdfast_redis.port}/99")
+        reach(f"redis://127.0.0.1:{backstay_redis.port}/99")
 
 
-def test_connections_bear_a_name(holdfast_redis):
+def test_connections_bear_a_name(backstay_redis):
     async def names():
-        engine = RedisEngine(parse(holdfast_redis.url), client_name="shop-worker")
+        engine = RedisEngine(parse(backstay_redis.url), client_name="shop-worker")
         await engine.open()
         await asyncio.to_thread(engine.apply_many, [Ping()])
         try:
-            return ask(holdfast_redis.url, "CLIENT", "LIST").decode()
+            return ask(backstay_redis.url, "CLIENT", "LIST").decode()
         finally:
             await engine.close()
 
@@ -200,7 +200,7 @@ def test_an_old_server_without_hello_is_refused_by_its_version(reach):
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+OK\r\n", b":1\r\n", b"*0\r\n", b"$-1\r\n", b"\x00\xff\r\n"],
 )
 def test_something_that_is_not_redis_is_an_engine_error(reach, greeting):
-    with Impostor(greet=lambda _: greeting) as server, pytest.raises(holdfast.EngineError, match=str(server.port)):
+    with Impostor(greet=lambda _: greeting) as server, pytest.raises(backstay.EngineError, match=str(server.port)):
         reach(server.url + "?connect_timeout=0.5")
 
 
@@ -210,7 +210,7 @@ def test_an_echo_is_not_taken_for_a_server(reach):
     def echo(command):
         return b"*%d\r\n%b" % (len(command), b"".join(map(bulk, command)))
 
-    with Impostor(greet=echo) as server, pytest.raises(holdfast.EngineError, match=str(server.port)):
+    with Impostor(greet=echo) as server, pytest.raises(backstay.EngineError, match=str(server.port)):
         reach(server.url + "?connect_timeout=0.5")
 
 
@@ -228,14 +228,14 @@ def test_a_loading_server_is_unavailable_not_refusing(reach):
         reach(server.url)
 
 
-def test_a_read_only_replica_is_named_as_one(holdfast_redis):
-    replica = RedisServer(options=("--replicaof", f"127.0.0.1 {holdfast_redis.port}"))
+def test_a_read_only_replica_is_named_as_one(backstay_redis):
+    replica = RedisServer(options=("--replicaof", f"127.0.0.1 {backstay_redis.port}"))
     try:
         started_or_skip(replica)
         with (
-            holdfast.sync.Holdfast(replica.url, profile=holdfast.MAX_AVAILABILITY) as hf,
+            backstay.sync.Backstay(replica.url, profile=backstay.MAX_AVAILABILITY) as stay,
             pytest.raises(EngineUnavailable, match="read-only replica"),
         ):
-            hf.lock("x", wait=0).acquire()
+            stay.lock("x", wait=0).acquire()
     finally:
         replica.stop()

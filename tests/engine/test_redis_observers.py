@@ -6,22 +6,22 @@ import asyncio
 
 import pytest
 
-from holdfast import Holdfast
+from backstay import Backstay
 
 
 @pytest.mark.redis
-def test_a_blocking_function_beside_async_code_takes_nobodys_telemetry_away(holdfast_redis, namespace):
+def test_a_blocking_function_beside_async_code_takes_nobodys_telemetry_away(backstay_redis, namespace):
     async def main():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay:
 
-            @hf.locked("x")
+            @stay.locked("x")
             def work():
                 return "done"
 
-            before = hf.telemetry.counts["link.connected"]
+            before = stay.telemetry.counts["link.connected"]
             assert before
             assert await asyncio.to_thread(work) == "done"
-            assert hf.telemetry.counts["link.connected"] > before
-            assert hf._blocking().telemetry.counts["link.connected"]
+            assert stay.telemetry.counts["link.connected"] > before
+            assert stay._blocking().telemetry.counts["link.connected"]
 
     asyncio.run(main())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.engine.base import Apply
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.gate.machine import GATE, Acquire, Granted, Who
+from backstay.engine.base import Apply
+from backstay.engine.sqlite import SqliteEngine
+from backstay.gate.machine import GATE, Acquire, Granted, Who
 
 FAR = 2**62
 

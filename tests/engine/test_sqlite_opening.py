@@ -7,41 +7,41 @@ import sys
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast import ConfigError, EngineUnavailable, SchemaTooNew
+import backstay
+import backstay.sync
+from backstay import ConfigError, EngineUnavailable, SchemaTooNew
 
 OPENER = """
 import sys
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 sys.stdin.readline()
-hf = Holdfast(sys.argv[1]).open()
-print(hf.lock("x", ttl=10).acquire(wait=30).fence, flush=True)
-hf.locks.force_release("x")
-hf.close()
+stay = Backstay(sys.argv[1]).open()
+print(stay.lock("x", ttl=10).acquire(wait=30).fence, flush=True)
+stay.locks.force_release("x")
+stay.close()
 """
 
 
 def test_a_missing_folder_is_named(tmp_path):
     path = tmp_path / "no" / "such" / "folder.db"
     with pytest.raises(ConfigError, match="folder does not exist"):
-        holdfast.sync.Holdfast(f"sqlite:///{path}").open()
+        backstay.sync.Backstay(f"sqlite:///{path}").open()
     assert not path.parent.exists()
 
 
 def test_a_folder_made_later_is_found(tmp_path):
     path = tmp_path / "later" / "a.db"
-    hf = holdfast.sync.Holdfast(f"sqlite:///{path}")
+    stay = backstay.sync.Backstay(f"sqlite:///{path}")
     with pytest.raises(ConfigError):
-        hf.open()
+        stay.open()
     path.parent.mkdir()
-    with hf, hf.lock("x", wait=0):
+    with stay, stay.lock("x", wait=0):
         pass
 
 
 def test_a_folder_in_place_of_the_file_is_an_error_of_ours(tmp_path):
-    with pytest.raises(holdfast.HoldfastError, match=tmp_path.name):
-        holdfast.sync.Holdfast(f"sqlite:///{tmp_path}").open()
+    with pytest.raises(backstay.BackstayError, match=tmp_path.name):
+        backstay.sync.Backstay(f"sqlite:///{tmp_path}").open()
 
 
 def test_something_that_is_not_a_database_is_refused_and_left_alone(tmp_path):
@@ -49,23 +49,23 @@ def test_something_that_is_not_a_database_is_refused_and_left_alone(tmp_path):
     path.write_text("Not a database, but somebody's notes. " * 100)
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="not a SQLite database"):
-        holdfast.sync.Holdfast(f"sqlite:///{path}").open()
+        backstay.sync.Backstay(f"sqlite:///{path}").open()
     assert path.read_bytes() == before
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "new.db"
     url = f"sqlite:///{path}"
-    holdfast.sync.Holdfast(url).open().close()
+    backstay.sync.Backstay(url).open().close()
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE holdfast_meta SET value = 999 WHERE key = 'schema'")
+        db.execute("UPDATE backstay_meta SET value = 999 WHERE key = 'schema'")
     db.close()
     with pytest.raises(SchemaTooNew, match="999"):
-        holdfast.sync.Holdfast(url).open()
-    hf = holdfast.sync.Holdfast(url)
+        backstay.sync.Backstay(url).open()
+    stay = backstay.sync.Backstay(url)
     with pytest.raises(SchemaTooNew):
-        hf.lock("x").acquire(wait=0)
-    hf.close()
+        stay.lock("x").acquire(wait=0)
+    stay.close()
 
 
 def test_an_application_may_share_the_file(tmp_path):
@@ -74,7 +74,7 @@ def test_an_application_may_share_the_file(tmp_path):
         db.execute("CREATE TABLE orders (id INTEGER)")
         db.execute("INSERT INTO orders VALUES (1)")
     db.close()
-    with holdfast.sync.Holdfast(f"sqlite:///{path}") as hf, hf.lock("x", wait=0):
+    with backstay.sync.Backstay(f"sqlite:///{path}") as stay, stay.lock("x", wait=0):
         pass
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT count(*) FROM orders").fetchone() == (1,)
@@ -117,17 +117,17 @@ def frozen(tmp_path):
 def test_a_folder_that_cannot_be_written_is_an_error_of_ours(frozen):
     folder, freeze = frozen
     freeze()
-    with pytest.raises(holdfast.HoldfastError, match=r"a\.db") as caught:
-        holdfast.sync.Holdfast(f"sqlite:///{folder}/a.db").open()
-    assert isinstance(caught.value, (ConfigError, EngineUnavailable, holdfast.EngineRefused))
+    with pytest.raises(backstay.BackstayError, match=r"a\.db") as caught:
+        backstay.sync.Backstay(f"sqlite:///{folder}/a.db").open()
+    assert isinstance(caught.value, (ConfigError, EngineUnavailable, backstay.EngineRefused))
 
 
 def test_a_file_that_cannot_be_written_is_an_error_of_ours_and_locks_fail_closed(frozen):
     folder, freeze = frozen
     url = f"sqlite:///{folder}/a.db"
-    holdfast.sync.Holdfast(url).open().close()
+    backstay.sync.Backstay(url).open().close()
     freeze()
-    hf = holdfast.sync.Holdfast(url, profile=holdfast.MAX_AVAILABILITY)
-    with pytest.raises(holdfast.HoldfastError, match=r"a\.db"):
-        hf.lock("x").acquire(wait=0)
-    hf.close()
+    stay = backstay.sync.Backstay(url, profile=backstay.MAX_AVAILABILITY)
+    with pytest.raises(backstay.BackstayError, match=r"a\.db"):
+        stay.lock("x").acquire(wait=0)
+    stay.close()

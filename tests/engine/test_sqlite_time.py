@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from holdfast.engine.base import Apply, Ping
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.errors import Closed
-from holdfast.gate.machine import GATE, Acquire, Granted, Held, Who
-from holdfast.testing.waiting import WITHIN
+from backstay.engine.base import Apply, Ping
+from backstay.engine.sqlite import SqliteEngine
+from backstay.errors import Closed
+from backstay.gate.machine import GATE, Acquire, Granted, Held, Who
+from backstay.testing.waiting import WITHIN
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast import EngineUnavailable
-from holdfast.engine import sqlite as engine_module
-from holdfast.engine.base import steady
-from holdfast.engine.sqlite import SqliteEngine, host_clock, host_ticks
-from holdfast.testing.waiting import WITHIN, eventually
+import backstay
+import backstay.sync
+from backstay import EngineUnavailable
+from backstay.engine import sqlite as engine_module
+from backstay.engine.base import steady
+from backstay.engine.sqlite import SqliteEngine, host_clock, host_ticks
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.chaos
 
@@ -23,7 +23,7 @@ BLOCKER = """
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute("BEGIN IMMEDIATE")
-db.execute("UPDATE holdfast_clock SET now = now")
+db.execute("UPDATE backstay_clock SET now = now")
 print("inside", flush=True)
 sys.stdin.readline()
 db.execute("COMMIT")
@@ -54,13 +54,13 @@ def fill(path):
                 size //= 2
 
 
-def fill_with_locks(hf, prefix):
+def fill_with_locks(stay, prefix):
     """Take locks until there is no room for another; answers the name of the one that did not fit."""
     fits = True
     for n in range(1000):
         name = f"{prefix}-{n}"
         try:
-            hf.lock(name, ttl=30).acquire(wait=0)
+            stay.lock(name, ttl=30).acquire(wait=0)
         except EngineUnavailable as error:
             fits = "full" not in str(error)
             break
@@ -70,14 +70,14 @@ def fill_with_locks(hf, prefix):
 
 def test_a_full_disk_is_unavailable_rolled_back_and_forgotten_once_there_is_space(small_disk):
     url = f"sqlite:///{small_disk}/a.db"
-    with holdfast.sync.Holdfast(url, profile=holdfast.MAX_AVAILABILITY) as hf:
-        before = hf.lock("x", ttl=30).acquire(wait=0)
+    with backstay.sync.Backstay(url, profile=backstay.MAX_AVAILABILITY) as stay:
+        before = stay.lock("x", ttl=30).acquire(wait=0)
         fill(small_disk / "filler")
-        full = fill_with_locks(hf, "more")
-        assert not hf.locks.inspect(full).held
-        assert hf.locks.inspect("x").holders[0].lock_id == before.id
+        full = fill_with_locks(stay, "more")
+        assert not stay.locks.inspect(full).held
+        assert stay.locks.inspect("x").holders[0].lock_id == before.id
         (small_disk / "filler").unlink()
-        with hf.lock(full, ttl=30, wait=WITHIN):
+        with stay.lock(full, ttl=30, wait=WITHIN):
             pass
         before.release()
 
@@ -92,40 +92,40 @@ def test_a_file_that_may_not_grow_is_unavailable_and_works_again_when_it_may(tmp
 
     monkeypatch.setattr(engine_module, "connect", connect)
     url = f"sqlite:///{tmp_path}/a.db"
-    with holdfast.sync.Holdfast(url, profile=holdfast.MAX_AVAILABILITY) as hf:
+    with backstay.sync.Backstay(url, profile=backstay.MAX_AVAILABILITY) as stay:
         pages = opened[0].execute("PRAGMA page_count").fetchone()[0]
         opened[0].execute(f"PRAGMA max_page_count = {pages + 2}")
-        full = fill_with_locks(hf, "long" * 100)
-        assert not hf.locks.inspect(full).held
+        full = fill_with_locks(stay, "long" * 100)
+        assert not stay.locks.inspect(full).held
         opened[0].execute("PRAGMA max_page_count = 100000")
-        with hf.lock(full, ttl=30, wait=WITHIN):
+        with stay.lock(full, ttl=30, wait=WITHIN):
             pass
 
 
 @pytest.fixture
 def blocked(tmp_path):
-    """A Holdfast on a file, and another process inside a write transaction on it."""
+    """A Backstay on a file, and another process inside a write transaction on it."""
     path = tmp_path / "a.db"
-    profile = holdfast.MAX_AVAILABILITY
-    with holdfast.sync.Holdfast(f"sqlite:///{path}?timeout=0.3", profile=profile) as hf:
+    profile = backstay.MAX_AVAILABILITY
+    with backstay.sync.Backstay(f"sqlite:///{path}?timeout=0.3", profile=profile) as stay:
         process = subprocess.Popen(
             [sys.executable, "-c", BLOCKER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert process.stdout.readline() == "inside\n"
-        yield hf, process
+        yield stay, process
         process.kill()
         process.communicate()
 
 
 @pytest.mark.parametrize("end", ["commits", "is killed"])
 def test_a_process_stopped_inside_a_transaction_stalls_others_until_it(blocked, end):
-    hf, blocker = blocked
+    stay, blocker = blocked
     os.kill(blocker.pid, signal.SIGSTOP)
     started = steady()
     with pytest.raises(EngineUnavailable, match="locked by another process"):
-        hf.lock("x").acquire(wait=0)
+        stay.lock("x").acquire(wait=0)
     assert 0.3 <= steady() - started < 5
-    assert not hf.locks.inspect("x").held  # readers are not stalled
+    assert not stay.locks.inspect("x").held  # readers are not stalled
     if end == "commits":
         os.kill(blocker.pid, signal.SIGCONT)
         blocker.stdin.write("go on\n")
@@ -133,22 +133,22 @@ def test_a_process_stopped_inside_a_transaction_stalls_others_until_it(blocked, 
     else:
         blocker.kill()
     blocker.wait(WITHIN)
-    with hf.lock("x", wait=WITHIN):
+    with stay.lock("x", wait=WITHIN):
         pass
 
 
 def test_a_caller_is_served_when_the_stall_ends_in_time(blocked, tmp_path):
-    hf, blocker = blocked
+    stay, blocker = blocked
     timer = threading.Timer(0.1, blocker.kill)
     timer.start()
-    with hf.lock("x", wait=0):
+    with stay.lock("x", wait=0):
         pass
     timer.join()
 
 
 def test_a_process_that_starts_during_a_stall_can_look(blocked, tmp_path):
     """The schema is there already, so opening needs no turn to write."""
-    with holdfast.sync.Holdfast(f"sqlite:///{tmp_path}/a.db?timeout=0.3") as late:
+    with backstay.sync.Backstay(f"sqlite:///{tmp_path}/a.db?timeout=0.3") as late:
         assert not late.locks.inspect("x").held
 
 
@@ -166,28 +166,28 @@ class Clock:
 def timed(tmp_path):
     clock = Clock()
     engine = SqliteEngine(str(tmp_path / "a.db"), clock=clock, ticks=host_ticks)
-    with holdfast.sync.Holdfast(engine=engine) as hf:
-        yield hf, clock
+    with backstay.sync.Backstay(engine=engine) as stay:
+        yield stay, clock
     engine.close_blocking()
 
 
 def test_a_clock_set_back_never_moves_fences_back(timed):
-    hf, clock = timed
+    stay, clock = timed
     fences = []
     for shift in (0, -3600, -86400 * 400, 0, -10, 60, 0):
         clock.shift = shift
-        lease = hf.lock("x", ttl=5).acquire(wait=WITHIN)
+        lease = stay.lock("x", ttl=5).acquire(wait=WITHIN)
         fences.append(lease.fence)
         lease.release()
     assert fences == sorted(set(fences))
 
 
 def test_a_clock_set_back_never_moves_fences_back_for_a_process_that_starts_later(timed, tmp_path):
-    hf, clock = timed
+    stay, clock = timed
     clock.shift = 3600
-    before = hf.lock("x", ttl=5).acquire(wait=0)
+    before = stay.lock("x", ttl=5).acquire(wait=0)
     before.release()
-    with holdfast.sync.Holdfast(f"sqlite:///{tmp_path}/a.db") as other:
+    with backstay.sync.Backstay(f"sqlite:///{tmp_path}/a.db") as other:
         after = other.lock("x", ttl=5).acquire(wait=WITHIN)
         assert after.fence > before.fence
         after.release()
@@ -196,8 +196,8 @@ def test_a_clock_set_back_never_moves_fences_back_for_a_process_that_starts_late
 @pytest.mark.timed
 @pytest.mark.slow
 def test_a_clock_set_back_costs_no_lease(timed):
-    hf, clock = timed
-    lease = hf.lock("x", ttl=1).acquire(wait=0)
+    stay, clock = timed
+    lease = stay.lock("x", ttl=1).acquire(wait=0)
     clock.shift = -60
     deadline = steady() + 3
     while steady() < deadline:
@@ -207,32 +207,32 @@ def test_a_clock_set_back_costs_no_lease(timed):
 
 
 def test_a_clock_set_back_leaves_no_ticket_of_those_who_gave_up(timed):
-    hf, clock = timed
-    held = hf.lock("x", ttl=30).acquire(wait=0)
+    stay, clock = timed
+    held = stay.lock("x", ttl=30).acquire(wait=0)
     clock.shift = -60
     outcome = []
 
     def wait():
         try:
-            hf.lock("x", ttl=5).acquire(wait=0.3)
-        except holdfast.LockTimeout as error:
+            stay.lock("x", ttl=5).acquire(wait=0.3)
+        except backstay.LockTimeout as error:
             outcome.append(error)
 
     waiter = threading.Thread(target=wait)
     waiter.start()
     waiter.join()
     assert outcome
-    assert hf.locks.inspect("x").waiter_count == 0
+    assert stay.locks.inspect("x").waiter_count == 0
     held.release()
 
 
 def test_a_clock_set_forward_ends_leases_and_fences_stay_in_order(timed):
-    hf, clock = timed
-    before = hf.lock("x", ttl=30, renew=False).acquire(wait=0)
+    stay, clock = timed
+    before = stay.lock("x", ttl=30, renew=False).acquire(wait=0)
     clock.shift = 3600
-    after = hf.lock("x", ttl=30).acquire(wait=0)
+    after = stay.lock("x", ttl=30).acquire(wait=0)
     assert after.fence > before.fence
-    with pytest.raises(holdfast.NotOwner):
+    with pytest.raises(backstay.NotOwner):
         before.release()
     after.release()
 
@@ -240,13 +240,13 @@ def test_a_clock_set_forward_ends_leases_and_fences_stay_in_order(timed):
 @pytest.mark.slow
 def test_the_lock_of_a_dead_holder_comes_free_although_the_clock_was_set_back(timed):
     """Its time to live is counted in time that passes, whatever the clock says."""
-    hf, clock = timed
-    hf.lock("x", ttl=0.5, renew=False).acquire(wait=0)  # never released
+    stay, clock = timed
+    stay.lock("x", ttl=0.5, renew=False).acquire(wait=0)  # never released
     clock.shift = -60
     taken = []
 
     def wait():
-        taken.append(hf.lock("x", ttl=5).acquire(wait=WITHIN))
+        taken.append(stay.lock("x", ttl=5).acquire(wait=WITHIN))
 
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
@@ -262,12 +262,12 @@ def test_a_busy_reader_and_a_crashed_writer_leave_inspect_working(tmp_path):
     path = tmp_path / "a.db"
     url = f"sqlite:///{path}"
     script = (
-        "import os, sys; from holdfast.sync import Holdfast\n"
-        "hf = Holdfast(sys.argv[1]).open(); hf.lock('x', ttl=60).acquire(wait=0); os.kill(os.getpid(), 9)"
+        "import os, sys; from backstay.sync import Backstay\n"
+        "stay = Backstay(sys.argv[1]).open(); stay.lock('x', ttl=60).acquire(wait=0); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script, url], check=False, timeout=30)
-    with holdfast.sync.Holdfast(url) as hf:
-        assert hf.locks.inspect("x").held
+    with backstay.sync.Backstay(url) as stay:
+        assert stay.locks.inspect("x").held
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()

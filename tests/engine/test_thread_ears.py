@@ -9,9 +9,9 @@ import time
 import pytest
 import redis
 
-from holdfast import sync
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import sync
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 #: Below a waiter's own recheck (10 s).
@@ -30,37 +30,37 @@ def raw(server):
         yield client
 
 
-def wait_in_thread(hf, name):
+def wait_in_thread(stay, name):
     """Another thread waits for the lock; answers the thread and when it was granted."""
     granted: list[float] = []
 
     def wait():
-        lease = hf.lock(name).acquire(wait=30)
+        lease = stay.lock(name).acquire(wait=30)
         granted.append(time.monotonic())
         lease.release()
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert eventually(lambda: hf.locks.inspect(name).waiter_count == 1)
+    assert eventually(lambda: stay.locks.inspect(name).waiter_count == 1)
     return thread, granted
 
 
 def test_a_waiting_thread_hears_by_itself(server, raw):
-    with sync.Holdfast(server.url, namespace="ears1") as hf:
-        lease = hf.lock("x").acquire()
-        thread, granted = wait_in_thread(hf, "x")
+    with sync.Backstay(server.url, namespace="ears1") as stay:
+        lease = stay.lock("x").acquire()
+        thread, granted = wait_in_thread(stay, "x")
         assert eventually(lambda: raw.pubsub_channels("ears1:inbox:*"))
         released = time.monotonic()
         lease.release()
         thread.join(WITHIN)
         assert granted[0] - released < SOON
-        assert hf.hub.states() == {}
+        assert stay.hub.states() == {}
 
 
 def test_a_waiter_whose_connection_is_cut_is_not_deaf(server, raw):
-    with sync.Holdfast(server.url, namespace="ears2") as hf:
-        lease = hf.lock("x").acquire()
-        thread, granted = wait_in_thread(hf, "x")
+    with sync.Backstay(server.url, namespace="ears2") as stay:
+        lease = stay.lock("x").acquire()
+        thread, granted = wait_in_thread(stay, "x")
         assert eventually(lambda: raw.pubsub_channels("ears2:inbox:*"))
         raw.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         assert eventually(lambda: raw.pubsub_channels("ears2:inbox:*")), "it listens again"
@@ -70,13 +70,13 @@ def test_a_waiter_whose_connection_is_cut_is_not_deaf(server, raw):
         assert granted[0] - released < SOON
 
 
-def test_two_holdfasts_on_one_engine_are_both_told(server):
-    with sync.Holdfast(server.url, namespace="ears3") as one, sync.Holdfast(engine=one.engine) as two:
+def test_two_backstays_on_one_engine_are_both_told(server):
+    with sync.Backstay(server.url, namespace="ears3") as one, sync.Backstay(engine=one.engine) as two:
         done: list[float] = []
 
         def visit():
-            for hf in (one, two):
-                hf.lock("x").acquire(wait=30).release()
+            for stay in (one, two):
+                stay.lock("x").acquire(wait=30).release()
                 done.append(time.monotonic())
 
         first = one.lock("x").acquire()
@@ -93,9 +93,9 @@ def test_two_holdfasts_on_one_engine_are_both_told(server):
 def test_a_user_who_may_not_subscribe_waits_all_the_same(server, raw):
     raw.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", "-subscribe")
     url = server.url.replace("redis://", "redis://deaf:pw@")
-    with sync.Holdfast(url, namespace="ears4") as hf:
-        lease = hf.lock("x", ttl=1, renew=False).acquire()
-        thread, granted = wait_in_thread(hf, "x")
+    with sync.Backstay(url, namespace="ears4") as stay:
+        lease = stay.lock("x", ttl=1, renew=False).acquire()
+        thread, granted = wait_in_thread(stay, "x")
         thread.join(WITHIN)
         assert granted
         assert lease.is_lost
@@ -104,18 +104,18 @@ def test_a_user_who_may_not_subscribe_waits_all_the_same(server, raw):
 def test_a_user_who_may_not_ping_hands_over_all_the_same(server, raw):
     raw.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-ping")
     url = server.url.replace("redis://", "redis://mute:pw@")
-    with sync.Holdfast(url, namespace="ears6") as hf:
+    with sync.Backstay(url, namespace="ears6") as stay:
         for _ in range(3):
-            released = hf.lock("x").acquire().release()
+            released = stay.lock("x").acquire().release()
             assert released.released
             assert not released.idempotent
 
 
 def test_threads_that_end_take_their_connections_with_them(server, raw):
-    with sync.Holdfast(server.url, namespace="ears5") as hf:
+    with sync.Backstay(server.url, namespace="ears5") as stay:
         before = raw.info("clients")["connected_clients"]
         for _ in range(30):
-            thread = threading.Thread(target=lambda: hf.lock("x").acquire().release())
+            thread = threading.Thread(target=lambda: stay.lock("x").acquire().release())
             thread.start()
             thread.join()
         gc.collect()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.engine.base import Apply, Read
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse as parse_postgres
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.address import parse
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.gate import machine
-from holdfast.gate.machine import DAY, GATE, Who
+from backstay.engine.base import Apply, Read
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse as parse_postgres
+from backstay.engine.redis import RedisEngine
+from backstay.engine.redis.address import parse
+from backstay.engine.sqlite import SqliteEngine
+from backstay.gate import machine
+from backstay.gate.machine import DAY, GATE, Who
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000

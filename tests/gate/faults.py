@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.engine.base import Apply, only
-from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from backstay.engine.base import Apply, only
+from backstay.errors import EngineUnavailable, OutcomeUnknown
 
 
 class Fault:

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from holdfast import Holdfast, LockTimeout
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.testing.waiting import eventually, soon
+from backstay import Backstay, LockTimeout
+from backstay.engine.sqlite import SqliteEngine
+from backstay.testing.waiting import eventually, soon
 
 NAME = "invoice:42"
 HOUR = 3600 * 1_000_000
@@ -31,55 +31,55 @@ def clock():
 
 
 @pytest.fixture
-def hf(connect, clock):
+def stay(connect, clock):
     return connect(engine=SqliteEngine(":memory:", clock=clock))
 
 
 @pytest.mark.timed
-def test_a_held_lease_goes_on_being_renewed(hf, clock):
-    lease = hf.lock(NAME, ttl=2).acquire()
+def test_a_held_lease_goes_on_being_renewed(stay, clock):
+    lease = stay.lock(NAME, ttl=2).acquire()
     ends = lease.deadline
     clock.off -= HOUR
     assert eventually(lambda: lease.is_lost or lease.deadline > ends + 2)
     assert not lease.is_lost
     assert lease.release().released
-    assert not hf.locks.inspect(NAME).held
+    assert not stay.locks.inspect(NAME).held
 
 
-def test_who_gives_up_waiting_leaves_the_queue(hf, clock):
-    hf.lock(NAME).acquire()
+def test_who_gives_up_waiting_leaves_the_queue(stay, clock):
+    stay.lock(NAME).acquire()
     clock.off -= HOUR
-    hf._core.held.clear()  # this thread plays somebody else now
+    stay._core.held.clear()  # this thread plays somebody else now
     with pytest.raises(LockTimeout):
-        hf.lock(NAME).acquire(wait=0.1)
-    assert hf.locks.inspect(NAME).waiter_count == 0
+        stay.lock(NAME).acquire(wait=0.1)
+    assert stay.locks.inspect(NAME).waiter_count == 0
 
 
-def test_a_lock_is_taken_and_released(hf, clock):
-    first = hf.lock(NAME).acquire()
+def test_a_lock_is_taken_and_released(stay, clock):
+    first = stay.lock(NAME).acquire()
     first.release()
     clock.off -= HOUR
-    second = hf.lock(NAME).acquire(wait=0)
+    second = stay.lock(NAME).acquire(wait=0)
     assert second.fence > first.fence
     assert second.release().released
-    assert not hf.locks.inspect(NAME).held
+    assert not stay.locks.inspect(NAME).held
 
 
 @pytest.mark.redis
-def test_a_cancelled_waiter_leaves_although_this_process_misjudges_the_servers_clock(holdfast_redis, namespace):
+def test_a_cancelled_waiter_leaves_although_this_process_misjudges_the_servers_clock(backstay_redis, namespace):
     async def scenario():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-            await hf.lock(NAME).acquire()
-            waiter = asyncio.create_task(hf.lock(NAME).acquire())
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay:
+            await stay.lock(NAME).acquire()
+            waiter = asyncio.create_task(stay.lock(NAME).acquire())
 
             async def queued():
-                return (await hf.locks.inspect(NAME)).waiter_count == 1
+                return (await stay.locks.inspect(NAME)).waiter_count == 1
 
             assert await soon(queued)
-            hf.engine._offset -= 3600
+            stay.engine._offset -= 3600
             waiter.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiter
-            assert (await hf.locks.inspect(NAME)).waiter_count == 0
+            assert (await stay.locks.inspect(NAME)).waiter_count == 0
 
     asyncio.run(scenario())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, GateSuite
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module", params=[AsyncDriver, BlockingDriver], ids=["async", "blocking"])
-def driver(request, holdfast_postgres):
-    with request.param(holdfast_postgres.url) as driver:
+def driver(request, backstay_postgres):
+    with request.param(backstay_postgres.url) as driver:
         yield driver
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from psycopg_pool import ConnectionPool
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, GateSuite
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module", params=[AsyncDriver, BlockingDriver], ids=["async", "blocking"])
-def driver(request, holdfast_postgres):
+def driver(request, backstay_postgres):
     with (
-        ConnectionPool(holdfast_postgres.url, min_size=4, open=True) as pool,
+        ConnectionPool(backstay_postgres.url, min_size=4, open=True) as pool,
         request.param(pool) as driver,
     ):
         yield driver

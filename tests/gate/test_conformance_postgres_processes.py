@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import CrashSuite, GateSuite, ProcessDriver
+from backstay.testing.conformance import CrashSuite, GateSuite, ProcessDriver
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module")
-def driver(holdfast_postgres):
-    with ProcessDriver(holdfast_postgres.url) as driver:
+def driver(backstay_postgres):
+    with ProcessDriver(backstay_postgres.url) as driver:
         yield driver
 
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 import redis
 
-import holdfast
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisServer
+import backstay
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisServer
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def test_a_deaf_waiter_on_redis_does_not_spin(server, why):
         url = server.url.replace("redis://", f"redis://{user}")
 
         async def main():
-            async with holdfast.Holdfast(url) as hf:
-                lease = await hf.lock("x").acquire()
+            async with backstay.Backstay(url) as stay:
+                lease = await stay.lock("x").acquire()
                 if why == "full":
                     raw.config_set("maxclients", raw.info("clients")["connected_clients"])
                 before = scripts_run(raw)
-                with pytest.raises(holdfast.LockTimeout):
-                    await asyncio.create_task(hf.lock("x").acquire(wait=2))
+                with pytest.raises(backstay.LockTimeout):
+                    await asyncio.create_task(stay.lock("x").acquire(wait=2))
                 asked = scripts_run(raw) - before
                 await lease.release()
                 return asked
@@ -51,19 +51,19 @@ def test_a_deaf_waiter_on_redis_does_not_spin(server, why):
 def test_a_deaf_waiter_on_sqlite_does_not_spin(tmp_path):
     async def main():
         url = f"sqlite:///{tmp_path / 'x.db'}"
-        async with holdfast.Holdfast(url, hub="redis://127.0.0.1:1") as hf:
+        async with backstay.Backstay(url, hub="redis://127.0.0.1:1") as stay:
             asked = 0
-            submit = hf.engine.submit
+            submit = stay.engine.submit
 
             def count(op):
                 nonlocal asked
                 asked += 1
                 return submit(op)
 
-            hf.engine.submit = count
-            lease = await hf.lock("x").acquire()
-            with pytest.raises(holdfast.LockTimeout):
-                await asyncio.create_task(hf.lock("x").acquire(wait=2))
+            stay.engine.submit = count
+            lease = await stay.lock("x").acquire()
+            with pytest.raises(backstay.LockTimeout):
+                await asyncio.create_task(stay.lock("x").acquire(wait=2))
             await lease.release()
             return asked
 

@@ -8,19 +8,19 @@ import threading
 
 import pytest
 
-import holdfast
-from holdfast import ConfigError, EngineRefused, EngineUnavailable, NotReplicated
-from holdfast.engine.base import Expired
-from holdfast.engine.redis.address import parse
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.engine.redis.link import pack
-from holdfast.engine.redis.slots import slot_of
-from holdfast.gate import durability
-from holdfast.gate.machine import Lost
-from holdfast.sync import Holdfast
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisCluster, RedisServer, say
-from holdfast.testing.waiting import eventually, soon
+import backstay
+from backstay import ConfigError, EngineRefused, EngineUnavailable, NotReplicated
+from backstay.engine.base import Expired
+from backstay.engine.redis.address import parse
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link import pack
+from backstay.engine.redis.slots import slot_of
+from backstay.gate import durability
+from backstay.gate.machine import Lost
+from backstay.sync import Backstay
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisCluster, RedisServer, say
+from backstay.testing.waiting import eventually, soon
 
 
 class Pair:
@@ -95,7 +95,7 @@ def pair(servers):
 
 
 @pytest.fixture
-def hf(pair, connect):
+def stay(pair, connect):
     return connect(pair.url)
 
 
@@ -113,53 +113,53 @@ def hasty(monkeypatch):
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
-def gates(hf):
+def gates(stay):
     return {
-        "lock": hf.lock("x", durability="replicas:1"),
-        "semaphore": hf.semaphore("x", permits=2, durability="replicas:1"),
-        "read": hf.rwlock("x", durability="replicas:1").read(),
-        "write": hf.rwlock("x", durability="replicas:1").write(),
+        "lock": stay.lock("x", durability="replicas:1"),
+        "semaphore": stay.semaphore("x", permits=2, durability="replicas:1"),
+        "read": stay.rwlock("x", durability="replicas:1").read(),
+        "write": stay.rwlock("x", durability="replicas:1").write(),
     }
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
-def test_a_grant_is_handed_out_when_a_replica_has_it(hf, pair, patient, kind):
-    key = hf.engine.key("gate", "x")
-    with gates(hf)[kind] as lease:
+def test_a_grant_is_handed_out_when_a_replica_has_it(stay, pair, patient, kind):
+    key = stay.engine.key("gate", "x")
+    with gates(stay)[kind] as lease:
         assert lease.ticket.encode() in pair.on_the_replica(key)
         lease.check()
-    assert hf.locks.inspect("x").count == 0
+    assert stay.locks.inspect("x").count == 0
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
-def test_without_its_replica_nothing_is_granted_and_nothing_stays_held(hf, pair, hasty, kind):
+def test_without_its_replica_nothing_is_granted_and_nothing_stays_held(stay, pair, hasty, kind):
     pair.replica.pause()
     with pytest.raises(NotReplicated) as refused:
-        gates(hf)[kind].acquire()
+        gates(stay)[kind].acquire()
     error = refused.value
     assert isinstance(error, EngineUnavailable)
     assert (error.name, error.wanted, error.confirmed) == ("x", 1, 0)
     assert "0 of 1 replicas" in str(error)
-    assert hf.locks.inspect("x").count == 0
-    assert not hf._core.held
-    with hf.lock("x", wait=0):  # whoever does not ask for replicas is served
+    assert stay.locks.inspect("x").count == 0
+    assert not stay._core.held
+    with stay.lock("x", wait=0):  # whoever does not ask for replicas is served
         pass
 
 
-def test_more_replicas_than_there_are_never_confirm(hf):
+def test_more_replicas_than_there_are_never_confirm(stay):
     with pytest.raises(NotReplicated) as refused:
-        hf.lock("x", durability="replicas:2").acquire()
+        stay.lock("x", durability="replicas:2").acquire()
     assert (refused.value.wanted, refused.value.confirmed) == (2, 1)
-    assert hf.locks.inspect("x").count == 0
+    assert stay.locks.inspect("x").count == 0
 
 
-def test_a_waiter_is_granted_its_turn_with_its_replica(hf, pair, patient):
+def test_a_waiter_is_granted_its_turn_with_its_replica(stay, pair, patient):
     """The turn comes through the queue as ever; only then are replicas asked."""
-    lease = hf.lock("x").acquire()
+    lease = stay.lock("x").acquire()
     granted = []
-    waiter = threading.Thread(target=lambda: granted.append(hf.lock("x", durability="replicas:1").acquire()))
+    waiter = threading.Thread(target=lambda: granted.append(stay.lock("x", durability="replicas:1").acquire()))
     waiter.start()
-    assert eventually(lambda: hf.locks.inspect("x").waiter_count == 1)
+    assert eventually(lambda: stay.locks.inspect("x").waiter_count == 1)
     pair.replica.pause()
     lease.release()
     assert eventually(pair.is_waiting)
@@ -181,17 +181,17 @@ def test_the_time_in_the_queue_counts():
 def test_other_commands_of_an_event_loop_pass_a_grant_that_waits_for_replicas(pair, namespace, patient):
     order = []
 
-    async def durable(hf):
-        async with hf.lock("x", durability="replicas:1"):
+    async def durable(stay):
+        async with stay.lock("x", durability="replicas:1"):
             order.append("durable")
 
     async def scene():
-        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
+        async with backstay.Backstay(pair.url, namespace=namespace) as stay:
             pair.replica.pause()
-            task = asyncio.create_task(durable(hf))
+            task = asyncio.create_task(durable(stay))
             assert await soon(lambda: asyncio.to_thread(pair.is_waiting))
             for turn in range(3):
-                async with hf.lock("y", wait=0):
+                async with stay.lock("y", wait=0):
                     order.append(turn)
             assert pair.is_waiting()
             order.append("resumed")
@@ -202,18 +202,18 @@ def test_other_commands_of_an_event_loop_pass_a_grant_that_waits_for_replicas(pa
     assert order == [0, 1, 2, "resumed", "durable"]
 
 
-def test_other_threads_and_their_own_renewals_pass_a_grant_that_waits_for_replicas(hf, pair, patient):
+def test_other_threads_and_their_own_renewals_pass_a_grant_that_waits_for_replicas(stay, pair, patient):
     order = []
 
     def durable():
-        with hf.lock("x", durability="replicas:1"):
+        with stay.lock("x", durability="replicas:1"):
             order.append("durable")
 
     pair.replica.pause()
     thread = threading.Thread(target=durable)
     thread.start()
     assert eventually(pair.is_waiting)
-    with hf.lock("y", wait=0) as lease:
+    with stay.lock("y", wait=0) as lease:
         lease.renew()
         order.append("other")
     assert pair.is_waiting()
@@ -227,9 +227,9 @@ def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, name
     """Each has a link of its own, so both are asked about at once."""
 
     async def scene():
-        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
+        async with backstay.Backstay(pair.url, namespace=namespace) as stay:
             pair.replica.pause()
-            tasks = [asyncio.create_task(hf.lock(name, durability="replicas:1").acquire()) for name in "xy"]
+            tasks = [asyncio.create_task(stay.lock(name, durability="replicas:1").acquire()) for name in "xy"]
             assert await soon(lambda: asyncio.to_thread(lambda: b"blocked_clients:2\r" in pair.ask("INFO", "clients")))
             pair.replica.resume()
             for lease in await asyncio.gather(*tasks):
@@ -240,29 +240,29 @@ def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, name
 
 def test_a_caller_that_is_cancelled_meanwhile_holds_nothing(pair, namespace, hasty):
     async def scene():
-        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
+        async with backstay.Backstay(pair.url, namespace=namespace) as stay:
             pair.replica.pause()
-            task = asyncio.create_task(hf.lock("x", durability="replicas:1").acquire())
-            assert await soon(lambda: asyncio.sleep(0, bool(hf._core.held)))
+            task = asyncio.create_task(stay.lock("x", durability="replicas:1").acquire())
+            assert await soon(lambda: asyncio.sleep(0, bool(stay._core.held)))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert (await hf.locks.inspect("x")).count == 0
-            assert not hf._core.held
+            assert (await stay.locks.inspect("x")).count == 0
+            assert not stay._core.held
 
     asyncio.run(scene())
 
 
-def test_entering_again_asks_nobody(hf, pair, patient):
-    lock = hf.lock("x", reentrant=True, durability="replicas:1")
+def test_entering_again_asks_nobody(stay, pair, patient):
+    lock = stay.lock("x", reentrant=True, durability="replicas:1")
     with lock as outer:
         pair.replica.pause()
         with lock as inner:
             assert inner is outer
 
 
-def test_a_second_link_that_was_closed_is_opened_again(hf, pair, patient):
-    lock = hf.lock("x", durability="replicas:1")
+def test_a_second_link_that_was_closed_is_opened_again(stay, pair, patient):
+    lock = stay.lock("x", durability="replicas:1")
     with lock:
         pass
     assert pair.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") >= 2
@@ -274,30 +274,30 @@ def test_a_second_link_that_was_closed_is_opened_again(hf, pair, patient):
 def test_a_confirmed_grant_survives_its_master(namespace, patient):
     with master_and_replica() as pair:
         assert eventually(pair.is_replicating)
-        with Holdfast(pair.url, namespace=namespace) as before:
+        with Backstay(pair.url, namespace=namespace) as before:
             lease = before.lock("x", ttl=60, renew=False, durability="replicas:1").acquire()
             pair.master.kill()
             say(pair.replica, "REPLICAOF", "NO", "ONE")
-            with Holdfast(pair.replica.url, namespace=namespace) as after:
+            with Backstay(pair.replica.url, namespace=namespace) as after:
                 (holder,) = after.locks.inspect("x").holders
                 assert (holder.lock_id, holder.fence) == (lease.id, lease.fence)
         pair.link.close()
 
 
 @pytest.mark.parametrize("wrong", ["", "replicas", "replicas:0", "replicas:-1", "replicas:x", "fsync", 1])
-def test_what_is_no_durability_is_refused(hf, wrong):
+def test_what_is_no_durability_is_refused(stay, wrong):
     with pytest.raises(ConfigError, match="replicas:1"):
-        hf.lock("x", durability=wrong)
+        stay.lock("x", durability=wrong)
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite"])
 def test_engines_without_replicas_say_so(connect, tmp_path, url):
-    hf = connect(f"sqlite:///{tmp_path}/a.db" if url == "sqlite" else url)
-    for gate in (hf.lock, hf.rwlock):
+    stay = connect(f"sqlite:///{tmp_path}/a.db" if url == "sqlite" else url)
+    for gate in (stay.lock, stay.rwlock):
         with pytest.raises(ConfigError, match="It is for Redis"):
             gate("x", durability="replicas:1")
     with pytest.raises(ConfigError, match="It is for Redis"):
-        hf.semaphore("x", permits=2, durability="replicas:1")
+        stay.semaphore("x", permits=2, durability="replicas:1")
 
 
 class Scripted:
@@ -311,37 +311,37 @@ class Scripted:
         return self.replies.pop(0) if self.replies else self.truth.confirm(op, replicas, within)
 
 
-def test_a_server_that_took_over_without_the_grant_confirms_nothing(hf, monkeypatch):
+def test_a_server_that_took_over_without_the_grant_confirms_nothing(stay, monkeypatch):
     """Its replicas have all it wrote, and the grant is not among it."""
-    monkeypatch.setattr(hf.engine, "_witness", Scripted(hf.engine.witness(), (Lost(()), 1)))
+    monkeypatch.setattr(stay.engine, "_witness", Scripted(stay.engine.witness(), (Lost(()), 1)))
     with pytest.raises(NotReplicated) as refused:
-        hf.lock("x", durability="replicas:1").acquire()
+        stay.lock("x", durability="replicas:1").acquire()
     assert refused.value.confirmed == 0
-    assert hf.locks.inspect("x").count == 0
+    assert stay.locks.inspect("x").count == 0
 
 
-def test_a_confirmation_that_came_too_late_is_asked_for_again(hf, patient, monkeypatch):
+def test_a_confirmation_that_came_too_late_is_asked_for_again(stay, patient, monkeypatch):
     """It wrote nothing, so whatever WAIT counted was about something else."""
-    hf.open()  # it knows the time from now on
-    witness = Scripted(hf.engine.witness(), (Expired(hf.engine.now()), 1))
-    monkeypatch.setattr(hf.engine, "_witness", witness)
-    with hf.lock("x", durability="replicas:1"):
+    stay.open()  # it knows the time from now on
+    witness = Scripted(stay.engine.witness(), (Expired(stay.engine.now()), 1))
+    monkeypatch.setattr(stay.engine, "_witness", witness)
+    with stay.lock("x", durability="replicas:1"):
         assert witness.asked == 2
 
 
 def test_a_user_who_may_not_wait_for_replicas_is_told_and_holds_nothing(pair, connect):
     for server in pair.everybody:
         say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-wait")
-    hf = connect(pair.url.replace("://", "://clerk:pw@"))
+    stay = connect(pair.url.replace("://", "://clerk:pw@"))
     with pytest.raises(EngineRefused, match="wait"):
-        hf.lock("x", durability="replicas:1").acquire()
-    assert hf.locks.inspect("x").count == 0
+        stay.lock("x", durability="replicas:1").acquire()
+    assert stay.locks.inspect("x").count == 0
 
 
-def test_a_decorated_function_runs_once_a_replica_has_its_lock(hf, pair, hasty):
-    key = hf.engine.key("gate", "x")
+def test_a_decorated_function_runs_once_a_replica_has_its_lock(stay, pair, hasty):
+    key = stay.engine.key("gate", "x")
 
-    @hf.locked("{name}", durability="replicas:1")
+    @stay.locked("{name}", durability="replicas:1")
     def record(name):
         return pair.on_the_replica(key)
 
@@ -353,11 +353,11 @@ def test_a_decorated_function_runs_once_a_replica_has_its_lock(hf, pair, hasty):
 
 def test_a_decorated_coroutine_runs_once_a_replica_has_its_lock(pair, namespace, hasty):
     async def scene():
-        async with holdfast.Holdfast(pair.url, namespace=namespace) as hf:
+        async with backstay.Backstay(pair.url, namespace=namespace) as stay:
 
-            @hf.locked("{name}", durability="replicas:1")
+            @stay.locked("{name}", durability="replicas:1")
             async def run(name):
-                return await asyncio.to_thread(pair.on_the_replica, hf.engine.key("gate", name))
+                return await asyncio.to_thread(pair.on_the_replica, stay.engine.key("gate", name))
 
             assert await run("x")
             pair.replica.pause()
@@ -367,7 +367,7 @@ def test_a_decorated_coroutine_runs_once_a_replica_has_its_lock(pair, namespace,
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize("make", [holdfast.Holdfast, Holdfast])
+@pytest.mark.parametrize("make", [backstay.Backstay, Backstay])
 def test_a_decorator_that_asks_for_what_cannot_be_says_so_at_once(make):
     with pytest.raises(ConfigError, match="It is for Redis"):
         make("memory://").locked("x", durability="replicas:1")

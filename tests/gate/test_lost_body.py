@@ -8,42 +8,42 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast import EngineUnavailable, Holdfast, LeaseLost
-from holdfast.testing.waiting import WITHIN, eventually, soon
+from backstay import Backstay, EngineUnavailable, LeaseLost
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 NAME = "invoice:42"
 
 
 def play(url, namespace, scenario):
     async def main():
-        async with Holdfast(url, namespace=namespace) as hf:
-            await scenario(hf)
+        async with Backstay(url, namespace=namespace) as stay:
+            await scenario(stay)
 
     asyncio.run(main())
 
 
 @pytest.mark.timed
 def test_a_loop_that_is_blocked_for_longer_than_the_ttl_keeps_its_lease(engine_url, namespace):
-    async def scenario(hf):
-        async with hf.lock(NAME, ttl=0.4) as lease:
+    async def scenario(stay):
+        async with stay.lock(NAME, ttl=0.4) as lease:
             time.sleep(1.0)  # noqa: ASYNC251 - a blocked loop is what this is about
             lease.check()
-            (holder,) = (await hf.locks.inspect(NAME)).holders
+            (holder,) = (await stay.locks.inspect(NAME)).holders
             assert holder.fence == lease.fence
-        assert not (await hf.locks.inspect(NAME)).held
+        assert not (await stay.locks.inspect(NAME)).held
 
     play(engine_url, namespace, scenario)
 
 
 def test_loss_cancels_the_body_and_leaves_as_lease_lost(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         seen, leases = [], []
 
         async def body():
-            async with hf.lock(NAME, ttl=0.3) as lease:
+            async with stay.lock(NAME, ttl=0.3) as lease:
                 leases.append(lease)
                 try:  # around all of it: on a busy machine the lease may end before it is taken away
-                    await hf.locks.force_release(NAME)
+                    await stay.locks.force_release(NAME)
                     await asyncio.Event().wait()
                 except asyncio.CancelledError:
                     seen.append("cancelled")
@@ -55,16 +55,16 @@ def test_loss_cancels_the_body_and_leaves_as_lease_lost(engine_url, namespace):
         assert (caught.value.lock_id, caught.value.fence) == (leases[0].lock_id, leases[0].fence)
         assert asyncio.current_task().cancelling() == 0
         await asyncio.sleep(0)  # no cancellation is left over
-        assert not hf._core.held
+        assert not stay._core.held
 
     play(engine_url, namespace, scenario)
 
 
 def test_a_body_that_ends_after_its_lease_was_lost_leaves_as_lease_lost(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         async def body():
-            async with hf.lock(NAME, ttl=30):
-                await hf.locks.force_release(NAME)
+            async with stay.lock(NAME, ttl=30):
+                await stay.locks.force_release(NAME)
 
         with pytest.raises(LeaseLost):
             await body()
@@ -74,12 +74,12 @@ def test_a_body_that_ends_after_its_lease_was_lost_leaves_as_lease_lost(engine_u
 
 
 def test_lost_is_awaitable(engine_url, namespace):
-    async def scenario(hf):
-        lease = await hf.lock(NAME, ttl=0.3).acquire()
+    async def scenario(stay):
+        lease = await stay.lock(NAME, ttl=0.3).acquire()
         waiting = asyncio.create_task(asyncio.wait_for(lease.lost, WITHIN))
-        await hf.locks.force_release(NAME)
+        await stay.locks.force_release(NAME)
         assert await waiting is True
-        other = await hf.lock(NAME).acquire(wait=0)
+        other = await stay.lock(NAME).acquire(wait=0)
         waiting = asyncio.create_task(asyncio.wait_for(other.lost, WITHIN))
         await asyncio.sleep(0)
         await other.release()
@@ -89,11 +89,11 @@ def test_lost_is_awaitable(engine_url, namespace):
 
 
 def test_a_cancellation_from_outside_is_not_swallowed(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         inside = asyncio.Event()
 
         async def body():
-            async with hf.lock(NAME):
+            async with stay.lock(NAME):
                 inside.set()
                 await asyncio.Event().wait()
 
@@ -103,17 +103,17 @@ def test_a_cancellation_from_outside_is_not_swallowed(engine_url, namespace):
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
-        assert not (await hf.locks.inspect(NAME)).held
+        assert not (await stay.locks.inspect(NAME)).held
 
     play(engine_url, namespace, scenario)
 
 
 def test_a_cancellation_from_outside_wins_over_a_loss_at_the_same_time(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         inside, leases = asyncio.Event(), []
 
         async def body():
-            async with hf.lock(NAME, ttl=30) as lease:
+            async with stay.lock(NAME, ttl=30) as lease:
                 leases.append(lease)
                 inside.set()
                 await asyncio.Event().wait()
@@ -131,29 +131,29 @@ def test_a_cancellation_from_outside_wins_over_a_loss_at_the_same_time(engine_ur
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert task.cancelled(), order
-            await hf.locks.force_release(NAME)
+            await stay.locks.force_release(NAME)
 
     play(engine_url, namespace, scenario)
 
 
 def test_a_timeout_around_the_body_is_a_timeout(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         async def body():
-            async with asyncio.timeout(0.05), hf.lock(NAME):
+            async with asyncio.timeout(0.05), stay.lock(NAME):
                 await asyncio.Event().wait()
 
         with pytest.raises(TimeoutError):
             await body()
-        assert not (await hf.locks.inspect(NAME)).held
+        assert not (await stay.locks.inspect(NAME)).held
 
     play(engine_url, namespace, scenario)
 
 
 def test_the_bodys_own_exception_is_never_masked(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         async def fail(*, knowing):
-            async with hf.lock(NAME) as lease:
-                await hf.locks.force_release(NAME)
+            async with stay.lock(NAME) as lease:
+                await stay.locks.force_release(NAME)
                 if knowing:
                     lease.lose("taken away")
                 raise ZeroDivisionError
@@ -162,17 +162,17 @@ def test_the_bodys_own_exception_is_never_masked(engine_url, namespace):
             with pytest.raises(ZeroDivisionError):
                 await fail(knowing=knowing)
             assert asyncio.current_task().cancelling() == 0
-            assert not hf._core.held
+            assert not stay._core.held
 
     play(engine_url, namespace, scenario)
 
 
 def test_an_exception_raised_while_the_loss_cancels_the_body_is_not_masked(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         async def fail():
-            async with hf.lock(NAME, ttl=0.3):
+            async with stay.lock(NAME, ttl=0.3):
                 try:
-                    await hf.locks.force_release(NAME)
+                    await stay.locks.force_release(NAME)
                     await asyncio.Event().wait()
                 finally:
                     raise ZeroDivisionError
@@ -185,23 +185,23 @@ def test_an_exception_raised_while_the_loss_cancels_the_body_is_not_masked(engin
 
 
 def test_an_engine_that_is_away_at_the_end_does_not_mask_the_bodys_exception(engine_url, namespace):
-    async def scenario(hf):
-        submit = hf.engine.submit
+    async def scenario(stay):
+        submit = stay.engine.submit
 
         async def away(op):
             raise EngineUnavailable("away")
 
         async def fail():
-            async with hf.lock(NAME):
-                hf.engine.submit = away
+            async with stay.lock(NAME):
+                stay.engine.submit = away
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             await fail()
-        hf.engine.submit = submit
+        stay.engine.submit = submit
 
         async def free():
-            return not (await hf.locks.inspect(NAME)).held
+            return not (await stay.locks.inspect(NAME)).held
 
         assert await soon(free)
 
@@ -209,13 +209,13 @@ def test_an_engine_that_is_away_at_the_end_does_not_mask_the_bodys_exception(eng
 
 
 def test_a_lease_lost_inside_one_lock_does_not_end_the_one_around_it(engine_url, namespace):
-    async def scenario(hf):
+    async def scenario(stay):
         async def lose():
-            async with hf.lock("inner", ttl=0.3):
-                await hf.locks.force_release("inner")
+            async with stay.lock("inner", ttl=0.3):
+                await stay.locks.force_release("inner")
                 await asyncio.Event().wait()
 
-        async with hf.lock("outer") as outer:
+        async with stay.lock("outer") as outer:
             with pytest.raises(LeaseLost):
                 await lose()
             outer.check()
@@ -225,13 +225,13 @@ def test_a_lease_lost_inside_one_lock_does_not_end_the_one_around_it(engine_url,
 
 
 def test_a_blocking_body_raises_at_check_and_at_exit(engine_url, connect):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
     leases = []
 
     def body():
-        with hf.lock(NAME, ttl=0.3) as lease:
+        with stay.lock(NAME, ttl=0.3) as lease:
             leases.append(lease)
-            hf.locks.force_release(NAME)
+            stay.locks.force_release(NAME)
             assert lease.lost.wait(WITHIN)
             with pytest.raises(LeaseLost):
                 lease.check()
@@ -239,28 +239,28 @@ def test_a_blocking_body_raises_at_check_and_at_exit(engine_url, connect):
     with pytest.raises(LeaseLost) as caught:
         body()
     assert caught.value.fence == leases[0].fence
-    assert not hf._core.held
+    assert not stay._core.held
 
 
 def test_a_blocking_bodys_own_exception_is_never_masked(engine_url, connect):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
 
     def body():
-        with hf.lock(NAME, ttl=0.3) as lease:
-            hf.locks.force_release(NAME)
+        with stay.lock(NAME, ttl=0.3) as lease:
+            stay.locks.force_release(NAME)
             assert eventually(lambda: lease.is_lost)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         body()
-    assert not hf._core.held
+    assert not stay._core.held
 
 
 def test_closing_inside_a_body_does_not_mask_its_exception(engine_url, namespace):
     async def main():
-        hf = await Holdfast(engine_url, namespace=namespace).open()
-        async with hf.lock("x"):
-            await hf.close()
+        stay = await Backstay(engine_url, namespace=namespace).open()
+        async with stay.lock("x"):
+            await stay.close()
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
@@ -269,14 +269,14 @@ def test_closing_inside_a_body_does_not_mask_its_exception(engine_url, namespace
 
 def test_a_release_that_was_cancelled_is_no_loss(engine_url, namespace):
     async def main():
-        async with Holdfast(engine_url, namespace=namespace) as hf:
-            async with hf.lock("x") as lease:
+        async with Backstay(engine_url, namespace=namespace) as stay:
+            async with stay.lock("x") as lease:
                 releasing = asyncio.create_task(lease.release())
                 await asyncio.sleep(0)
                 releasing.cancel()
                 with suppress(asyncio.CancelledError):
                     await releasing
-            async with hf.lock("x", wait=WITHIN):
+            async with stay.lock("x", wait=WITHIN):
                 pass
 
     asyncio.run(main())
@@ -287,7 +287,7 @@ def test_waiting_for_the_loss_for_a_while_leaves_nothing_behind(engine_url, name
         return await lease.lost
 
     async def main():
-        async with Holdfast(engine_url, namespace=namespace) as hf, hf.lock(NAME, ttl=30) as lease:
+        async with Backstay(engine_url, namespace=namespace) as stay, stay.lock(NAME, ttl=30) as lease:
             for _ in range(50):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(loss(lease), 0.001)

@@ -11,21 +11,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis import Redis
 
-from holdfast import Closed, ConfigError, Holdfast, LeaseLost, LockHeld, LockTimeout, NotOwner, WouldDeadlock, n8n_keys
-from holdfast.engine.base import Apply
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.address import parse
-from holdfast.gate.n8n.machine import WIRE, Granted, Look, Take
-from holdfast.testing.n8n_nodes import Nodes
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import Backstay, Closed, ConfigError, LeaseLost, LockHeld, LockTimeout, NotOwner, WouldDeadlock, n8n_keys
+from backstay.engine.base import Apply
+from backstay.engine.redis import RedisEngine
+from backstay.engine.redis.address import parse
+from backstay.gate.n8n.machine import WIRE, Granted, Look, Take
+from backstay.testing.n8n_nodes import Nodes
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 POLL = 0.02
 
 
 @pytest.fixture
-def url(holdfast_redis):
-    return holdfast_redis.url
+def url(backstay_redis):
+    return backstay_redis.url
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def nodes(url):
 
 
 @pytest.fixture
-def hf(url, connect):
+def stay(url, connect):
     return connect(url)
 
 
@@ -55,16 +55,16 @@ def keys(scope):
     return n8n_keys.lock_key(scope), n8n_keys.meta_key(scope)
 
 
-def lock(hf, scope, **options):
-    return hf.lock(scope, wire="n8n", poll=POLL, **options)
+def lock(stay, scope, **options):
+    return stay.lock(scope, wire="n8n", poll=POLL, **options)
 
 
 # ── what is written ──
 
 
-def test_a_held_lock_is_a_counter_and_an_identity_with_one_ttl(hf, scope, redis):
+def test_a_held_lock_is_a_counter_and_an_identity_with_one_ttl(stay, scope, redis):
     key, meta = keys(scope)
-    lease = hf.lock(scope, wire="n8n").acquire(
+    lease = stay.lock(scope, wire="n8n").acquire(
         lock_id="L1", execution_id="42", workflow_id="w", workflow_name='Müller "x"\n'
     )
     assert redis.get(key) == "1"
@@ -89,20 +89,20 @@ def test_a_held_lock_is_a_counter_and_an_identity_with_one_ttl(hf, scope, redis)
     assert redis.exists(key, meta) == 0
 
 
-def test_the_defaults_are_a_day_without_renewal(hf, scope):
-    lease = hf.lock(scope, wire="n8n").acquire()
+def test_the_defaults_are_a_day_without_renewal(stay, scope):
+    lease = stay.lock(scope, wire="n8n").acquire()
     assert (lease.ttl, lease.renews) == (86_400, False)
-    assert hf.lock(scope, wire="n8n")._wait == 86_400
-    assert hf.lock(scope, wire="n8n", wait=None)._wait is None
+    assert stay.lock(scope, wire="n8n")._wait == 86_400
+    assert stay.lock(scope, wire="n8n", wait=None)._wait is None
     lease.release()
 
 
 def test_the_async_api_has_the_same_lock(url, scope, namespace, nodes):
     async def main():
-        async with Holdfast(url, namespace=namespace) as hf, hf.lock(scope, wire="n8n", ttl=60) as lease:
+        async with Backstay(url, namespace=namespace) as stay, stay.lock(scope, wire="n8n", ttl=60) as lease:
             assert lease.as_dict()["count"] == 1
             assert await asyncio.to_thread(nodes.try_acquire, scope) is None
-            assert await hf.lock(scope, wire="n8n").try_acquire() is None
+            assert await stay.lock(scope, wire="n8n").try_acquire() is None
 
     asyncio.run(main())
     assert nodes.try_acquire(scope)
@@ -126,25 +126,25 @@ def test_the_servers_date_reads_as_javascripts(url, namespace):
 # ── against n8n's nodes ──
 
 
-def test_python_and_n8n_exclude_one_another(hf, scope, nodes):
-    lease = lock(hf, scope, ttl=60).acquire()
+def test_python_and_n8n_exclude_one_another(stay, scope, nodes):
+    lease = lock(stay, scope, ttl=60).acquire()
     assert nodes.try_acquire(scope) is None
     lease.release()
     taken = nodes.try_acquire(scope)
     with pytest.raises(LockHeld, match=r"Invoices.*execution 77") as caught:
-        lock(hf, scope).acquire(wait=0)
+        lock(stay, scope).acquire(wait=0)
     assert caught.value.holder.lock_id == taken
     assert nodes.release(scope, taken) is False
-    lock(hf, scope).acquire(wait=0).release()
+    lock(stay, scope).acquire(wait=0).release()
 
 
-def test_a_waiter_never_moves_the_holders_ttl(hf, scope, nodes, redis):
+def test_a_waiter_never_moves_the_holders_ttl(stay, scope, nodes, redis):
     key, meta = keys(scope)
     nodes.try_acquire(scope, ttl=1000)
     before = redis.pttl(key), redis.pttl(meta)
     began = time.monotonic()
     with pytest.raises(LockTimeout):
-        lock(hf, scope, ttl=5).acquire(wait=0.3)
+        lock(stay, scope, ttl=5).acquire(wait=0.3)
     passed = (time.monotonic() - began) * 1000
     for at_first, now in zip(before, (redis.pttl(key), redis.pttl(meta)), strict=True):
         assert now <= at_first
@@ -152,78 +152,78 @@ def test_a_waiter_never_moves_the_holders_ttl(hf, scope, nodes, redis):
     assert redis.get(key) == "1"  # and it counts nothing either
 
 
-def test_a_waiter_is_served_when_n8n_gives_the_lock_back(hf, scope, nodes):
+def test_a_waiter_is_served_when_n8n_gives_the_lock_back(stay, scope, nodes):
     taken = nodes.acquire(scope)
     got = []
 
     def wait():
-        with lock(hf, scope) as lease:
+        with lock(stay, scope) as lease:
             got.append(lease.as_dict()["count"])
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    eventually(lambda: bool(hf._core.latches))
+    eventually(lambda: bool(stay._core.latches))
     assert got == []
     nodes.release(scope, taken)
     waiter.join(WITHIN)
     assert got == [1]
 
 
-def test_the_count_is_the_counter_that_racing_nodes_have_moved(hf, scope, nodes, redis):
-    lease = lock(hf, scope, ttl=60).acquire()
+def test_the_count_is_the_counter_that_racing_nodes_have_moved(stay, scope, nodes, redis):
+    lease = lock(stay, scope, ttl=60).acquire()
     nodes.incr(n8n_keys.lock_key(scope), 60)  # a node that saw no key a moment ago, and lost
     with pytest.raises(LockHeld) as caught:
-        lock(hf, scope).acquire(wait=0)
+        lock(stay, scope).acquire(wait=0)
     assert caught.value.count == 2
     lease.release()
     assert redis.exists(*keys(scope)) == 0
 
 
-def test_a_counter_without_an_identity_is_held_by_somebody(hf, scope, redis):
+def test_a_counter_without_an_identity_is_held_by_somebody(stay, scope, redis):
     """n8n between INCR and SET, or dead there."""
     redis.incr(n8n_keys.lock_key(scope))
     with pytest.raises(LockHeld, match="no identity"):
-        lock(hf, scope).acquire(wait=0)
-    seen = hf.locks.inspect(scope, wire="n8n")
+        lock(stay, scope).acquire(wait=0)
+    seen = stay.locks.inspect(scope, wire="n8n")
     assert seen.held
     assert "force_release" in seen.trouble
-    assert hf.locks.force_release(scope, wire="n8n").holders[0].lock_id == "?"
-    lock(hf, scope).acquire(wait=0).release()
+    assert stay.locks.force_release(scope, wire="n8n").holders[0].lock_id == "?"
+    lock(stay, scope).acquire(wait=0).release()
 
 
 @pytest.mark.parametrize("counter", ["0", "-1", "by hand"])
-def test_a_counter_that_counts_nothing_is_held_all_the_same_and_looking_says_so(hf, scope, redis, counter):
+def test_a_counter_that_counts_nothing_is_held_all_the_same_and_looking_says_so(stay, scope, redis, counter):
     """n8n's nodes wait while the key is there, whatever it says; who looks must not be told that it is free."""
     redis.set(n8n_keys.lock_key(scope), counter)
     with pytest.raises(LockHeld):
-        lock(hf, scope).acquire(wait=0)
-    seen = hf.locks.inspect(scope, wire="n8n")
+        lock(stay, scope).acquire(wait=0)
+    seen = stay.locks.inspect(scope, wire="n8n")
     assert seen.held
     assert "force_release" in seen.trouble
-    assert scope in hf.locks.cleanup("1", [scope], wire="n8n").reason
-    assert hf.locks.force_release(scope, wire="n8n").holders
-    lock(hf, scope).acquire(wait=0).release()
+    assert scope in stay.locks.cleanup("1", [scope], wire="n8n").reason
+    assert stay.locks.force_release(scope, wire="n8n").holders
+    lock(stay, scope).acquire(wait=0).release()
 
 
-def test_an_identity_that_lost_its_counter_is_waited_for_then_passed_over(hf, scope, nodes, redis, monkeypatch):
+def test_an_identity_that_lost_its_counter_is_waited_for_then_passed_over(stay, scope, nodes, redis, monkeypatch):
     """An n8n that deletes the counter first: whoever took the lock between its two steps would lose the identity."""
     key, meta = keys(scope)
-    monkeypatch.setattr("holdfast.gate.n8n.flows.SETTLE", 60.0)
+    monkeypatch.setattr("backstay.gate.n8n.flows.SETTLE", 60.0)
     nodes.acquire(scope)
     redis.delete(key)
     got = []
-    taking = threading.Thread(target=lambda: got.append(lock(hf, scope).acquire(wait=0)))
+    taking = threading.Thread(target=lambda: got.append(lock(stay, scope).acquire(wait=0)))
     taking.start()
-    assert eventually(lambda: bool(hf._core.latches))  # it has seen that, and leaves it alone
+    assert eventually(lambda: bool(stay._core.latches))  # it has seen that, and leaves it alone
     assert not redis.exists(key)
     redis.delete(meta)
     taking.join(30)
     assert json.loads(redis.get(meta))["lock_id"] == got[0].id
     got[0].release()
-    monkeypatch.setattr("holdfast.gate.n8n.flows.SETTLE", 0.2)
+    monkeypatch.setattr("backstay.gate.n8n.flows.SETTLE", 0.2)
     nodes.acquire(scope)
     redis.delete(key)  # and it died: nobody deletes the identity
-    lease = lock(hf, scope).acquire(wait=0)
+    lease = lock(stay, scope).acquire(wait=0)
     assert json.loads(redis.get(meta))["lock_id"] == lease.id
     assert lease.release().idempotent is False
 
@@ -231,27 +231,27 @@ def test_an_identity_that_lost_its_counter_is_waited_for_then_passed_over(hf, sc
 # ── giving back ──
 
 
-def test_release_needs_the_lock_id_and_names_the_holder(hf, scope, nodes, redis):
+def test_release_needs_the_lock_id_and_names_the_holder(stay, scope, nodes, redis):
     taken = nodes.acquire(scope)
     with pytest.raises(NotOwner, match=r"^LOGIC ERROR: .*Invoices \(execution 77.*locked_at 20") as caught:
-        hf.locks.release(scope, "another", wire="n8n")
+        stay.locks.release(scope, "another", wire="n8n")
     assert caught.value.holder.workflow_name == "Invoices"
     assert redis.exists(*keys(scope)) == 2
-    assert hf.locks.release(scope, taken, wire="n8n").idempotent is False
-    again = hf.locks.release(scope, taken, wire="n8n")
+    assert stay.locks.release(scope, taken, wire="n8n").idempotent is False
+    again = stay.locks.release(scope, taken, wire="n8n")
     assert (again.released, again.idempotent) == (True, True)
 
 
-def test_absent_identity_is_an_idempotent_success_that_deletes_nothing(hf, scope, redis):
-    lease = lock(hf, scope, ttl=60).acquire()
+def test_absent_identity_is_an_idempotent_success_that_deletes_nothing(stay, scope, redis):
+    lease = lock(stay, scope, ttl=60).acquire()
     redis.delete(n8n_keys.meta_key(scope))
     assert lease.release().idempotent is True
     assert redis.get(n8n_keys.lock_key(scope)) == "1"
 
 
 @pytest.mark.parametrize("meta", ["nonsense", "[]", "null", '"text"', "{}", '{"lock_id": null}', "{" * 200])
-def test_an_identity_that_cannot_be_read_is_somebody_elses(hf, scope, redis, meta):
-    lease = lock(hf, scope, ttl=60).acquire()
+def test_an_identity_that_cannot_be_read_is_somebody_elses(stay, scope, redis, meta):
+    lease = lock(stay, scope, ttl=60).acquire()
     redis.set(n8n_keys.meta_key(scope), meta)
     with pytest.raises(NotOwner, match="LOGIC ERROR"):
         lease.release()
@@ -259,22 +259,22 @@ def test_an_identity_that_cannot_be_read_is_somebody_elses(hf, scope, redis, met
 
 
 @pytest.mark.parametrize("meta", ["nonsense", '"text"'])
-def test_an_identity_that_cannot_be_read_is_told_of_as_such_and_not_as_none(hf, scope, redis, meta):
-    lease = lock(hf, scope, ttl=60).acquire()
+def test_an_identity_that_cannot_be_read_is_told_of_as_such_and_not_as_none(stay, scope, redis, meta):
+    lease = lock(stay, scope, ttl=60).acquire()
     redis.set(n8n_keys.meta_key(scope), meta)
     with pytest.raises(LockHeld, match="identity cannot be read"):
-        lock(hf, scope).acquire(wait=0)
-    assert "cannot be read" in hf.locks.inspect(scope, wire="n8n").trouble
+        lock(stay, scope).acquire(wait=0)
+    assert "cannot be read" in stay.locks.inspect(scope, wire="n8n").trouble
     with pytest.raises(NotOwner, match=r"LOGIC ERROR.*identity cannot be read"):
         lease.release()
     redis.delete(n8n_keys.lock_key(scope))
-    seen = hf.locks.inspect(scope, wire="n8n")
+    seen = stay.locks.inspect(scope, wire="n8n")
     assert not seen.held
     assert "it is free" in seen.trouble
 
 
-def test_a_late_release_leaves_the_successor_alone(hf, scope, nodes, redis):
-    lease = lock(hf, scope, ttl=60).acquire()
+def test_a_late_release_leaves_the_successor_alone(stay, scope, nodes, redis):
+    lease = lock(stay, scope, ttl=60).acquire()
     nodes.delete(scope)  # somebody forced it
     taken = nodes.acquire(scope)
     with pytest.raises(NotOwner):
@@ -282,14 +282,14 @@ def test_a_late_release_leaves_the_successor_alone(hf, scope, nodes, redis):
     assert json.loads(redis.get(n8n_keys.meta_key(scope)))["lock_id"] == taken
 
 
-def test_a_body_whose_keys_are_gone_hears_of_it_at_its_end(hf, scope, nodes):
-    with pytest.raises(LeaseLost), lock(hf, scope, ttl=60):
+def test_a_body_whose_keys_are_gone_hears_of_it_at_its_end(stay, scope, nodes):
+    with pytest.raises(LeaseLost), lock(stay, scope, ttl=60):
         nodes.delete(scope)
 
 
-def test_n8n_releases_what_python_took(hf, scope, nodes):
+def test_n8n_releases_what_python_took(stay, scope, nodes):
     """Its lock_id was handed on."""
-    lease = lock(hf, scope, ttl=60).acquire(lock_id="handed-on")
+    lease = lock(stay, scope, ttl=60).acquire(lock_id="handed-on")
     assert nodes.release(scope, "handed-on") is False
     assert lease.release().idempotent is True
 
@@ -298,23 +298,23 @@ def test_n8n_releases_what_python_took(hf, scope, nodes):
 
 
 @pytest.mark.timed
-def test_a_dead_holders_lock_ends_with_its_ttl(hf, scope, nodes):
-    lock(hf, scope, ttl=2).acquire()
+def test_a_dead_holders_lock_ends_with_its_ttl(stay, scope, nodes):
+    lock(stay, scope, ttl=2).acquire()
     assert nodes.try_acquire(scope) is None
     assert eventually(lambda: nodes.try_acquire(scope) is not None)
 
 
-def test_renewal_is_off_unless_asked(hf, scope):
-    kept = lock(hf, scope, ttl=6, renew=True).acquire()
-    other = lock(hf, f"{scope}-2", ttl=0.3).acquire()
+def test_renewal_is_off_unless_asked(stay, scope):
+    kept = lock(stay, scope, ttl=6, renew=True).acquire()
+    other = lock(stay, f"{scope}-2", ttl=0.3).acquire()
     assert other.lost.wait(WITHIN)
     first = kept.expires_at
     assert eventually(lambda: kept.expires_at > first)
     assert kept.release().idempotent is False
 
 
-def test_a_renewal_extends_both_keys_and_never_brings_them_back(hf, scope, nodes, redis):
-    lease = lock(hf, scope, ttl=5).acquire()
+def test_a_renewal_extends_both_keys_and_never_brings_them_back(stay, scope, nodes, redis):
+    lease = lock(stay, scope, ttl=5).acquire()
     lease.renew(ttl=500)
     assert all(redis.pttl(key) > 400_000 for key in keys(scope))
     nodes.delete(scope)
@@ -323,8 +323,8 @@ def test_a_renewal_extends_both_keys_and_never_brings_them_back(hf, scope, nodes
     assert redis.exists(*keys(scope)) == 0
 
 
-def test_a_renewal_of_what_n8n_took_meanwhile_is_refused(hf, scope, nodes, redis):
-    lease = lock(hf, scope, ttl=5).acquire()
+def test_a_renewal_of_what_n8n_took_meanwhile_is_refused(stay, scope, nodes, redis):
+    lease = lock(stay, scope, ttl=5).acquire()
     nodes.delete(scope)
     nodes.acquire(scope, ttl=100)
     with pytest.raises(LeaseLost, match="Invoices"):
@@ -335,13 +335,13 @@ def test_a_renewal_of_what_n8n_took_meanwhile_is_refused(hf, scope, nodes, redis
 # ── clean-up ──
 
 
-def test_clean_up_releases_what_one_execution_owns_in_these_scopes(hf, scope, nodes, url, redis):
+def test_clean_up_releases_what_one_execution_owns_in_these_scopes(stay, scope, nodes, url, redis):
     other = Nodes(url, execution_id="78")
     nodes.acquire(f"{scope}-a")
     other.acquire(f"{scope}-b")
     redis.incr(n8n_keys.lock_key(f"{scope}-c"))
-    lock(hf, f"{scope}-d", ttl=60).acquire(execution_id="77")
-    done = hf.locks.cleanup("77", [f"{scope}-{x}" for x in "abcdd"], wire="n8n")
+    lock(stay, f"{scope}-d", ttl=60).acquire(execution_id="77")
+    done = stay.locks.cleanup("77", [f"{scope}-{x}" for x in "abcdd"], wire="n8n")
     assert (done.cleaned, done.cleaned_count, done.scopes) == (True, 2, (f"{scope}-a", f"{scope}-d"))
     assert f"{scope}-c" in done.reason
     left = [x for x in "abcd" if redis.exists(n8n_keys.lock_key(f"{scope}-{x}"))]
@@ -349,17 +349,17 @@ def test_clean_up_releases_what_one_execution_owns_in_these_scopes(hf, scope, no
     other.redis.close()
 
 
-def test_clean_up_needs_scopes(hf):
+def test_clean_up_needs_scopes(stay):
     with pytest.raises(ConfigError, match="scopes"):
-        hf.locks.cleanup("77", wire="n8n")
-    assert "empty" in hf.locks.cleanup("77", [], wire="n8n").reason
+        stay.locks.cleanup("77", wire="n8n")
+    assert "empty" in stay.locks.cleanup("77", [], wire="n8n").reason
 
 
-def test_an_execution_id_that_is_a_number_in_json_is_the_same_one(hf, scope, redis):
+def test_an_execution_id_that_is_a_number_in_json_is_the_same_one(stay, scope, redis):
     key, meta = keys(scope)
     redis.set(key, 1)
     redis.set(meta, '{"lock_id": 5, "execution_id": 123456789012}')
-    assert hf.locks.cleanup("123456789012", [scope], wire="n8n").cleaned_count == 1
+    assert stay.locks.cleanup("123456789012", [scope], wire="n8n").cleaned_count == 1
 
 
 # ── refused ──
@@ -367,78 +367,78 @@ def test_an_execution_id_that_is_a_number_in_json_is_the_same_one(hf, scope, red
 
 def test_only_redis_has_this_wire(connect, tmp_path):
     for url in ("memory://", f"sqlite:///{tmp_path / 'x.db'}"):
-        hf = connect(url)
+        stay = connect(url)
         with pytest.raises(ConfigError, match="Redis"):
-            hf.lock("x", wire="n8n")
+            stay.lock("x", wire="n8n")
         with pytest.raises(ConfigError, match="Redis"):
-            hf.locks.cleanup("1", ["x"], wire="n8n")
+            stay.locks.cleanup("1", ["x"], wire="n8n")
         with pytest.raises(ConfigError, match="Redis"):
-            hf.locked("x", wire="n8n")
+            stay.locked("x", wire="n8n")
 
 
 @pytest.mark.parametrize(
     "options",
     [{"max_waiters": 5}, {"durability": "replicas:1"}, {"poll": 0}, {"ttl": 0}, {"ttl": -1}, {"wire": "other"}],
 )
-def test_options_that_cannot_be_are_refused(hf, options):
+def test_options_that_cannot_be_are_refused(stay, options):
     with pytest.raises(ConfigError):
-        hf.lock("x", **{"wire": "n8n", **options})
+        stay.lock("x", **{"wire": "n8n", **options})
 
 
 @pytest.mark.parametrize("scope", ["", " ", "\t\n"])
-def test_a_blank_scope_is_refused_as_n8ns_primitives_refuse_it(hf, scope):
+def test_a_blank_scope_is_refused_as_n8ns_primitives_refuse_it(stay, scope):
     with pytest.raises(ConfigError, match="name"):
-        hf.lock(scope, wire="n8n")
+        stay.lock(scope, wire="n8n")
 
 
-def test_an_interval_to_look_is_for_this_wire_alone(hf):
+def test_an_interval_to_look_is_for_this_wire_alone(stay):
     with pytest.raises(ConfigError, match="poll"):
-        hf.lock("x", poll=1)
+        stay.lock("x", poll=1)
 
 
-def test_such_a_lease_cannot_guard_writes(hf, scope):
-    with lock(hf, scope, ttl=60) as lease:
+def test_such_a_lease_cannot_guard_writes(stay, scope):
+    with lock(stay, scope, ttl=60) as lease:
         assert lease.fence == 0
         with pytest.raises(ConfigError, match="fence"):
-            hf.guard(lease)
+            stay.guard(lease)
 
 
-def test_whoever_holds_it_does_not_wait_for_itself(hf, scope):
-    with lock(hf, scope, ttl=60):
+def test_whoever_holds_it_does_not_wait_for_itself(stay, scope):
+    with lock(stay, scope, ttl=60):
         with pytest.raises(WouldDeadlock):
-            lock(hf, scope).acquire(wait=WITHIN)
-        with lock(hf, scope, ttl=60, reentrant=True) as again:
+            lock(stay, scope).acquire(wait=WITHIN)
+        with lock(stay, scope, ttl=60, reentrant=True) as again:
             assert again.depth == 1
-        hf.lock(scope).acquire(wait=0).release()  # Holdfast's own lock of that name is another
+        stay.lock(scope).acquire(wait=0).release()  # Backstay's own lock of that name is another
 
 
-def test_two_callers_with_one_lock_id_are_two(hf, scope):
-    lease = lock(hf, scope, ttl=60).acquire(lock_id="same", execution_id="1")
-    assert lock(hf, scope, ttl=60).try_acquire(lock_id="same", execution_id="1") is None
+def test_two_callers_with_one_lock_id_are_two(stay, scope):
+    lease = lock(stay, scope, ttl=60).acquire(lock_id="same", execution_id="1")
+    assert lock(stay, scope, ttl=60).try_acquire(lock_id="same", execution_id="1") is None
     lease.release()
 
 
 def test_closing_wakes_whoever_waits(url, scope, connect, nodes):
     nodes.acquire(scope)
-    hf = connect(url)
+    stay = connect(url)
     heard = []
 
     def wait():
         try:
-            hf.lock(scope, wire="n8n", poll=30).acquire()
+            stay.lock(scope, wire="n8n", poll=30).acquire()
         except Closed:
             heard.append("Closed")
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    eventually(lambda: bool(hf._core.latches))
-    hf.close()
+    eventually(lambda: bool(stay._core.latches))
+    stay.close()
     waiter.join(WITHIN)
     assert heard == ["Closed"]
 
 
-def test_a_decorated_function_shares_its_lock_with_n8n(hf, namespace, nodes):
-    @hf.locked("{scope}-{n}", wire="n8n", ttl=60)
+def test_a_decorated_function_shares_its_lock_with_n8n(stay, namespace, nodes):
+    @stay.locked("{scope}-{n}", wire="n8n", ttl=60)
     def work(scope, n):
         return nodes.try_acquire(f"{scope}-{n}")
 
@@ -446,8 +446,8 @@ def test_a_decorated_function_shares_its_lock_with_n8n(hf, namespace, nodes):
     assert nodes.try_acquire(f"{namespace}-7")
 
 
-def test_looking_changes_nothing(hf, scope, redis):
-    assert not hf.locks.inspect(scope, wire="n8n").held
+def test_looking_changes_nothing(stay, scope, redis):
+    assert not stay.locks.inspect(scope, wire="n8n").held
     assert redis.exists(*keys(scope)) == 0
-    engine = hf.engine
+    engine = stay.engine
     assert engine.apply(Apply(WIRE, scope, Look(engine.now() + 10**7))).count == 0

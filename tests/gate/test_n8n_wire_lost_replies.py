@@ -9,12 +9,12 @@ import pytest
 from faults import Fault
 from redis import Redis
 
-from holdfast import EngineUnavailable, Holdfast, OutcomeUnknown, n8n_keys
-from holdfast.engine.base import Apply, Expired
-from holdfast.gate.n8n.machine import WIRE, Granted, Release, Take
-from holdfast.policy import Policy
-from holdfast.testing.n8n_nodes import Nodes
-from holdfast.testing.waiting import eventually, soon
+from backstay import Backstay, EngineUnavailable, OutcomeUnknown, n8n_keys
+from backstay.engine.base import Apply, Expired
+from backstay.gate.n8n.machine import WIRE, Granted, Release, Take
+from backstay.policy import Policy
+from backstay.testing.n8n_nodes import Nodes
+from backstay.testing.waiting import eventually, soon
 
 pytestmark = pytest.mark.redis
 
@@ -25,28 +25,28 @@ def scope(namespace):
 
 
 @pytest.fixture
-def redis(holdfast_redis):
-    with Redis.from_url(holdfast_redis.url, decode_responses=True) as client:
+def redis(backstay_redis):
+    with Redis.from_url(backstay_redis.url, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
-def hf(holdfast_redis, connect):
-    return connect(holdfast_redis.url, profile=Policy(lock_retries=0)).open()  # it knows the time
+def stay(backstay_redis, connect):
+    return connect(backstay_redis.url, profile=Policy(lock_retries=0)).open()  # it knows the time
 
 
 @pytest.fixture
-def fault(hf):
-    return Fault(hf.engine)
+def fault(stay):
+    return Fault(stay.engine)
 
 
 def held(redis, scope):
     return redis.exists(n8n_keys.lock_key(scope), n8n_keys.meta_key(scope))
 
 
-def test_a_take_whose_reply_is_lost_finds_itself(hf, fault, redis, scope):
+def test_a_take_whose_reply_is_lost_finds_itself(stay, fault, redis, scope):
     fault.lose(Take)
-    lease = hf.lock(scope, wire="n8n", ttl=60).acquire(lock_id="L", wait=0)
+    lease = stay.lock(scope, wire="n8n", ttl=60).acquire(lock_id="L", wait=0)
     assert json.loads(redis.get(n8n_keys.meta_key(scope)))["lock_id"] == "L"
     assert redis.get(n8n_keys.lock_key(scope)) == "1"
     assert lease.as_dict()["count"] == 1
@@ -55,19 +55,19 @@ def test_a_take_whose_reply_is_lost_finds_itself(hf, fault, redis, scope):
     assert held(redis, scope) == 0
 
 
-def test_a_copy_of_a_take_that_arrives_after_the_release_takes_nothing(hf, fault, redis, scope):
+def test_a_copy_of_a_take_that_arrives_after_the_release_takes_nothing(stay, fault, redis, scope):
     fault.lose(Take)
-    lease = hf.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
+    lease = stay.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
     lease.release()
     assert isinstance(fault.again(fault.lost[0]), Expired)
     assert held(redis, scope) == 0
 
 
-def test_a_caller_who_gives_up_on_a_lost_reply_leaves_nothing_behind(hf, fault, redis, scope):
+def test_a_caller_who_gives_up_on_a_lost_reply_leaves_nothing_behind(stay, fault, redis, scope):
     fault.lose(Take)
     fault.away_after = True
     with pytest.raises(OutcomeUnknown):
-        hf.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
+        stay.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
     assert held(redis, scope) == 2  # it happened, and nobody can say so yet
     fault.away = False
     assert eventually(lambda: held(redis, scope) == 0)  # the keeper goes on
@@ -75,15 +75,15 @@ def test_a_caller_who_gives_up_on_a_lost_reply_leaves_nothing_behind(hf, fault, 
     assert held(redis, scope) == 0
 
 
-def test_a_release_whose_reply_is_lost_is_a_release(hf, fault, redis, scope, holdfast_redis):
-    lease = hf.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
+def test_a_release_whose_reply_is_lost_is_a_release(stay, fault, redis, scope, backstay_redis):
+    lease = stay.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
     fault.lose(Release)
     assert lease.release().idempotent is False
     assert held(redis, scope) == 0
 
 
-def test_a_release_that_cannot_be_sent_is_sent_later(hf, fault, redis, scope):
-    lease = hf.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
+def test_a_release_that_cannot_be_sent_is_sent_later(stay, fault, redis, scope):
+    lease = stay.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
     fault.away = True
     with pytest.raises(EngineUnavailable):
         lease.release()
@@ -91,27 +91,27 @@ def test_a_release_that_cannot_be_sent_is_sent_later(hf, fault, redis, scope):
     assert eventually(lambda: held(redis, scope) == 0)
 
 
-def test_a_late_copy_of_a_release_leaves_the_successor_alone(hf, fault, redis, scope, holdfast_redis):
-    lease = hf.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
+def test_a_late_copy_of_a_release_leaves_the_successor_alone(stay, fault, redis, scope, backstay_redis):
+    lease = stay.lock(scope, wire="n8n", ttl=60).acquire(wait=0)
     fault.lose(Release)
     lease.release()
-    nodes = Nodes(holdfast_redis.url)
+    nodes = Nodes(backstay_redis.url)
     nodes.acquire(scope)
     fault.again(fault.lost[0])
     assert held(redis, scope) == 2
     nodes.redis.close()
 
 
-def test_a_command_that_comes_too_late_does_nothing(hf, redis, scope):
-    engine = hf.engine
+def test_a_command_that_comes_too_late_does_nothing(stay, redis, scope):
+    engine = stay.engine
     reply = engine.apply(Apply(WIRE, scope, Take(engine.now() - 1_000_000, "t", "L", "{", 1000, False, "")))
     assert isinstance(reply, Expired)
     assert held(redis, scope) == 0
 
 
-def test_a_resend_is_granted_for_a_whole_ttl_again(hf, redis, scope):
+def test_a_resend_is_granted_for_a_whole_ttl_again(stay, redis, scope):
     """Its sender counts from the last copy, so the keys must, too."""
-    engine = hf.engine
+    engine = stay.engine
     take = Take(engine.now() + 10_000_000, "t", "L", '{"lock_id":"L"', 60_000, False, "")
     first = engine.apply(Apply(WIRE, scope, take))
     redis.pexpire(n8n_keys.lock_key(scope), 1000)
@@ -122,11 +122,11 @@ def test_a_resend_is_granted_for_a_whole_ttl_again(hf, redis, scope):
     assert redis.pttl(n8n_keys.lock_key(scope)) > 50_000
 
 
-def test_a_cancelled_task_holds_nothing(holdfast_redis, namespace, redis, scope):
+def test_a_cancelled_task_holds_nothing(backstay_redis, namespace, redis, scope):
     async def main():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay:
             for turn in range(20):
-                task = asyncio.create_task(hf.lock(scope, wire="n8n", ttl=60).acquire(wait=0))
+                task = asyncio.create_task(stay.lock(scope, wire="n8n", ttl=60).acquire(wait=0))
                 for _ in range(turn % 5):
                     await asyncio.sleep(0)
                 task.cancel()
@@ -140,17 +140,17 @@ def test_a_cancelled_task_holds_nothing(holdfast_redis, namespace, redis, scope)
     assert held(redis, scope) == 0
 
 
-def test_a_cancelled_waiter_leaves_the_holder_alone(holdfast_redis, namespace, redis, scope):
-    nodes = Nodes(holdfast_redis.url)
+def test_a_cancelled_waiter_leaves_the_holder_alone(backstay_redis, namespace, redis, scope):
+    nodes = Nodes(backstay_redis.url)
     nodes.acquire(scope)
 
-    async def waits(hf):
-        return hf._core.latches
+    async def waits(stay):
+        return stay._core.latches
 
     async def main():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-            task = asyncio.create_task(hf.lock(scope, wire="n8n", poll=0.01).acquire())
-            assert await soon(lambda: waits(hf))
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay:
+            task = asyncio.create_task(stay.lock(scope, wire="n8n", poll=0.01).acquire())
+            assert await soon(lambda: waits(stay))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

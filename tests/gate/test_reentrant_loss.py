@@ -6,23 +6,23 @@ import asyncio
 
 import pytest
 
-from holdfast import Holdfast, LeaseLost
-from holdfast.testing.waiting import WITHIN
+from backstay import Backstay, LeaseLost
+from backstay.testing.waiting import WITHIN
 
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_the_outer_body_is_cancelled_when_the_lease_is_lost(engine_url, namespace, inside):
     async def scenario():
-        async with Holdfast(engine_url, namespace=namespace) as hf:
+        async with Backstay(engine_url, namespace=namespace) as stay:
             reached = []
 
             async def body():
-                async with hf.lock("x", ttl=0.6, reentrant=True):
-                    async with hf.lock("x", ttl=0.6, reentrant=True):
+                async with stay.lock("x", ttl=0.6, reentrant=True):
+                    async with stay.lock("x", ttl=0.6, reentrant=True):
                         if inside:
-                            await hf.locks.force_release("x")
+                            await stay.locks.force_release("x")
                             await asyncio.sleep(30)
-                    await hf.locks.force_release("x")
+                    await stay.locks.force_release("x")
                     await asyncio.sleep(30)
                     reached.append("end")
 

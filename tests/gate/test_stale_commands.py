@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.flow import PATIENCE_MICROS
-from holdfast.gate import flows
-from holdfast.gate.machine import Acquire
-from holdfast.testing.waiting import soon
+from backstay import Backstay
+from backstay.flow import PATIENCE_MICROS
+from backstay.gate import flows
+from backstay.gate.machine import Acquire
+from backstay.testing.waiting import soon
 
 #: What a command loses of its time by waiting, in µs.
 LONG, SHORT = 1_000_000, 300_000
@@ -30,14 +30,14 @@ class Watched:
         return self._submit(op)
 
 
-async def wait_for_a_turn(hf, slept):
+async def wait_for_a_turn(stay, slept):
     """The acquire with which a waiter took its turn after it had slept for so long, and what it had left."""
-    held = await hf.lock("x", ttl=60).acquire()
-    watched = Watched(hf.engine)
-    waiter = asyncio.create_task(hf.lock("x", ttl=60).acquire())
+    held = await stay.lock("x", ttl=60).acquire()
+    watched = Watched(stay.engine)
+    waiter = asyncio.create_task(stay.lock("x", ttl=60).acquire())
 
     async def queued():
-        return (await hf.locks.inspect("x")).waiter_count == 1 and hf._core.latches
+        return (await stay.locks.inspect("x")).waiter_count == 1 and stay._core.latches
 
     assert await soon(queued)
     await asyncio.sleep(slept)
@@ -53,8 +53,8 @@ def test_a_waiter_that_slept_long_does_not_send_a_command_that_is_about_to_end(e
     monkeypatch.setattr(flows, "STILL_FRESH", 0.2)
 
     async def scene():
-        async with Holdfast(engine_url, namespace=namespace) as hf:
-            return await wait_for_a_turn(hf, LONG / 1_000_000)
+        async with Backstay(engine_url, namespace=namespace) as stay:
+            return await wait_for_a_turn(stay, LONG / 1_000_000)
 
     op, left = asyncio.run(scene())
     assert left > PATIENCE_MICROS - LONG / 2
@@ -62,10 +62,10 @@ def test_a_waiter_that_slept_long_does_not_send_a_command_that_is_about_to_end(e
 
 
 @pytest.mark.redis
-def test_a_waiter_that_slept_shortly_sends_what_it_had_made_ready(holdfast_redis, namespace):
+def test_a_waiter_that_slept_shortly_sends_what_it_had_made_ready(backstay_redis, namespace):
     async def scene():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-            return await wait_for_a_turn(hf, SHORT / 1_000_000)
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay:
+            return await wait_for_a_turn(stay, SHORT / 1_000_000)
 
     op, left = asyncio.run(scene())
     assert op.wire

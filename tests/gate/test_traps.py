@@ -9,11 +9,11 @@ import pytest
 from clocked import SECOND
 from faults import Fault
 
-from holdfast import OutcomeUnknown, Policy
-from holdfast.engine.base import Tagged
-from holdfast.engine.redis import keys
-from holdfast.engine.redis.link import pack
-from holdfast.gate.machine import (
+from backstay import OutcomeUnknown, Policy
+from backstay.engine.base import Tagged
+from backstay.engine.redis import keys
+from backstay.engine.redis.link import pack
+from backstay.gate.machine import (
     GATE,
     Absent,
     Acquire,
@@ -27,7 +27,7 @@ from holdfast.gate.machine import (
     Released,
     Who,
 )
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 NAME = "invoice:42"
 
@@ -57,12 +57,12 @@ def test_a_release_compares_and_removes_in_one_step(gate):
 
 
 @pytest.mark.redis
-def test_a_release_is_one_script_on_redis(holdfast_redis, connect):
-    hf = connect(holdfast_redis.url)
-    with hf.lock(NAME):  # scripts are loaded now
+def test_a_release_is_one_script_on_redis(backstay_redis, connect):
+    stay = connect(backstay_redis.url)
+    with stay.lock(NAME):  # scripts are loaded now
         pass
-    lease = hf.lock(NAME).acquire()
-    link = hf.engine._thread_link()
+    lease = stay.lock(NAME).acquire()
+    link = stay.engine._thread_link()
     link.call_many([pack("CONFIG", "RESETSTAT")])
     lease.release()
     (stats,) = link.call_many([pack("INFO", "commandstats")])
@@ -83,10 +83,10 @@ def test_the_lock_and_its_identity_are_written_together(gate):
 
 
 @pytest.mark.redis
-def test_a_lock_is_one_key_with_a_ttl_on_redis(holdfast_redis, connect, namespace):
-    hf = connect(holdfast_redis.url)
-    hf.lock(NAME, ttl=10).acquire()
-    link = hf.engine._thread_link()
+def test_a_lock_is_one_key_with_a_ttl_on_redis(backstay_redis, connect, namespace):
+    stay = connect(backstay_redis.url)
+    stay.lock(NAME, ttl=10).acquire()
+    link = stay.engine._thread_link()
     (found,) = link.call_many([pack("KEYS", f"{namespace}:*")])
     assert found == [keys.state(namespace, GATE.name, NAME).encode()]
     (life,) = link.call_many([pack("PTTL", found[0])])
@@ -95,22 +95,22 @@ def test_a_lock_is_one_key_with_a_ttl_on_redis(holdfast_redis, connect, namespac
 
 def test_a_crash_before_the_lock_is_taken_leaves_no_more_than_a_note(engine_url, connect):
     """The execution's index is written first, so that clean-up can find too much but never too little."""
-    hf = connect(engine_url, profile=Policy(lock_retries=0))
+    stay = connect(engine_url, profile=Policy(lock_retries=0))
     crash = RuntimeError("killed here")
-    before = hf.engine.apply
+    before = stay.engine.apply
 
     def crash_at_acquire(op):
         if isinstance(getattr(op, "command", None), Acquire):
             raise crash
         return before(op)
 
-    hf.engine.apply = crash_at_acquire
+    stay.engine.apply = crash_at_acquire
     with pytest.raises(RuntimeError):
-        hf.lock(NAME).acquire(execution_id="execution")
-    hf.engine.apply = before
-    assert not hf.locks.inspect(NAME).held
-    assert hf.engine.apply_many([Tagged(GATE, "execution")]) == [[NAME]]
-    assert not hf.locks.cleanup("execution").cleaned
+        stay.lock(NAME).acquire(execution_id="execution")
+    stay.engine.apply = before
+    assert not stay.locks.inspect(NAME).held
+    assert stay.engine.apply_many([Tagged(GATE, "execution")]) == [[NAME]]
+    assert not stay.locks.cleanup("execution").cleaned
 
 
 # A late or doubled release deleting a successor's lock.
@@ -136,48 +136,48 @@ def test_a_doubled_release_leaves_the_successors_lock(gate):
 
 
 def test_a_release_whose_answer_was_lost_is_not_an_error(engine_url, connect):
-    hf = connect(engine_url)
-    fault = Fault(hf.engine)
-    lease = hf.lock(NAME).acquire()
+    stay = connect(engine_url)
+    fault = Fault(stay.engine)
+    lease = stay.lock(NAME).acquire()
     fault.lose(Release)
     assert lease.release().released
-    successor = hf.lock(NAME).acquire(wait=0)
+    successor = stay.lock(NAME).acquire(wait=0)
     fault.again(fault.lost[0])
-    assert [h.fence for h in hf.locks.inspect(NAME).holders] == [successor.fence]
+    assert [h.fence for h in stay.locks.inspect(NAME).holders] == [successor.fence]
 
 
 # A lost reply that leaves an orphan lock.
 
 
 def test_a_lost_reply_is_asked_for_again_and_leaves_one_holder(engine_url, connect):
-    hf = connect(engine_url)
-    fault = Fault(hf.engine)
+    stay = connect(engine_url)
+    fault = Fault(stay.engine)
     fault.lose(Acquire)
-    lease = hf.lock(NAME).acquire(wait=0)
-    assert [h.fence for h in hf.locks.inspect(NAME).holders] == [lease.fence]
+    lease = stay.lock(NAME).acquire(wait=0)
+    assert [h.fence for h in stay.locks.inspect(NAME).holders] == [lease.fence]
     lease.release()
-    assert not hf.locks.inspect(NAME).held
+    assert not stay.locks.inspect(NAME).held
 
 
 def test_a_late_copy_of_an_acquire_does_not_come_back_as_a_ghost(engine_url, connect):
-    hf = connect(engine_url)
-    fault = Fault(hf.engine)
+    stay = connect(engine_url)
+    fault = Fault(stay.engine)
     fault.lose(Acquire)
-    hf.lock(NAME).acquire(wait=0).release()
+    stay.lock(NAME).acquire(wait=0).release()
     assert isinstance(fault.again(fault.lost[0]), Expired)
-    assert hf.locks.inspect(NAME).count == 0
+    assert stay.locks.inspect(NAME).count == 0
 
 
 def test_an_acquire_given_up_in_doubt_is_withdrawn_once_the_engine_is_back(engine_url, connect):
-    hf = connect(engine_url, profile=Policy(lock_retries=0))
-    fault = Fault(hf.engine)
+    stay = connect(engine_url, profile=Policy(lock_retries=0))
+    fault = Fault(stay.engine)
     fault.away_after = True
     fault.lose(Acquire)
     with pytest.raises(OutcomeUnknown):
-        hf.lock(NAME).acquire(wait=0)
+        stay.lock(NAME).acquire(wait=0)
     fault.away = False
-    assert eventually(lambda: not hf.locks.inspect(NAME).held)
-    hf.lock(NAME).acquire(wait=0)
+    assert eventually(lambda: not stay.locks.inspect(NAME).held)
+    stay.lock(NAME).acquire(wait=0)
     assert isinstance(fault.again(fault.lost[0]), (Expired, Held))
 
 
@@ -185,9 +185,9 @@ def test_an_acquire_given_up_in_doubt_is_withdrawn_once_the_engine_is_back(engin
 
 
 def test_an_interrupted_wait_leaves_no_place_in_the_queue(engine_url, connect, monkeypatch):
-    hf = connect(engine_url)
-    hf.lock(NAME).acquire()
-    core = hf._core
+    stay = connect(engine_url)
+    stay.lock(NAME).acquire()
+    core = stay._core
 
     async def interrupted(latch, timeout):
         raise KeyboardInterrupt
@@ -196,7 +196,7 @@ def test_an_interrupted_wait_leaves_no_place_in_the_queue(engine_url, connect, m
 
     def wait():
         try:
-            hf.lock(NAME).acquire()
+            stay.lock(NAME).acquire()
         except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt, on a thread
             outcome.append(error)
 
@@ -205,6 +205,6 @@ def test_an_interrupted_wait_leaves_no_place_in_the_queue(engine_url, connect, m
     thread.start()
     thread.join()
     assert isinstance(outcome[0], KeyboardInterrupt)
-    seen = hf.locks.inspect(NAME)
+    seen = stay.locks.inspect(NAME)
     assert (seen.holder_count, seen.waiter_count) == (1, 0)
     assert not core.latches

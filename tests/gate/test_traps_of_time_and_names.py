@@ -10,10 +10,10 @@ from clocked import SECOND
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import LockHeld, NotOwner
-from holdfast.engine.base import Ping
-from holdfast.engine.redis import keys
-from holdfast.gate.machine import (
+from backstay import LockHeld, NotOwner
+from backstay.engine.base import Ping
+from backstay.engine.redis import keys
+from backstay.gate.machine import (
     GATE,
     LIFE,
     OFFER,
@@ -94,11 +94,11 @@ def test_a_waiter_that_paused_too_long_loses_its_turn_and_not_its_rank(gate):
 
 @pytest.mark.redis
 @pytest.mark.parametrize("wrong", [-86_400, -60, 60, 86_400])
-def test_a_client_with_a_wrong_clock_gets_the_servers_time(holdfast_redis, connect, wrong):
-    hf, other = connect(holdfast_redis.url).open(), connect(holdfast_redis.url).open()
-    hf.engine._offset += wrong
+def test_a_client_with_a_wrong_clock_gets_the_servers_time(backstay_redis, connect, wrong):
+    stay, other = connect(backstay_redis.url).open(), connect(backstay_redis.url).open()
+    stay.engine._offset += wrong
     (before,) = other.engine.apply_many([Ping()])
-    lease = hf.lock(NAME, ttl=30).acquire(wait=0)
+    lease = stay.lock(NAME, ttl=30).acquire(wait=0)
     granted = lease.acquired_at.timestamp() * 1_000_000
     assert before - 1 <= granted <= before + 5 * SECOND
     assert timedelta(seconds=29) < lease.expires_at - lease.acquired_at <= timedelta(seconds=30)
@@ -126,22 +126,22 @@ def test_a_lease_tells_the_engines_time_in_utc(engine_url, connect):
 
 
 def test_two_locks_of_one_execution_do_not_share_an_id(engine_url, connect):
-    hf = connect(engine_url)
-    one = hf.lock("a").acquire(execution_id="execution")
-    two = hf.lock("b").acquire(execution_id="execution")
+    stay = connect(engine_url)
+    one = stay.lock("a").acquire(execution_id="execution")
+    two = stay.lock("b").acquire(execution_id="execution")
     assert one.id != two.id
     with pytest.raises(NotOwner):
-        hf.locks.release("b", one.id)
-    assert hf.locks.inspect("b").held
+        stay.locks.release("b", one.id)
+    assert stay.locks.inspect("b").held
 
 
 def test_one_lock_id_on_two_names_is_two_locks(engine_url, connect):
-    hf = connect(engine_url)
-    one = hf.lock("a").acquire(lock_id="same", execution_id="execution")
-    hf.lock("b").acquire(lock_id="same", execution_id="execution")
+    stay = connect(engine_url)
+    one = stay.lock("a").acquire(lock_id="same", execution_id="execution")
+    stay.lock("b").acquire(lock_id="same", execution_id="execution")
     one.release()
-    assert hf.locks.inspect("b").held
-    assert hf.locks.cleanup("execution").scopes == ("b",)
+    assert stay.locks.inspect("b").held
+    assert stay.locks.cleanup("execution").scopes == ("b",)
 
 
 # Colons and braces in names.
@@ -159,9 +159,9 @@ def test_no_two_names_share_a_key_and_none_breaks_the_hash_tag(names):
 
 
 def test_colons_and_braces_do_not_collide(engine_url, connect):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
     names = ["a", "{a}", "a:b", "{a}:b", "{a:b}", "a}", "{a", "gate:a", "gate:{a}", "%7Ba%7D", "a-tag:{b}"]
-    leases = [hf.lock(name).acquire(wait=0, execution_id=name) for name in names]
+    leases = [stay.lock(name).acquire(wait=0, execution_id=name) for name in names]
     for name, lease in zip(names, leases, strict=True):
-        assert [h.lock_id for h in hf.locks.inspect(name).holders] == [lease.lock_id]
-        assert hf.locks.cleanup(name).scopes == (name,)
+        assert [h.lock_id for h in stay.locks.inspect(name).holders] == [lease.lock_id]
+        assert stay.locks.cleanup(name).scopes == (name,)

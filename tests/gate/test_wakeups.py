@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from holdfast import Holdfast
-from holdfast.testing.waiting import eventually, soon
+from backstay import Backstay
+from backstay.testing.waiting import eventually, soon
 
 NAME = "invoice:42"
 #: Far below a waiter's longest recheck (10 s).
@@ -40,18 +40,18 @@ def test_hints_that_passed_before_the_inbox_was_heard_are_made_up_for(engine_url
     """Several begin to wait while the subscription is opened; their places come free before it is."""
 
     async def scenario():
-        async with Holdfast(engine_url, namespace=namespace) as hf:
-            slow = SlowHub(hf._core.hub)
-            held = [await hf.semaphore(NAME, permits=3).acquire() for _ in range(3)]
+        async with Backstay(engine_url, namespace=namespace) as stay:
+            slow = SlowHub(stay._core.hub)
+            held = [await stay.semaphore(NAME, permits=3).acquire() for _ in range(3)]
 
             async def visit():
-                async with hf.semaphore(NAME, permits=3):
+                async with stay.semaphore(NAME, permits=3):
                     pass
 
             visits = [asyncio.create_task(visit()) for _ in range(3)]
 
             async def queued():
-                return slow.asked and (await hf.locks.inspect(NAME)).waiter_count == 3
+                return slow.asked and (await stay.locks.inspect(NAME)).waiter_count == 3
 
             assert await soon(queued)
             for lease in held:
@@ -64,19 +64,19 @@ def test_hints_that_passed_before_the_inbox_was_heard_are_made_up_for(engine_url
 
 
 def test_threads_that_begin_to_wait_together_are_all_told(engine_url, connect):
-    hf = connect(engine_url)
-    slow = SlowHub(hf._core.hub)
-    held = [hf.semaphore(NAME, permits=3).acquire() for _ in range(3)]
+    stay = connect(engine_url)
+    slow = SlowHub(stay._core.hub)
+    held = [stay.semaphore(NAME, permits=3).acquire() for _ in range(3)]
 
     def visit():
-        with hf.semaphore(NAME, permits=3):
+        with stay.semaphore(NAME, permits=3):
             pass
 
     threads = [threading.Thread(target=visit, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    by_hub = hf.engine.thread_ears() is None  # else each thread hears on its own connection, and no hub is asked
-    assert eventually(lambda: (slow.asked or not by_hub) and hf.locks.inspect(NAME).waiter_count == 3)
+    by_hub = stay.engine.thread_ears() is None  # else each thread hears on its own connection, and no hub is asked
+    assert eventually(lambda: (slow.asked or not by_hub) and stay.locks.inspect(NAME).waiter_count == 3)
     for lease in held:
         lease.release()
     if by_hub:

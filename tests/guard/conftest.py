@@ -9,16 +9,16 @@ from stores import create_orders
 
 
 @pytest.fixture
-def hf(connect):
+def stay(connect):
     return connect("memory://")
 
 
 @pytest.fixture
-def leases(hf):
+def leases(stay):
     """An older lease and the one that followed. The older one believes that it lives: its process stood still."""
-    older = hf.lock("invoice:42", ttl=60).acquire()
-    hf.locks.force_release("invoice:42")
-    newer = hf.lock("invoice:42", ttl=60).acquire()
+    older = stay.lock("invoice:42", ttl=60).acquire()
+    stay.locks.force_release("invoice:42")
+    newer = stay.lock("invoice:42", ttl=60).acquire()
     older.check()
     return older, newer
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-import holdfast
-from holdfast import ConfigError, LeaseLost, StaleFence
+import backstay
+from backstay import ConfigError, LeaseLost, StaleFence
 
 
 class Cell:
@@ -31,46 +31,46 @@ class Cell:
         return swap
 
 
-def test_a_shared_lease_cannot_be_guarded(hf):
+def test_a_shared_lease_cannot_be_guarded(stay):
     """A live permit or reader may bear an older fence than another live one."""
-    for shared in (hf.semaphore("s", permits=1), hf.rwlock("r").read()):
-        with shared as lease, pytest.raises(ConfigError, match=r"hf\.lock"):
-            hf.guard(lease)
-    with hf.rwlock("r").write() as lease:
-        assert hf.guard(lease).fence == lease.fence
+    for shared in (stay.semaphore("s", permits=1), stay.rwlock("r").read()):
+        with shared as lease, pytest.raises(ConfigError, match=r"stay\.lock"):
+            stay.guard(lease)
+    with stay.rwlock("r").write() as lease:
+        assert stay.guard(lease).fence == lease.fence
 
 
-def test_only_a_lease_can_be_guarded(hf):
+def test_only_a_lease_can_be_guarded(stay):
     with pytest.raises(ConfigError, match="lease"):
-        hf.guard("invoice:42")
+        stay.guard("invoice:42")
 
 
-def test_compare_and_set_refuses_an_older_fence(hf, leases):
+def test_compare_and_set_refuses_an_older_fence(stay, leases):
     older, newer = leases
     cell = Cell()
-    hf.guard(older).cas(cell.read, cell.swap_to("first"))
-    hf.guard(newer).cas(cell.read, cell.swap_to("second"))
+    stay.guard(older).cas(cell.read, cell.swap_to("first"))
+    stay.guard(newer).cas(cell.read, cell.swap_to("second"))
     with pytest.raises(StaleFence) as refused:
-        hf.guard(older).cas(cell.read, cell.swap_to("late"))
+        stay.guard(older).cas(cell.read, cell.swap_to("late"))
     assert (refused.value.name, refused.value.fence, refused.value.newer) == ("invoice:42", older.fence, newer.fence)
     assert cell.value == "second"
 
 
-def test_compare_and_set_looks_again_when_it_was_overtaken(hf, leases):
+def test_compare_and_set_looks_again_when_it_was_overtaken(stay, leases):
     older, newer = leases
     cell = Cell()
 
     def overtake():
         cell.before_swap = lambda: None
-        hf.guard(newer).cas(cell.read, cell.swap_to("second"))
+        stay.guard(newer).cas(cell.read, cell.swap_to("second"))
 
     cell.before_swap = overtake
     with pytest.raises(StaleFence):
-        hf.guard(older).cas(cell.read, cell.swap_to("late"))
+        stay.guard(older).cas(cell.read, cell.swap_to("late"))
     assert cell.value == "second"
 
 
-def test_compare_and_set_tries_again_after_a_write_that_is_not_newer(hf, leases):
+def test_compare_and_set_tries_again_after_a_write_that_is_not_newer(stay, leases):
     """Somebody without a lease changed another part of the value: the version moved, the fence did not."""
     _, newer = leases
     cell = Cell()
@@ -80,12 +80,12 @@ def test_compare_and_set_tries_again_after_a_write_that_is_not_newer(hf, leases)
         cell.version += 1
 
     cell.before_swap = touch
-    hf.guard(newer).cas(cell.read, cell.swap_to("second"))
+    stay.guard(newer).cas(cell.read, cell.swap_to("second"))
     assert cell.value == "second"
 
 
-def test_compare_and_set_ends_when_the_lease_does(hf):
-    lease = hf.lock("x").acquire()
+def test_compare_and_set_ends_when_the_lease_does(stay):
+    lease = stay.lock("x").acquire()
     cell = Cell()
 
     def overtaken(version, fence):
@@ -93,7 +93,7 @@ def test_compare_and_set_ends_when_the_lease_does(hf):
         return False
 
     with pytest.raises(LeaseLost):
-        hf.guard(lease).cas(cell.read, overtaken)
+        stay.guard(lease).cas(cell.read, overtaken)
 
 
 def test_compare_and_set_can_be_awaited():
@@ -108,17 +108,17 @@ def test_compare_and_set_can_be_awaited():
             await asyncio.sleep(0)
             return cell.swap_to("written")(version, fence)
 
-        async with holdfast.Holdfast("memory://") as hf, hf.lock("x") as lease:
-            await hf.guard(lease).cas(read, swap)
+        async with backstay.Backstay("memory://") as stay, stay.lock("x") as lease:
+            await stay.guard(lease).cas(read, swap)
             assert (cell.value, cell.fence) == ("written", lease.fence)
 
     asyncio.run(scene())
 
 
-def test_a_released_lease_writes_nothing(hf):
+def test_a_released_lease_writes_nothing(stay):
     cell = Cell()
-    with hf.lock("x") as lease:
+    with stay.lock("x") as lease:
         pass
     with pytest.raises(LeaseLost):
-        hf.guard(lease).cas(cell.read, cell.swap_to("late"))
+        stay.guard(lease).cas(cell.read, cell.swap_to("late"))
     assert not cell.value

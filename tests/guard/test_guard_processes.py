@@ -20,12 +20,12 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 def scene(request, tmp_path, namespace):
     """An engine's URL with a namespace, and a store on the same kind of server."""
     if request.param == "redis":
-        url = request.getfixturevalue("holdfast_redis").url
+        url = request.getfixturevalue("backstay_redis").url
         address = url.rpartition("/")[0] + "/9"
     elif request.param == "postgres":
-        url = address = request.getfixturevalue("holdfast_postgres").url
+        url = address = request.getfixturevalue("backstay_postgres").url
     else:
-        url, address = f"sqlite:///{tmp_path / 'holdfast.db'}", str(tmp_path / "shop.db")
+        url, address = f"sqlite:///{tmp_path / 'backstay.db'}", str(tmp_path / "shop.db")
     return request.param, url, namespace, address
 
 

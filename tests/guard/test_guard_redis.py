@@ -9,26 +9,26 @@ import redis
 import redis.asyncio
 from redis.crc import key_slot
 
-from holdfast import ConfigError, StaleFence
-from holdfast.guard.redis import FENCE_LIFE, fence_key, source
+from backstay import ConfigError, StaleFence
+from backstay.guard.redis import FENCE_LIFE, fence_key, source
 
 pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def client(holdfast_redis):
-    client = redis.Redis(port=holdfast_redis.port, db=8)
+def client(backstay_redis):
+    client = redis.Redis(port=backstay_redis.port, db=8)
     client.flushdb()
     yield client
     client.close()
 
 
-def test_an_older_fence_sets_and_deletes_nothing(hf, leases, client):
+def test_an_older_fence_sets_and_deletes_nothing(stay, leases, client):
     older, newer = leases
-    hf.guard(newer).redis(client).set("k", "second")
+    stay.guard(newer).redis(client).set("k", "second")
     for late in (
-        lambda: hf.guard(older).redis(client).set("k", "late"),
-        lambda: hf.guard(older).redis(client).delete("k"),
+        lambda: stay.guard(older).redis(client).set("k", "late"),
+        lambda: stay.guard(older).redis(client).delete("k"),
     ):
         with pytest.raises(StaleFence) as refused:
             late()
@@ -36,14 +36,14 @@ def test_an_older_fence_sets_and_deletes_nothing(hf, leases, client):
     assert client.get("k") == b"second"
 
 
-def test_plain_readers_read_the_value(hf, leases, client):
+def test_plain_readers_read_the_value(stay, leases, client):
     for value, read in ((b"\x00\xff", b"\x00\xff"), ("ümlaut", "ümlaut".encode()), (10**15, b"1000000000000000")):
-        hf.guard(leases[1]).redis(client).set("k", value)
+        stay.guard(leases[1]).redis(client).set("k", value)
         assert client.get("k") == read
 
 
-def test_the_same_holder_writes_again(hf, leases, client):
-    guarded = hf.guard(leases[1]).redis(client)
+def test_the_same_holder_writes_again(stay, leases, client):
+    guarded = stay.guard(leases[1]).redis(client)
     guarded.set("k", 1)
     guarded.set("k", 2)
     guarded.delete("k")
@@ -52,23 +52,23 @@ def test_the_same_holder_writes_again(hf, leases, client):
     assert client.get("k") == b"3"
 
 
-def test_a_deleted_key_is_not_brought_back_by_a_late_write(hf, leases, client):
+def test_a_deleted_key_is_not_brought_back_by_a_late_write(stay, leases, client):
     older, newer = leases
-    hf.guard(newer).redis(client).delete("k")
+    stay.guard(newer).redis(client).delete("k")
     with pytest.raises(StaleFence):
-        hf.guard(older).redis(client).set("k", "late")
+        stay.guard(older).redis(client).set("k", "late")
     assert client.get("k") is None
     assert 0 < client.pttl("{k}:fence") <= FENCE_LIFE * 1000
 
 
-def test_a_fence_outlives_its_value_by_a_day(hf, leases, client):
-    hf.guard(leases[1]).redis(client).set("k", "v", ttl=10)
+def test_a_fence_outlives_its_value_by_a_day(stay, leases, client):
+    stay.guard(leases[1]).redis(client).set("k", "v", ttl=10)
     assert 0 < client.pttl("k") <= 10_000
     assert FENCE_LIFE * 1000 < client.pttl("{k}:fence") <= FENCE_LIFE * 1000 + 10_000
 
 
-def test_the_life_of_a_fence_never_gets_shorter(hf, leases, client):
-    guarded = hf.guard(leases[1]).redis(client)
+def test_the_life_of_a_fence_never_gets_shorter(stay, leases, client):
+    guarded = stay.guard(leases[1]).redis(client)
     guarded.set("k", "v", ttl=1000)
     guarded.set("k", "v", ttl=10)
     assert client.pttl("{k}:fence") > (FENCE_LIFE + 900) * 1000
@@ -88,7 +88,7 @@ def test_fences_one_apart_are_told_apart(client):
     assert client.get("k") == b"new"
 
 
-def test_a_late_copy_of_an_earlier_write_changes_nothing(hf, leases, client):
+def test_a_late_copy_of_an_earlier_write_changes_nothing(stay, leases, client):
     """A client that retries may leave a first copy on its way; it must not undo what its own holder wrote since."""
     sent = []
 
@@ -98,7 +98,7 @@ def test_a_late_copy_of_an_earlier_write_changes_nothing(hf, leases, client):
             return super().execute_command(*args, **options)
 
     recording = Recording(connection_pool=client.connection_pool)
-    guarded = hf.guard(leases[1]).redis(recording)
+    guarded = stay.guard(leases[1]).redis(recording)
     guarded.set("k", "first")
     copy = sent[-1]
     client.execute_command(*copy)  # a resend, with nothing in between, is a success
@@ -110,10 +110,10 @@ def test_a_late_copy_of_an_earlier_write_changes_nothing(hf, leases, client):
     assert client.get("k") is None
 
 
-def test_a_fence_that_is_none_is_an_error_and_writes_nothing(hf, leases, client):
+def test_a_fence_that_is_none_is_an_error_and_writes_nothing(stay, leases, client):
     client.set("{k}:fence", "soon")
     with pytest.raises(redis.ResponseError, match="not a fence"):
-        hf.guard(leases[1]).redis(client).set("k", "v")
+        stay.guard(leases[1]).redis(client).set("k", "v")
     assert client.get("k") is None
 
 
@@ -123,22 +123,22 @@ def test_a_fence_shares_the_slot_of_its_key(key):
 
 
 @pytest.mark.parametrize("key", ["a}b", "{}x", "", "x" * 600])
-def test_a_key_without_room_for_a_fence_is_refused(hf, leases, client, key):
+def test_a_key_without_room_for_a_fence_is_refused(stay, leases, client, key):
     with pytest.raises(ConfigError):
-        hf.guard(leases[1]).redis(client).set(key, "v")
+        stay.guard(leases[1]).redis(client).set(key, "v")
 
 
-def test_an_async_client_is_awaited(hf, leases, holdfast_redis, client):
+def test_an_async_client_is_awaited(stay, leases, backstay_redis, client):
     older, newer = leases
 
     async def scene():
-        async with redis.asyncio.Redis(port=holdfast_redis.port, db=8, decode_responses=True) as waiting:
-            await hf.guard(newer).redis(waiting).set("k", "v")
+        async with redis.asyncio.Redis(port=backstay_redis.port, db=8, decode_responses=True) as waiting:
+            await stay.guard(newer).redis(waiting).set("k", "v")
             with pytest.raises(StaleFence) as refused:
-                await hf.guard(older).redis(waiting).set("k", "late")
+                await stay.guard(older).redis(waiting).set("k", "late")
             assert refused.value.newer == newer.fence
             with pytest.raises(StaleFence):
-                await hf.guard(older).redis(waiting).delete("k")
+                await stay.guard(older).redis(waiting).delete("k")
 
     asyncio.run(scene())
     assert client.get("k") == b"v"

@@ -11,7 +11,7 @@ import types
 import pytest
 from stores import create_orders
 
-from holdfast import ConfigError, LeaseLost, RowMissing, StaleFence
+from backstay import ConfigError, LeaseLost, RowMissing, StaleFence
 
 
 def row(db):
@@ -20,75 +20,75 @@ def row(db):
     return tuple(cursor.fetchone())
 
 
-def test_an_older_fence_changes_no_row(hf, leases, db):
+def test_an_older_fence_changes_no_row(stay, leases, db):
     older, newer = leases
-    hf.guard(newer).sql(db).update("order", {"paid": 10}, where={"id": 42})
+    stay.guard(newer).sql(db).update("order", {"paid": 10}, where={"id": 42})
     with pytest.raises(StaleFence) as refused:
-        hf.guard(older).sql(db).update("order", {"paid": 99}, where={"id": 42})
+        stay.guard(older).sql(db).update("order", {"paid": 99}, where={"id": 42})
     assert (refused.value.fence, refused.value.newer) == (older.fence, newer.fence)
     assert row(db) == (10, newer.fence)
 
 
-def test_the_same_holder_writes_again(hf, leases, db):
+def test_the_same_holder_writes_again(stay, leases, db):
     _, newer = leases
     for paid in (10, 10, 20):
-        hf.guard(newer).sql(db).update("order", {"paid": paid}, where={"id": 42})
+        stay.guard(newer).sql(db).update("order", {"paid": paid}, where={"id": 42})
     assert row(db) == (20, newer.fence)
 
 
-def test_no_values_only_move_the_fence_on(hf, leases, db):
+def test_no_values_only_move_the_fence_on(stay, leases, db):
     older, newer = leases
-    hf.guard(newer).sql(db).update("order", {}, where={"id": 42})
+    stay.guard(newer).sql(db).update("order", {}, where={"id": 42})
     with pytest.raises(StaleFence):
-        hf.guard(older).sql(db).update("order", {"paid": 99}, where={"id": 42})
+        stay.guard(older).sql(db).update("order", {"paid": 99}, where={"id": 42})
     assert row(db) == (None, newer.fence)
 
 
-def test_a_write_belongs_to_the_callers_transaction(hf, leases, db):
+def test_a_write_belongs_to_the_callers_transaction(stay, leases, db):
     _, newer = leases
-    hf.guard(newer).sql(db).update("order", {"paid": 10}, where={"id": 42})
+    stay.guard(newer).sql(db).update("order", {"paid": 10}, where={"id": 42})
     assert db.in_transaction
     db.rollback()
     assert row(db) == (None, None)
 
 
-def test_updating_a_row_that_is_not_there_says_so(hf, leases, db):
+def test_updating_a_row_that_is_not_there_says_so(stay, leases, db):
     with pytest.raises(RowMissing, match="upsert") as missing:
-        hf.guard(leases[1]).sql(db).update("order", {"paid": 10}, where={"id": 43})
+        stay.guard(leases[1]).sql(db).update("order", {"paid": 10}, where={"id": 43})
     assert isinstance(missing.value, LookupError)
     assert (missing.value.table, missing.value.row) == ("order", {"id": 43})
 
 
-def test_an_upsert_inserts_then_changes_then_refuses(hf, leases, db):
+def test_an_upsert_inserts_then_changes_then_refuses(stay, leases, db):
     older, newer = leases
     db.execute('DELETE FROM "order"')
-    hf.guard(older).sql(db).upsert("order", {"paid": 1}, key={"id": 42})
+    stay.guard(older).sql(db).upsert("order", {"paid": 1}, key={"id": 42})
     assert row(db) == (1, older.fence)
-    hf.guard(newer).sql(db).upsert("order", {"paid": 2}, key={"id": 42})
+    stay.guard(newer).sql(db).upsert("order", {"paid": 2}, key={"id": 42})
     assert row(db) == (2, newer.fence)
     with pytest.raises(StaleFence):
-        hf.guard(older).sql(db).upsert("order", {"paid": 3}, key={"id": 42})
+        stay.guard(older).sql(db).upsert("order", {"paid": 3}, key={"id": 42})
     assert row(db) == (2, newer.fence)
 
 
-def test_an_upsert_takes_over_a_row_without_a_fence(hf, leases, db):
-    hf.guard(leases[0]).sql(db).upsert("order", {"paid": 1}, key={"id": 42})
+def test_an_upsert_takes_over_a_row_without_a_fence(stay, leases, db):
+    stay.guard(leases[0]).sql(db).upsert("order", {"paid": 1}, key={"id": 42})
     assert row(db) == (1, leases[0].fence)
 
 
-def test_the_fence_may_have_another_column_and_the_table_a_schema(hf, leases, db):
+def test_the_fence_may_have_another_column_and_the_table_a_schema(stay, leases, db):
     older, newer = leases
     db.execute("CREATE TABLE ledger (a INTEGER, b INTEGER, amount INTEGER, guard BIGINT, PRIMARY KEY (a, b))")
     for lease in (older, newer):
-        hf.guard(lease).sql(db, fence_column="guard").upsert("main.ledger", {"amount": 1}, key={"a": 1, "b": 2})
+        stay.guard(lease).sql(db, fence_column="guard").upsert("main.ledger", {"amount": 1}, key={"a": 1, "b": 2})
     with pytest.raises(StaleFence):
-        hf.guard(older).sql(db, fence_column="guard").update("main.ledger", {"amount": 2}, where={"a": 1, "b": 2})
+        stay.guard(older).sql(db, fence_column="guard").update("main.ledger", {"amount": 2}, where={"a": 1, "b": 2})
     assert db.execute("SELECT * FROM ledger").fetchall() == [(1, 2, 1, newer.fence)]
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"b', "a;--", "1st", "ümlaut", "a.b.", "*", "a%s"])
-def test_what_is_not_a_plain_name_is_refused(hf, leases, db, name):
-    guard = hf.guard(leases[1])
+def test_what_is_not_a_plain_name_is_refused(stay, leases, db, name):
+    guard = stay.guard(leases[1])
     with pytest.raises(ConfigError):
         guard.sql(db).update(name, {"paid": 1}, where={"id": 42})
     with pytest.raises(ConfigError):
@@ -100,10 +100,10 @@ def test_what_is_not_a_plain_name_is_refused(hf, leases, db, name):
     assert row(db) == (None, None)
 
 
-def test_values_are_parameters(hf, leases, db):
+def test_values_are_parameters(stay, leases, db):
     db.execute("CREATE TABLE note (id TEXT PRIMARY KEY, text TEXT, fence BIGINT)")
     nasty = "'; DROP TABLE note; -- %s ? :p1"
-    hf.guard(leases[1]).sql(db).upsert("note", {"text": nasty}, key={"id": nasty})
+    stay.guard(leases[1]).sql(db).upsert("note", {"text": nasty}, key={"id": nasty})
     assert db.execute("SELECT id, text FROM note").fetchall() == [(nasty, nasty)]
 
 
@@ -117,42 +117,42 @@ def test_values_are_parameters(hf, leases, db):
         ({"id": 1}, {"id": 42}),
     ],
 )
-def test_a_row_that_is_not_named_well_is_refused(hf, leases, db, values, where):
+def test_a_row_that_is_not_named_well_is_refused(stay, leases, db, values, where):
     with pytest.raises(ConfigError):
-        hf.guard(leases[1]).sql(db).update("order", values, where=where)
+        stay.guard(leases[1]).sql(db).update("order", values, where=where)
     assert row(db) == (None, None)
 
 
-def test_a_where_that_matches_several_rows_is_a_mistake(hf, leases, db):
+def test_a_where_that_matches_several_rows_is_a_mistake(stay, leases, db):
     db.execute('INSERT INTO "order" (id, paid) VALUES (1, 7), (2, 7)')
     with pytest.raises(ConfigError, match="2 rows"):
-        hf.guard(leases[1]).sql(db).update("order", {}, where={"paid": 7})
+        stay.guard(leases[1]).sql(db).update("order", {}, where={"paid": 7})
 
 
-def test_a_lost_lease_writes_nothing(hf, leases, db):
+def test_a_lost_lease_writes_nothing(stay, leases, db):
     leases[1].release()
     with pytest.raises(LeaseLost):
-        hf.guard(leases[1]).sql(db).update("order", {"paid": 1}, where={"id": 42})
+        stay.guard(leases[1]).sql(db).update("order", {"paid": 1}, where={"id": 42})
     assert row(db) == (None, None)
 
 
 @pytest.mark.parametrize("factory", [sqlite3.Row, lambda cursor, row: {"fence": row[0]}], ids=["row", "mapping"])
-def test_the_callers_row_factory_does_not_matter(hf, leases, db, factory):
+def test_the_callers_row_factory_does_not_matter(stay, leases, db, factory):
     older, newer = leases
-    hf.guard(newer).sql(db).update("order", {"paid": 1}, where={"id": 42})
+    stay.guard(newer).sql(db).update("order", {"paid": 1}, where={"id": 42})
     db.row_factory = factory
     with pytest.raises(StaleFence) as refused:
-        hf.guard(older).sql(db).update("order", {"paid": 2}, where={"id": 42})
+        stay.guard(older).sql(db).update("order", {"paid": 2}, where={"id": 42})
     assert refused.value.newer == newer.fence
 
 
-def test_what_is_no_connection_is_refused(hf, leases):
+def test_what_is_no_connection_is_refused(stay, leases):
     class Stranger:
         def commit(self):
             pass
 
     with pytest.raises(ConfigError, match="Stranger"):
-        hf.guard(leases[1]).sql(Stranger())
+        stay.guard(leases[1]).sql(Stranger())
 
 
 # ── placeholders ──
@@ -206,22 +206,22 @@ def driver(style, monkeypatch):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_every_paramstyle_works(hf, leases, db, style, monkeypatch):
+def test_every_paramstyle_works(stay, leases, db, style, monkeypatch):
     older, newer = leases
     connection = driver(style, monkeypatch)(db)
-    hf.guard(older).sql(connection).update("order", {"paid": 1}, where={"id": 42})
-    hf.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
+    stay.guard(older).sql(connection).update("order", {"paid": 1}, where={"id": 42})
+    stay.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
     for verb, names in (("update", "where"), ("upsert", "key")):
         with pytest.raises(StaleFence):
-            getattr(hf.guard(older).sql(connection), verb)("order", {"paid": 3}, **{names: {"id": 42}})
+            getattr(stay.guard(older).sql(connection), verb)("order", {"paid": 3}, **{names: {"id": 42}})
     assert row(db) == (2, newer.fence)
 
 
 # ── libraries ──
 
 
-def test_django_connections_work(hf, leases, tmp_path):
-    django = pytest.importorskip("django", reason="Django is not installed: pip install 'holdfast[django]'")
+def test_django_connections_work(stay, leases, tmp_path):
+    django = pytest.importorskip("django", reason="Django is not installed: pip install 'backstay[django]'")
     from django.conf import settings
     from django.db.utils import ConnectionHandler
 
@@ -234,35 +234,35 @@ def test_django_connections_work(hf, leases, tmp_path):
     try:
         create_orders(connection)
         older, newer = leases
-        hf.guard(newer).sql(connection).update("order", {"paid": 1}, where={"id": 42})
-        hf.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
+        stay.guard(newer).sql(connection).update("order", {"paid": 1}, where={"id": 42})
+        stay.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
         for verb, names in (("update", "where"), ("upsert", "key")):
             with pytest.raises(StaleFence):
-                getattr(hf.guard(older).sql(connection), verb)("order", {"paid": 3}, **{names: {"id": 42}})
+                getattr(stay.guard(older).sql(connection), verb)("order", {"paid": 3}, **{names: {"id": 42}})
         assert row(connection) == (2, newer.fence)
     finally:
         connection.close()
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
-def test_sqlalchemy_connections_and_sessions_work(hf, leases, db, tmp_path, kind):
+def test_sqlalchemy_connections_and_sessions_work(stay, leases, db, tmp_path, kind):
     sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: add it to requirements/dev.in")
     from sqlalchemy.orm import Session
 
     older, newer = leases
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
     with engine.connect() if kind == "connection" else Session(engine) as connection:
-        hf.guard(newer).sql(connection).update("order", {"paid": 1}, where={"id": 42})
-        hf.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
+        stay.guard(newer).sql(connection).update("order", {"paid": 1}, where={"id": 42})
+        stay.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
         for verb, names in (("update", "where"), ("upsert", "key")):
             with pytest.raises(StaleFence):
-                getattr(hf.guard(older).sql(connection), verb)("order", {"paid": 3}, **{names: {"id": 42}})
+                getattr(stay.guard(older).sql(connection), verb)("order", {"paid": 3}, **{names: {"id": 42}})
         connection.commit()
     engine.dispose()
     assert row(db) == (2, newer.fence)
 
 
-def test_async_connections_are_awaited(hf, leases, db):
+def test_async_connections_are_awaited(stay, leases, db):
     """The shape of psycopg's AsyncConnection: cursor() answers at once, its methods are awaited."""
 
     class AsyncCursor:
@@ -293,10 +293,10 @@ def test_async_connections_are_awaited(hf, leases, db):
 
     async def scene():
         connection = AsyncConnection()
-        await hf.guard(newer).sql(connection).update("order", {"paid": 1}, where={"id": 42})
-        await hf.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
+        await stay.guard(newer).sql(connection).update("order", {"paid": 1}, where={"id": 42})
+        await stay.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
         with pytest.raises(StaleFence):
-            await hf.guard(older).sql(connection).update("order", {"paid": 3}, where={"id": 42})
+            await stay.guard(older).sql(connection).update("order", {"paid": 3}, where={"id": 42})
 
     asyncio.run(scene())
     assert row(db) == (2, newer.fence)

@@ -9,19 +9,19 @@ import sys
 
 from stores import STORES, stop_myself
 
-from holdfast import LeaseLost, StaleFence
-from holdfast.sync import Holdfast
+from backstay import LeaseLost, StaleFence
+from backstay.sync import Backstay
 
 
 def main(url, namespace, kind, address, value, pause):
     store = STORES[kind](address, stopping=pause == "before-write")
-    with Holdfast(url, namespace=namespace) as hf:
-        lease = hf.lock("balance:42", ttl=4 if pause != "never" else 30, renew=False).acquire(wait=30)
+    with Backstay(url, namespace=namespace) as stay:
+        lease = stay.lock("balance:42", ttl=4 if pause != "never" else 30, renew=False).acquire(wait=30)
         print("fence", lease.fence, flush=True)
         if pause == "before-check":
             stop_myself()
         try:
-            store.write(hf.guard(lease), int(value))
+            store.write(stay.guard(lease), int(value))
         except StaleFence as error:
             print("stale", error.fence, error.newer, flush=True)
         except LeaseLost as error:

@@ -9,13 +9,13 @@ import threading
 
 import uvicorn
 
-from holdfast import Holdfast
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import Backstay
+from backstay.testing.waiting import WITHIN, eventually
 
 
 @contextlib.contextmanager
 def serving(make, url, **options):
-    """`make(hf)` answers the application; yields its URL. The Holdfast is made and closed on the server's loop."""
+    """`make(stay)` answers the application; yields its URL. The Backstay is made and closed on the server's loop."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         ready = threading.Event()
@@ -23,9 +23,9 @@ def serving(make, url, **options):
 
         async def serve():
             async with contextlib.AsyncExitStack() as stack:
-                hf = Holdfast(url, **options)
-                stack.push_async_callback(hf.close)
-                config = uvicorn.Config(make(hf), log_level="error", lifespan="off", proxy_headers=False)
+                stay = Backstay(url, **options)
+                stack.push_async_callback(stay.close)
+                config = uvicorn.Config(make(stay), log_level="error", lifespan="off", proxy_headers=False)
                 server = uvicorn.Server(config)
                 servers.append(server)
                 ready.set()

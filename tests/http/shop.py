@@ -12,10 +12,10 @@ from starlette.background import BackgroundTask
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-import holdfast
-from holdfast import IdempotencyMiddleware
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.waiting import eventually
+import backstay
+from backstay import IdempotencyMiddleware
+from backstay.testing.ports import lasting_port
+from backstay.testing.waiting import eventually
 
 
 class Shop:
@@ -80,23 +80,23 @@ class Shop:
     async def broken(self, request):
         self.effects.append(b"broken")
         if len(self.effects) < 3:
-            raise holdfast.EngineUnavailable("the shop's own trouble")
+            raise backstay.EngineUnavailable("the shop's own trouble")
         return JSONResponse({"done": len(self.effects)})
 
     def _app(self):
         @contextlib.asynccontextmanager
         async def lifespan(app):
             yield
-            await hf.close()
+            await stay.close()
 
-        hf = holdfast.Holdfast(self._url, namespace=self._namespace, profile=self._profile)
+        stay = backstay.Backstay(self._url, namespace=self._namespace, profile=self._profile)
         handlers = {"/charge": self.charge, "/refund": self.charge, "/stream": self.stream}
         handlers |= {"/large": self.large, "/broken": self.broken, "/ticker": self.ticker}
         routes = [Route(path, handler, methods=["GET", "POST"]) for path, handler in handlers.items()]
         app = Starlette(routes=routes, lifespan=lifespan)
         for inner in self._inner:
             app.add_middleware(inner)
-        app.add_middleware(IdempotencyMiddleware, holdfast=hf, **self._options)
+        app.add_middleware(IdempotencyMiddleware, backstay=stay, **self._options)
         return app
 
     def __enter__(self):

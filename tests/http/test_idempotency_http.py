@@ -15,15 +15,15 @@ pytest.importorskip("uvicorn", reason="uvicorn is the server under test")
 from shop import Shop  # noqa: E402 - after it is known that it can be imported
 from starlette.middleware.base import BaseHTTPMiddleware  # noqa: E402
 
-import holdfast  # noqa: E402
-import holdfast.sync  # noqa: E402
-from holdfast.http.exchange import Raw  # noqa: E402
-from holdfast.http.idempotency import _digest  # noqa: E402
-from holdfast.testing.plugin import started_or_skip  # noqa: E402
-from holdfast.testing.ports import lasting_port  # noqa: E402
-from holdfast.testing.proxy import FaultProxy  # noqa: E402
-from holdfast.testing.servers import RedisServer  # noqa: E402
-from holdfast.testing.waiting import WITHIN, eventually, soon  # noqa: E402
+import backstay  # noqa: E402
+import backstay.sync  # noqa: E402
+from backstay.http.exchange import Raw  # noqa: E402
+from backstay.http.idempotency import _digest  # noqa: E402
+from backstay.testing.plugin import started_or_skip  # noqa: E402
+from backstay.testing.ports import lasting_port  # noqa: E402
+from backstay.testing.proxy import FaultProxy  # noqa: E402
+from backstay.testing.servers import RedisServer  # noqa: E402
+from backstay.testing.waiting import WITHIN, eventually, soon  # noqa: E402
 
 #: The server's own, different in every answer; and the one that tells a replay.
 APART = {"date", "idempotent-replayed"}
@@ -233,8 +233,8 @@ def test_a_client_that_leaves_before_its_request_is_complete_is_no_trouble():
 
     async def play():
         scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
-        async with holdfast.Holdfast("memory://") as hf:
-            await holdfast.IdempotencyMiddleware(never, holdfast=hf)(scope, receive, never)
+        async with backstay.Backstay("memory://") as stay:
+            await backstay.IdempotencyMiddleware(never, backstay=stay)(scope, receive, never)
 
     asyncio.run(play())
     assert messages == []
@@ -261,8 +261,8 @@ def test_a_server_that_refuses_to_send_to_a_client_that_left_changes_nothing():
         async def note(message):
             sent.append(message)
 
-        async with holdfast.Holdfast("memory://") as hf:
-            guarded = holdfast.IdempotencyMiddleware(app, holdfast=hf)
+        async with backstay.Backstay("memory://") as stay:
+            guarded = backstay.IdempotencyMiddleware(app, backstay=stay)
             await guarded(scope, request, gone)
             await guarded(scope, request, note)
         return sent
@@ -311,7 +311,7 @@ def test_answers_that_ask_to_try_again_are_not_kept(open_shop, status):
 
 
 def test_after_an_exception_of_the_application_the_next_request_runs(open_shop):
-    """Also after one that looks like ours: the application may use Holdfast itself."""
+    """Also after one that looks like ours: the application may use Backstay itself."""
     shop = open_shop()
     assert post(shop, "/broken").status_code == 500
     assert post(shop, "/broken").status_code == 500
@@ -323,8 +323,8 @@ def test_after_an_exception_of_the_application_the_next_request_runs(open_shop):
 def test_an_answer_of_another_version_is_not_taken_for_one(open_shop, shared_url, namespace, kept):
     route = b"POST\0\0/charge\0"
     name, about = f"http:{_digest(route)}:k1", _digest(route + b"\0" + b"5 EUR")
-    with holdfast.sync.Holdfast(shared_url, namespace=namespace) as hf:
-        hf.idempotency.run(name, lambda: kept, fingerprint=about, codec=Raw())
+    with backstay.sync.Backstay(shared_url, namespace=namespace) as stay:
+        stay.idempotency.run(name, lambda: kept, fingerprint=about, codec=Raw())
     shop = open_shop()
     assert post(shop).status_code == 503
     assert shop.effects == []
@@ -332,8 +332,8 @@ def test_an_answer_of_another_version_is_not_taken_for_one(open_shop, shared_url
 
 def take_away(url, namespace, path):
     """What an operator does, or a successor: the request in flight is no longer the one that counts."""
-    with holdfast.sync.Holdfast(url, namespace=namespace) as hf:
-        assert hf.idempotency.forget(f"http:{_digest(f'POST{chr(0)}{chr(0)}{path}{chr(0)}'.encode())}:k1")
+    with backstay.sync.Backstay(url, namespace=namespace) as stay:
+        assert stay.idempotency.forget(f"http:{_digest(f'POST{chr(0)}{chr(0)}{path}{chr(0)}'.encode())}:k1")
 
 
 def test_an_answer_that_counts_no_more_is_not_sent(open_shop, shared_url, namespace):
@@ -383,7 +383,7 @@ def mortal_redis():
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("profile", "status"),
-    [(holdfast.BALANCED, 503), (holdfast.MAX_SAFETY, 503), (holdfast.MAX_AVAILABILITY, 201)],
+    [(backstay.BALANCED, 503), (backstay.MAX_SAFETY, 503), (backstay.MAX_AVAILABILITY, 201)],
     ids=["balanced", "safety", "availability"],
 )
 def test_without_its_engine_requests_are_refused_or_carried_out_as_the_profile_says(mortal_redis, profile, status):
@@ -415,15 +415,15 @@ def test_an_answer_that_could_not_be_kept_is_not_sent(mortal_redis):
 )
 def test_settings_that_cannot_work_are_refused_before_the_first_request(options):
     async def main():
-        async with holdfast.Holdfast("memory://") as hf:
-            with pytest.raises(holdfast.ConfigError):
-                holdfast.IdempotencyMiddleware(None, holdfast=hf, **options)
+        async with backstay.Backstay("memory://") as stay:
+            with pytest.raises(backstay.ConfigError):
+                backstay.IdempotencyMiddleware(None, backstay=stay, **options)
 
     asyncio.run(main())
 
 
 @pytest.mark.redis
-def test_a_request_that_is_cancelled_while_its_answer_is_kept_ends_its_application(holdfast_redis, namespace):
+def test_a_request_that_is_cancelled_while_its_answer_is_kept_ends_its_application(backstay_redis, namespace):
     """A server that stops cancels requests. The answer is kept all the same."""
     ended = []
     begun, door = asyncio.Event(), asyncio.Event()
@@ -446,9 +446,9 @@ def test_a_request_that_is_cancelled_while_its_answer_is_kept_ends_its_applicati
         async def note(message):
             sent.append(message)
 
-        async with holdfast.Holdfast(proxy.url, namespace=namespace) as hf:
-            await hf.idempotency.run("before", lambda: 1)  # the server knows the scripts
-            guarded = holdfast.IdempotencyMiddleware(app, holdfast=hf)
+        async with backstay.Backstay(proxy.url, namespace=namespace) as stay:
+            await stay.idempotency.run("before", lambda: 1)  # the server knows the scripts
+            guarded = backstay.IdempotencyMiddleware(app, backstay=stay)
             call = asyncio.create_task(guarded(scope, request, note))
             await asyncio.wait_for(begun.wait(), WITHIN)
             proxy.rule("delay", b"EVALSHA", seconds=1.5)
@@ -463,12 +463,12 @@ def test_a_request_that_is_cancelled_while_its_answer_is_kept_ends_its_applicati
             await guarded(scope, request, note)
         return sent
 
-    with FaultProxy(holdfast_redis.port) as proxy:
+    with FaultProxy(backstay_redis.port) as proxy:
         sent = asyncio.run(play(proxy))
     assert len(ended) == 1
     assert (b"idempotent-replayed", b"true") in sent[0]["headers"]
 
 
-def test_a_blocking_holdfast_is_refused():
-    with holdfast.sync.Holdfast("memory://") as hf, pytest.raises(holdfast.ConfigError, match="async"):
-        holdfast.IdempotencyMiddleware(None, holdfast=hf)
+def test_a_blocking_backstay_is_refused():
+    with backstay.sync.Backstay("memory://") as stay, pytest.raises(backstay.ConfigError, match="async"):
+        backstay.IdempotencyMiddleware(None, backstay=stay)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from holdfast.http.problem import problem, send_problem
+from backstay.http.problem import problem, send_problem
 
 
 def test_a_problem_is_sent_whole_with_its_headers():

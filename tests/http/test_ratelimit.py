@@ -14,11 +14,11 @@ import redis
 from fastapi import Depends, FastAPI
 from serving import serving
 
-import holdfast
-from holdfast import ConfigError, RateLimitMiddleware, sync
-from holdfast.http.callers import Callers
-from holdfast.http.fastapi import RateLimit, handlers
-from holdfast.testing.ports import lasting_port
+import backstay
+from backstay import ConfigError, RateLimitMiddleware, sync
+from backstay.http.callers import Callers
+from backstay.http.fastapi import RateLimit, handlers
+from backstay.testing.ports import lasting_port
 
 pytestmark = pytest.mark.redis
 
@@ -31,14 +31,14 @@ async def hello(scope, receive, send):
 
 def limited(rates, **options):
     names = {k: options.pop(k) for k in ("algorithm", "on_unavailable") if k in options}
-    return lambda hf: RateLimitMiddleware(hello, hf.limit("api", *rates, **names), **options)
+    return lambda stay: RateLimitMiddleware(hello, stay.limit("api", *rates, **names), **options)
 
 
 @pytest.fixture
-def serve(holdfast_redis, namespace):
+def serve(backstay_redis, namespace):
     stack = []
 
-    def start(make, url=holdfast_redis.url):
+    def start(make, url=backstay_redis.url):
         context = serving(make, url, namespace=namespace)
         stack.append(context)
         return httpx.Client(base_url=context.__enter__())
@@ -114,10 +114,10 @@ def test_without_its_engine_an_open_limit_does_what_it_was_told(serve, mode, sta
     assert [client.get("/").status_code for _ in range(3)] == statuses
 
 
-def test_a_damaged_record_is_a_503(serve, holdfast_redis, namespace):
+def test_a_damaged_record_is_a_503(serve, backstay_redis, namespace):
     client = serve(limited(["2/hour"], key=lambda _: "me"))
     assert client.get("/").status_code == 200
-    with redis.Redis.from_url(holdfast_redis.url) as server:
+    with redis.Redis.from_url(backstay_redis.url) as server:
         (key,) = server.keys(f"{namespace}:limit:*")
         server.set(key, b"\x93\x02damaged")
     assert client.get("/").status_code == 503
@@ -137,13 +137,13 @@ def test_behind_a_trusted_proxy_each_caller_has_a_count(serve):
             assert reply.status_code == (429 if forged else 200)
 
 
-def test_api_keys_are_counted_apart_and_never_stored(serve, holdfast_redis, namespace):
+def test_api_keys_are_counted_apart_and_never_stored(serve, backstay_redis, namespace):
     client = serve(limited(["1/hour"], key="api-key"))
     for secret in ("s3cret-one", "s3cret-two"):
         assert [client.get("/", headers={"x-api-key": secret}).status_code for _ in range(2)] == [200, 429]
     assert client.get("/").status_code == 200  # nobody's key: by address
-    with sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-        keys = {use.key for use in hf.limits.list("api")}
+    with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
+        keys = {use.key for use in stay.limits.list("api")}
     assert f"key:{hashlib.sha256(b's3cret-one').hexdigest()[:32]}" in keys
     assert not any("s3cret" in key for key in keys)
 
@@ -167,15 +167,15 @@ def test_headers_of_the_application_are_left_alone(serve):
         await send({"type": "http.response.start", "status": 204, "headers": own})
         await send({"type": "http.response.body", "body": b""})
 
-    client = serve(lambda hf: RateLimitMiddleware(with_headers, hf.limit("api", "9/hour")))
+    client = serve(lambda stay: RateLimitMiddleware(with_headers, stay.limit("api", "9/hour")))
     reply = client.get("/")
     assert reply.headers.get_list("x-ratelimit-limit") == ["7"]
     assert reply.headers["x-ratelimit-remaining"] == "8"
 
 
-def fastapi(hf, **options):
+def fastapi(stay, **options):
     app = FastAPI(**options)
-    login = RateLimit(hf.limit("login", "2/hour"))
+    login = RateLimit(stay.limit("login", "2/hour"))
 
     @app.get("/login", dependencies=[Depends(login)])
     async def log_in() -> str:
@@ -190,7 +190,7 @@ def fastapi(hf, **options):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_dependency_limits_its_routes_alone(serve, whole):
-    client = serve(lambda hf: fastapi(hf, **({"exception_handlers": handlers} if whole else {})))
+    client = serve(lambda stay: fastapi(stay, **({"exception_handlers": handlers} if whole else {})))
     first = client.get("/login")
     assert (first.status_code, first.json(), first.headers["x-ratelimit-remaining"]) == (200, "welcome", "1")
     client.get("/login")
@@ -257,10 +257,10 @@ def test_settings_that_cannot_work_are_refused():
         Callers(["10.0.0.0/99"])
     with pytest.raises(ConfigError, match="api-key"):
         Callers().of("cookie")
-    with sync.Holdfast("memory://") as hf, pytest.raises(ConfigError, match="async Holdfast"):
-        RateLimitMiddleware(hello, hf.limit("api", "1/s"))
-    with sync.Holdfast("memory://") as hf, pytest.raises(ConfigError, match="async Holdfast"):
-        RateLimit(hf.limit("api", "1/s"))
+    with sync.Backstay("memory://") as stay, pytest.raises(ConfigError, match="async Backstay"):
+        RateLimitMiddleware(hello, stay.limit("api", "1/s"))
+    with sync.Backstay("memory://") as stay, pytest.raises(ConfigError, match="async Backstay"):
+        RateLimit(stay.limit("api", "1/s"))
 
 
 def test_what_is_no_http_request_passes():
@@ -270,8 +270,8 @@ def test_what_is_no_http_request_passes():
         seen.append(scope["type"])
 
     async def go():
-        async with holdfast.Holdfast("memory://") as hf:
-            middleware = RateLimitMiddleware(app, hf.limit("api", "1/s"))
+        async with backstay.Backstay("memory://") as stay:
+            middleware = RateLimitMiddleware(app, stay.limit("api", "1/s"))
             for kind in ("lifespan", "websocket", "websocket"):
                 await middleware({"type": kind}, None, None)
 

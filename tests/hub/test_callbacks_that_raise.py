@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from holdfast import EngineUnavailable, Holdfast
-from holdfast.hub.listener import Listener, Subscriber
-from holdfast.hub.mailbox import Mailbox
-from holdfast.testing.waiting import WITHIN, eventually, soon
+from backstay import Backstay, EngineUnavailable
+from backstay.hub.listener import Listener, Subscriber
+from backstay.hub.mailbox import Mailbox
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 #: What no `except Exception` catches. KeyboardInterrupt is another matter in the main thread.
 STRAYS = {error.__name__: error for error in (SystemExit, asyncio.CancelledError, GeneratorExit)}
@@ -42,19 +42,19 @@ def in_time(work):
 
 @pytest.mark.parametrize("prompt", [False, True], ids=["own thread", "prompt"])
 def test_a_callback_that_raises_hears_on_and_disturbs_nobody(engine_url, connect, namespace, prompt, caplog):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
     bad = Raising(STRAYS | {"KeyboardInterrupt": KeyboardInterrupt})
     peer = []
     payloads = [*bad.errors, "last"]
 
     def scene():
-        with hf.lock("unrelated", ttl=5, wait=WITHIN):
+        with stay.lock("unrelated", ttl=5, wait=WITHIN):
             for payload in payloads:
-                hf.hub.publish("news", payload)
+                stay.hub.publish("news", payload)
 
     subscriptions = [
-        hf._core.hub.subscribe(f"{namespace}:news", bad, bad.ready, prompt=prompt),
-        hf._core.hub.subscribe(f"{namespace}:news", peer.append, prompt=True),
+        stay._core.hub.subscribe(f"{namespace}:news", bad, bad.ready, prompt=prompt),
+        stay._core.hub.subscribe(f"{namespace}:news", peer.append, prompt=True),
     ]
     assert eventually(lambda: all(subscription.is_ready for subscription in subscriptions))
     assert in_time(scene)
@@ -69,12 +69,12 @@ def test_a_callback_that_raises_on_the_loop_hears_on(engine_url, namespace):
     async def scene():
         bad = Raising(STRAYS)
         payloads = [*STRAYS, "last"]
-        async with Holdfast(engine_url, namespace=namespace) as hf, asyncio.timeout(30):
-            subscription = hf._core.hub.subscribe(f"{namespace}:news", bad, bad.ready, prompt=True)
+        async with Backstay(engine_url, namespace=namespace) as stay, asyncio.timeout(30):
+            subscription = stay._core.hub.subscribe(f"{namespace}:news", bad, bad.ready, prompt=True)
             assert await soon(lambda: asyncio.sleep(0, subscription.is_ready))
-            async with hf.hub.listen("news") as same:
+            async with stay.hub.listen("news") as same:
                 for payload in payloads:
-                    await hf.hub.publish("news", payload)
+                    await stay.hub.publish("news", payload)
                     message = await same.next(WITHIN)
                     assert message is not None
                     assert message.payload == payload
@@ -86,17 +86,17 @@ def test_a_callback_that_raises_on_the_loop_hears_on(engine_url, namespace):
 
 
 def test_a_telemetry_subscriber_that_raises_stops_no_thread(engine_url, connect):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
 
     def leave(event):
         raise SystemExit(3)
 
-    end = hf.telemetry.subscribe(leave)
-    with hf.hub.listen("news") as messages:
-        assert in_time(lambda: hf.hub.publish("news", "x"))
+    end = stay.telemetry.subscribe(leave)
+    with stay.hub.listen("news") as messages:
+        assert in_time(lambda: stay.hub.publish("news", "x"))
         assert messages.next(WITHIN).payload == "x"
         end()
-        assert in_time(lambda: hf.hub.publish("news", "y"))
+        assert in_time(lambda: stay.hub.publish("news", "y"))
         assert messages.next(WITHIN).payload == "y"
 
 
@@ -119,15 +119,15 @@ def test_ctrl_c_in_the_main_thread_comes_out_when_all_are_told():
 
 
 def test_ctrl_c_while_a_channel_opens_leaves_it_as_it_was(connect, namespace):
-    hf = connect("memory://")
-    hub = hf._core.hub
+    stay = connect("memory://")
+    hub = stay._core.hub
     with pytest.raises(KeyboardInterrupt):
         hub.subscribe(f"{namespace}:news", lambda _: None, interrupt, prompt=True)
     assert hub.states() == {}
     assert hub._lock.acquire(blocking=False)
     hub._lock.release()
-    with hf.hub.listen("news") as messages:
-        hf.hub.publish("news", "x")
+    with stay.hub.listen("news") as messages:
+        stay.hub.publish("news", "x")
         assert messages.next(WITHIN).payload == "x"
 
 
@@ -157,14 +157,14 @@ def test_a_mailbox_whose_thread_could_not_start_tries_again_at_the_next_message(
 
 
 @pytest.mark.redis
-def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listener(holdfast_redis, namespace):
+def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listener(backstay_redis, namespace):
     async def scene():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf, hf.hub.listen("news") as first:
-            (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast-hub"]
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay, stay.hub.listen("news") as first:
+            (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "backstay-hub"]
             task.cancel()
             await asyncio.wait([task])
-            async with hf.hub.listen("news") as second:
-                await hf.hub.publish("news", "x")
+            async with stay.hub.listen("news") as second:
+                await stay.hub.publish("news", "x")
                 heard = [await ear.next(WITHIN) for ear in (first, first, second)]
             assert [(message.payload, message.missed) for message in heard] == [("", True), ("x", False), ("x", False)]
 
@@ -173,8 +173,8 @@ def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listen
 
 @pytest.mark.postgres
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(holdfast_postgres, connect, monkeypatch):
-    hf = connect(holdfast_postgres.url)
+def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(backstay_postgres, connect, monkeypatch):
+    stay = connect(backstay_postgres.url)
     ended = []
     with monkeypatch.context() as patch:
 
@@ -182,11 +182,11 @@ def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(holdfast_pos
             ended.append(threading.current_thread())
             raise AssertionError("a mistake of ours")
 
-        patch.setattr(type(hf._core.hub), "_attend", fail)
+        patch.setattr(type(stay._core.hub), "_attend", fail)
         with pytest.raises(EngineUnavailable):
-            hf.hub.listen("news").__enter__()
+            stay.hub.listen("news").__enter__()
         for thread in ended:  # until then its exception may still be told, to whichever test is on
             thread.join(WITHIN)
-    with hf.hub.listen("news") as messages:
-        hf.hub.publish("news", "x")
+    with stay.hub.listen("news") as messages:
+        stay.hub.publish("news", "x")
         assert messages.next(WITHIN).payload == "x"

@@ -9,22 +9,22 @@ import threading
 
 import pytest
 
-import holdfast
-from holdfast import ConfigError, Holdfast, sync
-from holdfast.channel import Ear
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN
+import backstay
+from backstay import Backstay, ConfigError, sync
+from backstay.channel import Ear
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 PUBLISHER = """
 import sys
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 url, channel, *payloads = sys.argv[1:]
-with Holdfast(url) as hf:
+with Backstay(url) as stay:
     for payload in payloads:
-        hf.hub.publish(channel, payload)
+        stay.hub.publish(channel, payload)
 """
 
 
@@ -38,21 +38,21 @@ def url(request, tmp_path):
         return "memory://"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/hub.db"
-    return request.getfixturevalue(f"holdfast_{request.param}").url
+    return request.getfixturevalue(f"backstay_{request.param}").url
 
 
 @pytest.fixture(params=["sqlite", REDIS, POSTGRES])
 def shared_url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/hub.db"
-    return request.getfixturevalue(f"holdfast_{request.param}").url
+    return request.getfixturevalue(f"backstay_{request.param}").url
 
 
 def test_a_message_reaches_every_listener_in_order(url, unique):
     async def main():
-        async with Holdfast(url) as hf, hf.hub.listen(unique) as one, hf.hub.listen(unique) as two:
+        async with Backstay(url) as stay, stay.hub.listen(unique) as one, stay.hub.listen(unique) as two:
             for i in range(50):
-                await hf.hub.publish(unique, str(i))
+                await stay.hub.publish(unique, str(i))
             for ear in (one, two):
                 heard = [await ear.next(timeout=WITHIN) for _ in range(50)]
                 assert [m.payload for m in heard if m] == [str(i) for i in range(50)]
@@ -62,12 +62,12 @@ def test_a_message_reaches_every_listener_in_order(url, unique):
 
 
 def test_threads_hear_one_another(url, unique):
-    with sync.Holdfast(url) as hf:
+    with sync.Backstay(url) as stay:
         heard: list[str] = []
         ready = threading.Event()
 
         def listen():
-            with hf.hub.listen(unique) as messages:
+            with stay.hub.listen(unique) as messages:
                 ready.set()
                 for message in messages:
                     heard.append(message.payload)
@@ -77,18 +77,18 @@ def test_threads_hear_one_another(url, unique):
         thread = threading.Thread(target=listen)
         thread.start()
         assert ready.wait(WITHIN)
-        hf.hub.publish(unique, "hello")
-        hf.hub.publish(unique, "end")
+        stay.hub.publish(unique, "hello")
+        stay.hub.publish(unique, "end")
         thread.join(WITHIN)
         assert heard == ["hello", "end"]
 
 
 def test_another_process_is_heard(shared_url, unique):
     async def main():
-        async with Holdfast(shared_url) as hf, hf.hub.listen(unique) as messages:
+        async with Backstay(shared_url) as stay, stay.hub.listen(unique) as messages:
             await asyncio.to_thread(publish_elsewhere, shared_url, unique, "a", "b: {}\né")
-            assert (await messages.next(timeout=WITHIN)) == holdfast.Message(unique, "a")
-            assert (await messages.next(timeout=WITHIN)) == holdfast.Message(unique, "b: {}\né")
+            assert (await messages.next(timeout=WITHIN)) == backstay.Message(unique, "a")
+            assert (await messages.next(timeout=WITHIN)) == backstay.Message(unique, "b: {}\né")
 
     asyncio.run(main())
 
@@ -96,13 +96,13 @@ def test_another_process_is_heard(shared_url, unique):
 def test_channels_and_namespaces_are_apart(url, unique):
     async def main():
         async with (
-            Holdfast(url, namespace=f"one-{unique}") as hf,
-            Holdfast(url, namespace=f"two-{unique}") as other,
-            hf.hub.listen("news") as messages,
+            Backstay(url, namespace=f"one-{unique}") as stay,
+            Backstay(url, namespace=f"two-{unique}") as other,
+            stay.hub.listen("news") as messages,
         ):
-            await hf.hub.publish("newsletter", "no")
+            await stay.hub.publish("newsletter", "no")
             await other.hub.publish("news", "no")
-            await hf.hub.publish("news", "yes")
+            await stay.hub.publish("news", "yes")
             message = await messages.next(timeout=WITHIN)
             assert message is not None
             assert message.payload == "yes"
@@ -112,17 +112,17 @@ def test_channels_and_namespaces_are_apart(url, unique):
 
 def test_nothing_is_heard_before_entering_or_after_leaving(url, unique):
     async def main():
-        async with Holdfast(url) as hf:
-            await hf.hub.publish(unique, "too early")
-            ear = hf.hub.listen(unique)
+        async with Backstay(url) as stay:
+            await stay.hub.publish(unique, "too early")
+            ear = stay.hub.listen(unique)
             async with ear:
-                await hf.hub.publish(unique, "now")
+                await stay.hub.publish(unique, "now")
                 message = await ear.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == "now"
-            await hf.hub.publish(unique, "too late")
-            async with hf.hub.listen(unique) as again:
-                await hf.hub.publish(unique, "again")
+            await stay.hub.publish(unique, "too late")
+            async with stay.hub.listen(unique) as again:
+                await stay.hub.publish(unique, "again")
                 message = await again.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == "again"
@@ -132,9 +132,9 @@ def test_nothing_is_heard_before_entering_or_after_leaving(url, unique):
 
 def test_a_listener_that_never_reads_is_told_that_it_missed_something(url, unique):
     async def main():
-        async with Holdfast(url) as hf, hf.hub.listen(unique) as lazy, hf.hub.listen(unique) as keen:
+        async with Backstay(url) as stay, stay.hub.listen(unique) as lazy, stay.hub.listen(unique) as keen:
             for i in range(1500):
-                await hf.hub.publish(unique, str(i))
+                await stay.hub.publish(unique, str(i))
                 message = await keen.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == str(i)
@@ -152,35 +152,35 @@ def test_every_channel_that_lost_messages_says_so(url, unique, monkeypatch):
 
     async def main():
         async with (
-            Holdfast(url) as hf,
-            hf.hub.listen(quiet, noisy, silent) as lazy,
-            hf.hub.listen(quiet, noisy) as keen,
+            Backstay(url) as stay,
+            stay.hub.listen(quiet, noisy, silent) as lazy,
+            stay.hub.listen(quiet, noisy) as keen,
         ):
             for channel, payload in [(quiet, "precious"), *((noisy, str(i)) for i in range(10))]:
-                await hf.hub.publish(channel, payload)
+                await stay.hub.publish(channel, payload)
                 message = await keen.next(timeout=WITHIN)
                 assert message is not None
                 assert message.payload == payload
             heard = [await lazy.next(timeout=WITHIN) for _ in range(2)]
-            assert heard == [holdfast.Message(channel, "", missed=True) for channel in (quiet, noisy)]
-            assert hf.telemetry.counts["hub.overflow"] == 2
-            await hf.hub.publish(silent, "next")
-            assert await lazy.next(timeout=WITHIN) == holdfast.Message(silent, "next")
+            assert heard == [backstay.Message(channel, "", missed=True) for channel in (quiet, noisy)]
+            assert stay.telemetry.counts["hub.overflow"] == 2
+            await stay.hub.publish(silent, "next")
+            assert await lazy.next(timeout=WITHIN) == backstay.Message(silent, "next")
 
     asyncio.run(main())
 
 
-def test_many_listeners_share_one_subscription(holdfast_redis, unique):
+def test_many_listeners_share_one_subscription(backstay_redis, unique):
     import redis
 
     async def main():
-        async with Holdfast(holdfast_redis.url) as hf:
-            ears = [hf.hub.listen(unique) for _ in range(200)]
+        async with Backstay(backstay_redis.url) as stay:
+            ears = [stay.hub.listen(unique) for _ in range(200)]
             for ear in ears:
                 await ear.__aenter__()
-            counts = redis.Redis(port=holdfast_redis.port).pubsub_numsub(f"holdfast:{unique}")
-            assert counts == [(f"holdfast:{unique}".encode(), 1)]
-            await hf.hub.publish(unique, "all")
+            counts = redis.Redis(port=backstay_redis.port).pubsub_numsub(f"backstay:{unique}")
+            assert counts == [(f"backstay:{unique}".encode(), 1)]
+            await stay.hub.publish(unique, "all")
             for ear in ears:
                 message = await ear.next(timeout=WITHIN)
                 assert message is not None
@@ -192,13 +192,13 @@ def test_many_listeners_share_one_subscription(holdfast_redis, unique):
 
 
 def test_bad_channels_and_payloads_are_refused(unique):
-    with sync.Holdfast("memory://") as hf:
+    with sync.Backstay("memory://") as stay:
         with pytest.raises(ConfigError, match="channel"):
-            hf.hub.publish("", "x")
+            stay.hub.publish("", "x")
         with pytest.raises(ConfigError, match="payload"):
-            hf.hub.publish(unique, b"bytes")  # type: ignore[arg-type]
+            stay.hub.publish(unique, b"bytes")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="enter the listener"):
-            hf.hub.listen(unique).next(timeout=0)
+            stay.hub.listen(unique).next(timeout=0)
 
 
 @pytest.mark.chaos
@@ -208,7 +208,7 @@ def test_after_a_restart_listeners_hear_again_and_are_told_once(api, unique):
         if api == "async":
 
             async def main():
-                async with Holdfast(server.url) as hf, hf.hub.listen(unique) as messages:
+                async with Backstay(server.url) as stay, stay.hub.listen(unique) as messages:
                     await asyncio.to_thread(server.restart)
                     message = await messages.next(timeout=WITHIN)
                     assert message is not None
@@ -220,7 +220,7 @@ def test_after_a_restart_listeners_hear_again_and_are_told_once(api, unique):
 
             asyncio.run(main())
         else:
-            with sync.Holdfast(server.url) as hf, hf.hub.listen(unique) as messages:
+            with sync.Backstay(server.url) as stay, stay.hub.listen(unique) as messages:
                 server.restart()
                 message = messages.next(timeout=WITHIN)
                 assert message is not None
@@ -233,14 +233,14 @@ def test_after_a_restart_listeners_hear_again_and_are_told_once(api, unique):
 
 def test_closing_leaves_no_thread_and_no_task_behind(url, unique):
     async def main():
-        hf = Holdfast(url)
-        async with hf.hub.listen(unique):
-            await hf.hub.publish(unique, "x")
-        await hf.close()
-        await hf.close()
+        stay = Backstay(url)
+        async with stay.hub.listen(unique):
+            await stay.hub.publish(unique, "x")
+        await stay.close()
+        await stay.close()
         assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
 
     before = set(threading.enumerate())
     asyncio.run(main())
-    left = [t for t in set(threading.enumerate()) - before if t.name.startswith("holdfast")]
+    left = [t for t in set(threading.enumerate()) - before if t.name.startswith("backstay")]
     assert left == []

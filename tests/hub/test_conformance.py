@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, HubSuite, ProcessDriver
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, HubSuite, ProcessDriver
 
 REDIS, POSTGRES = pytest.mark.redis, pytest.mark.postgres
 BOTH = [REDIS, POSTGRES]
@@ -38,7 +38,7 @@ def driver(request, tmp_path_factory):
             return "memory://"
         if kind == "sqlite":
             return f"sqlite:///{tmp_path_factory.mktemp('hub') / 'hub.db'}?synchronous=normal"
-        return request.getfixturevalue(f"holdfast_{kind}").url
+        return request.getfixturevalue(f"backstay_{kind}").url
 
     engine, _, hub = kinds.partition("+")
     with make(url(engine), hub=url(hub) if hub else None) as driver:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.app import open_engine
-from holdfast.engine.base import PublishHint, TakeHint
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisCluster
+from backstay.app import open_engine
+from backstay.engine.base import PublishHint, TakeHint
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisCluster
 
 pytestmark = [pytest.mark.redis, pytest.mark.postgres]
 LIFE = 60_000_000
@@ -26,7 +26,7 @@ STEPS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def holdfast_cluster():
+def backstay_cluster():
     """Three masters, so that the counters of one example lie on several."""
     group = RedisCluster(replicas=0, node_timeout=5)
     try:
@@ -36,8 +36,8 @@ def holdfast_cluster():
 
 
 @pytest.fixture(scope="module")
-def engines(holdfast_redis, holdfast_postgres, holdfast_cluster):
-    urls = "memory://", holdfast_redis.url, holdfast_postgres.url, holdfast_cluster.url
+def engines(backstay_redis, backstay_postgres, backstay_cluster):
+    urls = "memory://", backstay_redis.url, backstay_postgres.url, backstay_cluster.url
     found = [open_engine(url, "test") for url in urls]
     yield found
     for engine in found:

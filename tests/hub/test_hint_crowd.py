@@ -9,8 +9,8 @@ import psycopg
 import pytest
 import redis
 
-from holdfast.testing.conformance import ProcessDriver
-from holdfast.testing.conformance.hub.hints import call_a_crowd
+from backstay.testing.conformance import ProcessDriver
+from backstay.testing.conformance.hub.hints import call_a_crowd
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 ROUNDS = [pytest.param(100, id="ci"), pytest.param(1000, id="soak", marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
@@ -29,14 +29,14 @@ def on_sqlite(tmp_path, crowd_name):
 
 
 @pytest.fixture
-def on_postgres(holdfast_postgres, crowd_name):
-    with ProcessDriver(holdfast_postgres.url, namespace=crowd_name) as driver:
+def on_postgres(backstay_postgres, crowd_name):
+    with ProcessDriver(backstay_postgres.url, namespace=crowd_name) as driver:
         yield driver
 
 
 @pytest.fixture(params=["redis", "sqlite+redis"])
-def over_redis(request, holdfast_redis, tmp_path, crowd_name):
-    file, server = f"sqlite:///{tmp_path / 'hub.db'}?synchronous=normal", holdfast_redis.url
+def over_redis(request, backstay_redis, tmp_path, crowd_name):
+    file, server = f"sqlite:///{tmp_path / 'hub.db'}?synchronous=normal", backstay_redis.url
     url, hub = (server, None) if request.param == "redis" else (file, server)
     with ProcessDriver(url, namespace=crowd_name, hub=hub) as driver:
         yield driver
@@ -44,7 +44,7 @@ def over_redis(request, holdfast_redis, tmp_path, crowd_name):
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr("holdfast.testing.conformance.driver.PATIENCE", 550.0)
+    monkeypatch.setattr("backstay.testing.conformance.driver.PATIENCE", 550.0)
 
 
 def crowd(jobs, slots, rounds):
@@ -54,9 +54,9 @@ def crowd(jobs, slots, rounds):
 @pytest.mark.redis
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize(("jobs", "slots"), [(3, 1), (7, 4)])
-def test_exactly_as_many_come_as_there_are_jobs_and_slots(over_redis, jobs, slots, rounds, holdfast_redis, crowd_name):
+def test_exactly_as_many_come_as_there_are_jobs_and_slots(over_redis, jobs, slots, rounds, backstay_redis, crowd_name):
     over_redis.play(crowd(jobs, slots, rounds))
-    with redis.Redis(port=holdfast_redis.port) as plain:
+    with redis.Redis(port=backstay_redis.port) as plain:
         keys = list(plain.scan_iter(f"{crowd_name}-*:hint:*", count=1000))
         assert len(keys) >= 100, "within a minute none of the last ones has gone"
         ends = {plain.pttl(key) for key in keys} - {-2}
@@ -73,11 +73,11 @@ def test_exactly_as_many_come_on_sqlite(on_sqlite, jobs, slots, rounds):
 @pytest.mark.postgres
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize(("jobs", "slots"), [(3, 1), (7, 4)])
-def test_exactly_as_many_come_on_postgres(on_postgres, jobs, slots, rounds, holdfast_postgres, crowd_name):
+def test_exactly_as_many_come_on_postgres(on_postgres, jobs, slots, rounds, backstay_postgres, crowd_name):
     on_postgres.play(crowd(jobs, slots, rounds))
-    with psycopg.connect(holdfast_postgres.url) as plain:
+    with psycopg.connect(backstay_postgres.url) as plain:
         left = plain.execute(
-            "SELECT remaining, keep_until FROM holdfast_hint_counter WHERE starts_with(hint, %s)", (f"{crowd_name}-",)
+            "SELECT remaining, keep_until FROM backstay_hint_counter WHERE starts_with(hint, %s)", (f"{crowd_name}-",)
         ).fetchall()
     assert len(left) >= 100
     assert {remaining for remaining, _ in left} == {0}, "each was taken to its end"
@@ -85,8 +85,8 @@ def test_exactly_as_many_come_on_postgres(on_postgres, jobs, slots, rounds, hold
 
 
 @pytest.mark.redis
-def test_too_few_slots_leave_the_rest_for_whoever_comes_later(over_redis, holdfast_redis, crowd_name):
+def test_too_few_slots_leave_the_rest_for_whoever_comes_later(over_redis, backstay_redis, crowd_name):
     over_redis.play(crowd(50, 3, 1))
-    with redis.Redis(port=holdfast_redis.port) as plain:
+    with redis.Redis(port=backstay_redis.port) as plain:
         (key,) = plain.scan_iter(f"{crowd_name}-*:hint:*", count=1000)
         assert plain.get(key) == b"23", "50 less 9 times 3"

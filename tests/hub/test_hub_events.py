@@ -9,8 +9,8 @@ import psycopg
 import pytest
 import redis
 
-from holdfast import sync
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import sync
+from backstay.testing.waiting import WITHIN, eventually
 
 DOCUMENTED = set(re.findall(r"`(hub\.\w+)`", (Path(__file__).parents[2] / "docs/reference/hub.md").read_text()))
 OURS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
@@ -35,15 +35,15 @@ def cut_postgres(url, name):
     ],
 )
 def test_a_cut_connection_is_told_of_in_the_same_words_on_every_hub(server, cut, request, namespace):
-    url = request.getfixturevalue(f"holdfast_{server}").url
+    url = request.getfixturevalue(f"backstay_{server}").url
     kinds = []
-    with sync.Holdfast(url, namespace=namespace) as hf:
-        hf.telemetry.subscribe(lambda event: kinds.append(event.kind))
-        with hf.hub.listen("news") as messages:
-            cut(url, f"{hf._core.engine.client_name}:hub")
+    with sync.Backstay(url, namespace=namespace) as stay:
+        stay.telemetry.subscribe(lambda event: kinds.append(event.kind))
+        with stay.hub.listen("news") as messages:
+            cut(url, f"{stay._core.engine.client_name}:hub")
             assert messages.next(WITHIN).missed
             assert eventually(lambda: "hub.reconnected" in kinds)
-            hf.hub.publish("news", "x")
+            stay.hub.publish("news", "x")
             assert messages.next(WITHIN).payload == "x"
     told = [kind for kind in kinds if kind.startswith("hub.")]
     assert [kind for kind in told if "connected" in kind or "interrupted" in kind] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.hub.listener import Listener, Subscriber
+from backstay.hub.listener import Listener, Subscriber
 
 
 class Wire:

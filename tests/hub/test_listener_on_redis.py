@@ -9,11 +9,11 @@ import time
 import pytest
 import redis
 
-from holdfast import EngineRefused, EngineUnavailable, Holdfast
-from holdfast.hub.dial import PING_EVERY
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually, soon
+from backstay import Backstay, EngineRefused, EngineUnavailable
+from backstay.hub.dial import PING_EVERY
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 #: Whole commands: one of these words ends with the other.
@@ -21,20 +21,20 @@ SUBSCRIBE, UNSUBSCRIBE = b"$9\r\nSUBSCRIBE", b"$11\r\nUNSUBSCRIBE"
 
 
 @pytest.fixture
-def proxy(holdfast_redis):
-    with FaultProxy(holdfast_redis.port) as proxy:
+def proxy(backstay_redis):
+    with FaultProxy(backstay_redis.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def speaker(connect, holdfast_redis):
+def speaker(connect, backstay_redis):
     """Somebody whose connection is never cut."""
-    return connect(holdfast_redis.url)
+    return connect(backstay_redis.url)
 
 
 @pytest.fixture
 def listeners(connect, proxy, tmp_path):
-    """A Holdfast that hears through the proxy, and says everything else elsewhere."""
+    """A Backstay that hears through the proxy, and says everything else elsewhere."""
     return connect(f"sqlite:///{tmp_path / 'state.db'}", hub=proxy.url)
 
 
@@ -47,13 +47,13 @@ def text(message):
 def test_an_open_that_is_refused_fails_and_works_once_it_is_allowed(namespace, connect):
     with RedisServer() as server, redis.Redis(port=server.port) as admin:
         admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels")
-        hf = connect(f"redis://app:secret@127.0.0.1:{server.port}/0")
+        stay = connect(f"redis://app:secret@127.0.0.1:{server.port}/0")
         with pytest.raises(EngineRefused, match="channel"):
-            hf.hub.listen("news").__enter__()
-        assert hf.hub.states() == {}
+            stay.hub.listen("news").__enter__()
+        assert stay.hub.states() == {}
         admin.execute_command("ACL", "SETUSER", "app", f"&{namespace}:*")
-        with hf.hub.listen("news") as messages:
-            hf.hub.publish("news", "x")
+        with stay.hub.listen("news") as messages:
+            stay.hub.publish("news", "x")
             assert text(messages.next(timeout=WITHIN)) == "x"
 
 
@@ -66,30 +66,30 @@ def test_a_refused_channel_leaves_its_neighbours_alone(namespace):
 
         async def main():
             url = f"redis://app:secret@127.0.0.1:{server.port}/0"
-            async with Holdfast(url, namespace=namespace) as hf, hf.hub.listen("good") as messages:
+            async with Backstay(url, namespace=namespace) as stay, stay.hub.listen("good") as messages:
                 with pytest.raises(EngineRefused, match="channel"):
-                    await hf.hub.listen("bad").__aenter__()
+                    await stay.hub.listen("bad").__aenter__()
                 with pytest.raises(EngineRefused, match="channel"):
-                    await hf.hub.listen("good", "bad").__aenter__()
-                await hf.hub.publish("good", "x")
+                    await stay.hub.listen("good", "bad").__aenter__()
+                await stay.hub.publish("good", "x")
                 assert text(await messages.next(timeout=WITHIN)) == "x"
-                assert hf.hub.states() == {f"{namespace}:good": "running"}
-                assert hf.telemetry.counts["hub.reconnected"] == 0
+                assert stay.hub.states() == {f"{namespace}:good": "running"}
+                assert stay.telemetry.counts["hub.reconnected"] == 0
 
         asyncio.run(main())
 
 
 def test_an_open_without_a_server_fails_and_a_later_one_works(connect, monkeypatch, tmp_path):
-    monkeypatch.setattr("holdfast.channel.OPEN_WAIT", 0.3)
+    monkeypatch.setattr("backstay.channel.OPEN_WAIT", 0.3)
     server = RedisServer()
     try:
-        hf = connect(f"sqlite:///{tmp_path / 'state.db'}", hub=server.url)
+        stay = connect(f"sqlite:///{tmp_path / 'state.db'}", hub=server.url)
         with pytest.raises(EngineUnavailable, match="could not be opened"):
-            hf.hub.listen("news").__enter__()
+            stay.hub.listen("news").__enter__()
         server.start()
-        monkeypatch.setattr("holdfast.channel.OPEN_WAIT", 5.0)
-        with hf.hub.listen("news") as messages:
-            hf.hub.publish("news", "x")
+        monkeypatch.setattr("backstay.channel.OPEN_WAIT", 5.0)
+        with stay.hub.listen("news") as messages:
+            stay.hub.publish("news", "x")
             assert text(messages.next(timeout=WITHIN)) == "x"
     finally:
         server.stop()
@@ -141,17 +141,17 @@ def test_nothing_is_dispatched_to_who_has_left(listeners, proxy, speaker, namesp
 def test_leaving_while_it_starts_ends_it(proxy, namespace, tmp_path):
     async def main():
         url = f"sqlite:///{tmp_path / 'state.db'}"
-        async with Holdfast(url, namespace=namespace, hub=proxy.url) as hf, hf.hub.listen("other"):  # connected
+        async with Backstay(url, namespace=namespace, hub=proxy.url) as stay, stay.hub.listen("other"):  # connected
             proxy.once("delay", SUBSCRIBE, seconds=0.4)
-            entering = asyncio.create_task(hf.hub.listen("news").__aenter__())
+            entering = asyncio.create_task(stay.hub.listen("news").__aenter__())
             assert await asyncio.to_thread(eventually, lambda: proxy.struck["delay"] == 1)
-            assert hf.hub.states()[f"{namespace}:news"] == "starting"
+            assert stay.hub.states()[f"{namespace}:news"] == "starting"
             entering.cancel()
             await asyncio.wait([entering])
             assert entering.cancelled()
-            assert await asyncio.to_thread(eventually, lambda: f"{namespace}:news" not in hf.hub.states())
-            async with hf.hub.listen("news") as messages:
-                await hf.hub.publish("news", "x")
+            assert await asyncio.to_thread(eventually, lambda: f"{namespace}:news" not in stay.hub.states())
+            async with stay.hub.listen("news") as messages:
+                await stay.hub.publish("news", "x")
                 assert text(await messages.next(timeout=WITHIN)) == "x"
 
     asyncio.run(main())
@@ -162,53 +162,53 @@ def test_closing_while_it_starts_is_clean(api, proxy, namespace, tmp_path, conne
     url = f"sqlite:///{tmp_path / 'state.db'}"
     proxy.rule("blackhole")
     if api == "blocking":
-        hf = connect(url, hub=f"{proxy.url}?connect_timeout=1")
-        hf._core.hub.subscribe(f"{namespace}:news", lambda _: None)
-        assert hf.hub.states() == {f"{namespace}:news": "starting"}
-        hf.close()
-        assert not [t for t in threading.enumerate() if t.name in ("holdfast-hub", "holdfast-relay")]
+        stay = connect(url, hub=f"{proxy.url}?connect_timeout=1")
+        stay._core.hub.subscribe(f"{namespace}:news", lambda _: None)
+        assert stay.hub.states() == {f"{namespace}:news": "starting"}
+        stay.close()
+        assert not [t for t in threading.enumerate() if t.name in ("backstay-hub", "backstay-relay")]
         return
 
     async def main():
-        hf = Holdfast(url, namespace=namespace, hub=proxy.url)
-        await hf.open()
-        hf._core.hub.subscribe(f"{namespace}:news", lambda _: None)
-        assert hf.hub.states() == {f"{namespace}:news": "starting"}
-        await hf.close()
+        stay = Backstay(url, namespace=namespace, hub=proxy.url)
+        await stay.open()
+        stay._core.hub.subscribe(f"{namespace}:news", lambda _: None)
+        assert stay.hub.states() == {f"{namespace}:news": "starting"}
+        await stay.close()
         assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
 
     asyncio.run(main())
 
 
-def test_ten_thousand_listeners_share_one_subscription(holdfast_redis, namespace):
+def test_ten_thousand_listeners_share_one_subscription(backstay_redis, namespace):
     async def main():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-            ears = [hf.hub.listen("news") for _ in range(10_000)]
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay:
+            ears = [stay.hub.listen("news") for _ in range(10_000)]
             for ear in ears:
                 await ear.__aenter__()
-            with redis.Redis(port=holdfast_redis.port) as plain:
+            with redis.Redis(port=backstay_redis.port) as plain:
                 counts = plain.pubsub_numsub(f"{namespace}:news")
                 assert counts == [(f"{namespace}:news".encode(), 1)]
-            await hf.hub.publish("news", "all")
+            await stay.hub.publish("news", "all")
             for ear in ears:
                 assert text(await ear.next(timeout=WITHIN)) == "all"
-            assert hf.telemetry.counts["hub.received"] == 1
+            assert stay.telemetry.counts["hub.received"] == 1
             for ear in ears:
                 await ear.__aexit__(None, None, None)
 
     asyncio.run(main())
 
 
-def test_a_hub_that_could_not_start_starts_for_the_next(holdfast_redis, namespace):
+def test_a_hub_that_could_not_start_starts_for_the_next(backstay_redis, namespace):
     """An async hub outside its loop: an error for that one, and nothing is poisoned."""
 
     async def main():
-        async with Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-            hub = hf._core.hub
+        async with Backstay(backstay_redis.url, namespace=namespace) as stay:
+            hub = stay._core.hub
             failed = await asyncio.to_thread(hub.subscribe, f"{namespace}:news", lambda _: None)
             assert isinstance(failed.error, RuntimeError)
-            async with hf.hub.listen("news") as messages:
-                await hf.hub.publish("news", "x")
+            async with stay.hub.listen("news") as messages:
+                await stay.hub.publish("news", "x")
                 assert text(await messages.next(timeout=WITHIN)) == "x"
 
     asyncio.run(main())
@@ -225,7 +225,7 @@ def lent(namespace):
 def test_a_listener_that_lost_its_right_hears_again_when_it_is_given_back(namespace, connect, lent):
     """By itself, also while another channel is never silent; and it does not hammer the server meanwhile."""
     server, admin, url = lent
-    hf, speaker = connect(url), connect(server.url)
+    stay, speaker = connect(url), connect(server.url)
     news = f"{namespace}:news"
     stop = threading.Event()
     began = time.monotonic()
@@ -234,15 +234,15 @@ def test_a_listener_that_lost_its_right_hears_again_when_it_is_given_back(namesp
         while not stop.wait(0.05):
             speaker.hub.publish("noise", "x")
 
-    with hf.hub.listen("noise"), hf.hub.listen("news") as messages:
+    with stay.hub.listen("noise"), stay.hub.listen("news") as messages:
         admin.execute_command("ACL", "SETUSER", "app", "resetchannels", f"&{namespace}:noise")  # cuts who listens
         talker = threading.Thread(target=chatter)
         talker.start()
         try:
-            assert eventually(lambda: hf.telemetry.counts["hub.reconnected"] == 1)
-            assert eventually(lambda: hf.hub.states() == {f"{namespace}:noise": "running", news: "idle"})
+            assert eventually(lambda: stay.telemetry.counts["hub.reconnected"] == 1)
+            assert eventually(lambda: stay.hub.states() == {f"{namespace}:noise": "running", news: "idle"})
             with pytest.raises(EngineRefused):
-                hf.hub.listen("news").__enter__()
+                stay.hub.listen("news").__enter__()
             refused = admin.info("commandstats")["cmdstat_subscribe"]["rejected_calls"]
             admin.execute_command("ACL", "SETUSER", "app", "allchannels")
             message = messages.next(timeout=WITHIN)
@@ -254,7 +254,7 @@ def test_a_listener_that_lost_its_right_hears_again_when_it_is_given_back(namesp
         assert refused <= 3 + (time.monotonic() - began) / PING_EVERY
         speaker.hub.publish("news", "x")
         assert text(messages.next(timeout=WITHIN)) == "x"
-        assert hf.telemetry.counts["hub.reconnected"] == 1
+        assert stay.telemetry.counts["hub.reconnected"] == 1
 
 
 def test_a_listener_on_a_loop_hears_again_when_its_right_is_given_back(namespace, lent):
@@ -262,13 +262,13 @@ def test_a_listener_on_a_loop_hears_again_when_its_right_is_given_back(namespace
 
     async def main():
         async with (
-            Holdfast(server.url, namespace=namespace) as speaker,
-            Holdfast(url, namespace=namespace) as hf,
-            hf.hub.listen("news") as messages,
+            Backstay(server.url, namespace=namespace) as speaker,
+            Backstay(url, namespace=namespace) as stay,
+            stay.hub.listen("news") as messages,
         ):
             admin.execute_command("ACL", "SETUSER", "app", "resetchannels")
-            assert await soon(lambda: asyncio.sleep(0, hf.telemetry.counts["hub.reconnected"] == 1))
-            assert await soon(lambda: asyncio.sleep(0, hf.hub.states() == {f"{namespace}:news": "idle"}))
+            assert await soon(lambda: asyncio.sleep(0, stay.telemetry.counts["hub.reconnected"] == 1))
+            assert await soon(lambda: asyncio.sleep(0, stay.hub.states() == {f"{namespace}:news": "idle"}))
             admin.execute_command("ACL", "SETUSER", "app", "allchannels")
             message = await messages.next(timeout=WITHIN)
             assert message is not None

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.engine.base import steady
-from holdfast.hub.base import Hub
-from holdfast.testing.conformance.gate.scenes import NAME
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import Backstay
+from backstay.engine.base import steady
+from backstay.hub.base import Hub
+from backstay.testing.conformance.gate.scenes import NAME
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 BACK_WITHIN = 2.0
@@ -36,9 +36,9 @@ def heard_again(messages, say):
 def test_a_killed_server_is_heard_again_soon_after_it_returns(engine, connect, tmp_path):
     with RedisServer() as server:
         options = {"hub": server.url} if engine == "sqlite" else {}
-        hf = connect(f"sqlite:///{tmp_path / 's.db'}" if engine == "sqlite" else server.url, **options)
+        stay = connect(f"sqlite:///{tmp_path / 's.db'}" if engine == "sqlite" else server.url, **options)
         speaker = connect(server.url)
-        with hf.hub.listen("news") as messages:
+        with stay.hub.listen("news") as messages:
             server.restart()
 
             def say():
@@ -50,20 +50,20 @@ def test_a_killed_server_is_heard_again_soon_after_it_returns(engine, connect, t
             took, told = heard_again(messages, say)
             assert told == 1
             assert took < BACK_WITHIN
-            assert hf.telemetry.counts["hub.reconnected"] == 1
-            assert hf.telemetry.counts["hub.interrupted"] == 1
+            assert stay.telemetry.counts["hub.reconnected"] == 1
+            assert stay.telemetry.counts["hub.interrupted"] == 1
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_cut_connection_is_replaced_and_told_of_once(times, connect, holdfast_redis, tmp_path):
-    speaker = connect(holdfast_redis.url)
-    with FaultProxy(holdfast_redis.port) as proxy:
-        hf = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
-        with hf.hub.listen("news") as messages, hf.hub.listen("news") as others:
+def test_a_cut_connection_is_replaced_and_told_of_once(times, connect, backstay_redis, tmp_path):
+    speaker = connect(backstay_redis.url)
+    with FaultProxy(backstay_redis.port) as proxy:
+        stay = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
+        with stay.hub.listen("news") as messages, stay.hub.listen("news") as others:
             for nth in range(times):
                 proxy.cut_all()
-                assert eventually(lambda nth=nth: hf.telemetry.counts["hub.interrupted"] == nth + 1)
+                assert eventually(lambda nth=nth: stay.telemetry.counts["hub.interrupted"] == nth + 1)
                 took, told = heard_again(messages, lambda: speaker.hub.publish("news", "back"))
                 assert told == 1
                 assert took < BACK_WITHIN
@@ -71,21 +71,21 @@ def test_a_cut_connection_is_replaced_and_told_of_once(times, connect, holdfast_
 
 
 @pytest.mark.timed
-def test_a_cut_connection_is_replaced_in_the_async_api(holdfast_redis, namespace, tmp_path):
-    with FaultProxy(holdfast_redis.port) as proxy:
+def test_a_cut_connection_is_replaced_in_the_async_api(backstay_redis, namespace, tmp_path):
+    with FaultProxy(backstay_redis.port) as proxy:
 
         async def main():
             async with (
-                Holdfast(f"sqlite:///{tmp_path / 's.db'}", namespace=namespace, hub=proxy.url) as hf,
-                Holdfast(holdfast_redis.url, namespace=namespace) as speaker,
-                hf.hub.listen_scheduled(["resize"]) as jobs,
+                Backstay(f"sqlite:///{tmp_path / 's.db'}", namespace=namespace, hub=proxy.url) as stay,
+                Backstay(backstay_redis.url, namespace=namespace) as speaker,
+                stay.hub.listen_scheduled(["resize"]) as jobs,
             ):
                 await asyncio.to_thread(proxy.cut_all)
                 began = steady()
                 notice = await jobs.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.missed
-                assert await hf.hub.take_hint(notice.hint_id, 4) == 4
+                assert await stay.hub.take_hint(notice.hint_id, 4) == 4
                 hint = await speaker.hub.publish_scheduled("resize")
                 notice = await jobs.next(timeout=WITHIN)
                 assert notice is not None
@@ -95,10 +95,10 @@ def test_a_cut_connection_is_replaced_in_the_async_api(holdfast_redis, namespace
         asyncio.run(main())
 
 
-def test_a_server_that_hangs_up_at_once_is_not_hammered(holdfast_redis, connect, tmp_path):
-    with FaultProxy(holdfast_redis.port) as proxy:
-        hf = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
-        with hf.hub.listen("news") as messages:
+def test_a_server_that_hangs_up_at_once_is_not_hammered(backstay_redis, connect, tmp_path):
+    with FaultProxy(backstay_redis.port) as proxy:
+        stay = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
+        with stay.hub.listen("news") as messages:
             cut = proxy.rule("cut-after", b"$9\r\nSUBSCRIBE")
             proxy.cut_all()
             assert eventually(lambda: proxy.struck["cut-after"] >= 3)
@@ -106,7 +106,7 @@ def test_a_server_that_hangs_up_at_once_is_not_hammered(holdfast_redis, connect,
             assert eventually(lambda: proxy.struck["cut-after"] >= before + 3)
             assert steady() - began > 0.1, "three attempts take their pauses"
             cut.times = 0
-            assert heard_again(messages, lambda: hf.hub.publish("news", "x"))[1] == 1
+            assert heard_again(messages, lambda: stay.hub.publish("news", "x"))[1] == 1
 
 
 class Deaf(Hub):
@@ -129,9 +129,9 @@ def test_a_hub_that_loses_everything_makes_waiting_slower_never_wrong(shared_url
     async def main():
         inside, most, order = 0, 0, []
 
-        async def work(hf):
+        async def work(stay):
             nonlocal inside, most
-            async with hf.lock(NAME, ttl=5):
+            async with stay.lock(NAME, ttl=5):
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(0)
@@ -140,45 +140,45 @@ def test_a_hub_that_loses_everything_makes_waiting_slower_never_wrong(shared_url
 
         options = {"namespace": namespace}
         async with (
-            Holdfast(shared_url, hub=Deaf(), **options) as one,
-            Holdfast(shared_url, hub=Deaf(), **options) as two,
+            Backstay(shared_url, hub=Deaf(), **options) as one,
+            Backstay(shared_url, hub=Deaf(), **options) as two,
         ):
             async with asyncio.timeout(60):
-                await asyncio.gather(*[work(hf) for hf in (one, two) for _ in range(3)])
+                await asyncio.gather(*[work(stay) for stay in (one, two) for _ in range(3)])
         assert (most, len(order)) == (1, 6)
 
     asyncio.run(main())
 
 
-def test_a_take_whose_answer_is_lost_lets_its_caller_come(holdfast_redis, connect, tmp_path):
+def test_a_take_whose_answer_is_lost_lets_its_caller_come(backstay_redis, connect, tmp_path):
     """Counting: it is not sent again, and whoever cannot be told looks for itself."""
-    speaker = connect(holdfast_redis.url)
-    with FaultProxy(holdfast_redis.port) as proxy:
-        hf = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
+    speaker = connect(backstay_redis.url)
+    with FaultProxy(backstay_redis.port) as proxy:
+        stay = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
         hint = speaker.hub.publish_scheduled("resize", 2)
-        assert hf.hub.take_hint(hint) == 1
+        assert stay.hub.take_hint(hint) == 1
         lost = proxy.once("cut-after", hint.encode())
-        assert hf.hub.take_hint(hint, 3) == 3
+        assert stay.hub.take_hint(hint, 3) == 3
         assert lost.struck.is_set()
-        assert hf.telemetry.counts["hub.hint_unknown"] == 1
+        assert stay.telemetry.counts["hub.hint_unknown"] == 1
         assert speaker.hub.take_hint(hint) == 0, "it was taken once, not twice"
         proxy.refuse()
-        assert hf.hub.take_hint(hint, 3) == 3
+        assert stay.hub.take_hint(hint, 3) == 3
 
 
-def test_a_publish_whose_answer_is_lost_says_so_and_is_not_repeated(holdfast_redis, connect, tmp_path):
-    from holdfast import EngineUnavailable, OutcomeUnknown
+def test_a_publish_whose_answer_is_lost_says_so_and_is_not_repeated(backstay_redis, connect, tmp_path):
+    from backstay import EngineUnavailable, OutcomeUnknown
 
-    speaker = connect(holdfast_redis.url)
-    with FaultProxy(holdfast_redis.port) as proxy, speaker.hub.listen("news") as messages:
-        hf = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
-        hf.hub.publish("news", "first")
+    speaker = connect(backstay_redis.url)
+    with FaultProxy(backstay_redis.port) as proxy, speaker.hub.listen("news") as messages:
+        stay = connect(f"sqlite:///{tmp_path / 's.db'}", hub=proxy.url)
+        stay.hub.publish("news", "first")
         proxy.once("cut-after", b"PUBLISH")
         with pytest.raises(OutcomeUnknown):
-            hf.hub.publish("news", "doubtful")
-        hf.hub.publish("news", "last")
+            stay.hub.publish("news", "doubtful")
+        stay.hub.publish("news", "last")
         heard = [messages.next(timeout=WITHIN) for _ in range(3)]
         assert [m.payload for m in heard if m] == ["first", "doubtful", "last"]
         proxy.refuse()
         with pytest.raises((EngineUnavailable, OutcomeUnknown)):
-            hf.hub.publish("news", "nobody there")
+            stay.hub.publish("news", "nobody there")

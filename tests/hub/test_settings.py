@@ -1,4 +1,4 @@
-"""`hub=`, `hub_prefix=` and HOLDFAST_HUB: what carries the hints, and under which names."""
+"""`hub=`, `hub_prefix=` and BACKSTAY_HUB: what carries the hints, and under which names."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import pytest
 import redis
 import redis.asyncio
 
-from holdfast import ConfigError, Holdfast, sync
-from holdfast.hub.base import Hub
-from holdfast.hub.local import LocalHub
-from holdfast.hub.redis import RedisHub
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN
+from backstay import Backstay, ConfigError, sync
+from backstay.hub.base import Hub
+from backstay.hub.local import LocalHub
+from backstay.hub.redis import RedisHub
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN
 
 
-def hears_itself(hf):
-    with hf.hub.listen("news") as messages:
-        hf.hub.publish("news", "x")
+def hears_itself(stay):
+    with stay.hub.listen("news") as messages:
+        stay.hub.publish("news", "x")
         message = messages.next(timeout=WITHIN)
         return message is not None and message.payload == "x"
 
 
 @pytest.mark.redis
-def test_the_environment_names_the_hub(connect, holdfast_redis, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_HUB", holdfast_redis.url)
-    hf = connect("memory://")
-    assert isinstance(hf._core.hub, RedisHub)
-    assert hears_itself(hf)
+def test_the_environment_names_the_hub(connect, backstay_redis, monkeypatch):
+    monkeypatch.setenv("BACKSTAY_HUB", backstay_redis.url)
+    stay = connect("memory://")
+    assert isinstance(stay._core.hub, RedisHub)
+    assert hears_itself(stay)
 
 
 @pytest.mark.redis
-def test_an_argument_goes_before_the_environment(connect, holdfast_redis, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_HUB", "nonsense")
-    assert hears_itself(connect("memory://", hub=holdfast_redis.url))
+def test_an_argument_goes_before_the_environment(connect, backstay_redis, monkeypatch):
+    monkeypatch.setenv("BACKSTAY_HUB", "nonsense")
+    assert hears_itself(connect("memory://", hub=backstay_redis.url))
 
 
 @pytest.mark.redis
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
-def test_a_redis_py_client_names_the_hub(kind, connect, holdfast_redis):
-    client = kind(host="127.0.0.1", port=holdfast_redis.port)
+def test_a_redis_py_client_names_the_hub(kind, connect, backstay_redis):
+    client = kind(host="127.0.0.1", port=backstay_redis.port)
     assert hears_itself(connect("memory://", hub=client))
 
 
@@ -49,19 +49,19 @@ def test_a_redis_py_client_names_the_hub(kind, connect, holdfast_redis):
 def test_a_clients_password_and_database_are_taken_over(connect, namespace):
     with RedisServer(options=("--requirepass", "secret")) as server:
         client = redis.Redis(port=server.port, password="secret", db=3)
-        hf = connect("memory://", hub=client)
-        hint = hf.hub.publish_scheduled("resize")
+        stay = connect("memory://", hub=client)
+        hint = stay.hub.publish_scheduled("resize")
         assert client.get(f"{namespace}:hint:{hint}") == b"1"
         client.close()
 
 
 def test_a_hub_object_is_used_as_it_is_and_not_closed(namespace):
-    carrier = sync.Holdfast("memory://", namespace=namespace)
+    carrier = sync.Backstay("memory://", namespace=namespace)
     hub = LocalHub(carrier.engine, inbox="shared", carrier=carrier.engine)
     try:
         with (
-            sync.Holdfast("memory://", namespace=namespace, hub=hub) as one,
-            sync.Holdfast("memory://", namespace=namespace, hub=hub) as two,
+            sync.Backstay("memory://", namespace=namespace, hub=hub) as one,
+            sync.Backstay("memory://", namespace=namespace, hub=hub) as two,
         ):
             with one.hub.listen("news") as messages:
                 two.hub.publish("news", "x")
@@ -82,7 +82,7 @@ def test_another_file_may_carry_the_hints(connect, tmp_path):
         notice = jobs.next(timeout=WITHIN)
         assert notice is not None
         assert notice.hint_id == hint
-        assert [hf.hub.take_hint(hint) for hf in (one, two)] == [1, 0]
+        assert [stay.hub.take_hint(hint) for stay in (one, two)] == [1, 0]
 
 
 def test_an_engine_that_wakes_by_itself_takes_no_other_hub(connect):
@@ -91,8 +91,8 @@ def test_an_engine_that_wakes_by_itself_takes_no_other_hub(connect):
 
 
 @pytest.mark.redis
-def test_an_engines_own_url_is_the_hub_it_has_anyway(connect, holdfast_redis):
-    assert hears_itself(connect(holdfast_redis.url, hub=holdfast_redis.url))
+def test_an_engines_own_url_is_the_hub_it_has_anyway(connect, backstay_redis):
+    assert hears_itself(connect(backstay_redis.url, hub=backstay_redis.url))
 
 
 @pytest.mark.parametrize("hub", [7, b"redis://", object(), "nonsense", "http://127.0.0.1"])
@@ -108,23 +108,23 @@ def test_a_prefix_that_cannot_work_is_refused(prefix, connect):
 
 
 def test_passwords_of_hubs_do_not_show(connect):
-    hf = connect("memory://", hub="redis://user:hunter2@127.0.0.1:1/0?connect_timeout=0.1")
+    stay = connect("memory://", hub="redis://user:hunter2@127.0.0.1:1/0?connect_timeout=0.1")
     with pytest.raises(Exception, match="cannot reach") as caught:
-        hf.hub.publish("news", "x")
+        stay.hub.publish("news", "x")
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.redis
-def test_a_blocking_function_of_an_async_holdfast_uses_the_same_hub(namespace, holdfast_redis, tmp_path):
+def test_a_blocking_function_of_an_async_backstay_uses_the_same_hub(namespace, backstay_redis, tmp_path):
     async def main():
         url = f"sqlite:///{tmp_path / 'state.db'}"
-        async with Holdfast(url, namespace=namespace, hub=holdfast_redis.url) as hf:
+        async with Backstay(url, namespace=namespace, hub=backstay_redis.url) as stay:
 
-            @hf.locked("report")
+            @stay.locked("report")
             def report():
-                return type(hf._blocking()._core.hub)
+                return type(stay._blocking()._core.hub)
 
-            async with hf.lock("report"):
+            async with stay.lock("report"):
                 waiting = asyncio.create_task(asyncio.to_thread(report))
                 await asyncio.sleep(0)
             assert await asyncio.wait_for(waiting, WITHIN) is RedisHub
@@ -133,18 +133,18 @@ def test_a_blocking_function_of_an_async_holdfast_uses_the_same_hub(namespace, h
 
 
 @pytest.mark.redis
-def test_a_forked_child_has_a_hub_of_its_own(connect, holdfast_redis, tmp_path):
-    hf = connect(f"sqlite:///{tmp_path / 'state.db'}", hub=holdfast_redis.url)
-    assert hears_itself(hf)
-    with hf.hub.listen("from the child") as messages:
+def test_a_forked_child_has_a_hub_of_its_own(connect, backstay_redis, tmp_path):
+    stay = connect(f"sqlite:///{tmp_path / 'state.db'}", hub=backstay_redis.url)
+    assert hears_itself(stay)
+    with stay.hub.listen("from the child") as messages:
         pid = os.fork()
         if pid == 0:  # pragma: no cover - another process
             code = 1
             try:
-                with hf.hub.listen("news") as own:
-                    hf.hub.publish("news", "x")
+                with stay.hub.listen("news") as own:
+                    stay.hub.publish("news", "x")
                     heard = own.next(timeout=WITHIN) is not None
-                hf.hub.publish("from the child", "hello")
+                stay.hub.publish("from the child", "hello")
                 code = 0 if heard else 2
             finally:
                 os._exit(code)
@@ -152,7 +152,7 @@ def test_a_forked_child_has_a_hub_of_its_own(connect, holdfast_redis, tmp_path):
         message = messages.next(timeout=WITHIN)
         assert message is not None
         assert message.payload == "hello"
-        hf.hub.publish("from the child", "and the parent")
+        stay.hub.publish("from the child", "and the parent")
         message = messages.next(timeout=WITHIN)
         assert message is not None
 

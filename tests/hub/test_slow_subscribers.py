@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.hub import mailbox
-from holdfast.testing.waiting import WITHIN, eventually, soon
+from backstay import Backstay
+from backstay.hub import mailbox
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 #: What "at once" may take on a busy machine; a waiter that nobody tells looks after 10 s.
 TOLD = 4.0
@@ -38,25 +38,25 @@ def stuck():
 
 @pytest.mark.timed
 def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespace, stuck):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
     granted = []
 
     def visit():
-        with hf.lock("x", ttl=60) as lease:
+        with stay.lock("x", ttl=60) as lease:
             granted.append(lease.fence)
 
-    with hf.hub.listen("news") as same, hf.hub.listen("other") as other:
-        subscription = hf._core.hub.subscribe(f"{namespace}:news", stuck)
+    with stay.hub.listen("news") as same, stay.hub.listen("other") as other:
+        subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
         assert eventually(lambda: subscription.is_ready)
-        hf.hub.publish("news", "1")
+        stay.hub.publish("news", "1")
         assert stuck.at_work.wait(WITHIN)
-        hf.hub.publish("other", "2")
-        hf.hub.publish("news", "3")
+        stay.hub.publish("other", "2")
+        stay.hub.publish("news", "3")
         assert [message.payload for message in (same.next(TOLD), same.next(TOLD), other.next(TOLD))] == ["1", "3", "2"]
-        held = hf.lock("x", ttl=60).acquire()
+        held = stay.lock("x", ttl=60).acquire()
         thread = threading.Thread(target=visit)
         thread.start()
-        assert eventually(lambda: hf.locks.inspect("x").waiter_count == 1)
+        assert eventually(lambda: stay.locks.inspect("x").waiter_count == 1)
         began = time.monotonic()
         held.release()
         thread.join(30)
@@ -71,22 +71,22 @@ def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespac
 @pytest.mark.timed
 def test_a_callback_that_blocks_holds_up_no_loop(engine_url, namespace, stuck):
     async def scene():
-        async with Holdfast(engine_url, namespace=namespace) as hf, hf.hub.listen("news") as same:
-            subscription = hf._core.hub.subscribe(f"{namespace}:news", stuck)
+        async with Backstay(engine_url, namespace=namespace) as stay, stay.hub.listen("news") as same:
+            subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
             assert await soon(lambda: asyncio.sleep(0, subscription.is_ready))
-            await hf.hub.publish("news", "1")
+            await stay.hub.publish("news", "1")
             assert (await same.next(TOLD)).payload == "1"
             assert await asyncio.to_thread(stuck.at_work.wait, 10)
-            held = await hf.lock("x", ttl=60).acquire()
+            held = await stay.lock("x", ttl=60).acquire()
 
             async def visit():
-                async with hf.lock("x", ttl=60) as lease:
+                async with stay.lock("x", ttl=60) as lease:
                     return lease.fence
 
             waiter = asyncio.create_task(visit())
 
             async def queued():
-                return (await hf.locks.inspect("x")).waiter_count == 1
+                return (await stay.locks.inspect("x")).waiter_count == 1
 
             assert await soon(queued)
             await held.release()
@@ -101,13 +101,13 @@ def test_a_callback_that_blocks_holds_up_no_loop(engine_url, namespace, stuck):
 
 def test_a_callback_that_blocks_too_long_is_told_that_it_missed_something(connect, namespace, stuck, monkeypatch):
     monkeypatch.setattr(mailbox, "MOST", 5)
-    hf = connect("memory://")
-    with hf.hub.listen("news") as same:
-        subscription = hf._core.hub.subscribe(f"{namespace}:news", stuck)
-        hf.hub.publish("news", "first")
+    stay = connect("memory://")
+    with stay.hub.listen("news") as same:
+        subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
+        stay.hub.publish("news", "first")
         assert stuck.at_work.wait(WITHIN)
         for turn in range(7):
-            hf.hub.publish("news", str(turn))
+            stay.hub.publish("news", str(turn))
         assert [same.next(TOLD).payload for _ in range(8)][-1] == "6"
         stuck.go_on.set()
         assert eventually(lambda: stuck.heard == ["first", None, "6"])
@@ -115,26 +115,26 @@ def test_a_callback_that_blocks_too_long_is_told_that_it_missed_something(connec
 
 
 def test_no_call_begins_after_leaving(connect, namespace, stuck):
-    hf = connect("memory://")
-    with hf.hub.listen("news") as same:
-        subscription = hf._core.hub.subscribe(f"{namespace}:news", stuck)
+    stay = connect("memory://")
+    with stay.hub.listen("news") as same:
+        subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
         for payload in ("1", "2"):
-            hf.hub.publish("news", payload)
+            stay.hub.publish("news", payload)
             assert same.next(TOLD).payload == payload
         assert stuck.at_work.wait(WITHIN)
         subscription.close()
         stuck.go_on.set()
-        assert eventually(lambda: not [t for t in threading.enumerate() if t.name == "holdfast-mailbox"])
+        assert eventually(lambda: not [t for t in threading.enumerate() if t.name == "backstay-mailbox"])
         assert stuck.heard == ["1"]
 
 
 def test_a_mailbox_that_has_nothing_to_do_has_no_thread(connect, namespace, monkeypatch):
     monkeypatch.setattr(mailbox, "IDLE", 0.01)
-    hf = connect("memory://")
+    stay = connect("memory://")
     heard = []
-    subscription = hf._core.hub.subscribe(f"{namespace}:news", heard.append)
+    subscription = stay._core.hub.subscribe(f"{namespace}:news", heard.append)
     for turn in range(3):
-        hf.hub.publish("news", str(turn))
+        stay.hub.publish("news", str(turn))
         assert eventually(lambda: len(heard) == turn + 1)  # noqa: B023 - looked at before the next turn
         assert eventually(lambda: not subscription._mailbox._running)
     assert heard == ["0", "1", "2"]

@@ -9,24 +9,24 @@ import sys
 
 import pytest
 
-from holdfast.engine.base import TakeHint, steady
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.testing.waiting import WITHIN
+from backstay.engine.base import TakeHint, steady
+from backstay.engine.sqlite import SqliteEngine
+from backstay.testing.waiting import WITHIN
 
 SPEAKER = """
 import sys
-from holdfast.engine.base import steady
-from holdfast.sync import Holdfast
-with Holdfast(sys.argv[1], namespace=sys.argv[2]) as hf:
+from backstay.engine.base import steady
+from backstay.sync import Backstay
+with Backstay(sys.argv[1], namespace=sys.argv[2]) as stay:
     print("ready", flush=True)
     for line in sys.stdin:
-        hf.hub.publish("news", repr(steady()))
+        stay.hub.publish("news", repr(steady()))
 """
 
 IDLE = """
 import sys, time
-from holdfast.sync import Holdfast
-with Holdfast(sys.argv[1]) as hf, hf.hub.listen("news") as messages:
+from backstay.sync import Backstay
+with Backstay(sys.argv[1]) as stay, stay.hub.listen("news") as messages:
     assert messages.next(timeout=3) is None  # until it is quiet
     began, used = time.monotonic(), time.process_time()
     assert messages.next(timeout=4) is None
@@ -39,9 +39,9 @@ with Holdfast(sys.argv[1]) as hf, hf.hub.listen("news") as messages:
 def test_another_process_is_heard_within_50_ms(connect, namespace, tmp_path):
     """Also after a quiet time, when looks are rarer."""
     url = f"sqlite:///{tmp_path / 'hub.db'}?synchronous=normal"
-    hf = connect(url)
+    stay = connect(url)
     with (
-        hf.hub.listen("news") as messages,
+        stay.hub.listen("news") as messages,
         subprocess.Popen(
             [sys.executable, "-c", SPEAKER, url, namespace], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as speaker,
@@ -57,7 +57,7 @@ def test_another_process_is_heard_within_50_ms(connect, namespace, tmp_path):
             message = messages.next(timeout=WITHIN)
             assert message is not None
             took.append(steady() - float(message.payload))  # both processes share this clock
-            hf._core.hub._active = 0.0  # quiet again, once the pause under way is over
+            stay._core.hub._active = 0.0  # quiet again, once the pause under way is over
             assert messages.next(timeout=random.uniform(0.01, 0.04)) is None
         speaker.stdin.close()
     print(f"median {statistics.median(took) * 1000:.1f} ms, most {max(took) * 1000:.1f} ms")
@@ -76,7 +76,7 @@ def test_listening_costs_less_than_a_hundredth_of_a_core_when_nothing_happens(tm
 
 def test_a_counters_life_ends_by_the_engines_clock(tmp_path):
     """Expired on SQLite: everybody may come, and the row is swept later."""
-    from holdfast.engine.base import PublishHint
+    from backstay.engine.base import PublishHint
 
     now = 1_000_000_000
     engine = SqliteEngine(str(tmp_path / "hub.db"), clock=lambda: now)
@@ -92,7 +92,7 @@ def test_a_counters_life_ends_by_the_engines_clock(tmp_path):
         db = engine.connect()
         try:
             engine._sweep(db)
-            assert db.execute("SELECT count(*) FROM holdfast_hint_counter").fetchone() == (0,)
+            assert db.execute("SELECT count(*) FROM backstay_hint_counter").fetchone() == (0,)
         finally:
             db.close()
         assert engine.apply(TakeHint("p:hint:1", 2, life)) == 2
@@ -104,13 +104,13 @@ def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path):
     import sqlite3
     from contextlib import closing
 
-    from holdfast.engine import migrations
+    from backstay.engine import migrations
 
     path = tmp_path / "old.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript(migrations.scripts("sqlite")[0])
-        db.execute("CREATE TABLE holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
-        db.execute("INSERT INTO holdfast_meta VALUES ('schema', 1)")
+        db.execute("CREATE TABLE backstay_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
+        db.execute("INSERT INTO backstay_meta VALUES ('schema', 1)")
         db.commit()
     engine = SqliteEngine(str(path))
     try:

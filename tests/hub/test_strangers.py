@@ -9,8 +9,8 @@ import uuid
 import pytest
 import redis
 
-from holdfast import Holdfast
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import Backstay
+from backstay.testing.waiting import WITHIN, eventually
 
 HINT = str(uuid.uuid4())
 BYTES = [
@@ -30,8 +30,8 @@ BYTES = [
 
 @pytest.mark.redis
 @pytest.mark.parametrize("api", ["async", "blocking"])
-def test_malformed_payloads_are_passed_over(api, connect, holdfast_redis, namespace):
-    with redis.Redis(port=holdfast_redis.port) as stranger:
+def test_malformed_payloads_are_passed_over(api, connect, backstay_redis, namespace):
+    with redis.Redis(port=backstay_redis.port) as stranger:
 
         def disturb():
             for channel in ("sched", "chainc", "owls"):
@@ -39,45 +39,45 @@ def test_malformed_payloads_are_passed_over(api, connect, holdfast_redis, namesp
                     stranger.publish(f"{namespace}:{channel}", payload)
 
         if api == "blocking":
-            hf = connect(holdfast_redis.url)
-            with hf.hub.listen_scheduled(["resize"]) as jobs, hf.hub.listen_ownership_lost("j1") as lost:
+            stay = connect(backstay_redis.url)
+            with stay.hub.listen_scheduled(["resize"]) as jobs, stay.hub.listen_ownership_lost("j1") as lost:
                 disturb()
-                hf.hub.publish_scheduled("resize")
-                hf.hub.publish_ownership_lost("j1")
+                stay.hub.publish_scheduled("resize")
+                stay.hub.publish_ownership_lost("j1")
                 notice = jobs.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.type == "resize"
                 notice = lost.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.job_id == "j1"
-                assert hf.telemetry.counts["hub.malformed"] >= len(BYTES) - 1
-                assert hf.telemetry.counts["hub.reconnected"] == 0
+                assert stay.telemetry.counts["hub.malformed"] >= len(BYTES) - 1
+                assert stay.telemetry.counts["hub.reconnected"] == 0
             return
 
         async def main():
             async with (
-                Holdfast(holdfast_redis.url, namespace=namespace) as hf,
-                hf.hub.listen_scheduled(["resize"]) as jobs,
-                hf.hub.listen_chain_completed("c1") as chains,
+                Backstay(backstay_redis.url, namespace=namespace) as stay,
+                stay.hub.listen_scheduled(["resize"]) as jobs,
+                stay.hub.listen_chain_completed("c1") as chains,
             ):
                 await asyncio.to_thread(disturb)
-                await hf.hub.publish_scheduled("resize")
-                await hf.hub.publish_chain_completed("c1")
+                await stay.hub.publish_scheduled("resize")
+                await stay.hub.publish_chain_completed("c1")
                 notice = await jobs.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.type == "resize"
                 notice = await chains.next(timeout=WITHIN)
                 assert notice is not None
                 assert notice.id == "c1"
-                assert hf.telemetry.counts["hub.reconnected"] == 0
+                assert stay.telemetry.counts["hub.reconnected"] == 0
 
         asyncio.run(main())
 
 
 @pytest.mark.redis
-def test_what_is_too_long_is_not_kept_for_anybody(connect, holdfast_redis, namespace):
-    hf = connect(holdfast_redis.url)
-    with redis.Redis(port=holdfast_redis.port) as stranger, hf.hub.listen("news") as messages:
+def test_what_is_too_long_is_not_kept_for_anybody(connect, backstay_redis, namespace):
+    stay = connect(backstay_redis.url)
+    with redis.Redis(port=backstay_redis.port) as stranger, stay.hub.listen("news") as messages:
         stranger.publish(f"{namespace}:news", b"z" * 7001)
         stranger.publish(f"{namespace}:news", b"z" * 7000)
         message = messages.next(timeout=WITHIN)
@@ -86,11 +86,11 @@ def test_what_is_too_long_is_not_kept_for_anybody(connect, holdfast_redis, names
 
 
 def test_a_slow_reader_does_not_slow_its_neighbours(engine_url, connect):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
     at_work, go_on = threading.Event(), threading.Event()
 
     def slow():
-        with hf.hub.listen("news") as messages:
+        with stay.hub.listen("news") as messages:
             ready.set()
             for _ in messages:
                 at_work.set()
@@ -101,11 +101,11 @@ def test_a_slow_reader_does_not_slow_its_neighbours(engine_url, connect):
     thread = threading.Thread(target=slow)
     thread.start()
     assert ready.wait(WITHIN)
-    with hf.hub.listen("news") as quick:
-        hf.hub.publish("news", "first")
+    with stay.hub.listen("news") as quick:
+        stay.hub.publish("news", "first")
         assert at_work.wait(WITHIN)
         for i in range(100):
-            hf.hub.publish("news", str(i))
+            stay.hub.publish("news", str(i))
         heard = [quick.next(timeout=WITHIN) for _ in range(101)]
         assert [m.payload for m in heard if m] == ["first", *map(str, range(100))]
     go_on.set()
@@ -115,7 +115,7 @@ def test_a_slow_reader_does_not_slow_its_neighbours(engine_url, connect):
 
 @pytest.mark.parametrize("prompt", [True, False], ids=["on the hub's thread", "on its own"])
 def test_a_callback_that_throws_breaks_nobody(engine_url, connect, namespace, caplog, prompt):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
 
     def throw(payload):
         raise RuntimeError("bad day")
@@ -123,34 +123,34 @@ def test_a_callback_that_throws_breaks_nobody(engine_url, connect, namespace, ca
     def throw_too():
         raise RuntimeError("not even ready")
 
-    bad = hf._core.hub.subscribe(f"{namespace}:news", throw, throw_too, prompt=prompt)
-    with hf.hub.listen("news") as messages:
+    bad = stay._core.hub.subscribe(f"{namespace}:news", throw, throw_too, prompt=prompt)
+    with stay.hub.listen("news") as messages:
         for i in range(3):
-            hf.hub.publish("news", str(i))
+            stay.hub.publish("news", str(i))
         assert [m.payload for m in (messages.next(timeout=WITHIN) for _ in range(3)) if m] == ["0", "1", "2"]
     assert eventually(lambda: caplog.text.count("bad day") >= 3)
     bad.close()
 
 
 def test_a_telemetry_subscriber_that_throws_breaks_nobody(engine_url, connect):
-    hf = connect(engine_url)
+    stay = connect(engine_url)
 
     def throw(event):
         raise RuntimeError("bad day")
 
-    hf.telemetry.subscribe(throw)
-    with hf.hub.listen("news") as messages:
-        hf.hub.publish("news", "x")
+    stay.telemetry.subscribe(throw)
+    with stay.hub.listen("news") as messages:
+        stay.hub.publish("news", "x")
         assert messages.next(timeout=WITHIN) is not None
 
 
-def test_who_waits_on_a_channel_is_told_when_the_holdfast_closes(engine_url, connect):
+def test_who_waits_on_a_channel_is_told_when_the_backstay_closes(engine_url, connect):
     """Iteration ends; `next` would raise Closed."""
-    hf = connect(engine_url)
+    stay = connect(engine_url)
     ready, ended = threading.Event(), threading.Event()
 
     def wait():
-        with hf.hub.listen("news") as messages:
+        with stay.hub.listen("news") as messages:
             ready.set()
             for _ in messages:
                 pass
@@ -159,51 +159,51 @@ def test_who_waits_on_a_channel_is_told_when_the_holdfast_closes(engine_url, con
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     assert ready.wait(WITHIN)
-    hf.close()
+    stay.close()
     assert ended.wait(WITHIN)
     thread.join(WITHIN)
 
 
-def test_an_async_loop_over_a_channel_ends_when_the_holdfast_closes(engine_url, namespace):
+def test_an_async_loop_over_a_channel_ends_when_the_backstay_closes(engine_url, namespace):
     async def main():
-        hf = Holdfast(engine_url, namespace=namespace)
+        stay = Backstay(engine_url, namespace=namespace)
         ready = asyncio.Event()
 
         async def wait():
-            async with hf.hub.listen("news") as messages:
+            async with stay.hub.listen("news") as messages:
                 ready.set()
                 return [message async for message in messages]
 
         waiting = asyncio.create_task(wait())
         await ready.wait()
-        await hf.close()
+        await stay.close()
         assert await asyncio.wait_for(waiting, WITHIN) == []
 
     asyncio.run(main())
 
 
 def test_a_listener_is_entered_once_at_a_time_and_may_be_entered_again(engine_url, connect):
-    from holdfast import ConfigError
+    from backstay import ConfigError
 
-    hf = connect(engine_url)
-    ear = hf.hub.listen("news")
+    stay = connect(engine_url)
+    ear = stay.hub.listen("news")
     with ear, pytest.raises(ConfigError, match="entered already"):
         ear.__enter__()
     with ear:
-        hf.hub.publish("news", "again")
+        stay.hub.publish("news", "again")
         message = ear.next(timeout=WITHIN)
         assert message is not None
         assert message.payload == "again"
-    assert eventually(lambda: hf.hub.states() == {})
+    assert eventually(lambda: stay.hub.states() == {})
 
 
 def test_several_readers_of_one_listener_share_its_messages(engine_url, namespace):
     async def main():
-        async with Holdfast(engine_url, namespace=namespace) as hf, hf.hub.listen("news") as messages:
+        async with Backstay(engine_url, namespace=namespace) as stay, stay.hub.listen("news") as messages:
             readers = [asyncio.create_task(messages.next(timeout=WITHIN)) for _ in range(5)]
             await asyncio.sleep(0)  # they wait
             for i in range(5):
-                await hf.hub.publish("news", str(i))
+                await stay.hub.publish("news", str(i))
             heard = [m.payload for m in await asyncio.gather(*readers) if m]
             assert sorted(heard) == ["0", "1", "2", "3", "4"]
 
@@ -211,11 +211,11 @@ def test_several_readers_of_one_listener_share_its_messages(engine_url, namespac
 
 
 def test_who_waits_on_a_listener_that_is_left_is_told(engine_url, namespace):
-    from holdfast import Closed
+    from backstay import Closed
 
     async def main():
-        async with Holdfast(engine_url, namespace=namespace) as hf:
-            async with hf.hub.listen("news") as messages:
+        async with Backstay(engine_url, namespace=namespace) as stay:
+            async with stay.hub.listen("news") as messages:
                 waiting = asyncio.create_task(messages.next())
                 await asyncio.sleep(0)
             with pytest.raises(Closed):
@@ -225,6 +225,6 @@ def test_who_waits_on_a_listener_that_is_left_is_told(engine_url, namespace):
 
 
 def test_nothing_comes_in_time_is_none(engine_url, connect):
-    hf = connect(engine_url)
-    with hf.hub.listen("news") as messages:
+    stay = connect(engine_url)
+    with stay.hub.listen("news") as messages:
         assert [messages.next(timeout=seconds) for seconds in (0, 0.01)] == [None, None]

@@ -9,10 +9,10 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.engine.base import steady
-from holdfast.testing.conformance import CrashSuite, ProcessDriver
-from holdfast.testing.conformance.gate.scenes import enter
-from holdfast.testing.servers import RedisServer
+from backstay.engine.base import steady
+from backstay.testing.conformance import CrashSuite, ProcessDriver
+from backstay.testing.conformance.gate.scenes import enter
+from backstay.testing.servers import RedisServer
 
 pytestmark = pytest.mark.redis
 
@@ -28,8 +28,8 @@ def url(file):
 
 
 @pytest.fixture(scope="module")
-def driver(url, holdfast_redis):
-    with ProcessDriver(url, hub=holdfast_redis.url) as driver:
+def driver(url, backstay_redis):
+    with ProcessDriver(url, hub=backstay_redis.url) as driver:
         yield driver
 
 
@@ -56,7 +56,7 @@ def test_a_waiter_in_another_process_is_woken_over_redis(driver, file):
     driver.play(hand_over)
     assert statistics.median(took) < 0.1, took
     with closing(sqlite3.connect(file)) as db:
-        assert db.execute("SELECT count(*) FROM holdfast_hint").fetchone() == (0,)
+        assert db.execute("SELECT count(*) FROM backstay_hint").fetchone() == (0,)
 
 
 async def _hand_over(stage):

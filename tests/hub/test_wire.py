@@ -12,26 +12,26 @@ from multiprocessing import get_context
 import pytest
 import redis
 
-from holdfast import sync
-from holdfast.hub import wire
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import sync
+from backstay.hub import wire
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 A_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 @pytest.fixture
-def plain(holdfast_redis):
-    with redis.Redis(port=holdfast_redis.port, decode_responses=True) as client:
+def plain(backstay_redis):
+    with redis.Redis(port=backstay_redis.port, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture(params=["redis", "sqlite"])
-def ours(request, connect, holdfast_redis, tmp_path):
-    """A Holdfast whose hub is Redis, whatever its engine."""
+def ours(request, connect, backstay_redis, tmp_path):
+    """A Backstay whose hub is Redis, whatever its engine."""
     if request.param == "redis":
-        return connect(holdfast_redis.url)
-    return connect(f"sqlite:///{tmp_path / 'state.db'}", hub=holdfast_redis.url)
+        return connect(backstay_redis.url)
+    return connect(f"sqlite:///{tmp_path / 'state.db'}", hub=backstay_redis.url)
 
 
 def subscribed(plain, *channels):
@@ -82,9 +82,9 @@ def test_we_hear_a_plain_producer(ours, plain, namespace):
         assert notice.id == "c1"
 
 
-def test_the_prefix_is_ours_to_choose(connect, holdfast_redis, plain, namespace):
-    one = connect(holdfast_redis.url, hub_prefix=f"x-{namespace}")
-    other = connect(holdfast_redis.url)
+def test_the_prefix_is_ours_to_choose(connect, backstay_redis, plain, namespace):
+    one = connect(backstay_redis.url, hub_prefix=f"x-{namespace}")
+    other = connect(backstay_redis.url)
     with one.hub.listen_scheduled() as jobs, other.hub.listen_scheduled() as elsewhere:
         hint = one.hub.publish_scheduled("resize", 3)
         assert jobs.next(timeout=WITHIN) is not None
@@ -210,16 +210,16 @@ def test_an_announcement_is_split_at_its_first_colon():
     assert wire.read_scheduled(wire.write_scheduled(hint, ":")) == wire.Scheduled(":", hint)
 
 
-def test_nothing_is_sent_by_a_closed_holdfast(holdfast_redis, namespace):
-    from holdfast import Closed
+def test_nothing_is_sent_by_a_closed_backstay(backstay_redis, namespace):
+    from backstay import Closed
 
-    hf = sync.Holdfast(holdfast_redis.url, namespace=namespace)
-    hf.close()
+    stay = sync.Backstay(backstay_redis.url, namespace=namespace)
+    stay.close()
     for call in (
-        lambda: hf.hub.publish("x"),
-        lambda: hf.hub.publish_scheduled("x"),
-        lambda: hf.hub.take_hint(str(uuid.uuid4())),
-        lambda: hf.hub.listen("x").__enter__(),
+        lambda: stay.hub.publish("x"),
+        lambda: stay.hub.publish_scheduled("x"),
+        lambda: stay.hub.take_hint(str(uuid.uuid4())),
+        lambda: stay.hub.listen("x").__enter__(),
     ):
         with pytest.raises(Closed):
             call()

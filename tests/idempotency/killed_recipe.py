@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "exactly_once.py"
 STEPS = {"pay", "handle", "is_processed"}
@@ -38,8 +38,8 @@ spec = importlib.util.spec_from_file_location("exactly_once", EXAMPLE)
 recipe = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(recipe)
 
-with Holdfast(sys.argv[1]) as hf:
-    pay = recipe.make_pay(hf, Path(sys.argv[2]), lease=1)
+with Backstay(sys.argv[1]) as stay:
+    pay = recipe.make_pay(stay, Path(sys.argv[2]), lease=1)
     sys.settrace(Lines.trace)
     receipt = pay("p-1", "ada", 5)
     sys.settrace(None)

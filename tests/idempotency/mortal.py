@@ -12,7 +12,7 @@ import sys
 
 import psycopg
 
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 KEY = "charge:42"
 
@@ -63,9 +63,9 @@ def connect(kind, address):
     return MortalSession.connect(address, cursor_factory=MortalServerCursor)
 
 
-def charge(hf, db):
+def charge(stay, db):
     """One effect for one key, however often it is tried."""
-    with hf.idempotency.transaction(db, KEY, fingerprint={"amount": 5}) as entry:
+    with stay.idempotency.transaction(db, KEY, fingerprint={"amount": 5}) as entry:
         if not entry.replayed:
             cursor = db.cursor()
             cursor.execute("INSERT INTO charge (amount) VALUES (5)")
@@ -76,9 +76,9 @@ def charge(hf, db):
 
 
 if __name__ == "__main__":
-    with Holdfast("memory://") as hf:
+    with Backstay("memory://") as stay:
         connection = connect(sys.argv[1], sys.argv[2])
-        assert charge(hf, connection) == {"charged": 5}
+        assert charge(stay, connection) == {"charged": 5}
         Count.one_more()
         connection.close()
         print(Count.done)

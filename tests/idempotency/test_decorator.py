@@ -1,4 +1,4 @@
-"""`@hf.idempotent`: keys from arguments, outcomes rebuilt as the annotation says."""
+"""`@stay.idempotent`: keys from arguments, outcomes rebuilt as the annotation says."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-import holdfast
-from holdfast import sync
-from holdfast.testing.waiting import soon
+import backstay
+from backstay import sync
+from backstay.testing.waiting import soon
 
 
 @dataclasses.dataclass
@@ -36,14 +36,14 @@ AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture
-def hf(engine_url, connect):
+def stay(engine_url, connect):
     return connect(engine_url)
 
 
-def test_a_key_comes_from_the_arguments(hf):
+def test_a_key_comes_from_the_arguments(stay):
     ran = []
 
-    @hf.idempotent("charge:{order_id}")
+    @stay.idempotent("charge:{order_id}")
     def charge(order_id, amount=5):
         ran.append(order_id)
         return [order_id, amount]
@@ -54,20 +54,20 @@ def test_a_key_comes_from_the_arguments(hf):
     assert charge.__name__ == "charge"
 
 
-def test_chosen_arguments_must_be_the_same_whenever_the_key_is(hf):
-    @hf.idempotent("charge:{order_id}", fingerprint=["amount"])
+def test_chosen_arguments_must_be_the_same_whenever_the_key_is(stay):
+    @stay.idempotent("charge:{order_id}", fingerprint=["amount"])
     def charge(order_id, amount, note=""):
         return amount
 
     assert charge("a", 5) == charge("a", amount=5, note="again") == 5
-    with pytest.raises(holdfast.FingerprintMismatch):
+    with pytest.raises(backstay.FingerprintMismatch):
         charge("a", 6)
 
 
-def test_without_a_key_every_argument_counts(hf):
+def test_without_a_key_every_argument_counts(stay):
     ran = []
 
-    @hf.idempotent()
+    @stay.idempotent()
     def charge(order_id, *items, amount=5, **extra):
         ran.append(order_id)
         return len(ran)
@@ -78,24 +78,24 @@ def test_without_a_key_every_argument_counts(hf):
     assert charge("a", note="x") == 4
 
 
-def test_outcomes_are_rebuilt_as_the_annotation_says(hf):
-    @hf.idempotent("receipt:{order_id}")
+def test_outcomes_are_rebuilt_as_the_annotation_says(stay):
+    @stay.idempotent("receipt:{order_id}")
     def charge(order_id: str) -> Receipt:
         return Receipt(order_id, Decimal("5.10"), AT)
 
-    @hf.idempotent("tickets")
+    @stay.idempotent("tickets")
     def tickets() -> list[Ticket]:
         return [Ticket(7, b"\xff")]
 
-    @hf.idempotent("parcel")
+    @stay.idempotent("parcel")
     def parcel() -> Parcel:
         return Parcel(weight=1.5)
 
-    @hf.idempotent("whatever")
+    @stay.idempotent("whatever")
     def whatever() -> dict[str, object]:
         return {"a": [1]}
 
-    @hf.idempotent("nothing")
+    @stay.idempotent("nothing")
     def nothing() -> None:
         return None
 
@@ -106,17 +106,17 @@ def test_outcomes_are_rebuilt_as_the_annotation_says(hf):
     assert nothing() is nothing() is None
 
 
-def test_the_first_caller_gets_what_the_others_get(hf):
+def test_the_first_caller_gets_what_the_others_get(stay):
     """What only the first would get is found out in production."""
-    assert hf.idempotency.run("x", lambda: {"at": AT, "pair": (1, 2), "raw": b"\xff"}) == {
+    assert stay.idempotency.run("x", lambda: {"at": AT, "pair": (1, 2), "raw": b"\xff"}) == {
         "at": AT,
         "pair": [1, 2],
         "raw": b"\xff",
     }
-    assert hf.idempotency.run("y", lambda: Ticket(7)) == {"number": 7, "raw": b""}
+    assert stay.idempotency.run("y", lambda: Ticket(7)) == {"number": 7, "raw": b""}
 
 
-def test_a_codec_of_ones_own(hf):
+def test_a_codec_of_ones_own(stay):
     class Words:
         def encode(self, value):
             return " ".join(value).encode()
@@ -125,10 +125,10 @@ def test_a_codec_of_ones_own(hf):
             return tuple(raw.decode().split())
 
     for _ in range(2):
-        assert hf.idempotency.run("x", lambda: ("a", "b"), codec=Words()) == ("a", "b")
+        assert stay.idempotency.run("x", lambda: ("a", "b"), codec=Words()) == ("a", "b")
 
 
-def test_an_outcome_that_cannot_be_kept_is_told_and_not_run_again(hf):
+def test_an_outcome_that_cannot_be_kept_is_told_and_not_run_again(stay):
     """It has run: running it again because of that would be worse."""
     ran = []
 
@@ -136,55 +136,55 @@ def test_an_outcome_that_cannot_be_kept_is_told_and_not_run_again(hf):
         ran.append(1)
         return object()
 
-    with pytest.raises(holdfast.ConfigError, match="ran, but what it returned cannot be kept"):
-        hf.idempotency.run("x", work)
-    with pytest.raises(holdfast.ReplayedFailure, match="cannot be kept"):
-        hf.idempotency.run("x", work)
+    with pytest.raises(backstay.ConfigError, match="ran, but what it returned cannot be kept"):
+        stay.idempotency.run("x", work)
+    with pytest.raises(backstay.ReplayedFailure, match="cannot be kept"):
+        stay.idempotency.run("x", work)
     assert ran == [1]
-    assert hf.idempotency.forget("x")
-    assert hf.idempotency.run("x", lambda: 1) == 1
+    assert stay.idempotency.forget("x")
+    assert stay.idempotency.run("x", lambda: 1) == 1
 
 
 @pytest.mark.parametrize("words", ["", "a\ud800b", "x" * 9_000_000], ids=["none", "surrogate", "huge"])
-def test_whatever_an_exception_says_is_replayed(hf, words):
+def test_whatever_an_exception_says_is_replayed(stay, words):
     def work():
         raise ValueError(words)
 
     with pytest.raises(ValueError, match=r"^(|a\ud800b|x+)$"):
-        hf.idempotency.run("x", work, on_error="replay")
-    with pytest.raises(holdfast.ReplayedFailure) as caught:
-        hf.idempotency.run("x", work)
+        stay.idempotency.run("x", work, on_error="replay")
+    with pytest.raises(backstay.ReplayedFailure) as caught:
+        stay.idempotency.run("x", work)
     assert caught.value.kind == "ValueError"
     assert len(caught.value.reason) <= 10_000
 
 
-def test_an_outcome_that_is_too_large_is_told(hf):
-    with pytest.raises(holdfast.ConfigError, match="bytes"):
-        hf.idempotency.run("x", lambda: "x" * (8 * 1024 * 1024))
+def test_an_outcome_that_is_too_large_is_told(stay):
+    with pytest.raises(backstay.ConfigError, match="bytes"):
+        stay.idempotency.run("x", lambda: "x" * (8 * 1024 * 1024))
 
 
-def test_an_outcome_that_the_annotation_does_not_fit_is_told_to_the_first_caller(hf):
-    @hf.idempotent("x")
+def test_an_outcome_that_the_annotation_does_not_fit_is_told_to_the_first_caller(stay):
+    @stay.idempotent("x")
     def work() -> int:
         return "a word"
 
-    with pytest.raises(holdfast.ConfigError, match="ran, but what it returned cannot be rebuilt"):
+    with pytest.raises(backstay.ConfigError, match="ran, but what it returned cannot be rebuilt"):
         work()
-    with pytest.raises(holdfast.ReplayedFailure):
+    with pytest.raises(backstay.ReplayedFailure):
         work()
 
 
-def test_an_outcome_of_another_shape_is_told(hf):
-    hf.idempotency.run("x", lambda: "a word")
+def test_an_outcome_of_another_shape_is_told(stay):
+    stay.idempotency.run("x", lambda: "a word")
 
     def count() -> int:
         return 1
 
-    with pytest.raises(holdfast.CorruptRecord, match="forget"):
-        hf.idempotency.run("x", count)
+    with pytest.raises(backstay.CorruptRecord, match="forget"):
+        stay.idempotency.run("x", count)
 
 
-def test_what_cannot_work_is_refused_when_the_function_is_made(hf):
+def test_what_cannot_work_is_refused_when_the_function_is_made(stay):
     def work(order_id):
         return order_id
 
@@ -196,13 +196,13 @@ def test_what_cannot_work_is_refused_when_the_function_is_made(hf):
         {"key": "x", "on_error": "retry"},
         {"key": "x", "lease": -1},
     ):
-        with pytest.raises(holdfast.ConfigError):
-            hf.idempotent(**options)(work)
-    with pytest.raises(holdfast.ConfigError, match="async"):
-        hf.idempotent("x")(asyncio.sleep)
+        with pytest.raises(backstay.ConfigError):
+            stay.idempotent(**options)(work)
+    with pytest.raises(backstay.ConfigError, match="async"):
+        stay.idempotent("x")(asyncio.sleep)
 
 
-def test_a_generator_is_refused_when_the_function_is_made(hf):
+def test_a_generator_is_refused_when_the_function_is_made(stay):
     def numbers(order_id):
         yield order_id
 
@@ -210,86 +210,86 @@ def test_a_generator_is_refused_when_the_function_is_made(hf):
         yield order_id
 
     for function in (numbers, later):
-        with pytest.raises(holdfast.ConfigError, match="generator"):
-            hf.idempotent("x")(function)
+        with pytest.raises(backstay.ConfigError, match="generator"):
+            stay.idempotent("x")(function)
 
 
-def test_an_async_function_in_the_blocking_api_is_refused_and_not_remembered(hf):
+def test_an_async_function_in_the_blocking_api_is_refused_and_not_remembered(stay):
     async def work():
         return 1
 
-    with pytest.raises(holdfast.ConfigError, match="async"):
-        hf.idempotency.run("x", work)
-    assert hf.idempotency.run("x", lambda: "ran") == "ran"
+    with pytest.raises(backstay.ConfigError, match="async"):
+        stay.idempotency.run("x", work)
+    assert stay.idempotency.run("x", lambda: "ran") == "ran"
 
 
-def test_fingerprints_of_pydantic_models(hf):
+def test_fingerprints_of_pydantic_models(stay):
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
 
     class Order(pydantic.BaseModel):
         number: int
 
-    @hf.idempotent("pay:{order.number}", fingerprint=["order", "amount"])
+    @stay.idempotent("pay:{order.number}", fingerprint=["order", "amount"])
     def pay(order, amount):
         return amount
 
     assert pay(Order(number=1), 5) == pay(Order(number=1), 5) == 5
-    with pytest.raises(holdfast.FingerprintMismatch):
+    with pytest.raises(backstay.FingerprintMismatch):
         pay(Order(number=1), 6)
 
 
-def test_an_annotation_that_cannot_be_rebuilt_is_told(hf):
+def test_an_annotation_that_cannot_be_rebuilt_is_told(stay):
     def work() -> Nowhere:  # noqa: F821 - that is the point
         return 1
 
-    with pytest.raises(holdfast.ConfigError, match="Nowhere"):
-        hf.idempotent("x")(work)()
+    with pytest.raises(backstay.ConfigError, match="Nowhere"):
+        stay.idempotent("x")(work)()
 
 
-def test_arguments_without_a_fingerprint_are_told(hf):
-    @hf.idempotent()
+def test_arguments_without_a_fingerprint_are_told(stay):
+    @stay.idempotent()
     def charge(connection):
         return 1
 
-    with pytest.raises(holdfast.ConfigError, match="plain data"):
+    with pytest.raises(backstay.ConfigError, match="plain data"):
         charge(object())
     recursive = []
     recursive.append(recursive)
     for value in (object(), {1: object()}, recursive, lambda: 1, float):
-        with pytest.raises(holdfast.ConfigError, match="fingerprint"):
-            hf.idempotency.run("x", lambda: 1, fingerprint=value)
-    assert hf.idempotency.inspect("x").state == "idle"
+        with pytest.raises(backstay.ConfigError, match="fingerprint"):
+            stay.idempotency.run("x", lambda: 1, fingerprint=value)
+    assert stay.idempotency.inspect("x").state == "idle"
 
 
-def test_a_key_that_is_empty_or_huge_is_refused_at_the_call(hf):
-    @hf.idempotent("{name}")
+def test_a_key_that_is_empty_or_huge_is_refused_at_the_call(stay):
+    @stay.idempotent("{name}")
     def work(name):
         return name
 
     for name in ("", "x" * 513):
-        with pytest.raises(holdfast.ConfigError, match="key"):
+        with pytest.raises(backstay.ConfigError, match="key"):
             work(name)
 
 
-def test_a_call_that_waits_for_its_own_key_is_refused(hf):
-    with pytest.raises(holdfast.WouldDeadlock, match="its own key"):
-        hf.idempotency.run("x", lambda: hf.idempotency.run("x", lambda: 1))
-    with hf.lock("x", wait=0):  # a lock of that name is something else
-        assert hf.idempotency.run("x", lambda: 1) == 1
+def test_a_call_that_waits_for_its_own_key_is_refused(stay):
+    with pytest.raises(backstay.WouldDeadlock, match="its own key"):
+        stay.idempotency.run("x", lambda: stay.idempotency.run("x", lambda: 1))
+    with stay.lock("x", wait=0):  # a lock of that name is something else
+        assert stay.idempotency.run("x", lambda: 1) == 1
 
 
 def test_async_functions_and_plain_ones_on_the_async_api(engine_url, namespace):
     async def play():
-        async with holdfast.Holdfast(engine_url, namespace=namespace) as hf:
+        async with backstay.Backstay(engine_url, namespace=namespace) as stay:
             ran = []
 
-            @hf.idempotent("async:{n}")
+            @stay.idempotent("async:{n}")
             async def work(n: int) -> Ticket:
                 ran.append(n)
                 await asyncio.sleep(0)
                 return Ticket(n)
 
-            @hf.idempotent("plain:{n}")
+            @stay.idempotent("plain:{n}")
             def plain(n: int) -> Ticket:
                 ran.append(n)
                 return Ticket(n)
@@ -297,7 +297,7 @@ def test_async_functions_and_plain_ones_on_the_async_api(engine_url, namespace):
             assert await work(1) == await work(1) == Ticket(1)
             assert await asyncio.gather(*[work(2) for _ in range(20)]) == [Ticket(2)] * 20
             assert await asyncio.to_thread(plain, 3) == await asyncio.to_thread(plain, 3) == Ticket(3)
-            assert await hf.idempotency.run("lambda", lambda: 4) == 4
+            assert await stay.idempotency.run("lambda", lambda: 4) == 4
             assert ran == [1, 2, 3]
 
     asyncio.run(play())
@@ -305,20 +305,20 @@ def test_async_functions_and_plain_ones_on_the_async_api(engine_url, namespace):
 
 def test_a_cancelled_call_lets_the_next_one_run(engine_url, namespace):
     async def play():
-        async with holdfast.Holdfast(engine_url, namespace=namespace) as hf:
+        async with backstay.Backstay(engine_url, namespace=namespace) as stay:
             begun = asyncio.Event()
 
             async def work():
                 begun.set()
                 await asyncio.sleep(60)
 
-            call = asyncio.create_task(hf.idempotency.run("x", work))
+            call = asyncio.create_task(stay.idempotency.run("x", work))
             await begun.wait()
-            waiter = asyncio.create_task(hf.idempotency.run("x", lambda: "second"))
-            gives_up = asyncio.create_task(hf.idempotency.run("x", lambda: "third"))
+            waiter = asyncio.create_task(stay.idempotency.run("x", lambda: "second"))
+            gives_up = asyncio.create_task(stay.idempotency.run("x", lambda: "third"))
 
             async def both_wait():
-                return (await hf.idempotency.inspect("x")).waiters == 2
+                return (await stay.idempotency.inspect("x")).waiters == 2
 
             assert await soon(both_wait)
             gives_up.cancel()
@@ -331,9 +331,9 @@ def test_a_cancelled_call_lets_the_next_one_run(engine_url, namespace):
     asyncio.run(play())
 
 
-def test_a_closed_holdfast_says_so(engine_url, namespace):
-    hf = sync.Holdfast(engine_url, namespace=namespace).open()
-    hf.close()
-    for use in (lambda: hf.idempotency.run("x", lambda: 1), lambda: hf.idempotency.inspect("x")):
-        with pytest.raises(holdfast.Closed):
+def test_a_closed_backstay_says_so(engine_url, namespace):
+    stay = sync.Backstay(engine_url, namespace=namespace).open()
+    stay.close()
+    for use in (lambda: stay.idempotency.run("x", lambda: 1), lambda: stay.idempotency.inspect("x")):
+        with pytest.raises(backstay.Closed):
             use()

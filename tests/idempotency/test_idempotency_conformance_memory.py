@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, IdempotencySuite
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, IdempotencySuite
 
 
 @pytest.fixture(scope="module", params=[AsyncDriver, BlockingDriver], ids=["async", "blocking"])

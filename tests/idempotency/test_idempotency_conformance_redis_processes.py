@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
+from backstay.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
 
 pytestmark = pytest.mark.redis
 
 
 @pytest.fixture(scope="module")
-def driver(holdfast_redis):
-    with ProcessDriver(holdfast_redis.url) as driver:
+def driver(backstay_redis):
+    with ProcessDriver(backstay_redis.url) as driver:
         yield driver
 
 

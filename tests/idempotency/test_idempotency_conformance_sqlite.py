@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, IdempotencySuite
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, IdempotencySuite
 
 
 @pytest.fixture(scope="module", params=[AsyncDriver, BlockingDriver], ids=["async", "blocking"])
 def driver(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("idempotency") / "holdfast.db"
+    path = tmp_path_factory.mktemp("idempotency") / "backstay.db"
     with request.param(f"sqlite:///{path}?synchronous=normal") as driver:
         yield driver
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
+from backstay.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    path = tmp_path_factory.mktemp("idempotency") / "holdfast.db"
+    path = tmp_path_factory.mktemp("idempotency") / "backstay.db"
     with ProcessDriver(f"sqlite:///{path}?synchronous=normal") as driver:
         yield driver
 

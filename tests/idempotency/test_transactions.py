@@ -17,20 +17,20 @@ from mortal import KEY, charge
 from psycopg.rows import dict_row, scalar_row
 from sqlalchemy.orm import Session
 
-import holdfast
-import holdfast.sync
-from holdfast import ConfigError, FingerprintMismatch, InProgress
-from holdfast.testing.waiting import eventually
+import backstay
+import backstay.sync
+from backstay import ConfigError, FingerprintMismatch, InProgress
+from backstay.testing.waiting import eventually
 
 MORTAL = Path(__file__).with_name("mortal.py")
-TABLES = ("charge", "holdfast_idempotency")
+TABLES = ("charge", "backstay_idempotency")
 PRODUCTS = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
 @pytest.fixture
-def hf():
-    with holdfast.sync.Holdfast("memory://") as hf:
-        yield hf
+def stay():
+    with backstay.sync.Backstay("memory://") as stay:
+        yield stay
 
 
 class Store:
@@ -52,8 +52,8 @@ class Store:
         db.commit()
         db.close()
 
-    def create(self, hf):
-        self.prepare(hf.idempotency.schema("sqlite" if self.product == "sqlite" else "postgresql"))
+    def create(self, stay):
+        self.prepare(stay.idempotency.schema("sqlite" if self.product == "sqlite" else "postgresql"))
 
     def count(self):
         """Effects and records, as everybody sees them."""
@@ -69,19 +69,19 @@ class Store:
 
 
 @pytest.fixture(params=PRODUCTS)
-def store(request, tmp_path, hf):
+def store(request, tmp_path, stay):
     if request.param == "sqlite":
         made = Store("sqlite", tmp_path / "shop.db")
-        made.create(hf)
+        made.create(stay)
         yield made
         return
-    server = request.getfixturevalue("holdfast_postgres")
+    server = request.getfixturevalue("backstay_postgres")
     name = f"shop_{tmp_path.name[-24:]}".replace("-", "_").lower()
     with psycopg.connect(server.admin_url, autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name}")
         admin.execute(f"CREATE DATABASE {name}")
-        made = Store("postgres", f"postgresql://holdfast@127.0.0.1:{server.port}/{name}")
-        made.create(hf)
+        made = Store("postgres", f"postgresql://backstay@127.0.0.1:{server.port}/{name}")
+        made.create(stay)
         yield made
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -92,54 +92,54 @@ def failing(db, trouble):
     trouble()
 
 
-def test_effect_and_record_are_committed_together(hf, store):
+def test_effect_and_record_are_committed_together(stay, store):
     db = store.connect()
-    assert charge(hf, db) == {"charged": 5}
+    assert charge(stay, db) == {"charged": 5}
     assert store.count() == (1, 1)
-    assert charge(hf, db) == {"charged": 5}
+    assert charge(stay, db) == {"charged": 5}
     assert store.count() == (1, 1)
     db.close()
 
 
-def test_effect_and_record_are_rolled_back_together(hf, store):
+def test_effect_and_record_are_rolled_back_together(stay, store):
     db = store.connect()
-    with hf.idempotency.transaction(db, KEY) as entry:
+    with stay.idempotency.transaction(db, KEY) as entry:
         db.execute("INSERT INTO charge VALUES (5)")
         entry.result = "charged"
     db.rollback()
     assert store.count() == (0, 0)
-    with hf.idempotency.transaction(db, KEY) as entry:
+    with stay.idempotency.transaction(db, KEY) as entry:
         assert not entry.replayed
     db.rollback()
     db.close()
 
 
-def test_a_body_that_fails_leaves_nothing_even_if_its_exception_is_swallowed(hf, store):
+def test_a_body_that_fails_leaves_nothing_even_if_its_exception_is_swallowed(stay, store):
     db = store.connect()
     db.execute("INSERT INTO charge VALUES (1)")  # the caller's own, before
-    with pytest.raises(ZeroDivisionError), hf.idempotency.transaction(db, KEY):
+    with pytest.raises(ZeroDivisionError), stay.idempotency.transaction(db, KEY):
         failing(db, lambda: 1 / 0)
     db.commit()
     assert store.count() == (1, 0)
     db.close()
 
 
-def test_a_statement_that_fails_inside_leaves_the_transaction_usable(hf, store):
+def test_a_statement_that_fails_inside_leaves_the_transaction_usable(stay, store):
     db = store.connect()
-    with pytest.raises((psycopg.Error, sqlite3.Error)), hf.idempotency.transaction(db, KEY):
+    with pytest.raises((psycopg.Error, sqlite3.Error)), stay.idempotency.transaction(db, KEY):
         failing(db, lambda: db.execute("INSERT INTO nowhere VALUES (5)"))
-    assert charge(hf, db) == {"charged": 5}
+    assert charge(stay, db) == {"charged": 5}
     assert store.count() == (1, 1)
     db.close()
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
-def test_a_transaction_of_sqlalchemy(hf, store, kind):
+def test_a_transaction_of_sqlalchemy(stay, store, kind):
     engine = store.engine()
 
     def attempt(*, commit):
         with engine.connect() if kind == "connection" else Session(engine) as db:
-            with hf.idempotency.transaction(db, KEY, fingerprint=7) as entry:
+            with stay.idempotency.transaction(db, KEY, fingerprint=7) as entry:
                 if not entry.replayed:
                     db.execute(sqlalchemy.text("INSERT INTO charge VALUES (5)"))
                     entry.result = "charged"
@@ -156,17 +156,17 @@ def test_a_transaction_of_sqlalchemy(hf, store, kind):
 
 
 @pytest.mark.postgres
-def test_an_async_connection_and_rows_as_dicts(holdfast_postgres):
+def test_an_async_connection_and_rows_as_dicts(backstay_postgres):
     async def play():
         async with (
-            holdfast.Holdfast("memory://") as hf,
-            await psycopg.AsyncConnection.connect(holdfast_postgres.url, row_factory=dict_row) as db,
+            backstay.Backstay("memory://") as stay,
+            await psycopg.AsyncConnection.connect(backstay_postgres.url, row_factory=dict_row) as db,
         ):
             await db.execute("CREATE TEMP TABLE charge (amount integer)")
-            await db.execute(hf.idempotency.schema("postgresql").replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
+            await db.execute(stay.idempotency.schema("postgresql").replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
             await db.commit()
             for again in (False, True):
-                async with db.transaction(), hf.idempotency.transaction(db, KEY) as entry:
+                async with db.transaction(), stay.idempotency.transaction(db, KEY) as entry:
                     assert entry.replayed is again
                     if not again:
                         await db.execute("INSERT INTO charge VALUES (5)")
@@ -178,15 +178,15 @@ def test_an_async_connection_and_rows_as_dicts(holdfast_postgres):
     asyncio.run(play())
 
 
-def test_a_second_transaction_waits_for_the_first_and_replays(hf, store):
+def test_a_second_transaction_waits_for_the_first_and_replays(stay, store):
     first, outcomes = store.connect(), []
 
     def second():
         db = store.connect()
-        outcomes.append(charge(hf, db))
+        outcomes.append(charge(stay, db))
         db.close()
 
-    with hf.idempotency.transaction(first, KEY, fingerprint={"amount": 5}) as entry:
+    with stay.idempotency.transaction(first, KEY, fingerprint={"amount": 5}) as entry:
         first.execute("INSERT INTO charge VALUES (5)")
         thread = threading.Thread(target=second)
         thread.start()
@@ -201,15 +201,15 @@ def test_a_second_transaction_waits_for_the_first_and_replays(hf, store):
     first.close()
 
 
-def test_a_second_transaction_runs_when_the_first_is_rolled_back(hf, store):
+def test_a_second_transaction_runs_when_the_first_is_rolled_back(stay, store):
     first = store.connect()
 
     def second():
         db = store.connect()
-        charge(hf, db)
+        charge(stay, db)
         db.close()
 
-    with hf.idempotency.transaction(first, KEY, fingerprint={"amount": 5}) as entry:
+    with stay.idempotency.transaction(first, KEY, fingerprint={"amount": 5}) as entry:
         entry.result = "never"
     thread = threading.Thread(target=second)
     thread.start()
@@ -219,11 +219,11 @@ def test_a_second_transaction_runs_when_the_first_is_rolled_back(hf, store):
     first.close()
 
 
-def test_an_outcome_past_its_ttl_runs_again(hf, store):
+def test_an_outcome_past_its_ttl_runs_again(stay, store):
     db = store.connect()
 
     def attempt():
-        with hf.idempotency.transaction(db, KEY, ttl=0.2) as entry:
+        with stay.idempotency.transaction(db, KEY, ttl=0.2) as entry:
             entry.replayed or setattr(entry, "result", "x")
         db.commit()
         return entry.replayed
@@ -234,14 +234,14 @@ def test_an_outcome_past_its_ttl_runs_again(hf, store):
     db.close()
 
 
-def test_another_fingerprint_and_the_same_key_inside_are_refused(hf, store):
+def test_another_fingerprint_and_the_same_key_inside_are_refused(stay, store):
     db = store.connect()
-    with hf.idempotency.transaction(db, KEY, fingerprint=1) as entry:
-        with pytest.raises(InProgress, match="this very transaction"), hf.idempotency.transaction(db, KEY):
+    with stay.idempotency.transaction(db, KEY, fingerprint=1) as entry:
+        with pytest.raises(InProgress, match="this very transaction"), stay.idempotency.transaction(db, KEY):
             pytest.fail("not reached")
         entry.result = "x"
     db.commit()
-    with pytest.raises(FingerprintMismatch), hf.idempotency.transaction(db, KEY, fingerprint=2):
+    with pytest.raises(FingerprintMismatch), stay.idempotency.transaction(db, KEY, fingerprint=2):
         pytest.fail("not reached")
     db.execute("INSERT INTO charge VALUES (1)")  # the caller's transaction is none the worse
     db.commit()
@@ -249,40 +249,40 @@ def test_another_fingerprint_and_the_same_key_inside_are_refused(hf, store):
     db.close()
 
 
-def test_what_cannot_be_kept_is_refused_and_undone(hf, store):
+def test_what_cannot_be_kept_is_refused_and_undone(stay, store):
     db = store.connect()
-    with pytest.raises(ConfigError, match="plain data"), hf.idempotency.transaction(db, KEY) as entry:
+    with pytest.raises(ConfigError, match="plain data"), stay.idempotency.transaction(db, KEY) as entry:
         failing(db, lambda: setattr(entry, "result", object()))
     db.commit()
     assert store.count() == (0, 0)
     db.close()
 
 
-def test_a_result_is_not_set_where_the_call_ran_before(hf, store):
+def test_a_result_is_not_set_where_the_call_ran_before(stay, store):
     db = store.connect()
-    charge(hf, db)
+    charge(stay, db)
     with (
         pytest.raises(ConfigError, match="ran before"),
-        hf.idempotency.transaction(db, KEY) as entry,
+        stay.idempotency.transaction(db, KEY) as entry,
     ):
         entry.result = "again"
     db.rollback()
     db.close()
 
 
-def test_a_connection_that_commits_by_itself_is_refused(hf, store):
+def test_a_connection_that_commits_by_itself_is_refused(stay, store):
     db = store.connect(**({"isolation_level": None} if store.product == "sqlite" else {"autocommit": True}))
-    with pytest.raises(ConfigError, match="BEGIN"), hf.idempotency.transaction(db, KEY):
+    with pytest.raises(ConfigError, match="BEGIN"), stay.idempotency.transaction(db, KEY):
         pytest.fail("not reached")
     db.execute("BEGIN")
-    with hf.idempotency.transaction(db, KEY) as entry:
+    with stay.idempotency.transaction(db, KEY) as entry:
         entry.result = "x"
     db.execute("COMMIT")
     assert store.count() == (0, 1)
     db.close()
 
 
-def test_a_connection_whose_commit_does_nothing_is_refused(hf, tmp_path):
+def test_a_connection_whose_commit_does_nothing_is_refused(stay, tmp_path):
     """As sqlite3's with autocommit=True, from Python 3.12 on: what it began nobody would commit."""
 
     class CommitsByItself(sqlite3.Connection):
@@ -292,12 +292,12 @@ def test_a_connection_whose_commit_does_nothing_is_refused(hf, tmp_path):
             pass
 
     store = Store("sqlite", tmp_path / "shop.db")
-    store.create(hf)
+    store.create(stay)
     db = store.connect(factory=CommitsByItself)
-    with pytest.raises(ConfigError, match="BEGIN"), hf.idempotency.transaction(db, KEY):
+    with pytest.raises(ConfigError, match="BEGIN"), stay.idempotency.transaction(db, KEY):
         pytest.fail("not reached")
     db.execute("BEGIN")
-    with hf.idempotency.transaction(db, KEY) as entry:
+    with stay.idempotency.transaction(db, KEY) as entry:
         entry.result = "x"
     db.execute("COMMIT")
     assert store.count() == (0, 1)
@@ -305,53 +305,53 @@ def test_a_connection_whose_commit_does_nothing_is_refused(hf, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_transaction_that_is_ended_inside_its_block_is_told(hf, store, end):
+def test_a_transaction_that_is_ended_inside_its_block_is_told(stay, store, end):
     db = store.connect()
-    with pytest.raises(ConfigError, match="inside its block"), hf.idempotency.transaction(db, KEY):
+    with pytest.raises(ConfigError, match="inside its block"), stay.idempotency.transaction(db, KEY):
         failing(db, getattr(db, end))
     db.rollback()
     assert store.count() == ((1, 1) if end == "commit" else (0, 0))
     if end == "commit":  # what came of it nobody knows: it is not done again
-        with pytest.raises(InProgress, match="committed inside its block"), hf.idempotency.transaction(db, KEY):
+        with pytest.raises(InProgress, match="committed inside its block"), stay.idempotency.transaction(db, KEY):
             pytest.fail("not reached")
     db.rollback()
     db.close()
 
 
-def test_whatever_rows_a_connection_makes(hf, store):
+def test_whatever_rows_a_connection_makes(stay, store):
     db = store.connect()
     db.row_factory = (lambda *_: "a row") if store.product == "sqlite" else scalar_row
-    assert charge(hf, db) == charge(hf, db) == {"charged": 5}
+    assert charge(stay, db) == charge(stay, db) == {"charged": 5}
     db.close()
 
 
 @pytest.mark.postgres
-def test_in_a_pipeline(hf, holdfast_postgres):
-    with psycopg.connect(holdfast_postgres.url) as db, db.pipeline():
-        db.execute(hf.idempotency.schema("postgresql").replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
+def test_in_a_pipeline(stay, backstay_postgres):
+    with psycopg.connect(backstay_postgres.url) as db, db.pipeline():
+        db.execute(stay.idempotency.schema("postgresql").replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
         for again in (False, True):
-            with hf.idempotency.transaction(db, KEY) as entry:
+            with stay.idempotency.transaction(db, KEY) as entry:
                 assert entry.replayed is again
                 if not again:
                     entry.result = "x"
             assert entry.result == "x"
 
 
-def test_an_engine_of_sqlalchemy_that_commits_by_itself_is_refused(hf, store):
+def test_an_engine_of_sqlalchemy_that_commits_by_itself_is_refused(stay, store):
     engine = store.engine(isolation_level="AUTOCOMMIT")
     for kind in (engine.connect, lambda: Session(engine)):
         with (
             kind() as db,
             pytest.raises((ConfigError, sqlalchemy.exc.DBAPIError), match=r"BEGIN|SAVEPOINT"),
-            hf.idempotency.transaction(db, KEY),
+            stay.idempotency.transaction(db, KEY),
         ):
             pytest.fail("not reached")
     engine.dispose()
     assert store.count() == (0, 0)
 
 
-def test_a_connection_of_django(hf, tmp_path):
-    django = pytest.importorskip("django", reason="Django is not installed: pip install 'holdfast[django]'")
+def test_a_connection_of_django(stay, tmp_path):
+    django = pytest.importorskip("django", reason="Django is not installed: pip install 'backstay[django]'")
     from django.conf import settings
     from django.db.utils import ConnectionHandler
 
@@ -359,48 +359,48 @@ def test_a_connection_of_django(hf, tmp_path):
         settings.configure(USE_TZ=True)
         django.setup()
     store = Store("sqlite", tmp_path / "django.db")
-    store.create(hf)
+    store.create(stay)
     db = ConnectionHandler({"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(store.address)}})["default"]
     try:
-        with pytest.raises(ConfigError, match="BEGIN"), hf.idempotency.transaction(db, KEY):
+        with pytest.raises(ConfigError, match="BEGIN"), stay.idempotency.transaction(db, KEY):
             pytest.fail("not reached")
         db.set_autocommit(False)
-        assert charge(hf, db) == charge(hf, db) == {"charged": 5}
+        assert charge(stay, db) == charge(stay, db) == {"charged": 5}
         assert store.count() == (1, 1)
     finally:
         db.close()
 
 
-def test_a_missing_table_is_explained_with_its_statement(hf, store):
-    store.prepare("DROP TABLE holdfast_idempotency")
+def test_a_missing_table_is_explained_with_its_statement(stay, store):
+    store.prepare("DROP TABLE backstay_idempotency")
     db = store.connect()
-    with pytest.raises(ConfigError, match="CREATE TABLE"), hf.idempotency.transaction(db, KEY):
+    with pytest.raises(ConfigError, match="CREATE TABLE"), stay.idempotency.transaction(db, KEY):
         pytest.fail("not reached")
     db.rollback()
     db.close()
 
 
-def test_a_stale_read_is_explained_on_sqlite(hf, tmp_path):
+def test_a_stale_read_is_explained_on_sqlite(stay, tmp_path):
     store = Store("sqlite", tmp_path / "shop.db")
-    store.create(hf)
+    store.create(stay)
     store.prepare("PRAGMA journal_mode = WAL")
     db, other = store.connect(isolation_level=None), store.connect()
     db.execute("BEGIN")
     db.execute("SELECT * FROM charge").fetchall()
     other.execute("INSERT INTO charge VALUES (1)")
     other.commit()
-    with pytest.raises(ConfigError, match="BEGIN IMMEDIATE"), hf.idempotency.transaction(db, KEY):
+    with pytest.raises(ConfigError, match="BEGIN IMMEDIATE"), stay.idempotency.transaction(db, KEY):
         pytest.fail("not reached")
     db.execute("ROLLBACK")
     db.close()
     other.close()
 
 
-def test_other_connections_are_refused(hf):
+def test_other_connections_are_refused(stay):
     with pytest.raises(ConfigError, match="connection"):
-        hf.idempotency.transaction(object(), KEY)
+        stay.idempotency.transaction(object(), KEY)
     with pytest.raises(ConfigError, match="postgresql"):
-        hf.idempotency.schema("oracle")
+        stay.idempotency.schema("oracle")
 
 
 def die(store, before):

@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import strategies as st
 from job_scripts import LEASE, OOPS, Dice, shown
 
-from holdfast.job.model import FINAL, Claim, Claimed, Finish, NewJob, StepCommand
-from holdfast.job.runs import NewRun
-from holdfast.workflow import graph as pure
+from backstay.job.model import FINAL, Claim, Claimed, Finish, NewJob, StepCommand
+from backstay.job.runs import NewRun
+from backstay.workflow import graph as pure
 
 KINDS = ("complete",) * 5 + ("fail", "fail", "fail", "skip", "skip", "retry", "snooze", "release", "cancel")
 WHENS = ("all_success", "all_success", "all_success", "all_done", "any_failure")

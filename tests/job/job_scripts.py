@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from holdfast.job.model import (
+from backstay.job.model import (
     AGEING,
     FINAL,
     Claim,
@@ -30,7 +30,7 @@ from holdfast.job.model import (
     Tick,
     Unique,
 )
-from holdfast.testing.job_model import ModelEngine, ModelStore
+from backstay.testing.job_model import ModelEngine, ModelStore
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND

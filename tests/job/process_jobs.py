@@ -8,23 +8,23 @@ import sys
 import time
 from pathlib import Path
 
-import holdfast
-from holdfast import Holdfast, Snooze
+import backstay
+from backstay import Backstay, Snooze
 
-hf = Holdfast(os.environ.get("JOBS_URL", "memory://"), namespace=os.environ.get("JOBS_NAMESPACE", "process-jobs"))
+stay = Backstay(os.environ.get("JOBS_URL", "memory://"), namespace=os.environ.get("JOBS_NAMESPACE", "process-jobs"))
 
 
-@hf.job(pool="process")
+@stay.job(pool="process")
 def where(n: int) -> tuple[int, int]:
     return os.getpid(), n
 
 
-@hf.job(pool="process", retries=0)
+@stay.job(pool="process", retries=0)
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@hf.job(pool="process", retries=0)
+@stay.job(pool="process", retries=0)
 def die_before_its_child(path: str) -> None:
     child = os.fork()
     if not child:
@@ -34,20 +34,20 @@ def die_before_its_child(path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@hf.job(pool="process", retries=0)
+@stay.job(pool="process", retries=0)
 def leave() -> None:
     sys.exit(4)
 
 
-@hf.job(pool="process", retries=0, timeout=0.5)
+@stay.job(pool="process", retries=0, timeout=0.5)
 def deaf() -> None:
     while True:
         time.sleep(0.1)
 
 
-@hf.job(pool="process", retries=0)
+@stay.job(pool="process", retries=0)
 def patient() -> None:
-    ctx = holdfast.current_job()
+    ctx = backstay.current_job()
     ctx.log("waiting")
     ctx.progress(0.25)
     while True:
@@ -55,9 +55,9 @@ def patient() -> None:
         time.sleep(0.01)
 
 
-@hf.job(pool="process", retries=0)
+@stay.job(pool="process", retries=0)
 def until(path: str) -> int:
-    ctx = holdfast.current_job()
+    ctx = backstay.current_job()
     ctx.progress(0.25)
     while not Path(path).exists():
         ctx.check()
@@ -65,9 +65,9 @@ def until(path: str) -> int:
     return os.getpid()
 
 
-@hf.job(pool="process")
+@stay.job(pool="process")
 def wavering() -> str | Snooze:
-    ctx = holdfast.current_job()
+    ctx = backstay.current_job()
     ctx.outputs["who"] = ctx.id
     if not ctx.snoozes:
         return Snooze(0.01)

@@ -6,12 +6,12 @@ import itertools
 import time
 from typing import Any
 
-from holdfast.engine.base import Within
-from holdfast.engine.redis.topology import open_redis
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Finish, NewJob, StepCommand
-from holdfast.job.redis import RedisStore
-from holdfast.job.redis.calls import script
+from backstay.engine.base import Within
+from backstay.engine.redis.topology import open_redis
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Finish, NewJob, StepCommand
+from backstay.job.redis import RedisStore
+from backstay.job.redis.calls import script
 
 MINUTE = 60_000_000
 LEASE = 30_000_000

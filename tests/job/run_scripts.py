@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from job_scripts import LEASE, OOPS, SECOND, Dice, Lockstep
 
-from holdfast.job.model import AGEING, Claim, Finish, NewJob
-from holdfast.job.runs import FINISHED, NewRun, RunEvent
-from holdfast.testing.waiting import eventually
+from backstay.job.model import AGEING, Claim, Finish, NewJob
+from backstay.job.runs import FINISHED, NewRun, RunEvent
+from backstay.testing.waiting import eventually
 
 QUEUES = (("q1",),)
 KINDS = ("complete",) * 5 + ("fail", "fail", "skip", "skip", "retry", "snooze", "release", "cancel")

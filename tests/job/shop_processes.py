@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.sync import Holdfast
-from holdfast.testing.waiting import eventually
+from backstay.sync import Backstay
+from backstay.testing.waiting import eventually
 
 HERE = Path(__file__).parent
 
@@ -22,21 +22,21 @@ class Shop:
         self.url, self.namespace, self.folder = url, namespace, folder
         self.journal = folder / "journal"
         self.workers = []
-        self.hf = Holdfast(url, namespace=namespace)
-        self.hf.open()
+        self.stay = Backstay(url, namespace=namespace)
+        self.stay.open()
 
     @property
     def environment(self):
         return os.environ | {
-            "HOLDFAST_URL": self.url,
-            "HOLDFAST_NAMESPACE": self.namespace,
+            "BACKSTAY_URL": self.url,
+            "BACKSTAY_NAMESPACE": self.namespace,
             "SHOP_JOURNAL": str(self.journal),
             "PYTHONPATH": os.pathsep.join([str(HERE), *(part for part in sys.path if part)]),
         }
 
-    def worker(self, *options, target="shop_program:hf", cwd=None):
-        """A `holdfast worker` of its own."""
-        return self._start([sys.executable, "-m", "holdfast", "worker", target, *options], cwd)
+    def worker(self, *options, target="shop_program:stay", cwd=None):
+        """A `backstay worker` of its own."""
+        return self._start([sys.executable, "-m", "backstay", "worker", target, *options], cwd)
 
     def program(self, name):
         """A program of one's own."""
@@ -72,17 +72,17 @@ class Shop:
         return self.lines(kind)
 
     def enqueue(self, type_, arguments=None, **options):
-        return self.hf.jobs.enqueue(type_, arguments or {}, **options)
+        return self.stay.jobs.enqueue(type_, arguments or {}, **options)
 
     def record(self, count, seconds=0.0, **options):
         return [self.enqueue("record", {"n": n, "seconds": seconds}, **options) for n in range(count)]
 
     def reaches(self, job_id, state, within=30.0):
-        assert eventually(lambda: self.hf.jobs.get(job_id).state == state, within), (
-            self.hf.jobs.get(job_id),
+        assert eventually(lambda: self.stay.jobs.get(job_id).state == state, within), (
+            self.stay.jobs.get(job_id),
             self._logs(),
         )
-        return self.hf.jobs.get(job_id)
+        return self.stay.jobs.get(job_id)
 
     def _logs(self):
         return "\n".join(self.log(place) for place in range(len(self.workers)))
@@ -106,4 +106,4 @@ class Shop:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 process.wait(10)
-        self.hf.close()
+        self.stay.close()

@@ -8,10 +8,10 @@ import signal
 import time
 from pathlib import Path
 
-import holdfast
-from holdfast import Holdfast, fixed
+import backstay
+from backstay import Backstay, fixed
 
-hf = Holdfast()
+stay = Backstay()
 JOURNAL = Path(os.environ.get("SHOP_JOURNAL", os.devnull))
 
 
@@ -24,10 +24,10 @@ def note(*words: object) -> None:
         os.close(fd)
 
 
-@hf.job(retries=3, backoff=fixed(0.01))
+@stay.job(retries=3, backoff=fixed(0.01))
 async def record(n: int, seconds: float = 0.0, first: float = -1.0) -> int:
     """first: how long the first attempt takes instead."""
-    ctx = holdfast.current_job()
+    ctx = backstay.current_job()
     if ctx.attempt == 1 and first >= 0:
         seconds = first
     note("start", n, ctx.attempt, ctx.fence, os.getpid())
@@ -40,19 +40,19 @@ async def record(n: int, seconds: float = 0.0, first: float = -1.0) -> int:
     return n
 
 
-@hf.job()
+@stay.job()
 async def block_loop(seconds: float) -> None:
-    note("start", "block", holdfast.current_job().attempt)
+    note("start", "block", backstay.current_job().attempt)
     time.sleep(seconds)  # noqa: ASYNC251 - that is the mistake
     note("end", "block")
 
 
-@hf.job(retries=2, backoff=fixed(0.01))
+@stay.job(retries=2, backoff=fixed(0.01))
 async def kill_worker() -> None:
     note("kill", os.getpid())
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@hf.job()
+@stay.job()
 async def version() -> str:
     return "one"

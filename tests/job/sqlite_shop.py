@@ -6,10 +6,10 @@ import sqlite3
 
 import msgspec
 
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Finish, NewJob, StepCommand
-from holdfast.job.sqlite import SqliteStore
+from backstay.engine.sqlite import SqliteEngine
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Finish, NewJob, StepCommand
+from backstay.job.sqlite import SqliteStore
 
 FAR = 2**60
 NOW = 1_700_000_000_000_000

@@ -9,28 +9,28 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import working
 
-import holdfast
-from holdfast import ConfigError, current_job
-from holdfast.job.dispatch import POLL
-from holdfast.job.ids import home, shard_of
-from holdfast.job.scheduler import tick
-from holdfast.testing.jobs import enqueued
-from holdfast.testing.waiting import WITHIN
+import backstay
+from backstay import ConfigError, current_job
+from backstay.job.dispatch import POLL
+from backstay.job.ids import home, shard_of
+from backstay.job.scheduler import tick
+from backstay.testing.jobs import enqueued
+from backstay.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.redis
 SHARDS = 4
 
 
 def new(server):
-    return holdfast.Holdfast(server.url, namespace=f"sh{uuid.uuid4().hex[:10]}", shards=SHARDS)
+    return backstay.Backstay(server.url, namespace=f"sh{uuid.uuid4().hex[:10]}", shards=SHARDS)
 
 
-def define(hf):
-    @hf.job()
+def define(stay):
+    @stay.job()
     async def double(n: int) -> int:
         return 2 * n
 
-    @hf.job()
+    @stay.job()
     async def total() -> int:
         return sum(current_job().results.values())
 
@@ -38,35 +38,35 @@ def define(hf):
 
 
 @on_a_loop
-async def test_bulk_spreads_and_every_result_finds_its_handle(holdfast_redis):
-    async with new(holdfast_redis) as hf:
-        double, _ = define(hf)
+async def test_bulk_spreads_and_every_result_finds_its_handle(backstay_redis):
+    async with new(backstay_redis) as stay:
+        double, _ = define(stay)
         handles = await double.enqueue_many([(n,) for n in range(60)])
         assert {shard_of(handle.id) for handle in handles} == set(range(SHARDS))
-        async with working(hf):
+        async with working(stay):
             assert await asyncio.gather(*(handle.result(WITHIN) for handle in handles)) == [2 * n for n in range(60)]
-        assert len(await hf.jobs.list(limit=100)) == 60
-        assert (await hf.queues.get("default")).completed == 60
+        assert len(await stay.jobs.list(limit=100)) == 60
+        assert (await stay.queues.get("default")).completed == 60
 
 
 @on_a_loop
-async def test_a_job_waits_for_jobs_of_other_shards(holdfast_redis):
-    async with new(holdfast_redis) as hf:
-        double, total = define(hf)
+async def test_a_job_waits_for_jobs_of_other_shards(backstay_redis):
+    async with new(backstay_redis) as stay:
+        double, total = define(stay)
         parts = await double.enqueue_many([(n,) for n in range(12)])
         handle = await total.options(after=parts).enqueue()
         assert shard_of(handle.id) == shard_of(parts[0].id)
         assert await handle.status() == "blocked"
-        async with working(hf):
+        async with working(stay):
             assert await handle.result(WITHIN) == sum(2 * n for n in range(12))
 
 
 @on_a_loop
-async def test_workers_hear_of_what_is_due_before_they_look_at_its_shard_again(holdfast_redis):
+async def test_workers_hear_of_what_is_due_before_they_look_at_its_shard_again(backstay_redis):
     """An idle worker looks at one shard after another: the more there are, the later at each."""
-    async with new(holdfast_redis) as hf:
-        double, _ = define(hf)
-        async with hf.hub.listen_scheduled(["double"]) as notices:
+    async with new(backstay_redis) as stay:
+        double, _ = define(stay)
+        async with stay.hub.listen_scheduled(["double"]) as notices:
             await double.options(delay=POLL * SHARDS).enqueue(1)
             async with asyncio.timeout(WITHIN):
                 async for notice in notices:
@@ -75,9 +75,9 @@ async def test_workers_hear_of_what_is_due_before_they_look_at_its_shard_again(h
 
 
 @on_a_loop
-async def test_a_unique_key_has_one_shard(holdfast_redis):
-    async with new(holdfast_redis) as hf:
-        double, _ = define(hf)
+async def test_a_unique_key_has_one_shard(backstay_redis):
+    async with new(backstay_redis) as stay:
+        double, _ = define(stay)
         once = double.options(unique="n:{n}")
         handles = await asyncio.gather(*(once.enqueue(7) for _ in range(50)))
         assert len({handle.id for handle in handles}) == 1
@@ -88,13 +88,13 @@ async def test_a_unique_key_has_one_shard(holdfast_redis):
 
 
 @on_a_loop
-async def test_a_tick_makes_one_job_wherever_it_lives(holdfast_redis):
-    async with new(holdfast_redis) as hf:
+async def test_a_tick_makes_one_job_wherever_it_lives(backstay_redis):
+    async with new(backstay_redis) as stay:
 
-        @hf.job(cron="* * * * *")
+        @stay.job(cron="* * * * *")
         async def each_minute() -> None: ...
 
-        core = hf._core
+        core = stay._core
         await tick(core)
         real = core.engine.now
         core.engine.now = lambda: real() + 60_000_000

@@ -9,12 +9,12 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import reaches, shop, working
 
-from holdfast.job import ahead as module
-from holdfast.job.ahead import AHEAD, PATIENCE, Ahead
-from holdfast.job.lanes import Lane
-from holdfast.job.postgres import PostgresStore
-from holdfast.job.slots import Slots
-from holdfast.testing.waiting import WITHIN, soon
+from backstay.job import ahead as module
+from backstay.job.ahead import AHEAD, PATIENCE, Ahead
+from backstay.job.lanes import Lane
+from backstay.job.postgres import PostgresStore
+from backstay.job.slots import Slots
+from backstay.testing.waiting import WITHIN, soon
 
 SLOTS = 40
 
@@ -167,12 +167,12 @@ async def reached(claim):
 @pytest.mark.parametrize("prefetch", [True, False])
 @on_a_loop
 async def test_jobs_that_end_at_once_are_asked_for_ahead_and_never_run_beside_more_than_there_are_places(
-    holdfast_postgres, namespace, wants, prefetch
+    backstay_postgres, namespace, wants, prefetch
 ):
-    hf = shop(holdfast_postgres.url, namespace)
+    stay = shop(backstay_postgres.url, namespace)
     ran, running, most = Counter(), 0, 0
 
-    @hf.job()
+    @stay.job()
     async def quick(n: int) -> None:
         nonlocal running, most
         running += 1
@@ -181,9 +181,9 @@ async def test_jobs_that_end_at_once_are_asked_for_ahead_and_never_run_beside_mo
         running -= 1
         ran[n] += 1
 
-    async with hf:
+    async with stay:
         await quick.enqueue_many([(n,) for n in range(4000)])
-        async with working(hf, concurrency=SLOTS, prefetch=prefetch) as worker:
+        async with working(stay, concurrency=SLOTS, prefetch=prefetch) as worker:
             await reached(lambda: len(ran) == 4000)
     assert ran == dict.fromkeys(range(4000), 1)
     assert most <= SLOTS
@@ -193,47 +193,47 @@ async def test_jobs_that_end_at_once_are_asked_for_ahead_and_never_run_beside_mo
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_jobs_at_their_last_attempt_are_not_asked_for_ahead(holdfast_postgres, namespace, wants):
+async def test_jobs_at_their_last_attempt_are_not_asked_for_ahead(backstay_postgres, namespace, wants):
     """A claim counts as one: whoever waits in a process that dies would have used it up, and never have begun."""
-    hf = shop(holdfast_postgres.url, namespace)
+    stay = shop(backstay_postgres.url, namespace)
     ran = Counter()
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def once(n: int) -> None:
         ran[n] += 1
 
-    async with hf:
+    async with stay:
         await once.enqueue_many([(n,) for n in range(4000)])
-        async with working(hf, concurrency=SLOTS):
+        async with working(stay, concurrency=SLOTS):
             await reached(lambda: len(ran) == 4000)
     assert max(wants) <= SLOTS // 2
 
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_when_jobs_become_slow_others_get_what_was_asked_for_ahead(holdfast_postgres, namespace):
+async def test_when_jobs_become_slow_others_get_what_was_asked_for_ahead(backstay_postgres, namespace):
     """No attempt is used up, and nothing runs twice."""
-    hf, other = shop(holdfast_postgres.url, namespace), shop(holdfast_postgres.url, namespace)
+    stay, other = shop(backstay_postgres.url, namespace), shop(backstay_postgres.url, namespace)
     gate, ran = asyncio.Event(), Counter()
 
-    def define(hf, name):
-        @hf.job(name="quick")
+    def define(stay, name):
+        @stay.job(name="quick")
         async def quick(n: int) -> None:
             ran[name, n] += 1
 
-        @hf.job(name="slow")
+        @stay.job(name="slow")
         async def slow(n: int) -> None:
             ran[name, n] += 1
             await gate.wait()
 
         return quick, slow
 
-    quick, slow = define(hf, "first")
+    quick, slow = define(stay, "first")
     define(other, "second")
-    async with hf, other:
+    async with stay, other:
         await quick.enqueue_many([(n,) for n in range(4000)])
         handles = await slow.enqueue_many([(n,) for n in range(4000, 4000 + 4 * SLOTS)])
-        async with working(hf, concurrency=SLOTS) as worker:
+        async with working(stay, concurrency=SLOTS) as worker:
             begun = ("first", 4000 + SLOTS - 1)
             await reached(lambda: ran[begun] and worker.counts["released"])
             async with working(other, concurrency=4 * SLOTS):
@@ -241,39 +241,39 @@ async def test_when_jobs_become_slow_others_get_what_was_asked_for_ahead(holdfas
                 assert sum(1 for name, n in ran if n >= 4000 and name == "first") == SLOTS
                 gate.set()
                 for handle in handles[:: SLOTS // 4]:
-                    assert (await reaches(hf, handle, "completed")).attempt == 1
+                    assert (await reaches(stay, handle, "completed")).attempt == 1
     assert Counter(n for _, n in ran.elements()) == dict.fromkeys(range(4000 + 4 * SLOTS), 1)
 
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_a_stop_in_full_run_gives_back_what_has_not_begun(holdfast_postgres, namespace):
-    hf = shop(holdfast_postgres.url, namespace)
+async def test_a_stop_in_full_run_gives_back_what_has_not_begun(backstay_postgres, namespace):
+    stay = shop(backstay_postgres.url, namespace)
     ran, attempts = Counter(), Counter()
 
-    @hf.job()
+    @stay.job()
     async def quick(n: int) -> None:
         ran[n] += 1
 
-    async with hf:
+    async with stay:
         handles = await quick.enqueue_many([(n,) for n in range(6000)])
         for _ in range(3):
-            async with working(hf, concurrency=SLOTS):
+            async with working(stay, concurrency=SLOTS):
                 done = len(ran)
                 await reached(lambda: len(ran) >= done + 500)  # noqa: B023 - now
         assert len(ran) < 6000
-        await hf.worker(concurrency=SLOTS, signals=False).run(burst=True)
+        await stay.worker(concurrency=SLOTS, signals=False).run(burst=True)
         for handle in handles[::100]:
-            attempts[(await reaches(hf, handle, "completed")).attempt] += 1
+            attempts[(await reaches(stay, handle, "completed")).attempt] += 1
     assert ran == dict.fromkeys(range(6000), 1)
     assert set(attempts) == {1}
 
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_a_burst_does_not_end_before_what_it_gave_back_is_done(holdfast_postgres, namespace, monkeypatch):
+async def test_a_burst_does_not_end_before_what_it_gave_back_is_done(backstay_postgres, namespace, monkeypatch):
     """Also where that takes long, and the other lane has looked and found nothing meanwhile."""
-    hf = shop(holdfast_postgres.url, namespace)
+    stay = shop(backstay_postgres.url, namespace)
     ran, gave_back, step = Counter(), 0, Lane.step
 
     async def slowly(lane, finishes, claim):
@@ -285,17 +285,17 @@ async def test_a_burst_does_not_end_before_what_it_gave_back_is_done(holdfast_po
 
     monkeypatch.setattr(Lane, "step", slowly)
 
-    @hf.job()
+    @stay.job()
     async def quick(n: int, seconds: float) -> None:
         await asyncio.sleep(seconds)
         ran[n] += 1
 
-    async with hf:
+    async with stay:
         for _ in range(10):
             ran.clear()
             await quick.enqueue_many([(n, 0.0) for n in range(400)])
             await quick.enqueue_many([(n, 1.5 * PATIENCE) for n in range(400, 412)])
-            await hf.worker(concurrency=8, signals=False).run(burst=True)
+            await stay.worker(concurrency=8, signals=False).run(burst=True)
             assert ran == dict.fromkeys(range(412), 1)
     assert gave_back
 
@@ -303,28 +303,28 @@ async def test_a_burst_does_not_end_before_what_it_gave_back_is_done(holdfast_po
 @pytest.mark.postgres
 @on_a_loop
 async def test_a_job_that_is_cancelled_before_it_has_begun_here_ends_when_it_begins(
-    holdfast_postgres, namespace, monkeypatch
+    backstay_postgres, namespace, monkeypatch
 ):
     """The hint came for a job that was not run yet: it is heard of again when it is, not with the next renewal."""
     monkeypatch.setattr(module, "PATIENCE", 600.0)
     monkeypatch.setattr(module, "AHEAD", 1.0)  # many, however slow this machine is
-    hf = shop(holdfast_postgres.url, namespace)
+    stay = shop(backstay_postgres.url, namespace)
     gate, never = asyncio.Event(), asyncio.Event()
 
-    @hf.job()
+    @stay.job()
     async def quick(n: int) -> None: ...
 
-    @hf.job()
+    @stay.job()
     async def slow(n: int) -> None:
         await (never if gate.is_set() else gate).wait()
 
-    async with hf:
+    async with stay:
         await quick.enqueue_many([(n,) for n in range(4000)])
         await slow.enqueue_many([(n,) for n in range(2 * SLOTS)])
-        async with working(hf, concurrency=SLOTS, lease=600, drain=0, grace=1) as worker:
+        async with working(stay, concurrency=SLOTS, lease=600, drain=0, grace=1) as worker:
             waiting = worker._slots.waiting
             await reached(lambda: waiting and waiting[0].jobs[0].type == "slow")
             wanted = waiting[0].jobs[0].id
-            assert await hf.jobs.cancel(wanted) == "running"
+            assert await stay.jobs.cancel(wanted) == "running"
             gate.set()
-            await reaches(hf, wanted, "cancelled", WITHIN)
+            await reaches(stay, wanted, "cancelled", WITHIN)

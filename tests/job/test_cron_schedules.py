@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import ConfigError
-from holdfast.job.cron import Cron
+from backstay import ConfigError
+from backstay.job.cron import Cron
 
 
 def at(text):

@@ -1,4 +1,4 @@
-"""`@hf.job(...)`: what is said of a job, and what cannot be."""
+"""`@stay.job(...)`: what is said of a job, and what cannot be."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast import ConfigError, Middleware, exponential, fixed
-from holdfast.job import ids
-from holdfast.job.meta import Meta, unpack
-from holdfast.job.model import Concurrency, Rate, Unique
-from holdfast.job.retry import LONGEST_DELAY, OwnBackoff
+import backstay
+import backstay.sync
+from backstay import ConfigError, Middleware, exponential, fixed
+from backstay.job import ids
+from backstay.job.meta import Meta, unpack
+from backstay.job.model import Concurrency, Rate, Unique
+from backstay.job.retry import LONGEST_DELAY, OwnBackoff
 
 
 @pytest.fixture
-def hf():
-    with holdfast.sync.Holdfast("memory://") as hf:
-        yield hf
+def stay():
+    with backstay.sync.Backstay("memory://") as stay:
+        yield stay
 
 
 @pytest.fixture
-def resize(hf):
-    @hf.job()
+def resize(stay):
+    @stay.job()
     def resize(path: str, size: int = 100) -> str:
         return f"{path}@{size}"
 
@@ -34,13 +34,13 @@ def new(job, *args, **kwargs):
     return job.new_job(args, kwargs)
 
 
-def test_a_job_is_called_like_its_function(hf, resize):
+def test_a_job_is_called_like_its_function(stay, resize):
     assert resize.name == "resize"
-    assert hf._core.jobs == {"resize": resize}
+    assert stay._core.jobs == {"resize": resize}
 
 
-def test_without_parentheses_everything_is_as_usual(hf):
-    @hf.job
+def test_without_parentheses_everything_is_as_usual(stay):
+    @stay.job
     def plain(n: int) -> int:
         return n
 
@@ -54,15 +54,15 @@ def test_calling_it_calls_the_function_here(resize):
     assert resize.__name__ == "resize"
 
 
-def test_two_jobs_of_one_name_are_refused(hf, resize):
+def test_two_jobs_of_one_name_are_refused(stay, resize):
     with pytest.raises(ConfigError, match=r"two jobs are called 'resize'.*name="):
 
-        @hf.job(name="resize")
+        @stay.job(name="resize")
         def other() -> None: ...
 
 
-def test_the_definition_says_how(hf):
-    @hf.job(
+def test_the_definition_says_how(stay):
+    @stay.job(
         queue="pics",
         retries=5,
         backoff=exponential(1, max=300, jitter=False),
@@ -186,24 +186,24 @@ def test_a_key_that_no_column_of_text_can_keep_is_refused_on_every_engine(resize
         new(resize.options(**{option: "k:{path}"}), "a\0b")
 
 
-def test_an_unknown_option_of_a_definition_is_said(hf):
+def test_an_unknown_option_of_a_definition_is_said(stay):
     with pytest.raises(ConfigError, match=r"delay: no such option of a job"):
 
-        @hf.job(delay=3)
+        @stay.job(delay=3)
         def wrong() -> None: ...
 
 
-def test_a_class_is_no_job(hf):
+def test_a_class_is_no_job(stay):
     with pytest.raises(ConfigError, match="function"):
-        hf.job()(dict)
+        stay.job()(dict)
 
 
 def test_shards_are_for_redis():
     with (
-        holdfast.sync.Holdfast("memory://", shards=4) as hf,
+        backstay.sync.Backstay("memory://", shards=4) as stay,
         pytest.raises(ConfigError, match="Redis"),
     ):
-        hf.jobs.list()
+        stay.jobs.list()
 
 
 # ── home shards ──
@@ -216,10 +216,10 @@ class Sharded:
 
 
 @pytest.fixture
-def sharded(hf):
-    hf._core._store = Sharded()
+def sharded(stay):
+    stay._core._store = Sharded()
 
-    @hf.job()
+    @stay.job()
     def work(n: int = 0) -> None: ...
 
     return work
@@ -273,16 +273,16 @@ def test_jitter_takes_off_up_to_a_half():
     assert 7 < max(delays) <= 8
 
 
-def test_a_function_is_a_backoff(hf):
-    @hf.job(backoff=lambda attempt: attempt * 10)
+def test_a_function_is_a_backoff(stay):
+    @stay.job(backoff=lambda attempt: attempt * 10)
     def own() -> None: ...
 
     assert isinstance(own.backoff, OwnBackoff)
     assert own.backoff.delay(3) == 30
 
 
-def test_a_number_is_a_fixed_backoff(hf):
-    @hf.job(backoff=5)
+def test_a_number_is_a_fixed_backoff(stay):
+    @stay.job(backoff=5)
     def own() -> None: ...
 
     assert own.backoff == fixed(5)
@@ -304,14 +304,14 @@ class Note(Middleware):
         trace["tenant"] = f"acme/{type}"
 
 
-def test_middleware_puts_its_own_into_what_travels(hf, resize):
-    hf.use(Note())
+def test_middleware_puts_its_own_into_what_travels(stay, resize):
+    stay.use(Note())
     assert unpack(new(resize, "x").meta).trace == {"tenant": "acme/resize"}
 
 
-def test_only_middleware_is_used(hf):
+def test_only_middleware_is_used(stay):
     with pytest.raises(ConfigError, match="Middleware"):
-        hf.use(print)
+        stay.use(print)
 
 
 def test_the_trace_of_opentelemetry_travels(resize):

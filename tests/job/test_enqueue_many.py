@@ -9,30 +9,30 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import ONE_PLACE, shop, url_of
 
-from holdfast import EngineRefused
-from holdfast.job.flows import ABREAST, BATCH
-from holdfast.testing.waiting import WITHIN
+from backstay import EngineRefused
+from backstay.job.flows import ABREAST, BATCH
+from backstay.testing.waiting import WITHIN
 
 BATCHES = 6
 
 
 @pytest.fixture(params=ONE_PLACE)
-def hf(request, namespace):
+def stay(request, namespace):
     return shop(url_of(request.param, request), namespace)
 
 
-def counter_of(hf):
-    @hf.job()
+def counter_of(stay):
+    @stay.job()
     async def count(n: int) -> None: ...
 
     return count
 
 
-async def stored(hf):
+async def stored(stay):
     """How many jobs of each batch there are."""
-    queue = await hf.queues.get("default")
+    queue = await stay.queues.get("default")
     found, before = Counter(), ""
-    while page := await hf.jobs.list(before=before, limit=1000):
+    while page := await stay.jobs.list(before=before, limit=1000):
         found.update(job.args["n"] // BATCH for job in page)
         before = page[-1].id
     assert found.total() == queue.pending
@@ -40,10 +40,10 @@ async def stored(hf):
 
 
 @on_a_loop
-async def test_whoever_is_cancelled_with_two_batches_under_way_leaves_whole_ones(hf):
-    async with hf:
-        count = counter_of(hf)
-        core = hf._core
+async def test_whoever_is_cancelled_with_two_batches_under_way_leaves_whole_ones(stay):
+    async with stay:
+        count = counter_of(stay)
+        core = stay._core
         sent = []
         under_way = asyncio.Event()
         apply = core.port.apply
@@ -62,7 +62,7 @@ async def test_whoever_is_cancelled_with_two_batches_under_way_leaves_whole_ones
             await asking
         del core.port.apply
         await count.enqueue(BATCHES * BATCH)  # answers are still those of who asked
-        found = await stored(hf)
+        found = await stored(stay)
         assert found.pop(BATCHES) == 1
         assert set(found.values()) <= {BATCH}
         assert set(found) <= set(range(ABREAST))
@@ -70,9 +70,9 @@ async def test_whoever_is_cancelled_with_two_batches_under_way_leaves_whole_ones
 
 @on_a_loop
 async def test_the_first_batch_that_is_refused_ends_it(request, namespace):
-    async with shop("memory://", namespace) as hf:
-        count = counter_of(hf)
-        store, batches = hf._core.store, []
+    async with shop("memory://", namespace) as stay:
+        count = counter_of(stay)
+        store, batches = stay._core.store, []
         enqueue = store.enqueue
 
         def refusing(shard, jobs, *, tell=False):
@@ -86,4 +86,4 @@ async def test_the_first_batch_that_is_refused_ends_it(request, namespace):
             await count.enqueue_many([(n,) for n in range(BATCHES * BATCH)])
         del store.enqueue
         assert len(batches) <= ABREAST
-        assert len(await stored(hf)) < ABREAST
+        assert len(await stored(stay)) < ABREAST

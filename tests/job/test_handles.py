@@ -11,34 +11,34 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import KINDS, ONE_PLACE, url_of, working
 
-import holdfast
-import holdfast.sync
-from holdfast import Cancel, Closed, JobCancelled, JobFailed, JobNotFound, JobSkipped, ResultTimeout, current_job
-from holdfast.job import flows
-from holdfast.job.waiters import STRANGERS, waiters_of
-from holdfast.testing.waiting import WITHIN, soon
+import backstay
+import backstay.sync
+from backstay import Cancel, Closed, JobCancelled, JobFailed, JobNotFound, JobSkipped, ResultTimeout, current_job
+from backstay.job import flows
+from backstay.job.waiters import STRANGERS, waiters_of
+from backstay.testing.waiting import WITHIN, soon
 
 
 class Boom(Exception):
     pass
 
 
-def define(hf):
-    @hf.job()
+def define(stay):
+    @stay.job()
     async def add(a: int, b: int) -> int:
         return a + b
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def fail(why: str) -> None:
         raise Boom(why)
 
-    @hf.job()
+    @stay.job()
     async def double(n: int) -> int:
         if n < 40:
             current_job().continue_with(double, n * 2)
         return n
 
-    @hf.job(name="stop")
+    @stay.job(name="stop")
     async def stop() -> None:
         raise Cancel("nothing to do")
 
@@ -51,14 +51,14 @@ def url(request):
 
 
 def new(url):
-    return holdfast.Holdfast(url, namespace=f"h{uuid.uuid4().hex[:10]}")
+    return backstay.Backstay(url, namespace=f"h{uuid.uuid4().hex[:10]}")
 
 
 @on_a_loop
 async def test_a_result_comes_as_soon_as_there_is_one(url):
-    async with new(url) as hf:
-        add, *_ = define(hf)
-        async with working(hf):
+    async with new(url) as stay:
+        add, *_ = define(stay)
+        async with working(stay):
             handles = await add.enqueue_many([(i, i) for i in range(20)])
             assert await asyncio.gather(*(handle.result(WITHIN) for handle in handles)) == [2 * i for i in range(20)]
             assert {await handle.status() for handle in handles} == {"completed"}
@@ -66,25 +66,25 @@ async def test_a_result_comes_as_soon_as_there_is_one(url):
 
 @on_a_loop
 async def test_a_result_is_pushed_and_not_polled_for(url, monkeypatch):
-    monkeypatch.setattr("holdfast.job.flows.HEARD", (60.0, 60.0))
-    async with new(url) as hf:
-        add, *_ = define(hf)
+    monkeypatch.setattr("backstay.job.flows.HEARD", (60.0, 60.0))
+    async with new(url) as stay:
+        add, *_ = define(stay)
         handle = await add.enqueue(1, 2)
         waiting = asyncio.create_task(handle.result(30))
 
         async def listens():
-            return waiters_of(hf._core).hears
+            return waiters_of(stay._core).hears
 
         assert await soon(listens)
-        async with working(hf):
+        async with working(stay):
             assert await asyncio.wait_for(waiting, WITHIN) == 3
 
 
 @on_a_loop
 async def test_a_failure_is_raised_with_what_the_job_raised(url):
-    async with new(url) as hf:
-        _, fail, *_ = define(hf)
-        async with working(hf):
+    async with new(url) as stay:
+        _, fail, *_ = define(stay)
+        async with working(stay):
             handle = await fail.enqueue("no paper")
             with pytest.raises(JobFailed, match="no paper") as caught:
                 await handle.result(WITHIN)
@@ -96,21 +96,21 @@ async def test_a_failure_is_raised_with_what_the_job_raised(url):
 
 @on_a_loop
 async def test_a_cancelled_job_has_no_result(url):
-    async with new(url) as hf:
-        add, _, _, stop = define(hf)
+    async with new(url) as stay:
+        add, _, _, stop = define(stay)
         handle = await add.enqueue(1, 2)
         assert await handle.cancel("changed my mind") == "cancelled"
         with pytest.raises(JobCancelled, match="changed my mind"):
             await handle.result(WITHIN)
-        async with working(hf):
+        async with working(stay):
             with pytest.raises(JobCancelled, match="nothing to do"):
                 await (await stop.enqueue()).result(WITHIN)
 
 
 @on_a_loop
 async def test_a_reason_is_any_text(url):
-    async with new(url) as hf:
-        add, *_ = define(hf)
+    async with new(url) as stay:
+        add, *_ = define(stay)
         handle = await add.enqueue(1, 2)
         assert await handle.cancel("half \ud83d a \0 word") == "cancelled"
         with pytest.raises(JobCancelled, match=r"half .* word"):
@@ -119,9 +119,9 @@ async def test_a_reason_is_any_text(url):
 
 @on_a_loop
 async def test_a_job_whose_blocker_failed_was_skipped(url):
-    async with new(url) as hf:
-        add, fail, *_ = define(hf)
-        async with working(hf):
+    async with new(url) as stay:
+        add, fail, *_ = define(stay)
+        async with working(stay):
             first = await fail.enqueue("x")
             with pytest.raises(JobSkipped):
                 await (await add.options(after=first).enqueue(1, 2)).result(WITHIN)
@@ -130,9 +130,9 @@ async def test_a_job_whose_blocker_failed_was_skipped(url):
 
 @on_a_loop
 async def test_a_chains_result_is_that_of_its_last_job(url):
-    async with new(url) as hf:
-        _, _, double, _ = define(hf)
-        async with working(hf):
+    async with new(url) as stay:
+        _, _, double, _ = define(stay)
+        async with working(stay):
             handle = await double.enqueue(10)
             assert handle.chain.id == handle.id
             assert await handle.chain.result(WITHIN) == 40
@@ -141,8 +141,8 @@ async def test_a_chains_result_is_that_of_its_last_job(url):
 
 @on_a_loop
 async def test_an_impatient_caller_is_told_how_the_job_is(url):
-    async with new(url) as hf:
-        add, *_ = define(hf)
+    async with new(url) as stay:
+        add, *_ = define(stay)
         handle = await add.options(delay=60).enqueue(1, 2)
         began = time.monotonic()
         with pytest.raises(ResultTimeout, match="scheduled") as caught:
@@ -154,22 +154,22 @@ async def test_an_impatient_caller_is_told_how_the_job_is(url):
 
 @on_a_loop
 async def test_a_job_that_never_was_is_not_found(url):
-    async with new(url) as hf:
-        add, *_ = define(hf)
+    async with new(url) as stay:
+        add, *_ = define(stay)
         handle = await add.enqueue(1, 2)
         handle.id = handle.id[:-4] + "0000"
         with pytest.raises(JobNotFound):
             await handle.result(WITHIN)
         with pytest.raises(JobNotFound):
-            await hf.jobs.get("no id at all")
+            await stay.jobs.get("no id at all")
         with pytest.raises(LookupError):
-            await hf.jobs.cancel("ff-1")
+            await stay.jobs.cancel("ff-1")
 
 
 @on_a_loop
 async def test_the_same_unique_job_gives_a_handle_of_the_first(url):
-    async with new(url) as hf:
-        add, *_ = define(hf)
+    async with new(url) as stay:
+        add, *_ = define(stay)
         once = add.options(unique="{a}+{b}")
         first, second = await once.enqueue(1, 2), await once.enqueue(1, 2)
         assert not first.deduplicated
@@ -183,30 +183,30 @@ async def test_who_found_a_job_in_the_middle_of_a_chain_is_told_of_both_ends(url
     """Whoever asked for a job that was there already waits like the one who had it made."""
     monkeypatch.setattr(flows, "HEARD", (60.0, 60.0))
     go = asyncio.Event()
-    async with new(url) as hf:
+    async with new(url) as stay:
 
-        @hf.job()
+        @stay.job()
         async def first() -> str:
             current_job().continue_with(second)
             return "first"
 
-        @hf.job(unique="only one")
+        @stay.job(unique="only one")
         async def second() -> str:
             await go.wait()
             current_job().continue_with(third)
             return "second"
 
-        @hf.job()
+        @stay.job()
         async def third() -> str:
             return "third"
 
-        async with working(hf):
+        async with working(stay):
             handle = await first.enqueue()
             assert await handle.result(timeout=20) == "first"
             found = await second.enqueue()
             assert found.deduplicated
             waiting = [asyncio.create_task(awaited(timeout=20)) for awaited in (found.result, found.chain.result)]
-            waiters = waiters_of(hf._core)
+            waiters = waiters_of(stay._core)
 
             async def all_wait():
                 return waiters.hears and set(waiters._latches) == {handle.id, found.id}
@@ -218,27 +218,27 @@ async def test_who_found_a_job_in_the_middle_of_a_chain_is_told_of_both_ends(url
 
 @on_a_loop
 async def test_closing_wakes_those_who_wait_for_a_result(url):
-    hf = await new(url).open()
-    add, *_ = define(hf)
+    stay = await new(url).open()
+    add, *_ = define(stay)
     handle = await add.enqueue(1, 2)
     waiting = asyncio.create_task(handle.result())
 
     async def listens():
-        return waiters_of(hf._core).hears
+        return waiters_of(stay._core).hears
 
     assert await soon(listens)
-    await hf.close()
+    await stay.close()
     with pytest.raises(Closed):
         await asyncio.wait_for(waiting, WITHIN)
 
 
 @on_a_loop
 async def test_a_process_in_which_nobody_waits_stops_listening():
-    async with new("memory://") as hf:
-        add, *_ = define(hf)
-        async with working(hf):
+    async with new("memory://") as stay:
+        add, *_ = define(stay)
+        async with working(stay):
             assert await (await add.enqueue(1, 2)).result(WITHIN) == 3
-        waiters = waiters_of(hf._core)
+        waiters = waiters_of(stay._core)
         handle = await add.options(delay=60).enqueue(1, 2)
         with pytest.raises(ResultTimeout):
             await handle.result(0.1)
@@ -250,13 +250,13 @@ async def test_a_process_in_which_nobody_waits_stops_listening():
 
 def test_threads_wait_for_results_too(request):
     for kind in ("memory://", url_of("sqlite", request)):
-        with holdfast.sync.Holdfast(kind, namespace=uuid.uuid4().hex[:10]) as hf:
+        with backstay.sync.Backstay(kind, namespace=uuid.uuid4().hex[:10]) as stay:
 
-            @hf.job()
+            @stay.job()
             def add(a: int, b: int) -> int:
                 return a + b
 
-            worker = hf.worker(signals=False)
+            worker = stay.worker(signals=False)
             thread = threading.Thread(target=worker.run)
             thread.start()
             try:
@@ -275,15 +275,15 @@ def test_threads_wait_for_results_too(request):
 
 @on_a_loop
 async def test_logs_outputs_and_progress_are_read_from_the_handle(url):
-    async with new(url) as hf:
+    async with new(url) as stay:
 
-        @hf.job()
+        @stay.job()
         async def report() -> None:
             ctx = current_job()
             ctx.log("half way")
             ctx.progress(0.5)
 
-        async with working(hf):
+        async with working(stay):
             handle = await report.enqueue()
             await handle.result(WITHIN)
 

@@ -10,19 +10,19 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import POSTGRES, REDIS, reaches, shop, url_of, working
 
-from holdfast import Holdfast
-from holdfast.engine.base import steady
-from holdfast.job import dispatch
-from holdfast.job.attempt import Attempt
-from holdfast.job.dispatch import Dispatch
-from holdfast.job.hearing import Hearing
-from holdfast.job.lanes import Lane
-from holdfast.job.slots import Slots
-from holdfast.job.standing import Standing
-from holdfast.job.tending import Tending
-from holdfast.keeper import RETRY_AT_MOST
-from holdfast.telemetry import Telemetry
-from holdfast.testing.waiting import WITHIN, soon
+from backstay import Backstay
+from backstay.engine.base import steady
+from backstay.job import dispatch
+from backstay.job.attempt import Attempt
+from backstay.job.dispatch import Dispatch
+from backstay.job.hearing import Hearing
+from backstay.job.lanes import Lane
+from backstay.job.slots import Slots
+from backstay.job.standing import Standing
+from backstay.job.tending import Tending
+from backstay.keeper import RETRY_AT_MOST
+from backstay.telemetry import Telemetry
+from backstay.testing.waiting import WITHIN, soon
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +50,11 @@ class Ears:
 
         monkeypatch.setattr(Dispatch, "called", hear)
 
-    async def open(self, hf, worker):
+    async def open(self, stay, worker):
         """It listens, and has found nothing."""
 
         async def there():
-            await hf.hub.publish_scheduled("hold", 1)
+            await stay.hub.publish_scheduled("hold", 1)
             return self.heard
 
         assert await soon(there, WITHIN)
@@ -62,11 +62,11 @@ class Ears:
         self.heard.clear()
 
 
-def holding(hf):
+def holding(stay):
     """A job that runs until it is let go, and who runs."""
     gates = {}
 
-    @hf.job()
+    @stay.job()
     async def hold(n: int) -> None:
         gates[n] = asyncio.Event()
         await gates[n].wait()
@@ -84,8 +84,8 @@ async def reached(claim):
 @on_a_loop
 async def test_a_hint_that_is_heard_together_with_an_end_fills_all_places(url, namespace, monkeypatch):
     """The claim that goes along with the end names no announcement, and what it leaves is asked for, too."""
-    hf, ears = shop(url, namespace), Ears(monkeypatch)
-    hold, gates = holding(hf)
+    stay, ears = shop(url, namespace), Ears(monkeypatch)
+    hold, gates = holding(stay)
     finish = Dispatch.finish
 
     def with_hints(self, attempt):
@@ -93,10 +93,10 @@ async def test_a_hint_that_is_heard_together_with_an_end_fills_all_places(url, n
         while ears.heard:
             ears.called(*ears.heard.pop())
 
-    async with hf, working(hf, concurrency=4, lease=600) as worker:
-        await ears.open(hf, worker)
+    async with stay, working(stay, concurrency=4, lease=600) as worker:
+        await ears.open(stay, worker)
         for n in range(2):
-            await reaches(hf, await hold.enqueue(n), "running")
+            await reaches(stay, await hold.enqueue(n), "running")
         await reached(lambda: worker._dispatch.is_dry)
         ears.deaf = True
         ears.heard.clear()
@@ -113,16 +113,16 @@ async def test_a_hint_that_is_heard_together_with_an_end_fills_all_places(url, n
 
 @on_a_loop
 async def test_a_hint_beyond_those_that_a_claim_can_name_is_not_forgotten(url, namespace, monkeypatch):
-    hf, ears = shop(url, namespace), Ears(monkeypatch)
-    hold, gates = holding(hf)
+    stay, ears = shop(url, namespace), Ears(monkeypatch)
+    hold, gates = holding(stay)
 
-    async with hf, working(hf, concurrency=4, lease=600) as worker:
-        await ears.open(hf, worker)
+    async with stay, working(stay, concurrency=4, lease=600) as worker:
+        await ears.open(stay, worker)
         ears.deaf = True
         await hold.enqueue(0)
         await reached(lambda: ears.heard)
-        used = await hf.hub.publish_scheduled("hold", 1)
-        await hf.hub.take_hint(used)
+        used = await stay.hub.publish_scheduled("hold", 1)
+        await stay.hub.take_hint(used)
         dispatcher = worker._dispatch
         dispatcher._stirred = True  # all of them are heard in one turn
         for _ in range(dispatch.MOST):
@@ -139,10 +139,10 @@ async def test_a_hint_beyond_those_that_a_claim_can_name_is_not_forgotten(url, n
 @pytest.mark.postgres
 @on_a_loop
 async def test_a_hint_that_is_heard_while_all_places_are_asked_for_is_not_taken_for_another(
-    holdfast_postgres, namespace, monkeypatch
+    backstay_postgres, namespace, monkeypatch
 ):
-    hf, ears = shop(holdfast_postgres.url, namespace), Ears(monkeypatch)
-    hold, gates = holding(hf)
+    stay, ears = shop(backstay_postgres.url, namespace), Ears(monkeypatch)
+    hold, gates = holding(stay)
     step, replies = Lane.step, []
 
     async def held_up(lane, finishes, claim):
@@ -152,8 +152,8 @@ async def test_a_hint_that_is_heard_while_all_places_are_asked_for_is_not_taken_
             await replies[-1].wait()
         return answer
 
-    async with hf, working(hf, concurrency=2, lease=600) as worker:
-        await ears.open(hf, worker)
+    async with stay, working(stay, concurrency=2, lease=600) as worker:
+        await ears.open(stay, worker)
         monkeypatch.setattr(Lane, "step", held_up)
         worker._dispatch.look()  # finds nothing, and hears of that last
         await reached(lambda: len(replies) == 1)
@@ -184,10 +184,10 @@ async def test_a_job_that_begins_while_it_is_heard_to_be_wanted_back_is_asked_af
             hearing.early([SimpleNamespace(id=job_id)])
             return known
 
-    async with Holdfast("memory://") as hf:
+    async with Backstay("memory://") as stay:
         slots = Slots(1)
         slots.held = Held()
-        hearing = Hearing(hf._core, slots, None, None, wanted.append)
+        hearing = Hearing(stay._core, slots, None, None, wanted.append)
         hearing._wanted("a job")
     assert wanted == ["a job"]
 

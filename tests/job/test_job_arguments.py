@@ -13,8 +13,8 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import BadArgument, BadResult, ConfigError, PayloadTooLarge, Retry, Snooze
-from holdfast.job.codec import JobCodec
+from backstay import BadArgument, BadResult, ConfigError, PayloadTooLarge, Retry, Snooze
+from backstay.job.codec import JobCodec
 
 
 @dataclass

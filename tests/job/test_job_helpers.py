@@ -9,19 +9,19 @@ from contextvars import Context
 import pytest
 from on_a_loop import on_a_loop
 
-import holdfast
-import holdfast.sync
-from holdfast import Snooze
-from holdfast.testing.jobs import Clock, assert_enqueued, assert_not_enqueued, drain, eager, enqueued
-from holdfast.testing.waiting import WITHIN
+import backstay
+import backstay.sync
+from backstay import Snooze
+from backstay.testing.jobs import Clock, assert_enqueued, assert_not_enqueued, drain, eager, enqueued
+from backstay.testing.waiting import WITHIN
 
 
-def shop(hf):
-    @hf.job(queue="mail", labels=["smtp"])
+def shop(stay):
+    @stay.job(queue="mail", labels=["smtp"])
     async def mail(to: str, subject: str = "hello") -> str:
         return to
 
-    @hf.job()
+    @stay.job()
     async def order(n: int) -> None:
         await mail.enqueue(f"customer{n}")
 
@@ -30,8 +30,8 @@ def shop(hf):
 
 @on_a_loop
 async def test_what_was_enqueued_is_found():
-    async with holdfast.Holdfast("memory://") as hf:
-        mail, order = shop(hf)
+    async with backstay.Backstay("memory://") as stay:
+        mail, order = shop(stay)
         await order.enqueue(1)
         await assert_enqueued(order, 1)
         await assert_enqueued(order, n=1)
@@ -46,20 +46,20 @@ async def test_what_was_enqueued_is_found():
 
 @on_a_loop
 async def test_draining_runs_everything_and_what_that_enqueues():
-    async with holdfast.Holdfast("memory://") as hf:
-        mail, order = shop(hf)
+    async with backstay.Backstay("memory://") as stay:
+        mail, order = shop(stay)
         await order.enqueue_many([(1,), (2,)])
-        assert await drain(hf) == {"completed": 4}
+        assert await drain(stay) == {"completed": 4}
         await assert_enqueued(mail, "customer2", subject="hello")
         assert [info.result for info in await enqueued(mail)] == ["customer1", "customer2"]
-        assert await drain(hf) == {}
+        assert await drain(stay) == {}
 
 
 @on_a_loop
 async def test_eager_jobs_have_run_when_enqueue_answers():
-    async with holdfast.Holdfast("memory://") as hf:
-        mail, order = shop(hf)
-        with eager(hf):
+    async with backstay.Backstay("memory://") as stay:
+        mail, order = shop(stay)
+        with eager(stay):
             handle = await order.enqueue(1)
             assert await handle.status() == "completed"
             assert [info.state for info in await enqueued(mail)] == ["completed"]
@@ -69,24 +69,24 @@ async def test_eager_jobs_have_run_when_enqueue_answers():
 
 @on_a_loop
 async def test_draining_follows_into_new_queues_and_to_labels_that_only_a_call_asks_for():
-    async with holdfast.Holdfast("memory://") as hf:
+    async with backstay.Backstay("memory://") as stay:
 
-        @hf.job()
+        @stay.job()
         async def spread(n: int) -> None:
             if n:
                 await spread.options(queue=f"queue{n}", labels=[f"label{n}"]).enqueue(n - 1)
 
         await spread.options(labels=["own"]).enqueue(3)
-        assert await drain(hf) == {"completed": 4}
-        assert await drain(hf) == {}
+        assert await drain(stay) == {"completed": 4}
+        assert await drain(stay) == {}
         await spread.options(labels=["own"]).enqueue(0)
-        assert await drain(hf, labels=[]) == {}
+        assert await drain(stay, labels=[]) == {}
 
 
 @on_a_loop
 async def test_eager_jobs_of_whoever_comes_while_others_run_have_run_too():
-    async with holdfast.Holdfast("memory://") as hf:
-        _, order = shop(hf)
+    async with backstay.Backstay("memory://") as stay:
+        _, order = shop(stay)
         late = []
 
         async def later():
@@ -97,20 +97,20 @@ async def test_eager_jobs_of_whoever_comes_while_others_run_have_run_too():
             if event.kind == "job.completed" and event.facts["type"] == "mail" and not late:  # the last one
                 late.append(asyncio.get_running_loop().create_task(later(), context=Context()))
 
-        hf.telemetry.subscribe(heard)
-        with eager(hf):
+        stay.telemetry.subscribe(heard)
+        with eager(stay):
             await order.enqueue(1)
             assert await late[0] == "completed"
 
 
 def test_eager_jobs_of_several_threads_have_all_run():
-    with holdfast.sync.Holdfast("memory://") as hf:
+    with backstay.sync.Backstay("memory://") as stay:
 
-        @hf.job()
+        @stay.job()
         def add(a: int) -> int:
             return a + 1
 
-        with eager(hf), ThreadPoolExecutor(4) as pool:
+        with eager(stay), ThreadPoolExecutor(4) as pool:
             assert set(pool.map(lambda n: add.enqueue(n).status(), range(8))) == {"completed"}
 
 
@@ -118,10 +118,10 @@ def test_eager_jobs_of_several_threads_have_all_run():
 async def test_time_passes_when_the_test_says():
     clock = Clock()
     engine = clock.engine()
-    async with holdfast.Holdfast(engine=engine) as hf:
+    async with backstay.Backstay(engine=engine) as stay:
         calls = []
 
-        @hf.job(backoff=60, retries=1)
+        @stay.job(backoff=60, retries=1)
         async def stubborn() -> None:
             calls.append(clock.now)
             if len(calls) == 1:
@@ -129,32 +129,32 @@ async def test_time_passes_when_the_test_says():
             raise RuntimeError
 
         handle = await stubborn.options(delay=3600).enqueue()
-        assert await drain(hf) == {}
+        assert await drain(stay) == {}
         clock.advance(3600)
-        assert await drain(hf) == {"snoozed": 1}
+        assert await drain(stay) == {"snoozed": 1}
         clock.advance(29)
-        assert await drain(hf) == {}
+        assert await drain(stay) == {}
         clock.advance(1)
-        assert await drain(hf) == {"retried": 1}
+        assert await drain(stay) == {"retried": 1}
         clock.advance(60)
-        assert await drain(hf) == {"failed": 1}
+        assert await drain(stay) == {"failed": 1}
         assert await handle.status() == "failed"
     await engine.close()
 
 
 def test_blocking_code_is_not_awaited():
-    with holdfast.sync.Holdfast("memory://") as hf:
+    with backstay.sync.Backstay("memory://") as stay:
 
-        @hf.job()
+        @stay.job()
         def add(a: int, b: int = 1) -> int:
             return a + b
 
         assert_not_enqueued(add)
-        with eager(hf):
+        with eager(stay):
             assert add.enqueue(1).result(WITHIN) == 2
         assert_enqueued(add, 1, b=1)
         add.enqueue(5)
-        assert drain(hf) == {"completed": 1}
+        assert drain(stay) == {"completed": 1}
         assert [info.result for info in enqueued(add)] == [2, 6]
 
 
@@ -162,24 +162,24 @@ def test_a_drain_on_a_test_clock_runs_what_starts_by_itself():
     clock = Clock()
     ran = []
 
-    def define(hf):
-        @hf.job(cron="0 2 * * *")
+    def define(stay):
+        @stay.job(cron="0 2 * * *")
         def nightly() -> None:
             ran.append(clock.now.isoformat())
 
     @on_a_loop
     async def a_night():
-        async with holdfast.Holdfast(engine=clock.engine()) as hf:
-            define(hf)
-            assert await drain(hf) == {}
+        async with backstay.Backstay(engine=clock.engine()) as stay:
+            define(stay)
+            assert await drain(stay) == {}
             clock.advance(86400)
-            assert await drain(hf) == {"completed": 1}
-            assert await drain(hf) == {}
+            assert await drain(stay) == {"completed": 1}
+            assert await drain(stay) == {}
 
     a_night()
-    with holdfast.sync.Holdfast(engine=clock.engine()) as hf:
-        define(hf)
-        assert drain(hf) == {}
+    with backstay.sync.Backstay(engine=clock.engine()) as stay:
+        define(stay)
+        assert drain(stay) == {}
         clock.advance(86400)
-        assert drain(hf) == {"completed": 1}
+        assert drain(stay) == {"completed": 1}
     assert ran == ["2026-01-02T00:00:00+00:00", "2026-01-03T00:00:00+00:00"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.job import ids
-from holdfast.job.ids import Ids, shard_of
+from backstay.job import ids
+from backstay.job.ids import Ids, shard_of
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from on_a_loop import on_a_loop
 
-import holdfast
-from holdfast import JobCancelled, Middleware, Tracing, current_job
-from holdfast.job.retry import Cancel
-from holdfast.testing.jobs import drain
-from holdfast.testing.waiting import WITHIN
+import backstay
+from backstay import JobCancelled, Middleware, Tracing, current_job
+from backstay.job.retry import Cancel
+from backstay.testing.jobs import drain
+from backstay.testing.waiting import WITHIN
 
 
 class Noting(Middleware):
@@ -28,33 +28,33 @@ class Noting(Middleware):
 
 @on_a_loop
 async def test_the_first_one_used_is_the_outermost():
-    async with holdfast.Holdfast("memory://") as hf:
+    async with backstay.Backstay("memory://") as stay:
         notes = []
-        hf.use(Noting("outer", notes))
-        hf.use(Noting("inner", notes))
+        stay.use(Noting("outer", notes))
+        stay.use(Noting("inner", notes))
 
-        @hf.job()
+        @stay.job()
         def add(a: int, b: int) -> int:
             notes.append("handler")
             return a + b
 
         handle = await add.enqueue(1, 2)
-        await drain(hf)
+        await drain(stay)
         assert await handle.result(WITHIN) == 3
         assert notes == ["outer before add", "inner before add", "handler", "inner after 3", "outer after 3"]
 
 
 @on_a_loop
 async def test_what_middleware_puts_in_arrives_with_the_job():
-    async with holdfast.Holdfast("memory://") as hf:
-        hf.use(Noting("tenant", []))
+    async with backstay.Backstay("memory://") as stay:
+        stay.use(Noting("tenant", []))
 
-        @hf.job()
+        @stay.job()
         async def look() -> dict[str, str]:
             return current_job().trace
 
         handle = await look.enqueue()
-        await drain(hf)
+        await drain(stay)
         assert await handle.result(WITHIN) == {"tenant": "look"}
 
 
@@ -64,15 +64,15 @@ async def test_middleware_may_decide_otherwise():
         async def attempt(self, ctx, call_next):
             return Cancel("not today")
 
-    async with holdfast.Holdfast("memory://") as hf:
-        hf.use(Closed())
+    async with backstay.Backstay("memory://") as stay:
+        stay.use(Closed())
 
-        @hf.job()
+        @stay.job()
         async def never() -> None:
             raise AssertionError
 
         handle = await never.enqueue()
-        await drain(hf)
+        await drain(stay)
         with pytest.raises(JobCancelled, match="not today"):
             await handle.result(WITHIN)
 
@@ -80,17 +80,17 @@ async def test_middleware_may_decide_otherwise():
 @on_a_loop
 async def test_an_attempt_belongs_to_the_trace_of_who_enqueued_it():
     trace = pytest.importorskip("opentelemetry.trace")
-    async with holdfast.Holdfast("memory://") as hf:
-        hf.use(Tracing())
+    async with backstay.Backstay("memory://") as stay:
+        stay.use(Tracing())
 
-        @hf.job()
+        @stay.job()
         def whose() -> str:
             return f"{trace.get_current_span().get_span_context().trace_id:x}"
 
         context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
         with trace.use_span(trace.NonRecordingSpan(context)):
             handle = await whose.enqueue()
-        await drain(hf)
+        await drain(stay)
         assert await handle.result(WITHIN) == "abc"
 
 
@@ -101,12 +101,12 @@ class Careless(Middleware):
 
 @on_a_loop
 async def test_what_no_worker_could_read_is_refused_when_it_is_enqueued():
-    async with holdfast.Holdfast("memory://") as hf:
-        hf.use(Careless())
+    async with backstay.Backstay("memory://") as stay:
+        stay.use(Careless())
 
-        @hf.job()
+        @stay.job()
         async def work() -> None: ...
 
-        with pytest.raises(holdfast.ConfigError, match=r"Careless.enqueueing: .* trace\['tenant'\] is 5"):
+        with pytest.raises(backstay.ConfigError, match=r"Careless.enqueueing: .* trace\['tenant'\] is 5"):
             await work.enqueue()
-        assert await hf.jobs.list() == []
+        assert await stay.jobs.list() == []

@@ -1,4 +1,4 @@
-"""`hf.jobs` and `hf.queues`: look, set right, pause, limit, drain."""
+"""`stay.jobs` and `stay.queues`: look, set right, pause, limit, drain."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import KINDS, ONE_PLACE, reaches, url_of, working
 
-import holdfast
-import holdfast.sync
-from holdfast import BadArgument, ConfigError, ResultTimeout
-from holdfast.job.model import Worker
-from holdfast.testing.jobs import Clock
-from holdfast.testing.waiting import WITHIN
+import backstay
+import backstay.sync
+from backstay import BadArgument, ConfigError, ResultTimeout
+from backstay.job.model import Worker
+from backstay.testing.jobs import Clock
+from backstay.testing.waiting import WITHIN
 
 
 @pytest.fixture(params=KINDS)
@@ -23,16 +23,16 @@ def url(request):
 
 
 def new(url):
-    return holdfast.Holdfast(url, namespace=f"a{uuid.uuid4().hex[:10]}")
+    return backstay.Backstay(url, namespace=f"a{uuid.uuid4().hex[:10]}")
 
 
 class Broken:
     """A job that fails until somebody mends it."""
 
-    def __init__(self, hf):
+    def __init__(self, stay):
         self.mended = False
 
-        @hf.job(retries=0)
+        @stay.job(retries=0)
         async def brittle(n: int) -> int:
             if not self.mended:
                 raise RuntimeError("broken")
@@ -43,90 +43,90 @@ class Broken:
 
 @on_a_loop
 async def test_the_dead_letter_is_listed_retried_and_purged(url):
-    async with new(url) as hf:
-        broken = Broken(hf)
-        async with working(hf):
+    async with new(url) as stay:
+        broken = Broken(stay)
+        async with working(stay):
             handles = await broken.job.enqueue_many([(i,) for i in range(5)])
             for handle in handles:
-                await reaches(hf, handle, "failed")
-            dead = await hf.jobs.dead.list()
+                await reaches(stay, handle, "failed")
+            dead = await stay.jobs.dead.list()
             assert [job.args for job in dead] == [{"n": n} for n in (4, 3, 2, 1, 0)]
             assert dead[0].error.message == "broken"
-            assert [job.id for job in await hf.jobs.dead.list(before=dead[2].id)] == [job.id for job in dead[3:]]
+            assert [job.id for job in await stay.jobs.dead.list(before=dead[2].id)] == [job.id for job in dead[3:]]
             broken.mended = True
-            assert await hf.jobs.dead.retry(handles[0].id) in ("pending", "running", "completed")
+            assert await stay.jobs.dead.retry(handles[0].id) in ("pending", "running", "completed")
             assert await handles[0].result(WITHIN) == 0
-            assert await hf.jobs.dead.retry_all(type="another") == 0
-            assert await hf.jobs.dead.retry_all() == 4
+            assert await stay.jobs.dead.retry_all(type="another") == 0
+            assert await stay.jobs.dead.retry_all() == 4
             assert [await handle.result(WITHIN) for handle in handles] == list(range(5))
-        assert await hf.jobs.dead.list() == []
-        assert await hf.jobs.purge() == 5
-        assert await hf.jobs.list() == []
+        assert await stay.jobs.dead.list() == []
+        assert await stay.jobs.purge() == 5
+        assert await stay.jobs.list() == []
 
 
 @on_a_loop
 async def test_only_what_has_ended_is_purged(url):
-    async with new(url) as hf:
-        broken = Broken(hf)
+    async with new(url) as stay:
+        broken = Broken(stay)
         await broken.job.enqueue(1)
         with pytest.raises(ConfigError, match="cancel others first"):
-            await hf.jobs.purge("pending")
-        assert await hf.jobs.dead.purge() == 0
-        assert len(await hf.jobs.list()) == 1
+            await stay.jobs.purge("pending")
+        assert await stay.jobs.dead.purge() == 0
+        assert len(await stay.jobs.list()) == 1
 
 
 @on_a_loop
 async def test_a_completed_job_is_not_tried_again(url):
-    async with new(url) as hf:
-        broken = Broken(hf)
+    async with new(url) as stay:
+        broken = Broken(stay)
         broken.mended = True
-        async with working(hf):
+        async with working(stay):
             handle = await broken.job.enqueue(1)
             await handle.result(WITHIN)
         with pytest.raises(ConfigError, match="enqueue it anew"):
-            await hf.jobs.retry(handle.id)
+            await stay.jobs.retry(handle.id)
 
 
 @on_a_loop
 async def test_a_scheduled_job_can_be_had_now(url):
-    async with new(url) as hf:
-        broken = Broken(hf)
+    async with new(url) as stay:
+        broken = Broken(stay)
         broken.mended = True
-        async with working(hf):
+        async with working(stay):
             handle = await broken.job.options(delay=600).enqueue(7)
-            assert await hf.jobs.retry(handle.id) in ("pending", "running")
+            assert await stay.jobs.retry(handle.id) in ("pending", "running")
             assert await handle.result(WITHIN) == 7
 
 
 @on_a_loop
 async def test_lists_are_filtered_and_paged(url):
-    async with new(url) as hf:
+    async with new(url) as stay:
 
-        @hf.job(queue="mail")
+        @stay.job(queue="mail")
         async def mail(n: int) -> None: ...
 
-        @hf.job()
+        @stay.job()
         async def other() -> None: ...
 
         await mail.enqueue_many([(n,) for n in range(5)])
         await other.enqueue()
         await other.options(delay=60).enqueue()
-        assert [job.args["n"] for job in await hf.jobs.list(queue="mail", limit=2)] == [4, 3]
-        last = (await hf.jobs.list(type="mail", limit=2))[-1].id
-        assert [job.args["n"] for job in await hf.jobs.list(type="mail", before=last)] == [2, 1, 0]
-        assert [job.type for job in await hf.jobs.list(state="scheduled")] == ["other"]
+        assert [job.args["n"] for job in await stay.jobs.list(queue="mail", limit=2)] == [4, 3]
+        last = (await stay.jobs.list(type="mail", limit=2))[-1].id
+        assert [job.args["n"] for job in await stay.jobs.list(type="mail", before=last)] == [2, 1, 0]
+        assert [job.type for job in await stay.jobs.list(state="scheduled")] == ["other"]
         with pytest.raises(ConfigError, match="state is one of"):
-            await hf.jobs.list(state="lost")
+            await stay.jobs.list(state="lost")
         with pytest.raises(ConfigError, match="before="):
-            await hf.jobs.list(limit=5000)
+            await stay.jobs.list(limit=5000)
 
 
 @on_a_loop
 async def test_a_job_of_another_program_is_enqueued_by_name(url):
     namespace = f"n{uuid.uuid4().hex[:10]}"
     async with (
-        holdfast.Holdfast(url, namespace=namespace) as here,
-        holdfast.Holdfast(url, namespace=namespace, engine=here.engine if url == "memory://" else None) as there,
+        backstay.Backstay(url, namespace=namespace) as here,
+        backstay.Backstay(url, namespace=namespace, engine=here.engine if url == "memory://" else None) as there,
     ):
 
         @there.job()
@@ -149,35 +149,35 @@ async def test_a_job_of_another_program_is_enqueued_by_name(url):
 
 @on_a_loop
 async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(url):
-    async with new(url) as hf:
-        broken = Broken(hf)
+    async with new(url) as stay:
+        broken = Broken(stay)
         broken.mended = True
-        await hf.queues.pause("default")
-        async with working(hf):
+        await stay.queues.pause("default")
+        async with working(stay):
             handle = await broken.job.enqueue(1)
             with pytest.raises(ResultTimeout):
                 await handle.result(0.5)
-            queue = await hf.queues.get("default")
+            queue = await stay.queues.get("default")
             assert (queue.paused, queue.pending) == (True, 1)
-            await hf.queues.resume("default")
+            await stay.queues.resume("default")
             assert await handle.result(WITHIN) == 1
 
 
 @on_a_loop
 async def test_draining_waits_for_what_runs(url):
-    async with new(url) as hf:
+    async with new(url) as stay:
         go = asyncio.Event()
 
-        @hf.job()
+        @stay.job()
         async def slow() -> None:
             await go.wait()
 
-        async with working(hf):
+        async with working(stay):
             handle = await slow.enqueue()
-            await reaches(hf, handle, "running")
+            await reaches(stay, handle, "running")
             with pytest.raises(ResultTimeout, match="1 jobs of it still run"):
-                await hf.queues.drain("default", timeout=0.2)
-            draining = asyncio.create_task(hf.queues.drain("default"))
+                await stay.queues.drain("default", timeout=0.2)
+            draining = asyncio.create_task(stay.queues.drain("default"))
             go.set()
             queue = await asyncio.wait_for(draining, WITHIN)
             assert queue.drained
@@ -187,30 +187,30 @@ async def test_draining_waits_for_what_runs(url):
 @pytest.mark.parametrize("url", ONE_PLACE, indirect=True)
 @on_a_loop
 async def test_a_queues_rate_holds_for_all_of_its_jobs(url):
-    async with new(url) as hf:
-        broken = Broken(hf)
+    async with new(url) as stay:
+        broken = Broken(stay)
         broken.mended = True
-        await hf.queues.rate("default", "2/hour")
-        assert (await hf.queues.get("default")).rate == "2/hour"
+        await stay.queues.rate("default", "2/hour")
+        assert (await stay.queues.get("default")).rate == "2/hour"
         handles = await broken.job.enqueue_many([(i,) for i in range(4)])
-        await hf.worker(signals=False).run(burst=True)
+        await stay.worker(signals=False).run(burst=True)
         assert [await handle.status() for handle in handles] == ["completed", "completed", "pending", "pending"]
-        await hf.queues.rate("default", None)
-        await hf.worker(signals=False).run(burst=True)
+        await stay.queues.rate("default", None)
+        await stay.worker(signals=False).run(burst=True)
         assert {await handle.status() for handle in handles} == {"completed"}
         with pytest.raises(ConfigError, match="100/minute"):
-            await hf.queues.rate("default", "often")
+            await stay.queues.rate("default", "often")
         with pytest.raises(ConfigError, match="burst="):
-            await hf.queues.rate("default", None, burst=3)
+            await stay.queues.rate("default", None, burst=3)
 
 
 @on_a_loop
 async def test_workers_are_listed(url):
-    async with new(url) as hf:
-        Broken(hf)
-        async with working(hf, name="w1", queues=["a", "b"], labels=["gpu"]):
+    async with new(url) as stay:
+        Broken(stay)
+        async with working(stay, name="w1", queues=["a", "b"], labels=["gpu"]):
             for _ in range(200):
-                workers = await hf.jobs.workers()
+                workers = await stay.jobs.workers()
                 if workers:
                     break
                 await asyncio.sleep(0.02)
@@ -224,38 +224,38 @@ async def test_workers_are_listed(url):
 async def test_a_worker_is_busy_while_it_runs_something_and_offline_when_it_was_not_heard_of():
     clock = Clock()
     engine = clock.engine()
-    async with holdfast.Holdfast(engine=engine) as hf:
-        store = hf._core.store
+    async with backstay.Backstay(engine=engine) as stay:
+        store = stay._core.store
         for name, running in (("idle", 0), ("busy", 2)):
-            await hf._core.port.apply(store.beat(Worker(id=name, running=running)))
-        assert {worker.id: worker.status for worker in await hf.jobs.workers()} == {"idle": "idle", "busy": "busy"}
+            await stay._core.port.apply(store.beat(Worker(id=name, running=running)))
+        assert {worker.id: worker.status for worker in await stay.jobs.workers()} == {"idle": "idle", "busy": "busy"}
         clock.advance(31)
-        assert {worker.status for worker in await hf.jobs.workers()} == {"offline"}
+        assert {worker.status for worker in await stay.jobs.workers()} == {"offline"}
     await engine.close()
 
 
 def test_blocking_code_has_the_same(request):
-    with holdfast.sync.Holdfast(url_of("sqlite", request)) as hf:
+    with backstay.sync.Backstay(url_of("sqlite", request)) as stay:
 
-        @hf.job(retries=0)
+        @stay.job(retries=0)
         def fail(n: int) -> None:
             raise RuntimeError
 
         handles = fail.enqueue_many([(1,), (2,)])
-        hf.worker(signals=False).run(burst=True)
-        assert len(hf.jobs.dead.list()) == 2
-        assert hf.jobs.dead.retry(handles[0].id) == "pending"
-        assert hf.jobs.dead.retry_all() == 1
-        assert hf.jobs.cancel(handles[0].id) == "cancelled"
-        assert hf.jobs.get(handles[0].id).state == "cancelled"
-        hf.queues.pause("default")
-        assert hf.queues.drain("default", timeout=5).drained
-        hf.queues.resume("default")
-        hf.queues.rate("default", "5/s")
-        assert [queue.name for queue in hf.queues.list()] == ["default"]
-        assert hf.jobs.purge("cancelled") == 1
-        assert hf.jobs.logs(handles[1].id) == []
-        assert hf.jobs.outputs(handles[1].id) == {}
-        assert hf.jobs.workers() == []
-        assert hf.jobs.handle(handles[1].id).status() == "pending"
-        assert hf.jobs.enqueue("fail", {"n": 1}).status() == "pending"
+        stay.worker(signals=False).run(burst=True)
+        assert len(stay.jobs.dead.list()) == 2
+        assert stay.jobs.dead.retry(handles[0].id) == "pending"
+        assert stay.jobs.dead.retry_all() == 1
+        assert stay.jobs.cancel(handles[0].id) == "cancelled"
+        assert stay.jobs.get(handles[0].id).state == "cancelled"
+        stay.queues.pause("default")
+        assert stay.queues.drain("default", timeout=5).drained
+        stay.queues.resume("default")
+        stay.queues.rate("default", "5/s")
+        assert [queue.name for queue in stay.queues.list()] == ["default"]
+        assert stay.jobs.purge("cancelled") == 1
+        assert stay.jobs.logs(handles[1].id) == []
+        assert stay.jobs.outputs(handles[1].id) == {}
+        assert stay.jobs.workers() == []
+        assert stay.jobs.handle(handles[1].id).status() == "pending"
+        assert stay.jobs.enqueue("fail", {"n": 1}).status() == "pending"

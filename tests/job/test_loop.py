@@ -6,10 +6,10 @@ import asyncio
 
 from on_a_loop import on_a_loop
 
-from holdfast import loop as loops
-from holdfast.loop import Loop
-from holdfast.telemetry import Telemetry
-from holdfast.testing.waiting import WITHIN
+from backstay import loop as loops
+from backstay.loop import Loop
+from backstay.telemetry import Telemetry
+from backstay.testing.waiting import WITHIN
 
 
 class Part:

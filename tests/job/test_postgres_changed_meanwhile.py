@@ -9,25 +9,25 @@ import psycopg
 import pytest
 from test_postgres_store import Worker, complete, job
 
-from holdfast.engine.base import Ping
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.arrays import teach
-from holdfast.job.model import Renewal
-from holdfast.job.postgres import PostgresStore
-from holdfast.job.runs import NewRun
-from holdfast.testing.waiting import eventually
+from backstay.engine.base import Ping
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.arrays import teach
+from backstay.job.model import Renewal
+from backstay.job.postgres import PostgresStore
+from backstay.job.runs import NewRun
+from backstay.testing.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
 SECOND = 1_000_000
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE %s"
-CHANGE = "UPDATE holdfast_job SET flags = flags | 1 WHERE space = %s"
+CHANGE = "UPDATE backstay_job SET flags = flags | 1 WHERE space = %s"
 
 
 @pytest.fixture
-def engine(holdfast_postgres, namespace):
-    engine = PostgresEngine(parse(f"{holdfast_postgres.url}?application_name={namespace}"), namespace=namespace)
+def engine(backstay_postgres, namespace):
+    engine = PostgresEngine(parse(f"{backstay_postgres.url}?application_name={namespace}"), namespace=namespace)
     engine.apply(Ping())
     yield engine
     engine.close_blocking()
@@ -39,13 +39,13 @@ def store(namespace):
 
 
 @pytest.fixture
-def meanwhile(holdfast_postgres, engine, namespace):
+def meanwhile(backstay_postgres, engine, namespace):
     """Carries out an operation while somebody changes rows: it has seen them as they were, and waits."""
 
     def carried_out(op, change=CHANGE):
         with (
-            psycopg.connect(holdfast_postgres.url) as other,
-            psycopg.connect(holdfast_postgres.url, autocommit=True) as admin,
+            psycopg.connect(backstay_postgres.url) as other,
+            psycopg.connect(backstay_postgres.url, autocommit=True) as admin,
             ThreadPoolExecutor() as pool,
         ):
             other.execute(change, [namespace])
@@ -100,7 +100,7 @@ def test_a_run_that_is_cancelled_while_its_row_is_waited_for_takes_nothing_more(
     worker = Worker(engine, store)
     (mine,) = worker.step(want=5).jobs
     command = worker.command([complete(mine)], want=0)
-    cancel = "UPDATE holdfast_run SET cancelling = true, reason = 'because' WHERE space = %s"
+    cancel = "UPDATE backstay_run SET cancelling = true, reason = 'because' WHERE space = %s"
     reply = meanwhile(store.step(command), cancel)
     assert reply.verdicts == ("ok",)
     assert [engine.apply(store.get(each.id)).state for each in (first, second)] == ["completed", "cancelled"]
@@ -113,7 +113,7 @@ def test_a_run_that_is_cancelled_while_its_row_is_waited_for_takes_nothing_more(
 
 
 def test_one_who_starts_because_of_a_failure_and_comes_meanwhile_is_skipped(
-    engine, store, holdfast_postgres, namespace
+    engine, store, backstay_postgres, namespace
 ):
     """It waits for a job that is just ending well, in a transaction that the end has to wait for."""
     run = job().id
@@ -124,8 +124,8 @@ def test_one_who_starts_because_of_a_failure_and_comes_meanwhile_is_skipped(
     mine = {each.id: each for each in worker.step(want=5).jobs}
     cleaner = job("cleans", after=(first.id,), when="any_failure")
     with (
-        psycopg.connect(holdfast_postgres.url) as other,
-        psycopg.connect(holdfast_postgres.url, autocommit=True) as admin,
+        psycopg.connect(backstay_postgres.url) as other,
+        psycopg.connect(backstay_postgres.url, autocommit=True) as admin,
         ThreadPoolExecutor() as pool,
     ):
         _say(other, store.enqueue_among([cleaner]))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from holdfast.engine.base import Ping
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, NewJob, StepCommand
-from holdfast.job.postgres import PostgresStore, pace
-from holdfast.sync import Holdfast
+from backstay.engine.base import Ping
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, NewJob, StepCommand
+from backstay.job.postgres import PostgresStore, pace
+from backstay.sync import Backstay
 
 pytestmark = pytest.mark.postgres
 
@@ -57,20 +57,20 @@ class Place:
             return cursor.fetchall() if cursor.description else []
 
     def floor(self):
-        ((floor,),) = self.query("SELECT floor FROM holdfast_job_lane WHERE space = %s", self.engine.namespace)
+        ((floor,),) = self.query("SELECT floor FROM backstay_job_lane WHERE space = %s", self.engine.namespace)
         return floor
 
     def sink(self, job):
         """As if it had been enqueued long ago, in a transaction that has just ended."""
-        self.query("UPDATE holdfast_job SET rank = rank - %s WHERE id = %s", 100 * SECOND, job)
+        self.query("UPDATE backstay_job SET rank = rank - %s WHERE id = %s", 100 * SECOND, job)
 
 
 @pytest.fixture
-def place(holdfast_postgres, namespace, monkeypatch):
+def place(backstay_postgres, namespace, monkeypatch):
     """Floors and looks after leases last until a test says otherwise."""
     monkeypatch.setattr(pace, "FLOOR", 1e6)
     monkeypatch.setattr(pace, "BUSY_LOOK", 1e6)
-    made = Place(holdfast_postgres.url, namespace)
+    made = Place(backstay_postgres.url, namespace)
     yield made
     made.engine.close_blocking()
 
@@ -79,7 +79,7 @@ def busy(place, jobs=60):
     """Three claims: one looks at everything, one finds the floor, one begins there."""
     ids = place.enqueue(*[work() for _ in range(jobs)])
     assert [place.claim(), place.claim(), place.claim()] == [ids[:10], ids[10:20], ids[20:30]]
-    ((head,),) = place.query("SELECT rank FROM holdfast_job WHERE id = %s", ids[20])
+    ((head,),) = place.query("SELECT rank FROM backstay_job WHERE id = %s", ids[20])
     assert place.floor() == head
     return ids
 
@@ -139,21 +139,21 @@ def test_whoever_holds_a_lanes_row_keeps_nobody_from_claiming(place, monkeypatch
     monkeypatch.setattr(pace, "FLOOR", -1.0)  # each claim looks below
     monkeypatch.setattr(pace, "steady", lambda: 1e12)
     with psycopg.connect(place.url) as another:
-        another.execute("SELECT FROM holdfast_job_lane FOR UPDATE")
+        another.execute("SELECT FROM backstay_job_lane FOR UPDATE")
         assert place.claim() == [ids[-1], *ids[30:39]]
         assert place.claim() == ids[39:49]
     assert place.floor() == floor
 
 
-def test_a_transaction_of_the_callers_holds_no_lanes_row(place, holdfast_postgres, namespace):
+def test_a_transaction_of_the_callers_holds_no_lanes_row(place, backstay_postgres, namespace):
     busy(place)
-    with Holdfast(holdfast_postgres.url, namespace=namespace) as hf, psycopg.connect(place.url) as mine:
+    with Backstay(backstay_postgres.url, namespace=namespace) as stay, psycopg.connect(place.url) as mine:
 
-        @hf.job(name="work", priority=5)
+        @stay.job(name="work", priority=5)
         def urgent() -> None: ...
 
         handle = urgent.options(connection=mine).enqueue()
-        place.query("SELECT FROM holdfast_job_lane WHERE space = %s FOR UPDATE NOWAIT", namespace)
+        place.query("SELECT FROM backstay_job_lane WHERE space = %s FOR UPDATE NOWAIT", namespace)
         assert handle.id not in place.claim()
         mine.commit()
         assert handle.id in place.claim(1000)  # one that comes short looks below the floor

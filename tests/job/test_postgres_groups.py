@@ -6,20 +6,20 @@ import psycopg
 import pytest
 from test_postgres_store import job
 
-from holdfast.engine.base import Ping
-from holdfast.engine.group import Item
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.within import WithinLane
-from holdfast.job.model import Tick
-from holdfast.job.postgres import PostgresStore
+from backstay.engine.base import Ping
+from backstay.engine.group import Item
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.within import WithinLane
+from backstay.job.model import Tick
+from backstay.job.postgres import PostgresStore
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def engine(holdfast_postgres, namespace):
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def engine(backstay_postgres, namespace):
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     engine.apply(Ping())
     yield engine
     engine.close_blocking()

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from test_postgres_store import Worker, complete, job
 
-from holdfast.engine.base import Ping
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.job.model import Concurrency, Rate
-from holdfast.job.postgres import PostgresStore
+from backstay.engine.base import Ping
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.job.model import Concurrency, Rate
+from backstay.job.postgres import PostgresStore
 
 pytestmark = pytest.mark.postgres
 
@@ -29,8 +29,8 @@ WAYS = {
 
 
 @pytest.fixture
-def engine(holdfast_postgres, namespace):
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def engine(backstay_postgres, namespace):
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     engine.apply(Ping())
     yield engine
     engine.close_blocking()
@@ -45,17 +45,17 @@ def store(namespace):
 def held(url, namespace):
     """All pending jobs are somebody else's for a while."""
     with psycopg.connect(url) as other:
-        other.execute("SELECT FROM holdfast_job WHERE space = %s AND state = 'pending' FOR UPDATE", [namespace])
+        other.execute("SELECT FROM backstay_job WHERE space = %s AND state = 'pending' FOR UPDATE", [namespace])
         yield
         other.rollback()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_claim_that_passed_over_a_job_that_somebody_held_says_so(engine, store, holdfast_postgres, namespace, way):
+def test_a_claim_that_passed_over_a_job_that_somebody_held_says_so(engine, store, backstay_postgres, namespace, way):
     worker = Worker(engine, store)
     jobs = [job(**fields) for fields in WAYS[way]]
     engine.apply(store.enqueue(0, jobs))
-    with held(holdfast_postgres.url, namespace):
+    with held(backstay_postgres.url, namespace):
         reply = worker.step(want=5, labels=("gpu",))
         assert (reply.jobs, reply.next_in) == ((), 0)
         reply = worker.step(want=5, labels=("gpu",))  # by now it knows what kind of jobs there are

@@ -8,16 +8,16 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from holdfast.engine.base import Ping
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.notify import decode, wire_channel
-from holdfast.engine.postgres.pool import open_pool
-from holdfast.engine.postgres.wire import Wire
-from holdfast.hub.wire import hint_key
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Finish, NewJob, StepCommand
-from holdfast.job.postgres import PostgresStore
+from backstay.engine.base import Ping
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.notify import decode, wire_channel
+from backstay.engine.postgres.pool import open_pool
+from backstay.engine.postgres.wire import Wire
+from backstay.hub.wire import hint_key
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Finish, NewJob, StepCommand
+from backstay.job.postgres import PostgresStore
 
 pytestmark = pytest.mark.postgres
 
@@ -65,23 +65,23 @@ class Desk:
 
 
 @pytest.fixture(params=["own connections", "a pool"])
-def desk(request, holdfast_postgres, namespace):
+def desk(request, backstay_postgres, namespace):
     if request.param == "a pool":
-        with ConnectionPool(holdfast_postgres.url, min_size=2, max_size=4) as pool:
+        with ConnectionPool(backstay_postgres.url, min_size=2, max_size=4) as pool:
             engine = open_pool(pool, blocking=True, namespace=namespace)
-            yield Desk(engine, namespace, holdfast_postgres.url)
+            yield Desk(engine, namespace, backstay_postgres.url)
             engine.close_blocking()
         return
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
-    yield Desk(engine, namespace, holdfast_postgres.url)
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
+    yield Desk(engine, namespace, backstay_postgres.url)
     engine.close_blocking()
 
 
 @pytest.fixture
-def left(holdfast_postgres, namespace):
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as admin:
+def left(backstay_postgres, namespace):
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as admin:
         yield lambda hint: admin.execute(
-            "SELECT remaining FROM holdfast_hint_counter WHERE hint = %s", (hint_key(namespace, hint),)
+            "SELECT remaining FROM backstay_hint_counter WHERE hint = %s", (hint_key(namespace, hint),)
         ).fetchone()[0]
 
 

@@ -10,17 +10,17 @@ import psycopg
 import pytest
 from on_a_loop import on_a_loop
 
-from holdfast.engine.base import Ping
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.within import WithinLane
-from holdfast.errors import Closed, OutcomeUnknown
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Finish, NewJob, StepCommand
-from holdfast.job.postgres import PostgresStore
-from holdfast.job.runs import NewRun
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.waiting import soon
+from backstay.engine.base import Ping
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.within import WithinLane
+from backstay.errors import Closed, OutcomeUnknown
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Finish, NewJob, StepCommand
+from backstay.job.postgres import PostgresStore
+from backstay.job.runs import NewRun
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.waiting import soon
 
 pytestmark = pytest.mark.postgres
 
@@ -38,12 +38,12 @@ def store(namespace):
 
 
 @pytest.fixture
-def opened(holdfast_postgres, namespace, store, at_threads):
+def opened(backstay_postgres, namespace, store, at_threads):
     """An engine, on whichever loop runs, with its connections open."""
 
     @asynccontextmanager
     async def opened(options="", by_way_of=str):
-        engine = PostgresEngine(parse(by_way_of(holdfast_postgres.url) + options), namespace=namespace)
+        engine = PostgresEngine(parse(by_way_of(backstay_postgres.url) + options), namespace=namespace)
         engine.correct(await engine.submit(Ping()))
         await engine.submit(store.enqueue(0, [job()]))
         await step(engine, store, want=1)
@@ -159,9 +159,9 @@ async def test_what_waits_for_a_loop_that_stands_still_goes_on_without_it(opened
 
 
 @on_a_loop
-async def test_a_connection_that_broke_meanwhile_is_replaced(opened, store, holdfast_postgres):
+async def test_a_connection_that_broke_meanwhile_is_replaced(opened, store, backstay_postgres):
     async with opened() as engine:
-        with psycopg.connect(holdfast_postgres.url, autocommit=True) as admin:
+        with psycopg.connect(backstay_postgres.url, autocommit=True) as admin:
             admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND"
                 " pid <> pg_backend_pid()"
@@ -173,10 +173,10 @@ async def test_a_connection_that_broke_meanwhile_is_replaced(opened, store, hold
 
 
 @on_a_loop
-async def test_a_connection_that_breaks_under_a_commit_leaves_its_outcome_unknown(opened, store, holdfast_postgres):
+async def test_a_connection_that_breaks_under_a_commit_leaves_its_outcome_unknown(opened, store, backstay_postgres):
     async with opened() as engine:
-        with psycopg.connect(holdfast_postgres.url) as admin:
-            admin.execute("LOCK TABLE holdfast_job IN ACCESS EXCLUSIVE MODE")
+        with psycopg.connect(backstay_postgres.url) as admin:
+            admin.execute("LOCK TABLE backstay_job IN ACCESS EXCLUSIVE MODE")
             asked = engine.submit(store.enqueue(0, [job()]))
             await asyncio.sleep(0.05)
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
@@ -185,10 +185,10 @@ async def test_a_connection_that_breaks_under_a_commit_leaves_its_outcome_unknow
 
 
 @on_a_loop
-async def test_a_statement_that_waits_too_long_for_a_lock_is_tried_again(opened, store, holdfast_postgres, at_threads):
+async def test_a_statement_that_waits_too_long_for_a_lock_is_tried_again(opened, store, backstay_postgres, at_threads):
     async with opened() as engine:
-        with psycopg.connect(holdfast_postgres.url) as admin:
-            admin.execute("LOCK TABLE holdfast_job IN ACCESS EXCLUSIVE MODE")
+        with psycopg.connect(backstay_postgres.url) as admin:
+            admin.execute("LOCK TABLE backstay_job IN ACCESS EXCLUSIVE MODE")
             asked = engine.submit(store.enqueue(0, [job()]))
             assert await soon(_said(at_threads))  # the first try has failed
             admin.rollback()
@@ -197,8 +197,8 @@ async def test_a_statement_that_waits_too_long_for_a_lock_is_tried_again(opened,
 
 
 @on_a_loop
-async def test_an_answer_that_does_not_come_is_given_up(opened, store, holdfast_postgres):
-    with FaultProxy(holdfast_postgres.port) as proxy:
+async def test_an_answer_that_does_not_come_is_given_up(opened, store, backstay_postgres):
+    with FaultProxy(backstay_postgres.port) as proxy:
         async with opened("?timeout=1", proxy.instead_of) as engine:
             proxy.once("drop", b"COMMIT")
             new = job()
@@ -219,8 +219,8 @@ async def test_closing_waits_for_what_is_under_way(opened, store):
         engine.submit(store.enqueue(0, [job()]))
 
 
-def test_a_loop_that_ends_in_the_middle_leaves_nothing_stuck(holdfast_postgres, namespace, store):
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def test_a_loop_that_ends_in_the_middle_leaves_nothing_stuck(backstay_postgres, namespace, store):
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     new = job()
 
     async def leave() -> None:

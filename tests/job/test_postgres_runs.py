@@ -10,18 +10,18 @@ from itertools import pairwise
 import psycopg
 import pytest
 
-from holdfast.engine.base import Ping
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.wire import numbered
-from holdfast.engine.postgres.within import SET, WithinLane
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Finish, NewJob, StepCommand
-from holdfast.job.postgres import PostgresStore
-from holdfast.job.postgres.texts import statement
-from holdfast.job.runs import NewRun
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.waiting import eventually
+from backstay.engine.base import Ping
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.wire import numbered
+from backstay.engine.postgres.within import SET, WithinLane
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Finish, NewJob, StepCommand
+from backstay.job.postgres import PostgresStore
+from backstay.job.postgres.texts import statement
+from backstay.job.runs import NewRun
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -77,11 +77,11 @@ def end(claimed, kind="complete", **fields):
 
 
 @pytest.fixture
-def hands(holdfast_postgres, namespace):
+def hands(backstay_postgres, namespace):
     made = []
 
     def make(name="w"):
-        made.append(Hand(holdfast_postgres.url, namespace, name))
+        made.append(Hand(backstay_postgres.url, namespace, name))
         return made[-1]
 
     yield make
@@ -90,8 +90,8 @@ def hands(holdfast_postgres, namespace):
 
 
 @pytest.fixture
-def admin(holdfast_postgres):
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as admin:
+def admin(backstay_postgres):
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as admin:
         yield admin
 
 
@@ -256,7 +256,7 @@ def test_the_order_of_all_events_is_that_of_each_run(hands, admin):
         one.ask("start_run", run)
     claimed = [one.step(want=1).jobs[0], other.step(want=1).jobs[0]]
     with admin.transaction(), ThreadPoolExecutor(1) as pool:
-        admin.execute("SELECT FROM holdfast_run WHERE id = %s FOR UPDATE", (first.id,))
+        admin.execute("SELECT FROM backstay_run WHERE id = %s FOR UPDATE", (first.id,))
         late = pool.submit(one.step, [end(claimed[0])], 0)  # has its transaction id, and waits for the run
         (third,) = other.step(want=1).jobs
         assert third.run == second.id
@@ -271,15 +271,15 @@ def test_the_order_of_all_events_is_that_of_each_run(hands, admin):
         assert mine[-1].kind == "run_finished"
 
 
-def test_the_last_event_is_shown_although_nobody_writes_after_it(hands, admin, holdfast_postgres):
+def test_the_last_event_is_shown_although_nobody_writes_after_it(hands, admin, backstay_postgres):
     """Also when younger transactions had ended before it was told."""
     one = hands("one")
     one.ask("start_run", plan(()))
     run = plan(())
-    with psycopg.connect(holdfast_postgres.url) as blocker, ThreadPoolExecutor(1) as pool:
-        blocker.execute("LOCK TABLE holdfast_run_event IN SHARE MODE")
+    with psycopg.connect(backstay_postgres.url) as blocker, ThreadPoolExecutor(1) as pool:
+        blocker.execute("LOCK TABLE backstay_run_event IN SHARE MODE")
         late = pool.submit(one.ask, "start_run", run)  # has its transaction id, and waits to tell
-        waits = "SELECT FROM pg_locks WHERE relation = 'holdfast_run_event'::regclass AND NOT granted"
+        waits = "SELECT FROM pg_locks WHERE relation = 'backstay_run_event'::regclass AND NOT granted"
         assert eventually(lambda: admin.execute(waits).fetchall())
         admin.execute("SELECT pg_current_xact_id()")
         blocker.rollback()
@@ -295,7 +295,7 @@ def test_events_come_in_the_order_of_numbers_and_not_of_their_digits(hands, admi
     for run in runs:
         one.ask("start_run", run)
     for mark, run in zip((9, 10, 99, 100), runs, strict=True):
-        admin.execute("UPDATE holdfast_run_event SET mark = %s::text::xid8 WHERE run = %s", (str(mark), run.id))
+        admin.execute("UPDATE backstay_run_event SET mark = %s::text::xid8 WHERE run = %s", (str(mark), run.id))
     shown, cursor = [], ""
     while (page := one.ask("events", 0, cursor, 3)).events:
         shown += [event.run for event in page.events]
@@ -307,7 +307,7 @@ def test_what_happens_in_one_moment_is_one_row_and_pages_may_end_inside_it(hands
     one = hands("one")
     run = plan(*[()] * 200)
     one.ask("start_run", run)
-    rows = "SELECT last - first + 1 FROM holdfast_run_event WHERE space = %s ORDER BY number"
+    rows = "SELECT last - first + 1 FROM backstay_run_event WHERE space = %s ORDER BY number"
     assert [count for (count,) in admin.execute(rows, (namespace,))] == [80, 80, 41]
     whole = one.ask("run_events", run.id)
     assert [event.seq for event in whole] == list(range(1, 202))
@@ -327,7 +327,7 @@ def test_an_edge_of_a_run_is_gone_with_its_success_and_stays_with_its_failure(ha
     first, second, last = (job.id for job in run.jobs)
     one.ask("start_run", run)
     jobs = {claimed.id: claimed for claimed in one.step().jobs}
-    edges = "SELECT chain, ended, spoilt FROM holdfast_job_after WHERE space = %s ORDER BY chain"
+    edges = "SELECT chain, ended, spoilt FROM backstay_job_after WHERE space = %s ORDER BY chain"
     assert admin.execute(edges, (namespace,)).fetchall() == [(first, False, False), (second, False, False)]
     one.step([end(jobs[first], result=b"\x01"), end(jobs[second], "fail")], want=0)
     assert admin.execute(edges, (namespace,)).fetchall() == [(second, True, True)]
@@ -353,18 +353,18 @@ def test_who_waits_for_what_is_looked_for_by_its_own_index_also_by_who_met_the_t
             connection.execute("VACUUM ANALYZE")
             empty = list(_planned(connection, "empty"))
             connection.execute(FILLED)
-            connection.execute("DELETE FROM holdfast_job_after")
+            connection.execute("DELETE FROM backstay_job_after")
             connection.execute("VACUUM ANALYZE")
             emptied = list(_planned(connection, "emptied"))
     for plan in (*empty, *emptied):
-        looks = [pair for pair in pairwise(plan) if "using holdfast_job_after_" in pair[0]]
+        looks = [pair for pair in pairwise(plan) if "using backstay_job_after_" in pair[0]]
         assert looks
         for index, condition in looks:
             assert ("job =" if "_pkey" in index else "chain >=") in condition, plan
 
 
 FILLED = """
-INSERT INTO holdfast_job_after (space, job, chain)
+INSERT INTO backstay_job_after (space, job, chain)
 SELECT 'n', 'j' || i, 'first' FROM generate_series(1, 2000) i
 UNION ALL SELECT 'n', 'last', 'j' || i FROM generate_series(1, 2000) i
 """

@@ -13,22 +13,22 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from holdfast import ConfigError, EngineError, OutcomeUnknown
-from holdfast.engine.base import Apply, Ping, TakeHint
-from holdfast.engine.postgres import OTHERS, PostgresEngine
-from holdfast.engine.postgres.address import parse
-from holdfast.engine.postgres.notify import decode, wire_channel
-from holdfast.engine.postgres.pool import open_pool
-from holdfast.engine.postgres.wire import Wire
-from holdfast.engine.postgres.within import WithinLane
-from holdfast.gate.machine import GATE, Acquire, Granted, Who
-from holdfast.hub.wire import hint_key
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
-from holdfast.job.postgres import PostgresStore, pace
-from holdfast.job.runs import NewRun
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import ConfigError, EngineError, OutcomeUnknown
+from backstay.engine.base import Apply, Ping, TakeHint
+from backstay.engine.postgres import OTHERS, PostgresEngine
+from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.notify import decode, wire_channel
+from backstay.engine.postgres.pool import open_pool
+from backstay.engine.postgres.wire import Wire
+from backstay.engine.postgres.within import WithinLane
+from backstay.gate.machine import GATE, Acquire, Granted, Who
+from backstay.hub.wire import hint_key
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
+from backstay.job.postgres import PostgresStore, pace
+from backstay.job.runs import NewRun
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -81,16 +81,16 @@ def store(namespace):
 
 
 @pytest.fixture
-def engine(holdfast_postgres, namespace):
-    engine = PostgresEngine(parse(holdfast_postgres.url), namespace=namespace)
+def engine(backstay_postgres, namespace):
+    engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
     engine.apply(Ping())
     yield engine
     engine.close_blocking()
 
 
 @pytest.fixture
-def admin(holdfast_postgres):
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as admin:
+def admin(backstay_postgres):
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as admin:
         yield admin
 
 
@@ -119,7 +119,7 @@ def test_jobs_do_not_wait_for_gates_nor_gates_for_jobs(engine, store, admin, nam
     worker = Worker(engine, store)
     worker.step(want=0)
     with admin.transaction():
-        admin.execute("LOCK TABLE holdfast_job IN ACCESS EXCLUSIVE MODE")
+        admin.execute("LOCK TABLE backstay_job IN ACCESS EXCLUSIVE MODE")
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(worker.step)
             acquire = Acquire(engine.now() + 60 * SECOND, "t", "t", True, 1, 60 * SECOND, "i", 9, Who())
@@ -132,10 +132,10 @@ def test_jobs_do_not_wait_for_gates_nor_gates_for_jobs(engine, store, admin, nam
 @pytest.mark.chaos
 @pytest.mark.parametrize("action", ["drop", "cut-after", "cut-before"])
 def test_a_lost_commit_is_unknown_and_the_same_step_tells_what_happened(
-    holdfast_postgres, namespace, store, engine, action
+    backstay_postgres, namespace, store, engine, action
 ):
-    with FaultProxy(holdfast_postgres.port) as proxy:
-        url = proxy.instead_of(holdfast_postgres.url)
+    with FaultProxy(backstay_postgres.port) as proxy:
+        url = proxy.instead_of(backstay_postgres.url)
         far = PostgresEngine(parse(url + "?timeout=1"), namespace=namespace)
         far.apply(Ping())
         worker = Worker(far, store)
@@ -175,7 +175,7 @@ def test_backends_that_are_ended_cost_no_job_and_run_none_twice(engine, store, a
                 return
 
     def ours():
-        name = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE '%holdfast_job%'"
+        name = "SELECT pid FROM pg_stat_activity WHERE application_name = 'backstay' AND query LIKE '%backstay_job%'"
         return [pid for (pid,) in admin.execute(name)]
 
     with ThreadPoolExecutor() as pool:
@@ -193,8 +193,8 @@ def test_backends_that_are_ended_cost_no_job_and_run_none_twice(engine, store, a
     assert sorted(done) == sorted(ids)
 
 
-def test_a_pool_of_the_users_carries_jobs(holdfast_postgres, namespace):
-    with ConnectionPool(holdfast_postgres.url, min_size=1, max_size=4, open=True) as pool:
+def test_a_pool_of_the_users_carries_jobs(backstay_postgres, namespace):
+    with ConnectionPool(backstay_postgres.url, min_size=1, max_size=4, open=True) as pool:
         engine, store = open_pool(pool, namespace, blocking=True), PostgresStore(namespace, namespace)
         try:
             engine.apply(Ping())
@@ -215,10 +215,10 @@ def test_a_pool_of_the_users_carries_jobs(holdfast_postgres, namespace):
 
 
 @pytest.mark.slow
-def test_two_blockers_that_end_at_the_same_moment_start_the_dependent_once(holdfast_postgres, namespace, store):
+def test_two_blockers_that_end_at_the_same_moment_start_the_dependent_once(backstay_postgres, namespace, store):
     """Two connections, both at once, again and again: the second must see what the first has left."""
-    rounds = int(os.environ.get("HOLDFAST_BLOCKER_ROUNDS", "300"))
-    engines = [PostgresEngine(parse(holdfast_postgres.url), namespace=namespace) for _ in range(2)]
+    rounds = int(os.environ.get("BACKSTAY_BLOCKER_ROUNDS", "300"))
+    engines = [PostgresEngine(parse(backstay_postgres.url), namespace=namespace) for _ in range(2)]
     for each in engines:
         each.apply(Ping())
     workers = [Worker(each, PostgresStore(namespace, namespace), f"w{n}") for n, each in enumerate(engines)]
@@ -248,8 +248,8 @@ def test_two_blockers_that_end_at_the_same_moment_start_the_dependent_once(holdf
 
 
 @pytest.mark.slow
-def test_who_begins_to_wait_while_a_blocker_ends_starts_all_the_same(holdfast_postgres, namespace, store):
-    engines = [PostgresEngine(parse(holdfast_postgres.url), namespace=namespace) for _ in range(2)]
+def test_who_begins_to_wait_while_a_blocker_ends_starts_all_the_same(backstay_postgres, namespace, store):
+    engines = [PostgresEngine(parse(backstay_postgres.url), namespace=namespace) for _ in range(2)]
     for each in engines:
         each.apply(Ping())
     worker = Worker(engines[0], store)
@@ -352,31 +352,31 @@ def _backlog(admin, namespace, store, engine, rows):
     columns = [
         c
         for (c,) in admin.execute(
-            "SELECT column_name FROM information_schema.columns WHERE table_name = 'holdfast_job'"
+            "SELECT column_name FROM information_schema.columns WHERE table_name = 'backstay_job'"
             " AND column_name <> 'id' ORDER BY ordinal_position"
         )
     ]
     names = ", ".join(columns)
     ended = ", ".join("'completed'" if c == "state" else c for c in columns)
     admin.execute(
-        f"INSERT INTO holdfast_job (id, {names}) SELECT id || '-' || lpad(n::text, 8, '0'), {names}"  # noqa: S608
-        " FROM holdfast_job, generate_series(1, %s) n WHERE space = %s AND id = %s",
+        f"INSERT INTO backstay_job (id, {names}) SELECT id || '-' || lpad(n::text, 8, '0'), {names}"  # noqa: S608
+        " FROM backstay_job, generate_series(1, %s) n WHERE space = %s AND id = %s",
         (rows, namespace, enqueued.id),
     )
     admin.execute(
-        f"INSERT INTO holdfast_job_done (id, {names}, finished, keep_until)"  # noqa: S608
+        f"INSERT INTO backstay_job_done (id, {names}, finished, keep_until)"  # noqa: S608
         f" SELECT id || '.' || lpad(n::text, 8, '0'), {ended}, 1, 9000000000000000"
-        " FROM holdfast_job, generate_series(1, %s) n WHERE space = %s AND id = %s",
+        " FROM backstay_job, generate_series(1, %s) n WHERE space = %s AND id = %s",
         (rows, namespace, enqueued.id),
     )
 
 
 @pytest.fixture
-def untouched(holdfast_postgres, admin, namespace):
+def untouched(backstay_postgres, admin, namespace):
     """A database of its own, of whose tables the planner knows nothing."""
     name = namespace.replace("-", "_")
     admin.execute(f'CREATE DATABASE "{name}"')
-    url = holdfast_postgres.url.rpartition("/")[0] + f"/{name}"
+    url = backstay_postgres.url.rpartition("/")[0] + f"/{name}"
     engine = PostgresEngine(parse(url), namespace=namespace)
     engine.apply(Ping())
     with psycopg.connect(url, autocommit=True) as inside:
@@ -451,15 +451,15 @@ def test_no_statement_reads_a_whole_table(untouched, store, namespace, known, mo
         session.add_notice_handler(lambda note: plans.append(note.message_primary))
     everything()
     seen = "\n".join(plans)
-    assert "holdfast_job_ready" in seen
+    assert "backstay_job_ready" in seen
     assert any("FROM near, mine" in plan for plan in plans)
     for plan in plans:
         assert "Seq Scan" not in plan, plan
         for line in plan.splitlines():
             read = [int(part.split("rows=")[1].split()[0]) for part in line.split("(actual ")[1:] if "rows=" in part]
             assert all(rows < 5000 for rows in read), plan
-    finish = next(plan for plan in plans if "gone AS ( DELETE FROM holdfast_job" in plan)
-    assert "holdfast_job_lease" not in finish
+    finish = next(plan for plan in plans if "gone AS ( DELETE FROM backstay_job" in plan)
+    assert "backstay_job_lease" not in finish
     assert "Rows Removed by Filter: 20" not in seen
 
 
@@ -473,7 +473,7 @@ def test_full_keys_at_the_head_are_passed_once_and_for_all(engine, store, admin,
     worker = Worker(engine, store)
     assert [c.type for c in worker.step(want=2).jobs] == ["keyed", "free"]
     (parked,) = admin.execute(
-        "SELECT count(*) FROM holdfast_job WHERE space = %s AND state = 'parked'", (namespace,)
+        "SELECT count(*) FROM backstay_job WHERE space = %s AND state = 'parked'", (namespace,)
     ).fetchone()
     assert parked == 1999
 
@@ -492,7 +492,7 @@ def test_two_claims_at_once_never_pass_a_key_or_a_rate(engine, store):
 
 @pytest.mark.chaos
 def test_a_killed_server_loses_no_finished_step(namespace):
-    from holdfast.testing.postgres import PostgresServer
+    from backstay.testing.postgres import PostgresServer
 
     with PostgresServer() as server:
         store = PostgresStore(namespace, namespace)
@@ -513,8 +513,8 @@ def test_a_killed_server_loses_no_finished_step(namespace):
         engine.close_blocking()
 
 
-def test_an_announcement_leaves_with_its_jobs_in_one_trip(engine, store, holdfast_postgres, namespace, monkeypatch):
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as ear:
+def test_an_announcement_leaves_with_its_jobs_in_one_trip(engine, store, backstay_postgres, namespace, monkeypatch):
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as ear:
         ear.execute(f"LISTEN {wire_channel(f'{namespace}:sched')}".encode())
         engine.apply(store.enqueue(0, [job()]))  # lanes are known, statements prepared
         sent = []
@@ -529,17 +529,17 @@ def test_an_announcement_leaves_with_its_jobs_in_one_trip(engine, store, holdfas
     assert engine.apply_many([TakeHint(hint_key(namespace, hint), n, 60 * SECOND) for n in (1, 5)]) == [1, 1]
 
 
-def test_an_announcement_that_fails_harms_no_job(engine, store, holdfast_postgres, namespace):
+def test_an_announcement_that_fails_harms_no_job(engine, store, backstay_postgres, namespace):
     """A trigger of somebody else's, or a missing right."""
     engine.apply(store.enqueue(0, []))
-    with psycopg.connect(holdfast_postgres.url, autocommit=True) as db:
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as db:
         trigger = f"refuse_{namespace.replace('-', '_')}"
         db.execute(
             f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS"
             f" $$BEGIN IF NEW.hint LIKE '{namespace}:%' THEN RAISE 'no'; END IF; RETURN NEW; END$$".encode()
         )
         db.execute(
-            f"CREATE TRIGGER {trigger} BEFORE INSERT ON holdfast_hint_counter FOR EACH ROW"
+            f"CREATE TRIGGER {trigger} BEFORE INSERT ON backstay_hint_counter FOR EACH ROW"
             f" EXECUTE FUNCTION {trigger}()".encode()
         )
         try:

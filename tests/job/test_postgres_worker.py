@@ -9,13 +9,13 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import shop, working
 
-from holdfast.errors import JobFailed, OutcomeUnknown
-from holdfast.job.context import go_on
-from holdfast.job.ids import Ids
-from holdfast.job.lanes import Identity, Lane
-from holdfast.job.model import Claim, NewJob, StepReply
-from holdfast.job.postgres import PostgresStore
-from holdfast.testing.waiting import soon
+from backstay.errors import JobFailed, OutcomeUnknown
+from backstay.job.context import go_on
+from backstay.job.ids import Ids
+from backstay.job.lanes import Identity, Lane
+from backstay.job.model import Claim, NewJob, StepReply
+from backstay.job.postgres import PostgresStore
+from backstay.testing.waiting import soon
 
 JOBS, SLOTS = 600, 40
 
@@ -43,18 +43,18 @@ def steps(monkeypatch):
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_a_busy_worker_tells_ends_with_one_lane_and_asks_with_the_other(holdfast_postgres, namespace, steps):
-    hf = shop(holdfast_postgres.url, namespace)
+async def test_a_busy_worker_tells_ends_with_one_lane_and_asks_with_the_other(backstay_postgres, namespace, steps):
+    stay = shop(backstay_postgres.url, namespace)
     done = 0
 
-    @hf.job()
+    @stay.job()
     async def quick() -> None:
         nonlocal done
         done += 1
 
-    async with hf:
+    async with stay:
         await quick.enqueue_many([()] * JOBS)
-        async with working(hf, concurrency=SLOTS, prefetch=False):
+        async with working(stay, concurrency=SLOTS, prefetch=False):
             await reached(lambda: done == JOBS)
     assert all(want <= SLOTS for _, want in steps)
     assert sum(ends for ends, _ in steps) == JOBS
@@ -64,20 +64,20 @@ async def test_a_busy_worker_tells_ends_with_one_lane_and_asks_with_the_other(ho
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_a_worker_with_few_ends_asks_along_with_them(holdfast_postgres, namespace, steps):
+async def test_a_worker_with_few_ends_asks_along_with_them(backstay_postgres, namespace, steps):
     """Two transactions where one will do would be one too many."""
-    hf = shop(holdfast_postgres.url, namespace)
+    stay = shop(backstay_postgres.url, namespace)
     gates, begun = asyncio.Semaphore(0), 0
 
-    @hf.job()
+    @stay.job()
     async def slow() -> None:
         nonlocal begun
         begun += 1
         await gates.acquire()
 
-    async with hf:
+    async with stay:
         await slow.enqueue_many([()] * 30)
-        async with working(hf, concurrency=20):
+        async with working(stay, concurrency=20):
             await reached(lambda: begun == 20)
             steps.clear()
             for place in range(1, 6):
@@ -112,19 +112,19 @@ async def test_what_is_sent_again_comes_for_no_announcement():
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_an_end_that_the_server_can_never_keep_fails_its_own_job_and_stops_nobody(holdfast_postgres, namespace):
+async def test_an_end_that_the_server_can_never_keep_fails_its_own_job_and_stops_nobody(backstay_postgres, namespace):
     """Sent again and again, it would keep both lanes of every worker that ever takes the job."""
-    hf = shop(holdfast_postgres.url, namespace)
+    stay = shop(backstay_postgres.url, namespace)
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def poison() -> None:
         go_on(NewJob(id=Ids().new(0), type="next", labels=("a\0b",)))
 
-    @hf.job()
+    @stay.job()
     async def other() -> str:
         return "fine"
 
-    async with hf, working(hf):
+    async with stay, working(stay):
         for _ in range(3):
             await poison.enqueue()
         handle = await poison.enqueue()

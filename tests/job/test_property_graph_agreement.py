@@ -9,9 +9,9 @@ import pytest
 from graph_walks import Walk, walks
 from hypothesis import HealthCheck, given, settings
 
-from holdfast.app import open_store
-from holdfast.testing.clocked import open_clocked
-from holdfast.testing.job_model import ModelEngine, ModelStore
+from backstay.app import open_store
+from backstay.testing.clocked import open_clocked
+from backstay.testing.job_model import ModelEngine, ModelStore
 
 pytestmark = pytest.mark.timeout(600)
 #: The same walks in every run; the long runs look for new ones.
@@ -65,13 +65,13 @@ def on_sqlite():
 
 
 @pytest.fixture(scope="module")
-def on_redis(holdfast_redis):
-    yield from _side(holdfast_redis.url)
+def on_redis(backstay_redis):
+    yield from _side(backstay_redis.url)
 
 
 @pytest.fixture(scope="module")
-def on_postgres(holdfast_postgres):
-    yield from _side(holdfast_postgres.url)
+def on_postgres(backstay_postgres):
+    yield from _side(backstay_postgres.url)
 
 
 @THOROUGH

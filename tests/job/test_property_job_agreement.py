@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from job_scripts import Lockstep, PlainLockstep, scripts
 
-from holdfast.app import open_store
-from holdfast.testing.clocked import open_clocked
+from backstay.app import open_store
+from backstay.testing.clocked import open_clocked
 
 #: Shrinking a failure takes longer than finding it.
 pytestmark = pytest.mark.timeout(600)
@@ -65,13 +65,13 @@ def on_sqlite():
 
 
 @pytest.fixture(scope="module")
-def on_redis(holdfast_redis):
-    yield from _side(holdfast_redis.url)
+def on_redis(backstay_redis):
+    yield from _side(backstay_redis.url)
 
 
 @pytest.fixture(scope="module")
-def on_postgres(holdfast_postgres):
-    yield from _side(holdfast_postgres.url)
+def on_postgres(backstay_postgres):
+    yield from _side(backstay_postgres.url)
 
 
 @THOROUGH

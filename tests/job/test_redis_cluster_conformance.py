@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance.job import JobSuite, LocalStoreDriver
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisCluster
+from backstay.testing.conformance.job import JobSuite, LocalStoreDriver
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisCluster
 
 pytestmark = pytest.mark.redis
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance.job import LocalStoreDriver
-from holdfast.testing.conformance.run import RunSuite
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisCluster
+from backstay.testing.conformance.job import LocalStoreDriver
+from backstay.testing.conformance.run import RunSuite
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisCluster
 
 #: Some claims are about thousands of jobs.
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]

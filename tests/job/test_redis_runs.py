@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from redis_desk import RedisDesk
 
-from holdfast.engine.redis.slots import slot_of
-from holdfast.errors import ConfigError, EngineError, OutcomeUnknown
-from holdfast.job.ids import shard_of
-from holdfast.job.model import Concurrency, Failure, Finish, Unique
-from holdfast.job.runs import Artifact, NewRun, TokenRecord
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.redis_server import say
-from holdfast.testing.servers import RedisCluster, RedisServer
+from backstay.engine.redis.slots import slot_of
+from backstay.errors import ConfigError, EngineError, OutcomeUnknown
+from backstay.job.ids import shard_of
+from backstay.job.model import Concurrency, Failure, Finish, Unique
+from backstay.job.runs import Artifact, NewRun, TokenRecord
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.redis_server import say
+from backstay.testing.servers import RedisCluster, RedisServer
 
 pytestmark = pytest.mark.redis
 
@@ -28,10 +28,10 @@ BIG_NOW = 1_794_814_854_384_821
 
 
 @pytest.fixture
-def desks(holdfast_redis, namespace):
+def desks(backstay_redis, namespace):
     made = []
 
-    def make(url=holdfast_redis.url, **options):
+    def make(url=backstay_redis.url, **options):
         made.append(RedisDesk(url, options.pop("namespace", namespace), **options))
         return made[-1]
 
@@ -41,9 +41,9 @@ def desks(holdfast_redis, namespace):
 
 
 @pytest.fixture
-def desk(desks, holdfast_redis):
+def desk(desks, backstay_redis):
     """Patient: steps with ten thousand jobs take a busy machine a while."""
-    return desks(f"{holdfast_redis.url}?timeout=60")
+    return desks(f"{backstay_redis.url}?timeout=60")
 
 
 def keys_of(server, namespace):
@@ -125,12 +125,12 @@ def everything(desk, shard=0):
     return run
 
 
-def test_all_keys_of_a_run_share_its_shards_slot(desks, holdfast_redis, namespace):
+def test_all_keys_of_a_run_share_its_shards_slot(desks, backstay_redis, namespace):
     desk = desks(shards=8)
     for shard in range(8):
         run = everything(desk, shard)
         assert shard_of(run) == shard
-    found = keys_of(holdfast_redis, namespace)
+    found = keys_of(backstay_redis, namespace)
     for shard in range(8):
         tag = f"{{{namespace}:s{shard}}}:"
         mine = {key for key in found if key.startswith(tag)}
@@ -140,14 +140,14 @@ def test_all_keys_of_a_run_share_its_shards_slot(desks, holdfast_redis, namespac
     assert not found
 
 
-def test_definitions_and_tokens_lie_in_the_first_shard(desks, holdfast_redis, namespace):
+def test_definitions_and_tokens_lie_in_the_first_shard(desks, backstay_redis, namespace):
     desk = desks(shards=8)
     desk.ask("put_definition", "flow", "d", b"doc")
     desk.ask("put_token", TokenRecord(id="t", digest=b"hash", role="admin"))
-    assert {key.partition("}:")[0] for key in keys_of(holdfast_redis, namespace)} == {f"{{{namespace}:s0"}
+    assert {key.partition("}:")[0] for key in keys_of(backstay_redis, namespace)} == {f"{{{namespace}:s0"}
 
 
-def test_every_key_of_a_run_goes_with_it(desks, holdfast_redis, namespace):
+def test_every_key_of_a_run_goes_with_it(desks, backstay_redis, namespace):
     desk = desks(now=time.time_ns() // 1000)
     run = everything(desk)
     desk.now += 2000
@@ -155,7 +155,7 @@ def test_every_key_of_a_run_goes_with_it(desks, holdfast_redis, namespace):
     assert desk.ask("get_run", run).status == "success"
     desk.now += 8 * DAY
     assert desk.ask("prune", 0, 0) > 10
-    lasting = {key for key in keys_of(holdfast_redis, namespace) if say(holdfast_redis, "PTTL", key) < 0}
+    lasting = {key for key in keys_of(backstay_redis, namespace) if say(backstay_redis, "PTTL", key) < 0}
     assert {key.partition("}:")[2] for key in lasting} == {"meta"}
     assert desk.ask("list_runs") == []
     assert desk.ask("list_jobs") == []
@@ -165,7 +165,7 @@ def test_the_page_of_keys_names_them_all():
     page = (Path(__file__).parents[2] / "docs/reference/redis-keys.md").read_text("utf-8")
     named = set(re.findall(r"`([a-z-]+)[:`]", page.partition("## Where")[0]))
     used = set()
-    for path in files("holdfast.job").joinpath("lua").iterdir():
+    for path in files("backstay.job").joinpath("lua").iterdir():
         used |= set(re.findall(r"(?:SHARD \.\. |each\('[A-Z]+', |fields_of\()'([a-z-]+)", path.read_text("utf-8")))
     assert len(used) > 40
     assert used - named == set()
@@ -174,11 +174,11 @@ def test_the_page_of_keys_names_them_all():
 def test_a_user_with_the_rights_that_the_page_names_and_no_others():
     page = (Path(__file__).parents[2] / "docs/reference/redis-keys.md").read_text("utf-8")
     rights = page.partition("## Rights")[2].partition("```")[2].partition("```")[0].split()
-    base = ["resetchannels", "&holdfast:*", "-@all", "+hello", "+auth", "+client|setname", "+info", "+eval", "+evalsha"]
+    base = ["resetchannels", "&backstay:*", "-@all", "+hello", "+auth", "+client|setname", "+info", "+eval", "+evalsha"]
     with RedisServer() as server:
         say(server, "ACL", "SETUSER", "app", "on", ">word", "resetkeys", *base, *rights)
         url = server.url.replace("redis://", "redis://app:word@")
-        desk = RedisDesk(url, "holdfast", now=time.time_ns() // 1000)
+        desk = RedisDesk(url, "backstay", now=time.time_ns() // 1000)
         run = everything(desk)
         desk.ask("put_definition", "flow", "d", b"doc")
         desk.ask("list_definitions")
@@ -270,33 +270,33 @@ def test_names_that_records_have_no_room_for_are_refused(desk):
 
 
 @pytest.mark.parametrize(("work", "most"), [("plain", 0.25), ("fan", 0.45)])
-def test_a_jobs_way_through_redis_takes_few_commands(desk, holdfast_redis, work, most):
+def test_a_jobs_way_through_redis_takes_few_commands(desk, backstay_redis, work, most):
     """Claim and end in steps of a hundred: what a single job adds is a share of its step's commands, run or not."""
     if work == "plain":
         desk.ask("enqueue", 0, [desk.job() for _ in range(2000)])
     else:
         fan(desk, 2000)
-    assert calls_within(holdfast_redis, lambda: drain(desk)) / 2000 <= most
+    assert calls_within(backstay_redis, lambda: drain(desk)) / 2000 <= most
 
 
-def test_an_end_in_a_large_run_costs_what_it_costs_in_a_small_one(desk, holdfast_redis):
+def test_an_end_in_a_large_run_costs_what_it_costs_in_a_small_one(desk, backstay_redis):
     costs = []
     for width in (20, 2000):
         fan(desk, width)
         desk.end(desk.take()[0])
         first, *_ = desk.take(width)
-        costs.append(calls_within(holdfast_redis, lambda first=first: desk.end(first)))
+        costs.append(calls_within(backstay_redis, lambda first=first: desk.end(first)))
         desk.take(width)
     assert costs[0] == costs[1]
 
 
-def test_a_result_is_not_copied_to_those_who_wait_for_it(desk, holdfast_redis, namespace):
+def test_a_result_is_not_copied_to_those_who_wait_for_it(desk, backstay_redis, namespace):
     _, ids = fan(desk, 100)
     desk.end(desk.take()[0], result=b"x" * 100_000)
     jobs = desk.take(100)
     assert {len(job.upstream[ids["first"]]) for job in jobs} == {100_000}
-    found = keys_of(holdfast_redis, namespace)
-    sizes = [int(say(holdfast_redis, "MEMORY", "USAGE", key, "SAMPLES", "0")) for key in found]
+    found = keys_of(backstay_redis, namespace)
+    sizes = [int(say(backstay_redis, "MEMORY", "USAGE", key, "SAMPLES", "0")) for key in found]
     assert sum(sizes) < 500_000
 
 
@@ -379,8 +379,8 @@ def test_a_job_of_another_shard_hears_of_a_runs_job(desks):
 # ── lost replies, lost counts ──
 
 
-def test_a_run_whose_beginning_was_not_answered_is_begun_once(holdfast_redis, desks):
-    with FaultProxy(holdfast_redis.port) as proxy:
+def test_a_run_whose_beginning_was_not_answered_is_begun_once(backstay_redis, desks):
+    with FaultProxy(backstay_redis.port) as proxy:
         desk = desks(f"{proxy.url}?timeout=0.5")
         desk.add(queue="other")
         run = desk.ids.new(0)
@@ -405,19 +405,19 @@ def spoil(server, namespace, run, counts):
 SCHEDULED, BLOCKED, PENDING, RUNNING = range(4)
 
 
-def test_counts_that_are_wrong_are_set_right_and_said(desk, holdfast_redis, namespace):
+def test_counts_that_are_wrong_are_set_right_and_said(desk, backstay_redis, namespace):
     run, _ = fan(desk, 5)
     assert desk.ask("check_runs", 0) == []
-    spoil(holdfast_redis, namespace, run, {PENDING: 7, BLOCKED: 0})
+    spoil(backstay_redis, namespace, run, {PENDING: 7, BLOCKED: 0})
     assert desk.ask("get_run", run).counts == {"pending": 7}
     assert desk.ask("check_runs", 0) == [run]
     assert desk.ask("get_run", run).counts == {"pending": 1, "blocked": 6}
     assert desk.ask("check_runs", 0) == []
 
 
-def test_a_run_that_missed_its_end_is_ended(desk, holdfast_redis, namespace):
+def test_a_run_that_missed_its_end_is_ended(desk, backstay_redis, namespace):
     run, _ = run_of(desk, {"a": ([],)})
-    spoil(holdfast_redis, namespace, run, {BLOCKED: 1})
+    spoil(backstay_redis, namespace, run, {BLOCKED: 1})
     drain(desk)
     assert desk.ask("get_run", run).status == "running"
     assert desk.ask("check_runs", 0) == [run]
@@ -425,9 +425,9 @@ def test_a_run_that_missed_its_end_is_ended(desk, holdfast_redis, namespace):
     assert desk.ask("run_events", run)[-1].kind == "run_finished"
 
 
-def test_all_runs_are_looked_at_in_turn(desk, holdfast_redis, namespace):
+def test_all_runs_are_looked_at_in_turn(desk, backstay_redis, namespace):
     runs = [run_of(desk, {"a": ([],)})[0] for _ in range(7)]
-    spoil(holdfast_redis, namespace, runs[-1], {BLOCKED: 1})
+    spoil(backstay_redis, namespace, runs[-1], {BLOCKED: 1})
     found = [desk.ask("check_runs", 0, 2) for _ in range(4)]
     assert [run for each in found for run in each] == [runs[-1]]
 
@@ -507,18 +507,18 @@ def test_a_server_that_lost_everything_knows_no_run(namespace):
 # ── keys of concurrency ──
 
 
-def test_the_end_of_a_run_whose_jobs_share_a_key_costs_a_few_commands_for_each(desk, holdfast_redis):
+def test_the_end_of_a_run_whose_jobs_share_a_key_costs_a_few_commands_for_each(desk, backstay_redis):
     """Not for each as many as there are: the server does nothing else meanwhile."""
     width = 1000
     run, _ = run_of(desk, {f"m{nth}": ([], {"concurrency": Concurrency("few", 1)}) for nth in range(width)})
     desk.take(width)  # all but one are parked
-    assert calls_within(holdfast_redis, lambda: desk.ask("cancel_run", run, "no more")) < 20 * width
+    assert calls_within(backstay_redis, lambda: desk.ask("cancel_run", run, "no more")) < 20 * width
 
 
-def test_many_ends_of_one_key_cost_a_few_commands_for_each(desk, holdfast_redis):
+def test_many_ends_of_one_key_cost_a_few_commands_for_each(desk, backstay_redis):
     width, key = 200, Concurrency("few", 200)
     desk.ask("enqueue", 0, [desk.job(concurrency=key) for _ in range(3 * width)])
     taken = desk.take(3 * width)
     assert len(taken) == width
     finishes = [Finish(job=job.id, fence=job.fence, kind="complete") for job in taken]
-    assert calls_within(holdfast_redis, lambda: desk.step(finishes)) < 20 * width
+    assert calls_within(backstay_redis, lambda: desk.step(finishes)) < 20 * width

@@ -8,15 +8,15 @@ import time
 import pytest
 from redis_desk import RedisDesk, dying
 
-from holdfast.engine.redis.slots import slot_of
-from holdfast.errors import ConfigError
-from holdfast.job import keys
-from holdfast.job.ids import home, shard_of
-from holdfast.job.model import Concurrency, Delivery, Tick, Unique
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.redis_server import say
-from holdfast.testing.servers import RedisCluster
-from holdfast.testing.waiting import WITHIN
+from backstay.engine.redis.slots import slot_of
+from backstay.errors import ConfigError
+from backstay.job import keys
+from backstay.job.ids import home, shard_of
+from backstay.job.model import Concurrency, Delivery, Tick, Unique
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.redis_server import say
+from backstay.testing.servers import RedisCluster
+from backstay.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.redis
 

@@ -14,13 +14,13 @@ import redis
 from redis_desk import LEASE, MINUTE, RedisDesk
 from workshop import working
 
-from holdfast import Holdfast
-from holdfast.errors import OutcomeUnknown
-from holdfast.job.lanes import Identity, Lane
-from holdfast.job.model import Claim, Concurrency, Finish, Rate, Stand, Unique
-from holdfast.telemetry import Telemetry
-from holdfast.testing.redis_server import say
-from holdfast.testing.waiting import soon
+from backstay import Backstay
+from backstay.errors import OutcomeUnknown
+from backstay.job.lanes import Identity, Lane
+from backstay.job.model import Claim, Concurrency, Finish, Rate, Stand, Unique
+from backstay.telemetry import Telemetry
+from backstay.testing.redis_server import say
+from backstay.testing.waiting import soon
 
 pytestmark = pytest.mark.redis
 
@@ -46,16 +46,16 @@ class Inbox:
 
 
 @pytest.fixture
-def desk(holdfast_redis, namespace):
-    made = RedisDesk(holdfast_redis.url, namespace, announces=True, now=START)
+def desk(backstay_redis, namespace):
+    made = RedisDesk(backstay_redis.url, namespace, announces=True, now=START)
     made.seqs = itertools.count(100)  # behind those that tests say
     yield made
     made.close()
 
 
 @pytest.fixture
-def inboxes(desk, holdfast_redis):
-    with redis.Redis.from_url(holdfast_redis.url) as client:
+def inboxes(desk, backstay_redis):
+    with redis.Redis.from_url(backstay_redis.url) as client:
         ears = []
 
         def make():
@@ -100,9 +100,9 @@ def test_a_job_is_handed_to_the_claim_that_stands(desk, inbox):
     assert state(desk, job.id) == "completed"
 
 
-def test_it_counts_as_running_and_nobody_is_called(desk, inbox, holdfast_redis, namespace):
+def test_it_counts_as_running_and_nobody_is_called(desk, inbox, backstay_redis, namespace):
     desk.step(want=1, stand=inbox.stand())
-    with redis.Redis.from_url(holdfast_redis.url) as client, client.pubsub() as ear:
+    with redis.Redis.from_url(backstay_redis.url) as client, client.pubsub() as ear:
         ear.subscribe(f"{namespace}:sched")
         assert ear.get_message(timeout=5)["type"] == "subscribe"
         desk.add()
@@ -136,8 +136,8 @@ def test_fences_grow_whichever_way_a_job_is_handed_out(desk, inbox):
     assert fences == sorted(set(fences))
 
 
-def test_who_came_last_is_asked_first_and_each_is_asked(desk, inboxes, holdfast_redis, namespace):
-    hands = [(RedisDesk(holdfast_redis.url, namespace, name=name, now=START), inboxes()) for name in "abc"]
+def test_who_came_last_is_asked_first_and_each_is_asked(desk, inboxes, backstay_redis, namespace):
+    hands = [(RedisDesk(backstay_redis.url, namespace, name=name, now=START), inboxes()) for name in "abc"]
     for other, inbox in hands:
         other.now = desk.now = desk.now + 1
         other.step(want=1, stand=inbox.stand())
@@ -208,10 +208,10 @@ def test_an_inbox_that_nobody_hears_is_passed_over(desk, inbox):
     assert [each.id for each in desk.take(1, seq=2, unheard=1)] == [job]
 
 
-def test_whoever_hears_is_found_behind_those_who_are_gone(desk, inbox, holdfast_redis, namespace):
+def test_whoever_hears_is_found_behind_those_who_are_gone(desk, inbox, backstay_redis, namespace):
     desk.step(want=1, stand=inbox.stand())
     for name in "abc":
-        gone = RedisDesk(holdfast_redis.url, namespace, name=name, now=START + 1)
+        gone = RedisDesk(backstay_redis.url, namespace, name=name, now=START + 1)
         gone.step(want=1, stand=Stand("nobody", 3_000_000, "\0work\0", ("default",)))
         gone.close()
     desk.now += 1
@@ -239,9 +239,9 @@ def test_it_ends_by_itself(desk, inbox):
     assert state(desk, desk.add()) == "pending"
 
 
-def test_a_claim_that_is_denied_leaves_it_as_it_was(desk, inbox, holdfast_redis, namespace):
+def test_a_claim_that_is_denied_leaves_it_as_it_was(desk, inbox, backstay_redis, namespace):
     desk.step(want=1, seq=1, stand=inbox.stand())
-    say(holdfast_redis, "SET", f"{namespace}:hint:used-up", "0", "EX", "60")
+    say(backstay_redis, "SET", f"{namespace}:hint:used-up", "0", "EX", "60")
     assert desk.step(want=1, seq=2, unheard=1, hints=("used-up",), stand=inbox.stand()).denied
     assert state(desk, desk.add()) == "running"
     assert inbox.take().seq == 1
@@ -314,28 +314,28 @@ def test_nothing_overtakes_a_job_that_waits_or_is_due(desk, inbox):
     assert [job.id for job in desk.take(1)] == [due]
 
 
-def test_a_server_that_takes_no_writes_tells_nobody(desk, inbox, holdfast_redis):
+def test_a_server_that_takes_no_writes_tells_nobody(desk, inbox, backstay_redis):
     desk.step(want=1, stand=inbox.stand())
-    say(holdfast_redis, "CONFIG", "SET", "min-replicas-to-write", "1")
+    say(backstay_redis, "CONFIG", "SET", "min-replicas-to-write", "1")
     try:
         with pytest.raises(Exception, match="NOREPLICAS"):
             desk.add()
     finally:
-        say(holdfast_redis, "CONFIG", "SET", "min-replicas-to-write", "0")
+        say(backstay_redis, "CONFIG", "SET", "min-replicas-to-write", "0")
     assert inbox.take() is None
 
 
-def test_a_job_may_be_sent_to_an_inbox_that_is_forbidden(desk, inbox, holdfast_redis, namespace):
+def test_a_job_may_be_sent_to_an_inbox_that_is_forbidden(desk, inbox, backstay_redis, namespace):
     """Whoever enqueues may not have the right to publish there."""
     user = ["ACL", "SETUSER", "clerk", "on", ">secret", "~*", "+@all", "resetchannels", f"&{namespace}:sched"]
-    say(holdfast_redis, *user)
-    clerk = RedisDesk(holdfast_redis.url.replace("://", "://clerk:secret@"), namespace, announces=True, now=START)
+    say(backstay_redis, *user)
+    clerk = RedisDesk(backstay_redis.url.replace("://", "://clerk:secret@"), namespace, announces=True, now=START)
     try:
         desk.step(want=1, stand=inbox.stand())
         assert state(clerk, clerk.add()) == "pending"
     finally:
         clerk.close()
-        say(holdfast_redis, "ACL", "DELUSER", "clerk")
+        say(backstay_redis, "ACL", "DELUSER", "clerk")
 
 
 # ── histories ──
@@ -419,8 +419,8 @@ def _turn(hand, done, want, *, ends):
 
 
 @pytest.fixture
-def shop(holdfast_redis, namespace):
-    return lambda: Holdfast(holdfast_redis.url, namespace=namespace)
+def shop(backstay_redis, namespace):
+    return lambda: Backstay(backstay_redis.url, namespace=namespace)
 
 
 def stands(server, namespace):
@@ -435,109 +435,109 @@ async def idle(server, namespace):
     assert await soon(there)
 
 
-def test_an_idle_worker_begins_without_asking(shop, holdfast_redis, namespace):
+def test_an_idle_worker_begins_without_asking(shop, backstay_redis, namespace):
     async def main():
-        async with shop() as hf:
+        async with shop() as stay:
 
-            @hf.job()
+            @stay.job()
             async def work(number: int) -> int:
                 return number
 
-            async with working(hf) as worker:
-                await idle(holdfast_redis, namespace)
+            async with working(stay) as worker:
+                await idle(backstay_redis, namespace)
                 for number in range(5):
                     steps = worker.steps
                     handle = await work.enqueue(number)
                     assert await handle.result(timeout=5) == number
-                    await idle(holdfast_redis, namespace)
+                    await idle(backstay_redis, namespace)
                     assert worker.steps == steps + 1, "the one that told its end, and left the next claim"
-                assert not await hf._core.port.apply(hf._core.store.next_due(0))
+                assert not await stay._core.port.apply(stay._core.store.next_due(0))
             assert worker.counts["completed"] == 5
 
     asyncio.run(main())
 
 
-def test_a_worker_whose_handler_runs_is_handed_nothing(shop, holdfast_redis, namespace):
+def test_a_worker_whose_handler_runs_is_handed_nothing(shop, backstay_redis, namespace):
     """It may hold up the loop; another worker may be free."""
 
     async def main():
-        async with shop() as hf:
+        async with shop() as stay:
             enough = asyncio.Event()
 
-            @hf.job()
+            @stay.job()
             async def wait() -> None:
                 await enough.wait()
 
-            async with working(hf):
-                await idle(holdfast_redis, namespace)
+            async with working(stay):
+                await idle(backstay_redis, namespace)
                 first = await wait.enqueue()
-                assert stands(holdfast_redis, namespace) == 0
+                assert stands(backstay_redis, namespace) == 0
                 second = await wait.enqueue()
 
                 async def both():
                     return [await first.status(), await second.status()] == ["running", "running"]
 
                 assert await soon(both)
-                assert stands(holdfast_redis, namespace) == 0
+                assert stands(backstay_redis, namespace) == 0
                 enough.set()
                 await first.result(timeout=5)
                 await second.result(timeout=5)
-                await idle(holdfast_redis, namespace)
+                await idle(backstay_redis, namespace)
 
     asyncio.run(main())
 
 
-def test_a_worker_that_stops_takes_its_claim_back(shop, holdfast_redis, namespace):
+def test_a_worker_that_stops_takes_its_claim_back(shop, backstay_redis, namespace):
     async def main():
-        async with shop() as hf:
+        async with shop() as stay:
 
-            @hf.job()
+            @stay.job()
             async def work() -> None: ...
 
-            async with working(hf):
-                await idle(holdfast_redis, namespace)
+            async with working(stay):
+                await idle(backstay_redis, namespace)
             handle = await work.enqueue()
             assert await handle.status() == "pending"
 
     asyncio.run(main())
 
 
-def test_a_job_whose_message_was_lost_begins_with_the_next_look(shop, holdfast_redis, namespace, monkeypatch):
+def test_a_job_whose_message_was_lost_begins_with_the_next_look(shop, backstay_redis, namespace, monkeypatch):
     async def main():
-        async with shop() as hf:
+        async with shop() as stay:
 
-            @hf.job()
+            @stay.job()
             async def work(number: int) -> int:
                 return number
 
-            async with working(hf) as worker:
-                await idle(holdfast_redis, namespace)
+            async with working(stay) as worker:
+                await idle(backstay_redis, namespace)
                 monkeypatch.setattr(worker._dispatch, "handed", lambda _: None)
                 handle = await work.enqueue(1)
                 assert await handle.status() == "running"
                 worker._dispatch.look()
                 assert await handle.result(timeout=5) == 1
-                await idle(holdfast_redis, namespace)
+                await idle(backstay_redis, namespace)
 
     asyncio.run(main())
 
 
-def test_a_message_that_overtakes_the_answer_counts(shop, holdfast_redis, namespace, monkeypatch):
+def test_a_message_that_overtakes_the_answer_counts(shop, backstay_redis, namespace, monkeypatch):
     """The claim is there before its worker knows that it stands: they come over different connections."""
 
     async def main():
-        async with shop() as hf, shop() as clerk:
+        async with shop() as stay, shop() as clerk:
 
-            @hf.job()
+            @stay.job()
             async def work(number: int) -> int:
                 return number
 
             @clerk.job(name=work.name)
             async def same(number: int) -> int: ...
 
-            async with working(hf) as worker:
-                await idle(holdfast_redis, namespace)
-                port = hf._core.port
+            async with working(stay) as worker:
+                await idle(backstay_redis, namespace)
+                port = stay._core.port
                 apply, handles = port.apply, []
 
                 async def slow(op):
@@ -595,31 +595,31 @@ def test_a_message_of_a_job_that_was_reaped_meanwhile_starts_nothing(desk, inbox
     asyncio.run(main())
 
 
-def test_a_broken_subscription_costs_time_only(shop, holdfast_redis, namespace):
+def test_a_broken_subscription_costs_time_only(shop, backstay_redis, namespace):
     async def main():
-        async with shop() as hf:
+        async with shop() as stay:
 
-            @hf.job()
+            @stay.job()
             async def work(number: int) -> int:
                 return number
 
-            async with working(hf):
-                await idle(holdfast_redis, namespace)
-                say(holdfast_redis, "CLIENT", "KILL", "TYPE", "pubsub")
+            async with working(stay):
+                await idle(backstay_redis, namespace)
+                say(backstay_redis, "CLIENT", "KILL", "TYPE", "pubsub")
                 handles = [await work.enqueue(number) for number in range(3)]
                 assert [await handle.result(timeout=10) for handle in handles] == [0, 1, 2]
 
     asyncio.run(main())
 
 
-def test_one_place_is_filled_once(shop, holdfast_redis, namespace):
+def test_one_place_is_filled_once(shop, backstay_redis, namespace):
     """What stands and what a step asks for never are more than there is room for."""
 
     async def main():
-        async with shop() as hf:
+        async with shop() as stay:
             running = most = 0
 
-            @hf.job()
+            @stay.job()
             async def work() -> None:
                 nonlocal running, most
                 running += 1
@@ -627,7 +627,7 @@ def test_one_place_is_filled_once(shop, holdfast_redis, namespace):
                 await asyncio.sleep(0)
                 running -= 1
 
-            async with working(hf, concurrency=1):
+            async with working(stay, concurrency=1):
                 for _ in range(30):
                     handles = [await work.enqueue() for _ in range(random.randrange(1, 4))]
                     handles += await work.enqueue_many([()] * random.randrange(1, 3))

@@ -8,13 +8,13 @@ import time
 import pytest
 from redis_desk import LEASE, RedisDesk
 
-from holdfast.engine.redis.slots import slot_of
-from holdfast.errors import ConfigError, EngineError, OutcomeUnknown
-from holdfast.job.model import Concurrency, Failure, Finish, Rate, Renewal, Tick, Unique, Worker
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.redis_server import say
-from holdfast.testing.servers import RedisSentinel, RedisServer
+from backstay.engine.redis.slots import slot_of
+from backstay.errors import ConfigError, EngineError, OutcomeUnknown
+from backstay.job.model import Concurrency, Failure, Finish, Rate, Renewal, Tick, Unique, Worker
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.redis_server import say
+from backstay.testing.servers import RedisSentinel, RedisServer
 
 pytestmark = pytest.mark.redis
 
@@ -22,10 +22,10 @@ DAY = 86_400_000_000
 
 
 @pytest.fixture
-def desks(holdfast_redis, namespace):
+def desks(backstay_redis, namespace):
     made = []
 
-    def make(url=holdfast_redis.url, **options):
+    def make(url=backstay_redis.url, **options):
         made.append(RedisDesk(url, options.pop("namespace", namespace), **options))
         return made[-1]
 
@@ -75,52 +75,52 @@ def finish_all(desk):
             ended += 1
 
 
-def test_all_keys_of_a_shard_share_its_slot(desks, holdfast_redis, namespace):
+def test_all_keys_of_a_shard_share_its_slot(desks, backstay_redis, namespace):
     desk = desks()
     everything(desk)
     desk.take(5, labels=("gpu",))
-    found = keys_of(holdfast_redis, namespace)
+    found = keys_of(backstay_redis, namespace)
     assert len(found) > 15
     assert {slot_of(key.encode()) for key in found} == {slot_of(f"{{{namespace}:s0}}:".encode())}
 
 
-def test_a_namespace_with_braces_keeps_its_slot(desks, holdfast_redis):
+def test_a_namespace_with_braces_keeps_its_slot(desks, backstay_redis):
     desk = desks(namespace="odd{name}%")
     everything(desk)
-    assert len({slot_of(key.encode()) for key in keys_of(holdfast_redis, "odd%7Bname%7D%25")}) == 1
+    assert len({slot_of(key.encode()) for key in keys_of(backstay_redis, "odd%7Bname%7D%25")}) == 1
 
 
-def test_every_key_ends_by_itself_or_has_an_owner(desks, holdfast_redis, namespace):
+def test_every_key_ends_by_itself_or_has_an_owner(desks, backstay_redis, namespace):
     """When all jobs have ended and their time is over, only settings, cron and the shard's own record stay."""
     desk = desks(now=time.time_ns() // 1000)
     everything(desk)
     desk.now += 2000
     assert finish_all(desk) > 10
-    assert not {key for key in keys_of(holdfast_redis, namespace) if ":lane" in key or ":park" in key}
+    assert not {key for key in keys_of(backstay_redis, namespace) if ":lane" in key or ":park" in key}
     desk.ask("leave", desk.name)
     desk.now += 31 * DAY
     while desk.ask("prune", 0, 0):
         pass
-    kept = keys_of(holdfast_redis, namespace)
-    lasting = {key.partition("}:")[2] for key in kept if say(holdfast_redis, "PTTL", key) < 0}
+    kept = keys_of(backstay_redis, namespace)
+    lasting = {key.partition("}:")[2] for key in kept if say(backstay_redis, "PTTL", key) < 0}
     assert lasting == {"meta", "queues", "cron"}
 
 
-def test_a_lane_memory_ends_with_two_leases(desks, holdfast_redis, namespace):
+def test_a_lane_memory_ends_with_two_leases(desks, backstay_redis, namespace):
     desk = desks()
     desk.take(1, lease=5_000_000)
-    (key,) = [key for key in keys_of(holdfast_redis, namespace) if ":memory:" in key]
-    assert 9_000 < say(holdfast_redis, "PTTL", key) <= 10_000
+    (key,) = [key for key in keys_of(backstay_redis, namespace) if ":memory:" in key]
+    assert 9_000 < say(backstay_redis, "PTTL", key) <= 10_000
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(desks, holdfast_redis):
+def test_scripts_that_the_server_forgot_are_sent_again(desks, backstay_redis):
     desk = desks()
     for _ in range(2):
-        say(holdfast_redis, "SCRIPT", "FLUSH")
+        say(backstay_redis, "SCRIPT", "FLUSH")
         desk.add()
-        say(holdfast_redis, "SCRIPT", "FLUSH")
+        say(backstay_redis, "SCRIPT", "FLUSH")
         (job,) = desk.take()
-        say(holdfast_redis, "SCRIPT", "FLUSH")
+        say(backstay_redis, "SCRIPT", "FLUSH")
         assert desk.ask("renew", 0, desk.name, LEASE, [Renewal(job.id, job.fence)]) == ["ok"]
         assert desk.end(job).verdicts == ("ok",)
 
@@ -143,8 +143,8 @@ def test_fences_and_times_keep_all_their_digits(desks):
 
 
 @pytest.fixture
-def proxied(holdfast_redis, desks):
-    with FaultProxy(holdfast_redis.port) as proxy:
+def proxied(backstay_redis, desks):
+    with FaultProxy(backstay_redis.port) as proxy:
         yield proxy, desks(f"{proxy.url}?timeout=0.5")
 
 
@@ -240,11 +240,11 @@ def test_a_server_that_lost_everything_neither_hangs_nor_confuses_workers(namesp
         desk.close()
 
 
-def test_entries_whose_records_are_gone_hide_nobody(desks, holdfast_redis, namespace):
+def test_entries_whose_records_are_gone_hide_nobody(desks, backstay_redis, namespace):
     desk = desks()
     lost = [desk.add() for _ in range(5)]
     kept = desk.add()
-    say(holdfast_redis, "HDEL", f"{{{namespace}:s0}}:job", *lost)
+    say(backstay_redis, "HDEL", f"{{{namespace}:s0}}:job", *lost)
     assert [job.id for job in desk.take(3)] == [kept]
 
 
@@ -257,11 +257,11 @@ def test_another_number_of_shards_is_a_config_error(desks):
         desks(shards=8).add(5)
 
 
-def test_a_number_of_shards_that_changed_meanwhile_is_a_config_error(desks, holdfast_redis, namespace):
+def test_a_number_of_shards_that_changed_meanwhile_is_a_config_error(desks, backstay_redis, namespace):
     """A server that lost everything was told another number by somebody else: this process has asked before."""
     desk = desks(shards=1)
     desk.add()
-    say(holdfast_redis, "DEL", *keys_of(holdfast_redis, namespace))
+    say(backstay_redis, "DEL", *keys_of(backstay_redis, namespace))
     desks(shards=8).add()
     for ask in (desk.add, desk.take):
         with pytest.raises(ConfigError, match=r"divided into 8 shards, .* told 1"):
@@ -296,10 +296,10 @@ def test_a_job_of_another_shard_is_a_config_error(desks):
 # ── one loop's enqueues travel together ──
 
 
-def test_enqueues_of_many_tasks_take_few_scripts(desks, holdfast_redis):
+def test_enqueues_of_many_tasks_take_few_scripts(desks, backstay_redis):
     desk = desks()
     desk.add()
-    before = int(say(holdfast_redis, "INFO", "commandstats").partition(b"evalsha:calls=")[2].partition(b",")[0])
+    before = int(say(backstay_redis, "INFO", "commandstats").partition(b"evalsha:calls=")[2].partition(b",")[0])
 
     async def all_at_once():
         jobs = [desk.job() for _ in range(500)]
@@ -308,7 +308,7 @@ def test_enqueues_of_many_tasks_take_few_scripts(desks, holdfast_redis):
         await desk.engine.close()
 
     asyncio.run(all_at_once())
-    after = int(say(holdfast_redis, "INFO", "commandstats").partition(b"evalsha:calls=")[2].partition(b",")[0])
+    after = int(say(backstay_redis, "INFO", "commandstats").partition(b"evalsha:calls=")[2].partition(b",")[0])
     assert after - before < 100
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import pytest
 from redis_desk import LEASE, RedisDesk
 
-from holdfast.job.model import Concurrency, Finish, Rate
-from holdfast.job.runs import NewRun
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.redis_server import say, until
-from holdfast.testing.servers import RedisServer
+from backstay.job.model import Concurrency, Finish, Rate
+from backstay.job.runs import NewRun
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.redis_server import say, until
+from backstay.testing.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 

@@ -8,11 +8,11 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import working
 
-import holdfast
-from holdfast import EngineError, ResultTimeout
-from holdfast.job.waiters import waiters_of
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.waiting import soon
+import backstay
+from backstay import EngineError, ResultTimeout
+from backstay.job.waiters import waiters_of
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.waiting import soon
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
 
@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
 @on_a_loop
 async def test_a_waiter_sits_out_a_restart_and_gets_the_result():
     with PostgresServer() as server:
-        async with holdfast.Holdfast(server.url) as hf:
+        async with backstay.Backstay(server.url) as stay:
 
-            @hf.job()
+            @stay.job()
             async def add(a: int, b: int) -> int:
                 return a + b
 
@@ -30,11 +30,11 @@ async def test_a_waiter_sits_out_a_restart_and_gets_the_result():
             waiting = asyncio.create_task(handle.result(60))
 
             async def listens():
-                return waiters_of(hf._core).hears
+                return waiters_of(stay._core).hears
 
             assert await soon(listens)
             await asyncio.to_thread(server.restart)
-            async with working(hf):
+            async with working(stay):
                 assert await waiting == 3
 
 
@@ -42,9 +42,9 @@ async def test_a_waiter_sits_out_a_restart_and_gets_the_result():
 async def test_a_waiter_is_not_kept_longer_than_he_said_by_a_server_that_is_away():
     server = PostgresServer().start()
     try:
-        async with holdfast.Holdfast(server.url) as hf:
+        async with backstay.Backstay(server.url) as stay:
 
-            @hf.job()
+            @stay.job()
             async def add(a: int, b: int) -> int:
                 return a + b
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance.job import LocalStoreDriver, ModelDriver, RemoteStoreDriver
-from holdfast.testing.conformance.run import RunSuite
+from backstay.testing.conformance.job import LocalStoreDriver, ModelDriver, RemoteStoreDriver
+from backstay.testing.conformance.run import RunSuite
 
 #: Some claims are about thousands of jobs.
 pytestmark = pytest.mark.timeout(600)
@@ -38,7 +38,7 @@ def store(request, tmp_path_factory):
     elif kind == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('run') / 'run.db'}?synchronous=normal"
     else:
-        url = request.getfixturevalue(f"holdfast_{kind}").url
+        url = request.getfixturevalue(f"backstay_{kind}").url
     with RemoteStoreDriver(url) if api == "processes" else LocalStoreDriver(url, api=api) as driver:
         yield driver
 

@@ -11,20 +11,20 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import working
 
-import holdfast
-import holdfast.sync
-from holdfast import ConfigError
-from holdfast.engine.postgres import PostgresEngine
-from holdfast.engine.postgres.address import parse as parse_postgres
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.address import parse as parse_redis
-from holdfast.engine.sqlite import SqliteEngine, host_clock
-from holdfast.job import scheduler
-from holdfast.job.cron import Cron
-from holdfast.job.meta import unpack
-from holdfast.job.scheduler import due, prune, tick
-from holdfast.testing.jobs import Clock, drain, enqueued
-from holdfast.testing.waiting import WITHIN, soon
+import backstay
+import backstay.sync
+from backstay import ConfigError
+from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.address import parse as parse_postgres
+from backstay.engine.redis import RedisEngine
+from backstay.engine.redis.address import parse as parse_redis
+from backstay.engine.sqlite import SqliteEngine, host_clock
+from backstay.job import scheduler
+from backstay.job.cron import Cron
+from backstay.job.meta import unpack
+from backstay.job.scheduler import due, prune, tick
+from backstay.testing.jobs import Clock, drain, enqueued
+from backstay.testing.waiting import WITHIN, soon
 
 KINDS = [
     "sqlite",
@@ -46,18 +46,18 @@ def clocked(request, clock, tmp_path):
 
     def make():
         if kind == "redis":
-            url = request.getfixturevalue("holdfast_redis").url
+            url = request.getfixturevalue("backstay_redis").url
             return RedisEngine(parse_redis(url), namespace=namespace, clock=clock)
         if kind == "postgres":
-            url = request.getfixturevalue("holdfast_postgres").url
+            url = request.getfixturevalue("backstay_postgres").url
             return PostgresEngine(parse_postgres(url), namespace=namespace, clock=clock)
         return SqliteEngine(str(tmp_path / "cron.db"), namespace=namespace, clock=clock, synchronous="off")
 
     return make
 
 
-def defined(hf, **options):
-    @hf.job(cron="* * * * *", **options)
+def defined(stay, **options):
+    @stay.job(cron="* * * * *", **options)
     async def each_minute() -> None: ...
 
     return each_minute
@@ -66,37 +66,37 @@ def defined(hf, **options):
 @on_a_loop
 async def test_five_schedulers_and_fifty_ticks_make_fifty_jobs(clocked, clock):
     engines = [clocked() for _ in range(5)]
-    crowd = [holdfast.Holdfast(engine=engine) for engine in engines]
-    jobs = [defined(hf) for hf in crowd]
-    for hf in crowd:
-        await hf.open()
-        hf._core.engine.now = clock  # the estimate would go on by itself; this clock stands still
-        await tick(hf._core)
+    crowd = [backstay.Backstay(engine=engine) for engine in engines]
+    jobs = [defined(stay) for stay in crowd]
+    for stay in crowd:
+        await stay.open()
+        stay._core.engine.now = clock  # the estimate would go on by itself; this clock stands still
+        await tick(stay._core)
     for _ in range(50):
         clock.advance(60)
-        await asyncio.gather(*(tick(hf._core) for hf in crowd))
+        await asyncio.gather(*(tick(stay._core) for stay in crowd))
     found = await enqueued(jobs[0])
     assert len(found) == 50
     assert len({job.due for job in found}) == 50
-    for hf, engine in zip(crowd, engines, strict=True):
-        await hf.close()
+    for stay, engine in zip(crowd, engines, strict=True):
+        await stay.close()
         await engine.close()
 
 
 @on_a_loop
 async def test_a_tick_is_due_at_its_moment_and_says_whose_it_is(clock):
     engine = clock.engine()
-    async with holdfast.Holdfast(engine=engine) as hf:
-        job = defined(hf)
-        hf._core.engine.now = clock
-        assert 29 < await tick(hf._core) <= 30
+    async with backstay.Backstay(engine=engine) as stay:
+        job = defined(stay)
+        stay._core.engine.now = clock
+        assert 29 < await tick(stay._core) <= 30
         clock.advance(45)
-        await tick(hf._core)
+        await tick(stay._core)
         (found,) = await enqueued(job)
         assert found.due == datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
-        stored = await hf._core.port.apply(hf._core.store.get(found.id))
+        stored = await stay._core.port.apply(stay._core.store.get(found.id))
         assert unpack(stored.meta).cron == "each_minute"
-        assert await drain(hf) == {"completed": 1}
+        assert await drain(stay) == {"completed": 1}
     await engine.close()
 
 
@@ -129,13 +129,13 @@ def test_catching_up_is_bounded():
 @on_a_loop
 async def test_all_missed_moments_are_made_up_for_once(clock):
     engine = clock.engine()
-    async with holdfast.Holdfast(engine=engine) as hf:
-        job = defined(hf, catch_up="all")
-        hf._core.engine.now = clock
-        await tick(hf._core)
+    async with backstay.Backstay(engine=engine) as stay:
+        job = defined(stay, catch_up="all")
+        stay._core.engine.now = clock
+        await tick(stay._core)
         clock.advance(600)
-        await tick(hf._core)
-        await tick(hf._core)
+        await tick(stay._core)
+        await tick(stay._core)
         assert [info.due.minute for info in await enqueued(job)] == list(range(1, 11))
     await engine.close()
 
@@ -143,10 +143,10 @@ async def test_all_missed_moments_are_made_up_for_once(clock):
 @on_a_loop
 async def test_a_new_entry_begins_with_its_next_moment(clock):
     engine = clock.engine()
-    async with holdfast.Holdfast(engine=engine) as hf:
-        job = defined(hf, catch_up="all")
-        hf._core.engine.now = clock
-        await tick(hf._core)
+    async with backstay.Backstay(engine=engine) as stay:
+        job = defined(stay, catch_up="all")
+        stay._core.engine.now = clock
+        await tick(stay._core)
         assert await enqueued(job) == []
     await engine.close()
 
@@ -155,16 +155,16 @@ async def test_a_new_entry_begins_with_its_next_moment(clock):
 async def test_a_worker_ticks_by_itself():
     ahead = 0
     engine = SqliteEngine(":memory:", clock=lambda: host_clock() + ahead)
-    async with holdfast.Holdfast(engine=engine) as hf:
+    async with backstay.Backstay(engine=engine) as stay:
         ran = []
 
-        @hf.job(cron="* * * * *")
+        @stay.job(cron="* * * * *")
         async def each_minute() -> None:
             ran.append(1)
 
-        await tick(hf._core)  # known as of now
+        await tick(stay._core)  # known as of now
         ahead = 60_000_000
-        async with working(hf):
+        async with working(stay):
 
             async def has_run():
                 return ran
@@ -183,75 +183,75 @@ async def test_a_worker_ticks_by_itself():
 )
 def test_a_bad_entry_is_said_where_it_is_written(options, message):
     with (
-        holdfast.sync.Holdfast("memory://") as hf,
+        backstay.sync.Backstay("memory://") as stay,
         pytest.raises(ConfigError, match=message),
     ):
-        hf.job(**options)(lambda: None)
+        stay.job(**options)(lambda: None)
 
 
 def test_a_job_that_needs_arguments_cannot_start_by_itself():
     with (
-        holdfast.sync.Holdfast("memory://") as hf,
+        backstay.sync.Backstay("memory://") as stay,
         pytest.raises(ConfigError, match=r"nobody passes path"),
     ):
 
-        @hf.job(cron="* * * * *")
+        @stay.job(cron="* * * * *")
         def resize(path: str, size: int = 3) -> None: ...
 
 
 @on_a_loop
 async def test_ended_jobs_are_pruned_by_age_and_by_number(clock):
     engine = clock.engine()
-    async with holdfast.Holdfast(engine=engine) as hf:
+    async with backstay.Backstay(engine=engine) as stay:
 
-        @hf.job(keep=60)
+        @stay.job(keep=60)
         async def short() -> None: ...
 
-        @hf.job(keep=600)
+        @stay.job(keep=600)
         async def long() -> None: ...
 
         await short.enqueue_many([()] * 3)
         await long.enqueue_many([()] * 3)
-        await drain(hf)
-        assert await prune(hf._core) == 0
+        await drain(stay)
+        assert await prune(stay._core) == 0
         clock.advance(61)
-        assert await prune(hf._core) == 3
-        assert await prune(hf._core, keep=1) == 2
-        assert [job.type for job in await hf.jobs.list()] == ["long"]
+        assert await prune(stay._core) == 3
+        assert await prune(stay._core, keep=1) == 2
+        assert [job.type for job in await stay.jobs.list()] == ["long"]
     await engine.close()
 
 
 @on_a_loop
 async def test_a_worker_keeps_as_many_completed_jobs_as_it_is_told():
-    async with holdfast.Holdfast("memory://") as hf:
+    async with backstay.Backstay("memory://") as stay:
 
-        @hf.job(keep=600)
+        @stay.job(keep=600)
         async def long() -> None: ...
 
         await long.enqueue_many([()] * 5)
-        await drain(hf)
-        worker = hf.worker(keep=2, signals=False)
+        await drain(stay)
+        worker = stay.worker(keep=2, signals=False)
         running = asyncio.create_task(worker.run())
 
         async def pruned():
-            return len(await hf.jobs.list()) == 2
+            return len(await stay.jobs.list()) == 2
 
         assert await soon(pruned)
         worker.stop()
         await asyncio.wait_for(running, WITHIN)
         with pytest.raises(ConfigError, match="keep"):
-            hf.worker(keep=0)
+            stay.worker(keep=0)
 
 
 @on_a_loop
 async def test_a_scheduler_runs_without_a_worker_and_stops():
-    async with holdfast.Holdfast("memory://") as hf:
-        defined(hf)
-        alone = hf.scheduler()
+    async with backstay.Backstay("memory://") as stay:
+        defined(stay)
+        alone = stay.scheduler()
         running = asyncio.create_task(alone.run())
 
         async def has_begun():
-            return await hf._core.port.apply(hf._core.store.ticks([])) == {} and alone._stopped is not None
+            return await stay._core.port.apply(stay._core.store.ticks([])) == {} and alone._stopped is not None
 
         assert await soon(has_begun)
         alone.stop()
@@ -259,9 +259,9 @@ async def test_a_scheduler_runs_without_a_worker_and_stops():
 
 
 def test_a_blocking_scheduler_runs_on_a_thread_and_stops():
-    with holdfast.sync.Holdfast("memory://") as hf:
-        defined(hf)
-        alone = hf.scheduler(keep=10)
+    with backstay.sync.Backstay("memory://") as stay:
+        defined(stay)
+        alone = stay.scheduler(keep=10)
         thread = threading.Thread(target=alone.run)
         thread.start()
         alone.stop()

@@ -9,31 +9,31 @@ import msgspec
 import pytest
 from sqlite_shop import NOW, Shop, end, work_of
 
-from holdfast.engine import migrations
-from holdfast.engine.base import Ping
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.errors import ConfigError
-from holdfast.job.model import Concurrency
-from holdfast.job.runs import Artifact, NewRun, TokenRecord
-from holdfast.job.sqlite import SqliteStore
-from holdfast.job.sqlite.shape import STATES
-from holdfast.job.sqlite.texts import load
+from backstay.engine import migrations
+from backstay.engine.base import Ping
+from backstay.engine.sqlite import SqliteEngine
+from backstay.errors import ConfigError
+from backstay.job.model import Concurrency
+from backstay.job.runs import Artifact, NewRun, TokenRecord
+from backstay.job.sqlite import SqliteStore
+from backstay.job.sqlite.shape import STATES
+from backstay.job.sqlite.texts import load
 
 DAY = 86_400_000_000
 #: What a run is made of, and what belongs to its jobs.
 OF_A_RUN = (
-    "holdfast_run",
-    "holdfast_run_doc",
-    "holdfast_run_event",
-    "holdfast_job",
-    "holdfast_job_body",
-    "holdfast_job_wait",
-    "holdfast_job_chain",
-    "holdfast_job_log",
-    "holdfast_job_output",
-    "holdfast_artifact",
-    "holdfast_artifact_part",
-    "holdfast_job_kind",
+    "backstay_run",
+    "backstay_run_doc",
+    "backstay_run_event",
+    "backstay_job",
+    "backstay_job_body",
+    "backstay_job_wait",
+    "backstay_job_chain",
+    "backstay_job_log",
+    "backstay_job_output",
+    "backstay_artifact",
+    "backstay_artifact_part",
+    "backstay_job_kind",
 )
 
 
@@ -81,27 +81,27 @@ def fan(width):
 @pytest.mark.parametrize(
     ("verb", "name", "index"),
     [
-        ("run", "find", "holdfast_run_id (space=? AND id=?)"),
-        ("list_runs", "all", "holdfast_run_id (space=? AND id<?)"),
-        ("list_runs", "of_workflow", "holdfast_run_workflow (space=? AND workflow=? AND id<?)"),
-        ("list_runs", "in_status", "holdfast_run_status (space=? AND status=? AND id<?)"),
+        ("run", "find", "backstay_run_id (space=? AND id=?)"),
+        ("list_runs", "all", "backstay_run_id (space=? AND id<?)"),
+        ("list_runs", "of_workflow", "backstay_run_workflow (space=? AND workflow=? AND id<?)"),
+        ("list_runs", "in_status", "backstay_run_status (space=? AND status=? AND id<?)"),
         (
             "list_runs",
             "of_workflow_in_status",
-            "holdfast_run_workflow_status (space=? AND workflow=? AND status=? AND id<?)",
+            "backstay_run_workflow_status (space=? AND workflow=? AND status=? AND id<?)",
         ),
-        ("events", "of_run", "holdfast_run_event_seq (run=? AND seq>?)"),
+        ("events", "of_run", "backstay_run_event_seq (run=? AND seq>?)"),
         ("events", "of_all", "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
-        ("check_runs", "late", "holdfast_run_deadline (space=? AND deadline>? AND deadline<?)"),
-        ("check_runs", "oldest", "holdfast_run_checked (space=?)"),
-        ("prune", "runs", "holdfast_run_until (space=? AND until>? AND until<?)"),
-        ("finish", "waits", "holdfast_job_wait_open (num=?)"),
-        ("finish", "unblock", "holdfast_job_wait_open (num=?)"),
-        ("finish", "blocked", "holdfast_job_wait_open (num=?)"),
-        ("finish", "failing", "holdfast_job_wait_failing (num=?)"),
-        ("finish", "waiting", "COVERING INDEX holdfast_job_wait_chain (space=? AND chain=? AND ended=?)"),
-        ("definition", "list", "holdfast_definition_newest (space=? AND workflow>?)"),
-        ("artifact", "list", "holdfast_artifact_name (job=?)"),
+        ("check_runs", "late", "backstay_run_deadline (space=? AND deadline>? AND deadline<?)"),
+        ("check_runs", "oldest", "backstay_run_checked (space=?)"),
+        ("prune", "runs", "backstay_run_until (space=? AND until>? AND until<?)"),
+        ("finish", "waits", "backstay_job_wait_open (num=?)"),
+        ("finish", "unblock", "backstay_job_wait_open (num=?)"),
+        ("finish", "blocked", "backstay_job_wait_open (num=?)"),
+        ("finish", "failing", "backstay_job_wait_failing (num=?)"),
+        ("finish", "waiting", "COVERING INDEX backstay_job_wait_chain (space=? AND chain=? AND ended=?)"),
+        ("definition", "list", "backstay_definition_newest (space=? AND workflow>?)"),
+        ("artifact", "list", "backstay_artifact_name (job=?)"),
     ],
 )
 def test_runs_are_found_by_their_indexes(shop, verb, name, index):
@@ -158,14 +158,14 @@ def test_a_plain_step_pays_nothing_for_runs(shop):
 
     shop.engine.apply(msgspec.structs.replace(op, work=traced))
     assert asked
-    assert not [sql for sql in asked if "holdfast_run" in sql or "holdfast_job_wait" in sql]
+    assert not [sql for sql in asked if "backstay_run" in sql or "backstay_job_wait" in sql]
 
 
 def test_what_a_step_tells_of_a_run_is_one_row(shop):
     run, _ = shop.begin(fan(300))
     (first,) = shop.step().jobs
     shop.step([end(first)], want=300)
-    rows = shop.rows("SELECT seq FROM holdfast_run_event ORDER BY num")
+    rows = shop.rows("SELECT seq FROM backstay_run_event ORDER BY num")
     stored = shop.ask("get_run", run)
     assert stored.events == 1 + 1 + 1 + 1 + 300 + 300
     assert len(rows) == 4  # 601 events in the last step, at most 500 in a row
@@ -195,7 +195,7 @@ def test_counts_of_runs_agree_with_their_jobs(shop):
     shop.now += 60_000_000
     shop.ask("reap", 0)
     counted = {}
-    for state, count in shop.rows("SELECT state, count(*) FROM holdfast_job GROUP BY state"):
+    for state, count in shop.rows("SELECT state, count(*) FROM backstay_job GROUP BY state"):
         counted[STATES[state]] = counted.get(STATES[state], 0) + count
     assert shop.ask("get_run", run).counts == counted
     assert len(counted) > 3
@@ -207,7 +207,7 @@ def test_counts_that_are_wrong_are_set_right_and_told(shop):
     wrong, _ = shop.begin({"a": [], "b": ["a"]})
     before = shop.ask("get_run", wrong)
     with sqlite3.connect(shop.path) as db:
-        db.execute("UPDATE holdfast_run SET pending = 7, blocked = 0, broken = 1 WHERE id = ?", (wrong,))
+        db.execute("UPDATE backstay_run SET pending = 7, blocked = 0, broken = 1 WHERE id = ?", (wrong,))
     db.close()
     assert shop.ask("check_runs", 0) == [wrong]
     assert shop.ask("get_run", wrong) == before
@@ -219,8 +219,8 @@ def test_counts_that_are_wrong_are_set_right_and_told(shop):
 def test_a_run_that_ended_unnoticed_is_ended_by_the_check(shop):
     run, _ = shop.begin({"a": []})
     with sqlite3.connect(shop.path) as db:
-        db.execute("UPDATE holdfast_job SET state = 4")
-        db.execute("UPDATE holdfast_run SET pending = 0, completed = 1")
+        db.execute("UPDATE backstay_job SET state = 4")
+        db.execute("UPDATE backstay_run SET pending = 0, completed = 1")
     db.close()
     assert shop.ask("check_runs", 0) == [run]
     assert shop.ask("get_run", run).status == "success"
@@ -230,7 +230,7 @@ def test_a_run_that_ended_unnoticed_is_ended_by_the_check(shop):
 def test_the_check_comes_to_every_run_in_turn(shop):
     runs = [shop.begin({"a": []})[0] for _ in range(5)]
     with sqlite3.connect(shop.path) as db:
-        db.execute("UPDATE holdfast_run SET pending = 9")
+        db.execute("UPDATE backstay_run SET pending = 9")
     db.close()
     found = []
     for _ in range(3):
@@ -249,7 +249,7 @@ def test_a_result_is_not_copied_to_those_who_wait_for_it_in_the_run(shop):
     large = b"r" * 100_000
     jobs = shop.step([end(first, result=large)]).jobs
     assert [job.upstream for job in jobs] == [{ids["first"]: large}] * 50
-    assert shop.rows("SELECT count(*) FROM holdfast_job_wait WHERE result IS NOT NULL") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM backstay_job_wait WHERE result IS NOT NULL") == [(0,)]
     (last,) = shop.step([end(job, result=job.type.encode()) for job in jobs]).jobs
     assert last.upstream == {ids[f"m{n}"]: f"m{n}".encode() for n in range(50)}
 
@@ -323,7 +323,7 @@ def test_a_cursor_outlives_the_events_before_it(shop):
     shop.drain()
     cursor = shop.ask("events", 0).cursor
     assert shop.ask("prune", 0, 1000) == 2
-    assert shop.rows("SELECT count(*) FROM holdfast_run_event") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM backstay_run_event") == [(0,)]
     assert shop.ask("events", 0, after=cursor).events == ()
     run, _ = shop.begin({"a": []})
     page = shop.ask("events", 0, after=cursor)
@@ -398,7 +398,7 @@ def test_jobs_of_runs_and_others_share_a_lane(shop):
     shop.begin({"a": []})
     shop.now += 1
     shop.add(type="plain")
-    assert len(shop.rows("SELECT DISTINCT lane FROM holdfast_job_kind")) == 1
+    assert len(shop.rows("SELECT DISTINCT lane FROM backstay_job_kind")) == 1
     assert [job.type for job in shop.step().jobs] == ["plain", "a", "plain"]
 
 
@@ -421,8 +421,8 @@ def test_a_run_that_is_refused_leaves_nothing(shop):
     for run in bad:
         with pytest.raises(ConfigError):
             shop.ask("start_run", run)
-    assert shop.rows("SELECT count(*) FROM holdfast_run") == [(0,)]
-    assert shop.rows("SELECT count(*) FROM holdfast_job") == [(2,)]
+    assert shop.rows("SELECT count(*) FROM backstay_run") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM backstay_job") == [(2,)]
 
 
 def test_looking_at_runs_takes_no_write_lock(shop):
@@ -431,7 +431,7 @@ def test_looking_at_runs_takes_no_write_lock(shop):
     shop.ask("put_token", TokenRecord(id="t", digest=b"d", role="admin"))
     with sqlite3.connect(shop.path, isolation_level=None) as db:
         db.execute("BEGIN IMMEDIATE")
-        db.execute("UPDATE holdfast_run SET status = 3")
+        db.execute("UPDATE backstay_run SET status = 3")
         assert shop.ask("get_run", run).status == "queued"
         assert [found.id for found in shop.ask("list_runs", workflow="w", status="queued")] == [run]
         assert len(shop.ask("run_events", run)) == len(shop.ask("events", 0).events) == 2
@@ -447,22 +447,22 @@ def test_a_file_from_before_there_were_runs_goes_on(tmp_path):
     """Its jobs are where they were, and runs can begin beside them."""
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE holdfast_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
-        db.execute("INSERT INTO holdfast_meta VALUES ('schema', 4)")
+        db.execute("CREATE TABLE backstay_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
+        db.execute("INSERT INTO backstay_meta VALUES ('schema', 4)")
         for script in migrations.scripts("sqlite")[:4]:
             db.executescript(script)
-        db.execute("INSERT INTO holdfast_job_space (num, name, fence) VALUES (1, 'shop', 5)")
+        db.execute("INSERT INTO backstay_job_space (num, name, fence) VALUES (1, 'shop', 5)")
         db.execute(
-            "INSERT INTO holdfast_job_kind (space, type, queue, labels, bucket, period, burst, lane, pending, blocked)"
+            "INSERT INTO backstay_job_kind (space, type, queue, labels, bucket, period, burst, lane, pending, blocked)"
             " VALUES (1, 't', 'default', '[]', '', 0, 0, 1, 1, 1)"
         )
         for num, (id_, state, flags) in enumerate([("0-1", 2, 4), ("0-2", 1, 32)], 1):
             db.execute(
-                "INSERT INTO holdfast_job VALUES (?, 1, ?, 1, 1, ?, 0, 0, 0, 0, 0, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, '',"
+                "INSERT INTO backstay_job VALUES (?, 1, ?, 1, 1, ?, 0, 0, 0, 0, 0, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, '',"
                 " '', '', '', NULL, NULL, NULL, x'', x'', NULL, NULL)",
                 (num, id_, state, flags),
             )
-        db.execute("INSERT INTO holdfast_job_wait VALUES (2, '0-1', 0, 0, 1, NULL)")
+        db.execute("INSERT INTO backstay_job_wait VALUES (2, '0-1', 0, 0, 1, NULL)")
     db.close()
     shop = RunShop(path)
     try:

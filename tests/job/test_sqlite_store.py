@@ -12,15 +12,15 @@ import msgspec
 import pytest
 from sqlite_shop import Shop, end, work_of
 
-from holdfast.engine.base import Ping, Within
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.errors import ConfigError
-from holdfast.job.model import Concurrency, NewJob, Rate, Unique
-from holdfast.job.sqlite import SqliteStore
-from holdfast.job.sqlite.shape import COLUMNS
-from holdfast.job.sqlite.texts import load
+from backstay.engine.base import Ping, Within
+from backstay.engine.sqlite import SqliteEngine
+from backstay.errors import ConfigError
+from backstay.job.model import Concurrency, NewJob, Rate, Unique
+from backstay.job.sqlite import SqliteStore
+from backstay.job.sqlite.shape import COLUMNS
+from backstay.job.sqlite.texts import load
 
-VERBS = sorted(file.name[:-4] for file in files("holdfast.job").joinpath("sql", "sqlite").iterdir())
+VERBS = sorted(file.name[:-4] for file in files("backstay.job").joinpath("sql", "sqlite").iterdir())
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def shop(tmp_path):
 def test_no_statement_walks_through_jobs(shop, verb):
     """Every statement finds its rows by an index. Kinds, queues and workers are few: those may be walked through."""
     shop.engine.apply(Ping())
-    few = {"holdfast_job_kind", "holdfast_job_queue", "holdfast_job_worker", "holdfast_job_turn", "k", "n", "f", "m"}
+    few = {"backstay_job_kind", "backstay_job_queue", "backstay_job_worker", "backstay_job_turn", "k", "n", "f", "m"}
     with sqlite3.connect(shop.path) as db:
         for name, sql in load(verb).items():
             numbered = [int(n) for n in re.findall(r"\?(\d+)", sql)]
@@ -53,16 +53,16 @@ def test_no_statement_walks_through_jobs(shop, verb):
 @pytest.mark.parametrize(
     ("verb", "name", "index"),
     [
-        ("claim", "first", "holdfast_job_pending (lane=?)"),
-        ("claim", "more", "holdfast_job_pending (lane=? AND (rank,id)>(?,?))"),
-        ("claim", "keyed", "holdfast_job_keyed (space=? AND ckey=? AND state=?)"),
-        ("reap", "ended", "holdfast_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
-        ("reap", "due", "holdfast_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
-        ("prune", "jobs", "holdfast_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
-        ("finish", "plain", "holdfast_job_id (space=? AND id=?)"),
-        ("list_jobs", "newest", "holdfast_job_listed (space=? AND state=? AND id<?)"),
-        ("list_jobs", "newest_of", "COVERING INDEX holdfast_job_listed (space=? AND state=? AND id<?)"),
-        ("list_jobs", "oldest_of", "COVERING INDEX holdfast_job_listed (space=? AND state=?)"),
+        ("claim", "first", "backstay_job_pending (lane=?)"),
+        ("claim", "more", "backstay_job_pending (lane=? AND (rank,id)>(?,?))"),
+        ("claim", "keyed", "backstay_job_keyed (space=? AND ckey=? AND state=?)"),
+        ("reap", "ended", "backstay_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
+        ("reap", "due", "backstay_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
+        ("prune", "jobs", "backstay_job_alarm (space=? AND state=? AND alarm>? AND alarm<?)"),
+        ("finish", "plain", "backstay_job_id (space=? AND id=?)"),
+        ("list_jobs", "newest", "backstay_job_listed (space=? AND state=? AND id<?)"),
+        ("list_jobs", "newest_of", "COVERING INDEX backstay_job_listed (space=? AND state=? AND id<?)"),
+        ("list_jobs", "oldest_of", "COVERING INDEX backstay_job_listed (space=? AND state=?)"),
     ],
 )
 def test_what_every_step_asks_goes_straight_to_its_rows_and_sorts_nothing(shop, verb, name, index):
@@ -115,7 +115,7 @@ def test_a_crowd_with_a_full_key_is_parked_in_parts(shop):
     assert first.next_in == 0
     second = shop.step(want=2)
     assert [job.id for job in second.jobs] == [free]
-    assert shop.rows("SELECT pending, parked, running FROM holdfast_job_kind") == [(0, 2499, 2)]
+    assert shop.rows("SELECT pending, parked, running FROM backstay_job_kind") == [(0, 2499, 2)]
 
 
 def test_jobs_with_a_full_key_are_met_once(shop):
@@ -156,7 +156,7 @@ def test_jobs_that_were_claimed_together_and_end_alike_are_one_statement_whateve
         return len(asked)
 
     assert costs(5) == costs(90)
-    assert shop.rows("SELECT count(*), count(DISTINCT fence), min(result) FROM holdfast_job WHERE state = 4") == [
+    assert shop.rows("SELECT count(*), count(DISTINCT fence), min(result) FROM backstay_job WHERE state = 4") == [
         (95, 95, b"r")
     ]
 
@@ -209,7 +209,7 @@ def test_records_of_jobs_that_completed_together_go_when_their_time_is_over(shop
     assert shop.ask("prune", 0, 1000) == 0
     shop.now += 1_000_000
     assert [shop.ask("prune", 0, 1000, limit=4) for _ in range(4)] == [4, 4, 2, 0]
-    assert shop.rows("SELECT count(*) FROM holdfast_job") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM backstay_job") == [(0,)]
 
 
 def test_records_go_in_time_whichever_of_those_that_completed_together_went_before(shop):
@@ -221,7 +221,7 @@ def test_records_go_in_time_whichever_of_those_that_completed_together_went_befo
     assert shop.ask("prune", 0, 1000) == 0
     shop.now += 1
     assert shop.ask("prune", 0, 1000) == 7
-    assert shop.rows("SELECT count(*) FROM holdfast_job WHERE state <> 3") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM backstay_job WHERE state <> 3") == [(0,)]
 
 
 def test_jobs_that_end_together_keep_times_of_their_own(shop):
@@ -260,8 +260,8 @@ def test_counts_agree_with_the_jobs(shop):
     shop.step(want=3)
     assert shop.ask("trigger", first) == "pending"
     shop.ask("purge", "failed")
-    counted = shop.rows("SELECT kind, state, count(*) FROM holdfast_job GROUP BY kind, state")
-    kept = shop.rows(f"SELECT num, {', '.join(COLUMNS)} FROM holdfast_job_kind")  # noqa: S608 - names of columns
+    counted = shop.rows("SELECT kind, state, count(*) FROM backstay_job GROUP BY kind, state")
+    kept = shop.rows(f"SELECT num, {', '.join(COLUMNS)} FROM backstay_job_kind")  # noqa: S608 - names of columns
     assert sorted(counted) == sorted((num, state, n) for num, *ns in kept for state, n in enumerate(ns) if n)
     assert len({state for _, state, _ in counted}) > 3
 
@@ -269,17 +269,17 @@ def test_counts_agree_with_the_jobs(shop):
 def test_lanes_and_kinds_go_with_their_last_job(shop):
     for n in range(20):
         shop.add(labels=(f"only-{n}",), keep=0)
-    assert len(shop.rows("SELECT 1 FROM holdfast_job_kind")) == 20
+    assert len(shop.rows("SELECT 1 FROM backstay_job_kind")) == 20
     jobs = shop.step(labels=tuple(f"only-{n}" for n in range(20))).jobs
     shop.step([end(job) for job in jobs])
     assert shop.ask("prune", 0, 0) == 20
-    assert shop.rows("SELECT 1 FROM holdfast_job_kind") == []
+    assert shop.rows("SELECT 1 FROM backstay_job_kind") == []
 
 
 def test_types_of_one_queue_share_a_lane(shop):
     for n in range(5):
         shop.add(type=f"t{n}")
-    assert len(shop.rows("SELECT DISTINCT lane FROM holdfast_job_kind")) == 1
+    assert len(shop.rows("SELECT DISTINCT lane FROM backstay_job_kind")) == 1
     assert [job.type for job in shop.step().jobs] == [f"t{n}" for n in range(5)]
 
 
@@ -317,7 +317,7 @@ def test_arguments_of_any_size_come_back_and_go_with_the_job(shop, size):
     shop.step([end(job, result=b"r" * size)], want=0)
     assert shop.ask("get", id_).result == b"r" * size
     assert shop.ask("prune", 0, 1000) == 1
-    assert shop.rows("SELECT num FROM holdfast_job_body") == []
+    assert shop.rows("SELECT num FROM backstay_job_body") == []
 
 
 def test_namespaces_of_one_file_do_not_meet(shop, tmp_path):
@@ -394,7 +394,7 @@ def test_looking_takes_no_write_lock(shop):
     id_ = shop.add()
     with sqlite3.connect(shop.path, isolation_level=None) as db:
         db.execute("BEGIN IMMEDIATE")
-        db.execute("UPDATE holdfast_job SET progress = 0.5")
+        db.execute("UPDATE backstay_job SET progress = 0.5")
         assert shop.ask("get", id_).progress == 0
         assert [queue.pending for queue in shop.ask("queues")] == [1]
         assert len(shop.ask("list_jobs", state="pending")) == 1
@@ -408,10 +408,10 @@ def test_looking_takes_no_write_lock(shop):
 
 def test_looking_at_a_file_without_jobs_writes_nothing(shop):
     shop.engine.apply(Ping())
-    before = shop.rows("PRAGMA data_version"), shop.rows("SELECT count(*) FROM holdfast_job_space")
+    before = shop.rows("PRAGMA data_version"), shop.rows("SELECT count(*) FROM backstay_job_space")
     assert shop.ask("get", "0-nobody") is None
     assert shop.ask("queues") == []
-    assert (shop.rows("PRAGMA data_version"), shop.rows("SELECT count(*) FROM holdfast_job_space")) == before
+    assert (shop.rows("PRAGMA data_version"), shop.rows("SELECT count(*) FROM backstay_job_space")) == before
 
 
 def test_a_job_that_only_names_a_run_is_counted_by_none(shop):
@@ -419,7 +419,7 @@ def test_a_job_that_only_names_a_run_is_counted_by_none(shop):
     id_ = shop.add(run="r1")
     (job,) = shop.step().jobs
     shop.step([end(job)], want=0)
-    assert shop.rows("SELECT count(*) FROM holdfast_run_event") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM backstay_run_event") == [(0,)]
     assert [job.id for job in shop.ask("list_jobs", run="r1")] == [id_]
     shop.now += 86_400_000_000
     assert shop.ask("prune", 0, keep=100) == 1
@@ -454,9 +454,9 @@ def test_a_job_that_is_skipped_at_once_leaves_its_unique_key_to_others(shop):
 
 WORKER = """
 import sys
-from holdfast.engine.sqlite import SqliteEngine
-from holdfast.job.model import Claim, Finish, StepCommand
-from holdfast.job.sqlite import SqliteStore
+from backstay.engine.sqlite import SqliteEngine
+from backstay.job.model import Claim, Finish, StepCommand
+from backstay.job.sqlite import SqliteStore
 
 path, name = sys.argv[1:]
 engine, store = SqliteEngine(path, namespace="shop", synchronous="off"), SqliteStore("shop", "shop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance.job import JobSuite, LocalStoreDriver, ModelDriver, RemoteStoreDriver
+from backstay.testing.conformance.job import JobSuite, LocalStoreDriver, ModelDriver, RemoteStoreDriver
 
 REDIS, POSTGRES = pytest.mark.redis, pytest.mark.postgres
 SET_UPS = [
@@ -37,7 +37,7 @@ def store(request, tmp_path_factory):
     elif kind == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('job') / 'job.db'}?synchronous=normal"
     else:
-        url = request.getfixturevalue(f"holdfast_{kind}").url
+        url = request.getfixturevalue(f"backstay_{kind}").url
     with made(url, api, request) as driver:
         yield driver
 
@@ -46,7 +46,7 @@ def made(url, api, request):
     if api == "processes":
         return RemoteStoreDriver(url)
     if api == "hints on redis":
-        return LocalStoreDriver(url, hub=request.getfixturevalue("holdfast_redis").url)
+        return LocalStoreDriver(url, hub=request.getfixturevalue("backstay_redis").url)
     return LocalStoreDriver(url, api=api)
 
 

@@ -16,23 +16,23 @@ from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 from workshop import working
 
-import holdfast
-import holdfast.sync
-from holdfast import ConfigError, JobNotFound, WouldDeadlock
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay import ConfigError, JobNotFound, WouldDeadlock
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
 class Shop:
-    """A database, a blocking Holdfast in it, and a job."""
+    """A database, a blocking Backstay in it, and a job."""
 
     def __init__(self, product, url, address):
         self.product, self.url, self.address = product, url, address
-        self.hf = holdfast.sync.Holdfast(url, namespace=f"t{uuid.uuid4().hex[:12]}").open()
+        self.stay = backstay.sync.Backstay(url, namespace=f"t{uuid.uuid4().hex[:12]}").open()
         self.heard = []
 
-        @self.hf.job()
+        @self.stay.job()
         def ship(order: int) -> int:
             return order
 
@@ -51,12 +51,12 @@ class Shop:
 
     def orders(self):
         """What is enqueued, as everybody sees it."""
-        return sorted(job.args["order"] for job in self.hf.jobs.list())
+        return sorted(job.args["order"] for job in self.stay.jobs.list())
 
     @contextlib.contextmanager
     def listening(self):
         """How many jobs are announced meanwhile, type by type."""
-        with self.hf.hub.listen_scheduled() as notices:
+        with self.stay.hub.listen_scheduled() as notices:
             yield notices
 
     def is_announced(self, notices):
@@ -69,17 +69,17 @@ def shop(request, tmp_path):
     if request.param == "sqlite":
         made = Shop("sqlite", f"sqlite:///{tmp_path / 'shop.db'}", tmp_path / "shop.db")
     else:
-        server = request.getfixturevalue("holdfast_postgres")
+        server = request.getfixturevalue("backstay_postgres")
         made = Shop("postgres", server.url, server.url)
     yield made
-    made.hf.close()
+    made.stay.close()
 
 
 @pytest.fixture
 def file_shop(tmp_path):
     made = Shop("sqlite", f"sqlite:///{tmp_path / 'shop.db'}", tmp_path / "shop.db")
     yield made
-    made.hf.close()
+    made.stay.close()
 
 
 def is_silent(notices):
@@ -120,7 +120,7 @@ def test_nobody_else_sees_it_before_the_commit(shop):
     db = shop.connect()
     handle = shop.ship.options(connection=db).enqueue(1)
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(shop.hf.jobs.list()))  # not inside: another thread may ask
+    thread = threading.Thread(target=lambda: seen.append(shop.stay.jobs.list()))  # not inside: another thread may ask
     if shop.product == "postgres":
         thread.start()
         thread.join(WITHIN)
@@ -133,7 +133,7 @@ def test_nobody_else_sees_it_before_the_commit(shop):
 def test_the_block_commits_and_tells_the_workers_once(shop):
     db = shop.connect()
     with shop.listening() as notices:
-        with shop.hf.transaction(db):
+        with shop.stay.transaction(db):
             shop.ship.options(connection=db).enqueue(1)
             shop.ship.options(connection=db).enqueue(2)
             if shop.product == "postgres":  # on SQLite nothing may be asked inside
@@ -148,7 +148,7 @@ def test_the_block_commits_and_tells_the_workers_once(shop):
 def test_the_block_rolls_back_on_an_exception(shop):
     db = shop.connect()
     with shop.listening() as notices:
-        with contextlib.suppress(ZeroDivisionError), shop.hf.transaction(db):
+        with contextlib.suppress(ZeroDivisionError), shop.stay.transaction(db):
             shop.ship.options(connection=db).enqueue(1)
             raise ZeroDivisionError
         assert is_silent(notices)
@@ -158,12 +158,12 @@ def test_the_block_rolls_back_on_an_exception(shop):
 
 def test_a_block_inside_a_block_is_a_savepoint(shop):
     db = shop.connect()
-    with shop.hf.transaction(db):
+    with shop.stay.transaction(db):
         shop.ship.options(connection=db).enqueue(1)
-        with contextlib.suppress(ZeroDivisionError), shop.hf.transaction(db):
+        with contextlib.suppress(ZeroDivisionError), shop.stay.transaction(db):
             shop.ship.options(connection=db).enqueue(2)
             raise ZeroDivisionError
-        with shop.hf.transaction(db):
+        with shop.stay.transaction(db):
             shop.ship.options(connection=db).enqueue(3)
     assert shop.orders() == [1, 3]
     db.close()
@@ -172,7 +172,7 @@ def test_a_block_inside_a_block_is_a_savepoint(shop):
 def test_what_a_savepoint_took_back_is_not_announced(shop):
     db = shop.connect()
     with shop.listening() as notices:
-        with shop.hf.transaction(db), contextlib.suppress(ZeroDivisionError), shop.hf.transaction(db):
+        with shop.stay.transaction(db), contextlib.suppress(ZeroDivisionError), shop.stay.transaction(db):
             shop.ship.options(connection=db).enqueue(2)
             raise ZeroDivisionError
         assert is_silent(notices)
@@ -183,7 +183,7 @@ def test_what_a_savepoint_took_back_is_not_announced(shop):
 def test_a_connection_with_its_own_kind_of_rows_will_do(shop):
     db = shop.connect()
     db.row_factory = (lambda cursor, row: {"row": row}) if shop.product == "sqlite" else dict_row
-    with shop.hf.transaction(db):
+    with shop.stay.transaction(db):
         shop.ship.options(connection=db).enqueue(1)
     assert shop.orders() == [1]
     assert isinstance(db.execute("SELECT 1 AS one").fetchone(), dict)
@@ -194,7 +194,7 @@ def test_a_connection_that_commits_by_itself_is_refused(shop):
     db = shop.connect(**({"isolation_level": None} if shop.product == "sqlite" else {"autocommit": True}))
     with pytest.raises(ConfigError, match="commits every statement"):
         shop.ship.options(connection=db).enqueue(1)
-    with shop.hf.transaction(db):  # but a block opens a transaction
+    with shop.stay.transaction(db):  # but a block opens a transaction
         shop.ship.options(connection=db).enqueue(2)
     assert shop.orders() == [2]
     db.close()
@@ -202,7 +202,7 @@ def test_a_connection_that_commits_by_itself_is_refused(shop):
 
 def test_a_refused_job_leaves_the_callers_transaction_as_it_was(shop):
     db = shop.connect()
-    with shop.hf.transaction(db):
+    with shop.stay.transaction(db):
         shop.ship.options(connection=db).enqueue(1)
         with pytest.raises(ConfigError):
             shop.ship.options(connection=db, after="0-1a1e347d93f00000f555804b359d").enqueue(2)
@@ -214,13 +214,13 @@ def test_a_refused_job_leaves_the_callers_transaction_as_it_was(shop):
 def test_a_job_may_wait_for_others_whether_they_are_in_the_transaction_or_not(shop):
     outside = shop.ship.enqueue(1)
     db = shop.connect()
-    with shop.hf.transaction(db):
+    with shop.stay.transaction(db):
         inside = shop.ship.options(connection=db).enqueue(2)
         waits = shop.ship.options(connection=db, after=[outside, inside]).enqueue(3)
     assert waits.status() == "blocked"
-    shop.hf.worker(signals=False).run(burst=True)
+    shop.stay.worker(signals=False).run(burst=True)
     assert waits.status() == "completed"
-    with shop.hf.transaction(db):
+    with shop.stay.transaction(db):
         late = shop.ship.options(connection=db, after=waits).enqueue(4)
     assert late.status() == "pending"
     db.close()
@@ -231,7 +231,7 @@ def test_a_rollback_takes_the_waiting_back_too(shop):
     db = shop.connect()
     shop.ship.options(connection=db, after=blocker).enqueue(2)
     db.rollback()
-    shop.hf.worker(signals=False).run(burst=True)
+    shop.stay.worker(signals=False).run(burst=True)
     assert blocker.status() == "completed"
     assert shop.orders() == [1]
     db.close()
@@ -263,8 +263,8 @@ def test_lanes_that_were_rolled_back_are_made_again(shop):
     shop.ship.options(connection=db, queue="rare").enqueue(1)
     db.rollback()
     shop.ship.options(queue="rare").enqueue(2)
-    shop.hf.worker(queues=["rare"], signals=False).run(burst=True)
-    assert [job.state for job in shop.hf.jobs.list()] == ["completed"]
+    shop.stay.worker(queues=["rare"], signals=False).run(burst=True)
+    assert [job.state for job in shop.stay.jobs.list()] == ["completed"]
     db.close()
 
 
@@ -276,7 +276,7 @@ def test_sqlalchemys_connection(shop):
         shop.ship.options(connection=connection).enqueue(2)
         connection.commit()
         with shop.listening() as notices:
-            with shop.hf.transaction(connection):
+            with shop.stay.transaction(connection):
                 shop.ship.options(connection=connection).enqueue(3)
             assert shop.is_announced(notices)
     engine.dispose()
@@ -320,10 +320,10 @@ def test_sqlalchemys_savepoints_take_their_hints_with_them(shop):
 def test_a_block_on_a_session(shop):
     engine = shop.engine()
     with Session(engine) as session, shop.listening() as notices:
-        with shop.hf.transaction(session):
+        with shop.stay.transaction(session):
             shop.ship.options(connection=session).enqueue(1)
         assert shop.is_announced(notices)
-        with contextlib.suppress(ZeroDivisionError), shop.hf.transaction(session):
+        with contextlib.suppress(ZeroDivisionError), shop.stay.transaction(session):
             shop.ship.options(connection=session).enqueue(2)
             raise ZeroDivisionError
     engine.dispose()
@@ -337,7 +337,7 @@ def test_another_file_is_refused(file_shop, tmp_path):
     db = sqlite3.connect(tmp_path / "other.db")
     with pytest.raises(ConfigError, match="one file"):
         file_shop.ship.options(connection=db).enqueue(1)
-    with pytest.raises(ConfigError, match="one file"), file_shop.hf.transaction(db):
+    with pytest.raises(ConfigError, match="one file"), file_shop.stay.transaction(db):
         pass
     memory = sqlite3.connect(":memory:")
     with pytest.raises(ConfigError, match="memory"):
@@ -346,10 +346,10 @@ def test_another_file_is_refused(file_shop, tmp_path):
     memory.close()
 
 
-def test_a_holdfast_in_memory_has_no_transactions_of_others():
-    with holdfast.sync.Holdfast("memory://") as hf:
+def test_a_backstay_in_memory_has_no_transactions_of_others():
+    with backstay.sync.Backstay("memory://") as stay:
 
-        @hf.job()
+        @stay.job()
         def ship() -> None: ...
 
         db = sqlite3.connect(":memory:")
@@ -361,7 +361,7 @@ def test_a_holdfast_in_memory_has_no_transactions_of_others():
 def test_a_stale_snapshot_is_refused_with_a_way_out(file_shop):
     db = file_shop.connect(isolation_level=None)
     db.execute("BEGIN")
-    db.execute("SELECT * FROM holdfast_clock").fetchall()
+    db.execute("SELECT * FROM backstay_clock").fetchall()
     file_shop.ship.enqueue(1)
     with pytest.raises(ConfigError, match="BEGIN IMMEDIATE"):
         file_shop.ship.options(connection=db).enqueue(2)
@@ -371,13 +371,13 @@ def test_a_stale_snapshot_is_refused_with_a_way_out(file_shop):
 
 def test_other_calls_inside_the_block_would_deadlock(file_shop):
     db = file_shop.connect()
-    with file_shop.hf.transaction(db):
+    with file_shop.stay.transaction(db):
         file_shop.ship.options(connection=db).enqueue(1)
         with pytest.raises(WouldDeadlock, match="connection="):
             file_shop.ship.enqueue(2)
         with pytest.raises(WouldDeadlock):
-            file_shop.hf.lock("x").acquire(wait=0)
-    assert file_shop.hf.lock("x").acquire(wait=0).release().released
+            file_shop.stay.lock("x").acquire(wait=0)
+    assert file_shop.stay.lock("x").acquire(wait=0).release().released
     assert file_shop.orders() == [1]
     db.close()
 
@@ -386,7 +386,7 @@ def test_other_calls_after_an_enqueue_on_a_bare_connection_would_deadlock_until_
     db = file_shop.connect()
     file_shop.ship.options(connection=db).enqueue(1)
     with pytest.raises(WouldDeadlock):
-        file_shop.hf.jobs.list()
+        file_shop.stay.jobs.list()
     db.rollback()
     assert file_shop.orders() == []
     db.close()
@@ -400,7 +400,7 @@ def test_another_thread_only_waits_for_the_commit(file_shop):
         file_shop.ship.enqueue(2)
         done.set()
 
-    with file_shop.hf.transaction(db):
+    with file_shop.stay.transaction(db):
         file_shop.ship.options(connection=db).enqueue(1)
         thread = threading.Thread(target=elsewhere)
         thread.start()
@@ -413,13 +413,13 @@ def test_another_thread_only_waits_for_the_commit(file_shop):
 
 @on_a_loop
 async def test_a_commit_on_a_bare_connection_is_found_at_the_next_poll(tmp_path):
-    async with holdfast.Holdfast(f"sqlite:///{tmp_path / 'shop.db'}") as hf:
+    async with backstay.Backstay(f"sqlite:///{tmp_path / 'shop.db'}") as stay:
 
-        @hf.job()
+        @stay.job()
         async def ship(order: int) -> int:
             return order
 
-        async with working(hf):
+        async with working(stay):
             db = sqlite3.connect(tmp_path / "shop.db")
             handle = await ship.options(connection=db).enqueue(7)
             db.commit()
@@ -429,16 +429,16 @@ async def test_a_commit_on_a_bare_connection_is_found_at_the_next_poll(tmp_path)
 
 @on_a_loop
 async def test_the_async_block_wakes_a_worker_at_once(tmp_path):
-    async with holdfast.Holdfast(f"sqlite:///{tmp_path / 'shop.db'}") as hf:
+    async with backstay.Backstay(f"sqlite:///{tmp_path / 'shop.db'}") as stay:
 
-        @hf.job()
+        @stay.job()
         async def ship(order: int) -> int:
             return order
 
-        async with working(hf):
+        async with working(stay):
             db = sqlite3.connect(tmp_path / "shop.db")
             for order in range(5):
-                async with hf.transaction(db):
+                async with stay.transaction(db):
                     handle = await ship.options(connection=db).enqueue(order)
                 assert await handle.result(WITHIN) == order
             db.close()
@@ -460,46 +460,46 @@ async def _one_waits_for_a_lock(url):
 @pytest.mark.timed
 @pytest.mark.postgres
 @on_a_loop
-async def test_a_blocker_that_ends_while_the_transaction_is_open_starts_who_waits_after_the_commit(holdfast_postgres):
-    async with holdfast.Holdfast(holdfast_postgres.url, namespace=f"t{uuid.uuid4().hex[:12]}") as hf:
+async def test_a_blocker_that_ends_while_the_transaction_is_open_starts_who_waits_after_the_commit(backstay_postgres):
+    async with backstay.Backstay(backstay_postgres.url, namespace=f"t{uuid.uuid4().hex[:12]}") as stay:
         asked = asyncio.Event()
 
-        @hf.job()
+        @stay.job()
         async def pack(order: int) -> int:
             await asked.wait()
             return order
 
-        @hf.job()
+        @stay.job()
         async def ship(order: int) -> int:
             return order
 
         blocker = await pack.enqueue(1)
         beside = await pack.enqueue(3)
-        async with working(hf, lease=1.5), await psycopg.AsyncConnection.connect(holdfast_postgres.url) as db:
+        async with working(stay, lease=1.5), await psycopg.AsyncConnection.connect(backstay_postgres.url) as db:
             await soon(lambda: _are_running(blocker, beside))
-            async with hf.transaction(db):
+            async with stay.transaction(db):
                 waits = await ship.options(connection=db, after=blocker).enqueue(2)
                 await asyncio.sleep(2)  # longer than a lease: what is held lives on, and so does what is beside it
                 assert await _are_running(blocker, beside)
                 asked.set()
-                await soon(lambda: _one_waits_for_a_lock(holdfast_postgres.url))
+                await soon(lambda: _one_waits_for_a_lock(backstay_postgres.url))
             assert await blocker.result(WITHIN) == 1
             assert await beside.result(WITHIN) == 3
-            assert (await hf.jobs.get(blocker.id)).attempt == 1
+            assert (await stay.jobs.get(blocker.id)).attempt == 1
             assert await waits.result(WITHIN) == 2
 
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_an_async_psycopg_connection(holdfast_postgres):
-    async with holdfast.Holdfast(holdfast_postgres.url, namespace=uuid.uuid4().hex[:12]) as hf:
+async def test_an_async_psycopg_connection(backstay_postgres):
+    async with backstay.Backstay(backstay_postgres.url, namespace=uuid.uuid4().hex[:12]) as stay:
 
-        @hf.job()
+        @stay.job()
         async def ship(order: int) -> int:
             return order
 
-        async with working(hf), await psycopg.AsyncConnection.connect(holdfast_postgres.url) as db:
-            async with hf.transaction(db):
+        async with working(stay), await psycopg.AsyncConnection.connect(backstay_postgres.url) as db:
+            async with stay.transaction(db):
                 one = await ship.options(connection=db).enqueue(1)
             assert await one.result(WITHIN) == 1
             two = await ship.options(connection=db).enqueue(2)
@@ -510,34 +510,34 @@ async def test_an_async_psycopg_connection(holdfast_postgres):
 
 @pytest.mark.postgres
 @on_a_loop
-async def test_sqlalchemys_async_session_and_connection(holdfast_postgres):
+async def test_sqlalchemys_async_session_and_connection(backstay_postgres):
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-    engine = create_async_engine(holdfast_postgres.url.replace("postgresql://", "postgresql+psycopg://"))
-    async with holdfast.Holdfast(holdfast_postgres.url, namespace=uuid.uuid4().hex[:12]) as hf:
+    engine = create_async_engine(backstay_postgres.url.replace("postgresql://", "postgresql+psycopg://"))
+    async with backstay.Backstay(backstay_postgres.url, namespace=uuid.uuid4().hex[:12]) as stay:
 
-        @hf.job()
+        @stay.job()
         async def ship(order: int) -> int:
             return order
 
-        async with working(hf), AsyncSession(engine) as session:
+        async with working(stay), AsyncSession(engine) as session:
             one = await ship.options(connection=session).enqueue(1)
             await session.commit()
             assert await one.result(WITHIN) == 1
-            async with hf.transaction(session):
+            async with stay.transaction(session):
                 two = await ship.options(connection=session).enqueue(2)
             assert await two.result(WITHIN) == 2
             async with engine.connect() as connection:
-                async with hf.transaction(connection):
+                async with stay.transaction(connection):
                     three = await ship.options(connection=connection).enqueue(3)
                 assert await three.result(WITHIN) == 3
     await engine.dispose()
 
 
 @pytest.mark.postgres
-def test_a_hint_follows_the_commit_and_not_the_rollback(holdfast_postgres):
+def test_a_hint_follows_the_commit_and_not_the_rollback(backstay_postgres):
     """A bare connection, without a block: PostgreSQL itself sends it with the commit."""
-    shop = Shop("postgres", holdfast_postgres.url, holdfast_postgres.url)
+    shop = Shop("postgres", backstay_postgres.url, backstay_postgres.url)
     db = shop.connect()
     with shop.listening() as notices:
         shop.ship.options(connection=db).enqueue(1)
@@ -548,20 +548,20 @@ def test_a_hint_follows_the_commit_and_not_the_rollback(holdfast_postgres):
         db.commit()
         assert shop.is_announced(notices)
     db.close()
-    shop.hf.close()
+    shop.stay.close()
 
 
 @pytest.mark.postgres
 @pytest.mark.redis
-def test_with_hints_on_redis_they_go_after_the_block(holdfast_postgres, holdfast_redis):
-    hf = holdfast.sync.Holdfast(holdfast_postgres.url, namespace=uuid.uuid4().hex[:12], hub=holdfast_redis.url)
+def test_with_hints_on_redis_they_go_after_the_block(backstay_postgres, backstay_redis):
+    stay = backstay.sync.Backstay(backstay_postgres.url, namespace=uuid.uuid4().hex[:12], hub=backstay_redis.url)
 
-    @hf.job()
+    @stay.job()
     def ship(order: int) -> int:
         return order
 
-    with hf, psycopg.connect(holdfast_postgres.url) as db, hf.hub.listen_scheduled() as notices:
-        with hf.transaction(db):
+    with stay, psycopg.connect(backstay_postgres.url) as db, stay.hub.listen_scheduled() as notices:
+        with stay.transaction(db):
             ship.options(connection=db).enqueue(1)
             assert is_silent(notices)
         notice = notices.next(timeout=WITHIN)
@@ -570,31 +570,31 @@ def test_with_hints_on_redis_they_go_after_the_block(holdfast_postgres, holdfast
 
 
 @pytest.mark.postgres
-def test_a_database_without_holdfasts_tables_is_refused(holdfast_postgres):
-    shop = Shop("postgres", holdfast_postgres.url, holdfast_postgres.url)
+def test_a_database_without_backstays_tables_is_refused(backstay_postgres):
+    shop = Shop("postgres", backstay_postgres.url, backstay_postgres.url)
     name = f"other_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(holdfast_postgres.admin_url, autocommit=True) as admin:
+    with psycopg.connect(backstay_postgres.admin_url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
-        with psycopg.connect(f"postgresql://holdfast@127.0.0.1:{holdfast_postgres.port}/{name}") as db:
+        with psycopg.connect(f"postgresql://backstay@127.0.0.1:{backstay_postgres.port}/{name}") as db:
             with pytest.raises(ConfigError, match="no tables"):
                 shop.ship.options(connection=db).enqueue(1)
             assert db.execute("SELECT 1").fetchone() == (1,)  # the caller's transaction is as it was
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    shop.hf.close()
+    shop.stay.close()
 
 
 @pytest.mark.redis
-def test_redis_has_no_part_in_a_sql_transaction(holdfast_redis):
-    with holdfast.sync.Holdfast(holdfast_redis.url, namespace=uuid.uuid4().hex[:12]) as hf:
+def test_redis_has_no_part_in_a_sql_transaction(backstay_redis):
+    with backstay.sync.Backstay(backstay_redis.url, namespace=uuid.uuid4().hex[:12]) as stay:
 
-        @hf.job()
+        @stay.job()
         def ship() -> None: ...
 
         db = sqlite3.connect(":memory:")
         with pytest.raises(ConfigError, match="Redis has no part"):
             ship.options(connection=db).enqueue()
         with pytest.raises(ConfigError, match="Redis has no part"):
-            hf.transaction(db)
+            stay.transaction(db)
         db.close()
 
 
@@ -606,7 +606,7 @@ def test_hints_are_discarded_when_a_thread_rolls_back(file_shop):
         db = file_shop.connect(timeout=20)
         with contextlib.suppress(ZeroDivisionError):
             barrier.wait(WITHIN)
-            with file_shop.hf.transaction(db):
+            with file_shop.stay.transaction(db):
                 file_shop.ship.options(connection=db).enqueue(order)
                 if fail:
                     raise ZeroDivisionError
@@ -622,21 +622,21 @@ def test_hints_are_discarded_when_a_thread_rolls_back(file_shop):
 
 def test_two_tasks_may_have_blocks_at_once(tmp_path):
     async def main():
-        async with holdfast.Holdfast(f"sqlite:///{tmp_path / 'shop.db'}") as hf:
+        async with backstay.Backstay(f"sqlite:///{tmp_path / 'shop.db'}") as stay:
 
-            @hf.job()
+            @stay.job()
             async def ship(order: int) -> int:
                 return order
 
             async def block(order):
                 db = sqlite3.connect(tmp_path / "shop.db")
-                async with hf.transaction(db):
+                async with stay.transaction(db):
                     await ship.options(connection=db).enqueue(order)
                 db.close()
 
             await block(1)
             await block(2)
-            assert sorted(job.args["order"] for job in await hf.jobs.list()) == [1, 2]
+            assert sorted(job.args["order"] for job in await stay.jobs.list()) == [1, 2]
 
     asyncio.run(main())
 
@@ -644,12 +644,12 @@ def test_two_tasks_may_have_blocks_at_once(tmp_path):
 @pytest.fixture
 def django_connections(tmp_path, request):
     """Django's own handler, without a project: one connection for each database."""
-    pytest.importorskip("django", reason="Django is not installed: pip install 'holdfast[django]'")
+    pytest.importorskip("django", reason="Django is not installed: pip install 'backstay[django]'")
     import django
     from django.conf import settings
     from django.db import connections
 
-    server = request.getfixturevalue("holdfast_postgres")
+    server = request.getfixturevalue("backstay_postgres")
     if not settings.configured:
         settings.configure(DATABASES={}, USE_TZ=True)
         django.setup()
@@ -658,7 +658,7 @@ def django_connections(tmp_path, request):
         "postgres": {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": server.url.rpartition("/")[2].partition("?")[0],
-            "USER": "holdfast",
+            "USER": "backstay",
             "HOST": "127.0.0.1",
             "PORT": server.port,
         },
@@ -691,7 +691,7 @@ def test_djangos_connection_tells_after_its_commit(shop, django_connections):
             shop.ship.options(connection=connection).enqueue(3)
             raise ZeroDivisionError
         assert is_silent(notices)
-        with shop.hf.transaction(connection):
+        with shop.stay.transaction(connection):
             shop.ship.options(connection=connection).enqueue(4)
         assert shop.is_announced(notices)
     assert shop.orders() == [1, 4]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import backstay
 
 PROGRAM = Path(__file__).with_name("typed_jobs.py")
 WRONG = {n for n, line in enumerate(PROGRAM.read_text().splitlines(), 1) if line.endswith("# wrong")}
-SOURCE = str(Path(holdfast.__file__).parents[1])
+SOURCE = str(Path(backstay.__file__).parents[1])
 
 
 def run(*command, **options):

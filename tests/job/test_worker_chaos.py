@@ -13,8 +13,8 @@ import pytest
 from shop_processes import Shop
 from workshop import ONE_PLACE, url_of
 
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
@@ -91,7 +91,7 @@ def test_nothing_is_lost_doubled_or_stuck_whatever_happens_to_workers(scene):
 
 
 def _counts(shop):
-    return shop.hf.queues.get("default")
+    return shop.stay.queues.get("default")
 
 
 def _done(shop):

@@ -1,4 +1,4 @@
-"""`holdfast worker`: finds its program, runs several processes, starts anew, tells how it is."""
+"""`backstay worker`: finds its program, runs several processes, starts anew, tells how it is."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from shop_processes import HERE, Shop
 
-from holdfast.cli import supervisor as supervising
-from holdfast.cli.supervisor import Supervisor
-from holdfast.cli.worker import parse_queues
-from holdfast.errors import ConfigError
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.waiting import eventually, soon
+from backstay.cli import supervisor as supervising
+from backstay.cli.supervisor import Supervisor
+from backstay.cli.worker import parse_queues
+from backstay.errors import ConfigError
+from backstay.testing.ports import lasting_port
+from backstay.testing.waiting import eventually, soon
 
 PROGRAM = HERE / "shop_program.py"
 
@@ -83,7 +83,7 @@ def test_children_of_a_killed_supervisor_drain_by_themselves(shop):
 
 
 def test_processes_that_cannot_work_are_not_started_for_ever(shop):
-    supervisor = shop.worker("--processes", "2", target="no_such_program:hf")
+    supervisor = shop.worker("--processes", "2", target="no_such_program:stay")
     assert shop.ended(supervisor, 30) == 2
     assert "there is no module 'no_such_program'" in shop.log()
     assert "another starts in" not in shop.log()
@@ -117,9 +117,9 @@ def test_a_changed_file_starts_it_anew(shop):
     program = folder / "changing_program.py"
     text = PROGRAM.read_text()
     program.write_text(text)
-    shop.worker("--reload", target="changing_program:hf", cwd=folder)
+    shop.worker("--reload", target="changing_program:stay", cwd=folder)
     one = shop.enqueue("version")
-    assert shop.hf.jobs.get(shop.reaches(one.id, "completed").id).result == "one"
+    assert shop.stay.jobs.get(shop.reaches(one.id, "completed").id).result == "one"
     program.write_text(text.replace('return "one"', 'return "two"'))
     assert eventually(lambda: "changing_program.py changed" in shop.log(), 20)
 
@@ -164,10 +164,10 @@ def test_a_port_that_is_taken_is_a_line_and_an_exit_code(shop):
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("no_such_module:hf", "no module 'no_such_module'"),
+        ("no_such_module:stay", "no module 'no_such_module'"),
         ("shop_program:nothing", "has no 'nothing'"),
-        ("shop_program:note", "not a Holdfast"),
-        (":hf", "names no module"),
+        ("shop_program:note", "not a Backstay"),
+        (":stay", "names no module"),
     ],
 )
 def test_a_program_that_cannot_be_found_is_a_line_and_an_exit_code(shop, target, says):
@@ -177,19 +177,20 @@ def test_a_program_that_cannot_be_found_is_a_line_and_an_exit_code(shop, target,
     assert "Traceback" not in shop.log()
 
 
-def test_a_module_alone_is_enough_when_it_has_one_holdfast(shop):
+def test_a_module_alone_is_enough_when_it_has_one_backstay(shop):
     shop.record(1)
     assert shop.ended(shop.worker("--burst", target="shop_program")) == 0
     assert len(shop.lines("end")) == 1
 
 
-def test_a_blocking_holdfast_works_as_well(shop):
+def test_a_blocking_backstay_works_as_well(shop):
     (shop.folder / "plain_program.py").write_text(
-        "from holdfast.sync import Holdfast\nhf = Holdfast()\n@hf.job()\ndef plain(n: int) -> int:\n    return n + 1\n"
+        "from backstay.sync import Backstay\nstay = Backstay()\n"
+        "@stay.job()\ndef plain(n: int) -> int:\n    return n + 1\n"
     )
     handle = shop.enqueue("plain", {"n": 1})
-    assert shop.ended(shop.worker("--burst", target="plain_program:hf")) == 0
-    assert shop.hf.jobs.get(handle.id).result == 2
+    assert shop.ended(shop.worker("--burst", target="plain_program:stay")) == 0
+    assert shop.stay.jobs.get(handle.id).result == 2
 
 
 def test_queues_are_names_or_weights():
@@ -201,7 +202,7 @@ def test_queues_are_names_or_weights():
 
 def test_the_help_teaches():
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "worker", "--help"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "backstay", "worker", "--help"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0
     for word in (
@@ -211,6 +212,6 @@ def test_the_help_teaches():
         "--burst",
         "--reload",
         "drains",
-        "holdfast worker shop.jobs:hf",
+        "backstay worker shop.jobs:stay",
     ):
         assert word in done.stdout

@@ -10,12 +10,12 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import KINDS, look, reaches, shop, url_of, working
 
-import holdfast
-from holdfast.job.ids import shard_of
-from holdfast.job.lanes import Lane
-from holdfast.job.retry import fixed
-from holdfast.job.tending import Tending
-from holdfast.testing.waiting import WITHIN, soon
+import backstay
+from backstay.job.ids import shard_of
+from backstay.job.lanes import Lane
+from backstay.job.retry import fixed
+from backstay.job.tending import Tending
+from backstay.testing.waiting import WITHIN, soon
 
 
 @pytest.fixture(params=KINDS)
@@ -23,33 +23,33 @@ def url(request):
     return url_of(request.param, request)
 
 
-async def cancel(hf, handle, reason="enough"):
-    core = hf._core
+async def cancel(stay, handle, reason="enough"):
+    core = stay._core
     return await core.port.apply(core.store.cancel(handle.id, reason))
 
 
 @pytest.mark.timed
 @on_a_loop
 async def test_a_running_job_that_is_cancelled_is_interrupted_at_once(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     began, ended = asyncio.Event(), []
 
-    @hf.job(retries=3)
+    @stay.job(retries=3)
     async def endless() -> None:
         began.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            ended.append(holdfast.current_job().cancelled)
+            ended.append(backstay.current_job().cancelled)
             raise
 
-    async with hf:
+    async with stay:
         handle = await endless.enqueue()
-        async with working(hf) as worker:
+        async with working(stay) as worker:
             await asyncio.wait_for(began.wait(), WITHIN)
             asked = time.monotonic()
-            assert await cancel(hf, handle) == "running"
-            await reaches(hf, handle, "cancelled")
+            assert await cancel(stay, handle) == "running"
+            await reaches(stay, handle, "cancelled")
             assert time.monotonic() - asked < 5  # a renewal is due after ten
         assert ended == [True]
         assert worker.counts == {"cancelled": 1}
@@ -58,19 +58,19 @@ async def test_a_running_job_that_is_cancelled_is_interrupted_at_once(url, names
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reason_of_a_cancellation_is_kept(kind, namespace, request):
     """Also where the job runs, and its worker knows only that it is to end."""
-    hf = shop(url_of(kind, request), namespace)
+    stay = shop(url_of(kind, request), namespace)
 
-    @hf.job()
+    @stay.job()
     async def endless() -> None:
         await asyncio.Event().wait()
 
     @on_a_loop
     async def cancelled():
-        async with hf, working(hf):
+        async with stay, working(stay):
             handle = await endless.enqueue()
-            await reaches(hf, handle, "running")
+            await reaches(stay, handle, "running")
             await handle.cancel("wrong customer")
-            with pytest.raises(holdfast.JobCancelled, match="wrong customer"):
+            with pytest.raises(backstay.JobCancelled, match="wrong customer"):
                 await handle.result(WITHIN)
 
     cancelled()
@@ -78,31 +78,31 @@ def test_the_reason_of_a_cancellation_is_kept(kind, namespace, request):
 
 @on_a_loop
 async def test_a_thread_is_told_by_check(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     began = threading.Event()
 
-    @hf.job()
+    @stay.job()
     def busy() -> None:
         began.set()
-        ctx = holdfast.current_job()
+        ctx = backstay.current_job()
         while True:
             ctx.check()
             time.sleep(0.005)
 
-    async with hf:
+    async with stay:
         handle = await busy.enqueue()
-        async with working(hf):
+        async with working(stay):
             await asyncio.to_thread(began.wait, 10)
-            await cancel(hf, handle)
-            await reaches(hf, handle, "cancelled")
+            await cancel(stay, handle)
+            await reaches(stay, handle, "cancelled")
 
 
 @on_a_loop
 async def test_a_handler_that_completes_although_cancelled_has_completed(namespace):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
     began = asyncio.Event()
 
-    @hf.job()
+    @stay.job()
     async def stubborn() -> str:
         began.set()
         try:
@@ -111,21 +111,21 @@ async def test_a_handler_that_completes_although_cancelled_has_completed(namespa
             return "done anyway"
         raise AssertionError
 
-    async with hf:
+    async with stay:
         handle = await stubborn.enqueue()
-        async with working(hf):
+        async with working(stay):
             await asyncio.wait_for(began.wait(), WITHIN)
-            await cancel(hf, handle)
-            job = await reaches(hf, handle, "completed")
+            await cancel(stay, handle)
+            job = await reaches(stay, handle, "completed")
     assert stubborn.decode_result(job.result) == "done anyway"
 
 
 @on_a_loop
 async def test_a_handler_out_of_time_is_cancelled_and_tried_again(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     cancelled = []
 
-    @hf.job(retries=1, backoff=fixed(0.01), timeout=0.1)
+    @stay.job(retries=1, backoff=fixed(0.01), timeout=0.1)
     async def slow() -> None:
         try:
             await asyncio.sleep(60)
@@ -133,10 +133,10 @@ async def test_a_handler_out_of_time_is_cancelled_and_tried_again(url, namespace
             cancelled.append(1)
             raise
 
-    async with hf:
+    async with stay:
         handle = await slow.enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "failed")
+        async with working(stay):
+            job = await reaches(stay, handle, "failed")
     assert cancelled == [1, 1]
     assert job.error.kind == "JobTimeout"
     assert "0.1 s" in job.error.message
@@ -145,12 +145,12 @@ async def test_a_handler_out_of_time_is_cancelled_and_tried_again(url, namespace
 @pytest.mark.parametrize("is_async", [True, False])
 @on_a_loop
 async def test_a_handler_that_does_not_end_is_left_behind_and_its_slot_is_free(namespace, is_async):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
     release = threading.Event()
 
     if is_async:
 
-        @hf.job(retries=0, timeout=0.05)
+        @stay.job(retries=0, timeout=0.05)
         async def deaf() -> None:
             while not release.is_set():
                 try:
@@ -159,98 +159,98 @@ async def test_a_handler_that_does_not_end_is_left_behind_and_its_slot_is_free(n
                     continue
     else:
 
-        @hf.job(retries=0, timeout=0.05)
+        @stay.job(retries=0, timeout=0.05)
         def deaf() -> None:
             release.wait(30)
 
-    @hf.job()
+    @stay.job()
     async def next_one() -> None: ...
 
-    async with hf:
+    async with stay:
         handle = await deaf.enqueue()
-        async with working(hf, concurrency=1, grace=0.05):
-            job = await reaches(hf, handle, "failed")
-            await reaches(hf, await next_one.enqueue(), "completed")
+        async with working(stay, concurrency=1, grace=0.05):
+            job = await reaches(stay, handle, "failed")
+            await reaches(stay, await next_one.enqueue(), "completed")
             release.set()
             await asyncio.sleep(0.05)
-            assert (await look(hf, handle)).state == "failed"
+            assert (await look(stay, handle)).state == "failed"
     assert job.error.kind == "JobTimeout"
     assert "did not end" in job.error.message
 
 
 @on_a_loop
 async def test_a_call_may_have_a_time_limit_of_its_own(namespace):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def slow() -> None:
         await asyncio.sleep(60)
 
-    async with hf:
+    async with stay:
         handle = await slow.options(timeout=0.05).enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "failed")
+        async with working(stay):
+            job = await reaches(stay, handle, "failed")
     assert job.error.kind == "JobTimeout"
 
 
 @on_a_loop
 async def test_a_call_may_ask_for_no_time_limit(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job(timeout=0.1, retries=0)
+    @stay.job(timeout=0.1, retries=0)
     async def slow() -> str:
         await asyncio.sleep(0.3)
         return "done"
 
-    async with hf, working(hf):
+    async with stay, working(stay):
         assert await (await slow.options(timeout=None).enqueue()).result(WITHIN) == "done"
-        await reaches(hf, await slow.enqueue(), "failed")
+        await reaches(stay, await slow.enqueue(), "failed")
 
 
 @pytest.mark.timed
 @on_a_loop
 async def test_leases_are_renewed_while_the_loop_is_blocked(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     fences = []
 
-    @hf.job()
+    @stay.job()
     async def blocking() -> None:
-        fences.append(holdfast.current_job().fence)
+        fences.append(backstay.current_job().fence)
         time.sleep(1.5)  # noqa: ASYNC251 - this is the point
 
-    async with hf:
+    async with stay:
         handle = await blocking.enqueue()
-        async with working(hf, lease=0.5, blocked_after=0):
-            job = await reaches(hf, handle, "completed", within=20)
+        async with working(stay, lease=0.5, blocked_after=0):
+            job = await reaches(stay, handle, "completed", within=20)
     assert len(fences) == 1
     assert job.attempt == 1
 
 
 @on_a_loop
 async def test_a_handler_without_its_lease_is_cancelled_and_says_nothing(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     began, lost = asyncio.Event(), []
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def endless() -> None:
         began.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            ctx = holdfast.current_job()
+            ctx = backstay.current_job()
             lost.append(ctx.cancelled)
-            with pytest.raises(holdfast.LeaseLost):
+            with pytest.raises(backstay.LeaseLost):
                 ctx.check()
             raise
 
-    async with hf:
+    async with stay:
         handle = await endless.enqueue()
-        async with working(hf, lease=30) as worker:
+        async with working(stay, lease=30) as worker:
             await asyncio.wait_for(began.wait(), WITHIN)
             # Somebody else ends it under the worker's own lease: from then on that lease is not current.
-            core = hf._core
-            job = await look(hf, handle)
-            from holdfast.job.model import Claim, Finish, StepCommand
+            core = stay._core
+            job = await look(stay, handle)
+            from backstay.job.model import Claim, Finish, StepCommand
 
             await core.port.apply(
                 core.store.step(
@@ -266,12 +266,12 @@ async def test_a_handler_without_its_lease_is_cancelled_and_says_nothing(url, na
                     )
                 )
             )
-            await hf.hub.publish_ownership_lost(handle.id)
+            await stay.hub.publish_ownership_lost(handle.id)
             await soon(lambda: _is(lost))
             assert lost == [True]
             assert worker.running == 0 or await soon(lambda: _idle(worker))
         assert worker.counts == {}
-        assert (await look(hf, handle)).state == "completed"
+        assert (await look(stay, handle)).state == "completed"
 
 
 async def _is(found):
@@ -285,7 +285,7 @@ async def _idle(worker):
 @on_a_loop
 async def test_a_handler_whose_job_was_claimed_anew_here_is_left_behind_and_its_worker_stops(namespace, monkeypatch):
     """Its lease ran out, as that of a process that stood still does, and it does not listen."""
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
     gate, began = threading.Event(), []
     renew = Tending._renew
 
@@ -296,18 +296,18 @@ async def test_a_handler_whose_job_was_claimed_anew_here_is_left_behind_and_its_
 
     monkeypatch.setattr(Tending, "_renew", not_the_first)
 
-    @hf.job(retries=3)
+    @stay.job(retries=3)
     def deaf() -> None:
-        began.append(holdfast.current_job().attempt)
+        began.append(backstay.current_job().attempt)
         gate.wait(20)
 
     async def left_behind():
         return began == [1, 2] and worker.running == 1
 
-    async with hf:
+    async with stay:
         await deaf.enqueue()
         try:
-            async with working(hf, lease=0.5, grace=2) as worker:
+            async with working(stay, lease=0.5, grace=2) as worker:
                 assert await soon(left_behind, 10), (began, worker.running)
                 worker.stop(now=True)
         finally:
@@ -316,53 +316,53 @@ async def test_a_handler_whose_job_was_claimed_anew_here_is_left_behind_and_its_
 
 @on_a_loop
 async def test_a_handler_that_blocks_the_loop_is_named(namespace, caplog):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
 
-    @hf.job()
+    @stay.job()
     async def sleepy_head() -> None:
         time.sleep(1.0)  # noqa: ASYNC251 - this is the point
 
-    async with hf:
+    async with stay:
         handle = await sleepy_head.enqueue()
-        async with working(hf, blocked_after=0.2):
-            await reaches(hf, handle, "completed")
+        async with working(stay, blocked_after=0.2):
+            await reaches(stay, handle, "completed")
     warnings = [record.getMessage() for record in caplog.records if "blocked the event loop" in record.getMessage()]
     assert any(f"sleepy_head {handle.id}" in warning and "time.sleep(1.0)" in warning for warning in warnings)
-    assert hf.telemetry.counts["job.blocks_loop"] >= 1
+    assert stay.telemetry.counts["job.blocks_loop"] >= 1
 
 
 @on_a_loop
 async def test_a_blocked_loop_without_jobs_is_nobodys_business(namespace, caplog):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
 
-    @hf.job()
+    @stay.job()
     async def quick() -> None: ...
 
-    async with hf:
+    async with stay:
         handle = await quick.enqueue()
-        async with working(hf, blocked_after=0.1):
-            await reaches(hf, handle, "completed")
+        async with working(stay, blocked_after=0.1):
+            await reaches(stay, handle, "completed")
             time.sleep(0.5)  # noqa: ASYNC251 - this is the point
     assert not [record for record in caplog.records if "blocked the event loop" in record.getMessage()]
 
 
 @on_a_loop
 async def test_lines_are_kept_in_order_over_all_attempts(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job(retries=1, backoff=fixed(0.01))
+    @stay.job(retries=1, backoff=fixed(0.01))
     async def talkative() -> None:
-        ctx = holdfast.current_job()
+        ctx = backstay.current_job()
         for n in range(3):
             ctx.log(f"attempt {ctx.attempt} line {n}", stream="out")
         if ctx.attempt == 1:
             raise ValueError("again")
 
-    async with hf:
+    async with stay:
         handle = await talkative.enqueue()
-        async with working(hf):
-            await reaches(hf, handle, "completed")
-        core = hf._core
+        async with working(stay):
+            await reaches(stay, handle, "completed")
+        core = stay._core
         lines = await core.port.apply(core.store.read_log(handle.id))
     assert [line.data for line in lines] == [f"attempt {a} line {n}" for a in (1, 2) for n in range(3)]
     assert [line.seq for line in lines] == [1, 2, 3, 4, 5, 6]
@@ -371,57 +371,57 @@ async def test_lines_are_kept_in_order_over_all_attempts(url, namespace):
 
 @on_a_loop
 async def test_progress_and_outputs_are_seen(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     go_on = asyncio.Event()
 
-    @hf.job()
+    @stay.job()
     async def half_way() -> None:
-        ctx = holdfast.current_job()
+        ctx = backstay.current_job()
         ctx.progress(0.5)
         ctx.outputs["path"] = "a.png"
         await go_on.wait()
 
-    async with hf:
+    async with stay:
         handle = await half_way.enqueue()
-        async with working(hf):
-            assert await soon(lambda: _progress(hf, handle, 0.5))
+        async with working(stay):
+            assert await soon(lambda: _progress(stay, handle, 0.5))
             go_on.set()
-            await reaches(hf, handle, "completed")
-        core = hf._core
+            await reaches(stay, handle, "completed")
+        core = stay._core
         assert await core.port.apply(core.store.get_outputs(handle.id)) == {"path": "a.png"}
 
 
-async def _progress(hf, handle, wanted):
-    return (await look(hf, handle)).progress == wanted
+async def _progress(stay, handle, wanted):
+    return (await look(stay, handle)).progress == wanted
 
 
 @on_a_loop
 async def test_a_cancelled_run_gives_its_jobs_back(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     began = asyncio.Event()
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def endless() -> None:
         began.set()
         await asyncio.Event().wait()
 
-    async with hf:
+    async with stay:
         handle = await endless.enqueue()
-        task = asyncio.create_task(hf.worker(signals=False).run())
+        task = asyncio.create_task(stay.worker(signals=False).run())
         await asyncio.wait_for(began.wait(), WITHIN)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, WITHIN)
-        job = await look(hf, handle)
+        job = await look(stay, handle)
     assert (job.state, job.attempt) == ("pending", 0)
 
 
 @on_a_loop
-async def test_a_worker_whose_holdfast_is_closed_stops(url, namespace):
-    hf = shop(url, namespace)
+async def test_a_worker_whose_backstay_is_closed_stops(url, namespace):
+    stay = shop(url, namespace)
     began, cancelled = asyncio.Event(), []
 
-    @hf.job()
+    @stay.job()
     async def endless() -> None:
         began.set()
         try:
@@ -430,11 +430,11 @@ async def test_a_worker_whose_holdfast_is_closed_stops(url, namespace):
             cancelled.append(1)
             raise
 
-    await hf.open()
+    await stay.open()
     await endless.enqueue()
-    task = asyncio.create_task(hf.worker(signals=False).run())
+    task = asyncio.create_task(stay.worker(signals=False).run())
     await asyncio.wait_for(began.wait(), WITHIN)
-    await hf.close()
+    await stay.close()
     await asyncio.wait_for(task, WITHIN)
     assert cancelled == [1]
 
@@ -447,7 +447,7 @@ async def test_a_process_that_stood_still_does_not_begin_what_it_claimed_before(
     in_a_thread, around, namespace, monkeypatch
 ):
     """Stopped between the claim and its jobs' beginning, for longer than a lease: they are somebody else's by now."""
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
     begun = []
     step, stopped = Lane.step, []
 
@@ -461,16 +461,16 @@ async def test_a_process_that_stood_still_does_not_begin_what_it_claimed_before(
     monkeypatch.setattr(Lane, "step", step_then_stand_still)
 
     def note() -> None:
-        begun.append(holdfast.current_job().attempt)
+        begun.append(backstay.current_job().attempt)
 
     async def note_on_the_loop() -> None:
         note()
 
     if around:
-        hf.use(holdfast.Middleware())
-    job = hf.job(name="note", retries=2)(note if in_a_thread else note_on_the_loop)
-    async with hf:
+        stay.use(backstay.Middleware())
+    job = stay.job(name="note", retries=2)(note if in_a_thread else note_on_the_loop)
+    async with stay:
         handle = await job.enqueue()
-        async with working(hf, lease=1):
-            await reaches(hf, handle, "completed")
+        async with working(stay, lease=1):
+            await reaches(stay, handle, "completed")
     assert begun == [2]

@@ -12,8 +12,8 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import KINDS, reaches, shop, url_of, working
 
-from holdfast import current_job
-from holdfast.testing.waiting import eventually
+from backstay import current_job
+from backstay.testing.waiting import eventually
 
 HALF = "half a character: \ud800"
 
@@ -25,19 +25,19 @@ def url(request):
 
 @on_a_loop
 async def test_an_output_that_is_no_text_fails_its_job_by_name_and_frees_the_slot(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job()
+    @stay.job()
     async def counts() -> None:
         current_job().outputs["rows"] = 5
 
-    @hf.job()
+    @stay.job()
     async def halves() -> None:
         current_job().outputs["text"] = HALF
 
-    async with hf, working(hf, concurrency=1) as worker:
+    async with stay, working(stay, concurrency=1) as worker:
         for job, said in ((counts, "outputs['rows'] is int"), (halves, "outputs['text'] is no text")):
-            found = await reaches(hf, await job.enqueue(), "failed")
+            found = await reaches(stay, await job.enqueue(), "failed")
             assert (found.error.kind, found.attempt) == ("BadResult", 1)  # the next attempt would say the same
             assert said in found.error.message
         assert worker.running == 0
@@ -45,18 +45,18 @@ async def test_an_output_that_is_no_text_fails_its_job_by_name_and_frees_the_slo
 
 @on_a_loop
 async def test_half_a_character_is_kept_as_its_escape_in_logs_and_errors(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def says(*, fails: bool) -> None:
         current_job().log(HALF, stream=HALF)
         if fails:
             raise ValueError(HALF)
 
-    async with hf, working(hf, concurrency=1):
+    async with stay, working(stay, concurrency=1):
         for fails, state in ((False, "completed"), (True, "failed")):
             handle = await says.enqueue(fails=fails)
-            found = await reaches(hf, handle, state)
+            found = await reaches(stay, handle, state)
             (line,) = await handle.logs()
             assert line.data == line.stream == HALF.replace("\ud800", "\\ud800")
         assert (found.error.kind, found.error.message) == ("ValueError", line.data)
@@ -65,16 +65,16 @@ async def test_half_a_character_is_kept_as_its_escape_in_logs_and_errors(url, na
 @on_a_loop
 async def test_a_handler_that_blocks_the_loop_beyond_its_time_loses_its_job(url, namespace):
     """Its lease is not renewed any more, so somebody else ends it; else it would run for ever."""
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job(retries=0, timeout=0.2)
+    @stay.job(retries=0, timeout=0.2)
     async def blocks() -> None:
         time.sleep(2.5)  # noqa: ASYNC251 - this is the point
 
-    async with hf:
+    async with stay:
         handle = await blocks.enqueue()
-        async with working(hf, lease=0.5, grace=0.1, blocked_after=0) as worker:
-            found = await reaches(hf, handle, "failed")
+        async with working(stay, lease=0.5, grace=0.1, blocked_after=0) as worker:
+            found = await reaches(stay, handle, "failed")
             assert found.error.kind == "LeaseExpired"
         assert worker.counts["completed"] == 0
 
@@ -82,27 +82,27 @@ async def test_a_handler_that_blocks_the_loop_beyond_its_time_loses_its_job(url,
 @pytest.mark.timed
 @on_a_loop
 async def test_a_lease_is_kept_while_the_loop_is_blocked_within_the_time(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job(retries=0, timeout=30)
+    @stay.job(retries=0, timeout=30)
     async def blocks() -> int:
         time.sleep(1.5)  # noqa: ASYNC251 - this is the point
         return current_job().attempt
 
-    async with hf:
+    async with stay:
         handle = await blocks.enqueue()
-        async with working(hf, lease=0.5, grace=0.1, blocked_after=0):
-            await reaches(hf, handle, "completed")
+        async with working(stay, lease=0.5, grace=0.1, blocked_after=0):
+            await reaches(stay, handle, "completed")
             assert await handle.result() == 1
 
 
 DEAF = """
 import asyncio, os, sys
-from holdfast import Holdfast
+from backstay import Backstay
 
-hf = Holdfast(sys.argv[1])
+stay = Backstay(sys.argv[1])
 
-@hf.job(retries=0, timeout=0.1)
+@stay.job(retries=0, timeout=0.1)
 async def deaf() -> None:
     while True:
         try:
@@ -111,9 +111,9 @@ async def deaf() -> None:
             print("deaf", flush=True)
 
 async def main() -> None:
-    async with hf:
+    async with stay:
         await deaf.enqueue()
-        await hf.worker(grace=0.1, drain=0.1).run()
+        await stay.worker(grace=0.1, drain=0.1).run()
 
 asyncio.run(main())
 print("ended", flush=True)

@@ -11,9 +11,9 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import KINDS, look, reaches, shop, url_of, working
 
-import holdfast
-from holdfast.job.retry import Cancel, Retry, Snooze, fixed
-from holdfast.testing.waiting import soon
+import backstay
+from backstay.job.retry import Cancel, Retry, Snooze, fixed
+from backstay.testing.waiting import soon
 
 
 @pytest.fixture(params=KINDS)
@@ -23,49 +23,49 @@ def url(request):
 
 @on_a_loop
 async def test_an_async_job_completes_with_its_result(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job()
+    @stay.job()
     async def double(n: int) -> int:
         return 2 * n
 
-    async with hf:
+    async with stay:
         handle = await double.enqueue(21)
-        async with working(hf):
-            job = await reaches(hf, handle, "completed")
+        async with working(stay):
+            job = await reaches(stay, handle, "completed")
     assert double.decode_result(job.result) == 42
     assert job.attempt == 1
 
 
 @on_a_loop
 async def test_a_plain_function_runs_in_a_thread(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job()
+    @stay.job()
     def where() -> bool:
         return threading.current_thread() is threading.main_thread()
 
-    async with hf:
+    async with stay:
         handle = await where.enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "completed")
+        async with working(stay):
+            job = await reaches(stay, handle, "completed")
     assert where.decode_result(job.result) is False
 
 
 @on_a_loop
 async def test_a_failing_job_is_tried_again_and_ends_in_the_dead_letter(url, namespace, caplog):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     attempts = []
 
-    @hf.job(retries=2, backoff=fixed(0.01))
+    @stay.job(retries=2, backoff=fixed(0.01))
     async def broken() -> None:
-        attempts.append(holdfast.current_job().attempt)
+        attempts.append(backstay.current_job().attempt)
         raise ValueError("no such luck")
 
-    async with hf:
+    async with stay:
         handle = await broken.enqueue()
-        async with working(hf) as worker:
-            job = await reaches(hf, handle, "failed")
+        async with working(stay) as worker:
+            job = await reaches(stay, handle, "failed")
     assert attempts == [1, 2, 3]
     assert (job.error.kind, job.error.message) == ("ValueError", "no such luck")
     assert job.enqueued <= job.error.at <= job.finished
@@ -77,12 +77,12 @@ async def test_a_failing_job_is_tried_again_and_ends_in_the_dead_letter(url, nam
 @pytest.mark.parametrize("how", ["raise", "return"])
 @on_a_loop
 async def test_outcomes_are_raised_or_returned(url, namespace, how):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     seen = []
 
-    @hf.job(retries=1)
+    @stay.job(retries=1)
     async def wavering() -> Retry | Snooze | str:
-        ctx = holdfast.current_job()
+        ctx = backstay.current_job()
         seen.append((ctx.attempt, ctx.snoozes))
         outcome = {1: Snooze(0.01), 2: Retry(after=0.01)}.get(len(seen))
         if outcome is None:
@@ -91,17 +91,17 @@ async def test_outcomes_are_raised_or_returned(url, namespace, how):
             raise outcome
         return outcome
 
-    @hf.job()
+    @stay.job()
     async def cancelling() -> Cancel:
         if how == "raise":
             raise Cancel("nothing to do")
         return Cancel("nothing to do")
 
-    async with hf:
+    async with stay:
         handle, other = await wavering.enqueue(), await cancelling.enqueue()
-        async with working(hf):
-            await reaches(hf, handle, "completed")
-            job = await reaches(hf, other, "cancelled")
+        async with working(stay):
+            await reaches(stay, handle, "completed")
+            job = await reaches(stay, other, "cancelled")
     assert seen == [(1, 0), (1, 1), (2, 1)]
     assert job.error.message == "nothing to do"
 
@@ -110,66 +110,66 @@ async def test_outcomes_are_raised_or_returned(url, namespace, how):
 @pytest.mark.parametrize("is_async", [True, False])
 @on_a_loop
 async def test_an_exception_that_ends_programs_ends_only_its_attempt(namespace, kind, is_async):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
 
     if is_async:
 
-        @hf.job(retries=0)
+        @stay.job(retries=0)
         async def leave() -> None:
             raise kind(3)
     else:
 
-        @hf.job(retries=0)
+        @stay.job(retries=0)
         def leave() -> None:
             raise kind(3)
 
-    @hf.job()
+    @stay.job()
     async def next_one() -> str:
         return "still here"
 
-    async with hf:
+    async with stay:
         handle = await leave.enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "failed")
-            await reaches(hf, await next_one.enqueue(), "completed")
+        async with working(stay):
+            job = await reaches(stay, handle, "failed")
+            await reaches(stay, await next_one.enqueue(), "completed")
     assert job.error.kind in {kind.__name__, "RuntimeError"}
 
 
 @on_a_loop
 async def test_sys_exit_says_what_happened(namespace):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def leave() -> None:
         sys.exit(3)
 
-    async with hf:
+    async with stay:
         handle = await leave.enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "failed")
+        async with working(stay):
+            job = await reaches(stay, handle, "failed")
     assert job.error.kind == "SystemExit"
     assert "SystemExit(3)" in job.error.message
 
 
 @on_a_loop
 async def test_a_cancellation_from_nowhere_has_a_cause(namespace):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def give_up() -> None:
         raise asyncio.CancelledError
 
-    async with hf:
+    async with stay:
         handle = await give_up.enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "failed")
+        async with working(stay):
+            job = await reaches(stay, handle, "failed")
     assert job.error.kind == "CancelledError"
     assert "not by the worker" in job.error.message
 
 
 @on_a_loop
 async def test_an_unknown_type_is_put_off_with_its_cause_and_not_looped_over(url, namespace):
-    hf, stranger = shop(url, namespace), None
+    stay, stranger = shop(url, namespace), None
     if url == "memory://":
         pytest.skip("two programs need a shared engine")
     stranger = shop(url, namespace)
@@ -178,14 +178,14 @@ async def test_an_unknown_type_is_put_off_with_its_cause_and_not_looped_over(url
     async def mystery() -> str:
         return "solved"
 
-    @hf.job()
+    @stay.job()
     async def known() -> None: ...
 
-    async with hf, stranger:
+    async with stay, stranger:
         handle = await mystery.enqueue()
-        async with working(hf) as worker:
-            assert await soon(lambda: _snoozed(hf, handle))
-            job = await look(hf, handle)
+        async with working(stay) as worker:
+            assert await soon(lambda: _snoozed(stay, handle))
+            job = await look(stay, handle)
             assert job.state == "scheduled"
             assert "mystery" in job.error.message
             assert job.due - job.enqueued > 500_000
@@ -195,14 +195,14 @@ async def test_an_unknown_type_is_put_off_with_its_cause_and_not_looped_over(url
     assert job.attempt == 1
 
 
-async def _snoozed(hf, handle):
-    return (await look(hf, handle)).snoozes == 1
+async def _snoozed(stay, handle):
+    return (await look(stay, handle)).snoozes == 1
 
 
 @on_a_loop
 async def test_back_off_of_an_unknown_type_grows():
-    from holdfast.job.model import Claimed
-    from holdfast.job.outcome import unknown
+    from backstay.job.model import Claimed
+    from backstay.job.outcome import unknown
 
     def claimed(snoozes):
         return Claimed(
@@ -230,40 +230,40 @@ async def test_back_off_of_an_unknown_type_grows():
 
 @on_a_loop
 async def test_a_result_that_cannot_be_kept_is_a_failure_at_once(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     runs = []
 
-    @hf.job(retries=5, result_limit=100)
+    @stay.job(retries=5, result_limit=100)
     async def huge() -> str:
         runs.append(1)
         return "x" * 1000
 
-    async with hf:
+    async with stay:
         handle = await huge.enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "failed")
+        async with working(stay):
+            job = await reaches(stay, handle, "failed")
     assert runs == [1]
     assert job.error.kind == "PayloadTooLarge"
 
 
 @on_a_loop
 async def test_a_chain_goes_on_in_the_same_step(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job()
+    @stay.job()
     async def second(text: str) -> str:
         return f"{text}, second"
 
-    @hf.job()
+    @stay.job()
     async def first() -> str:
-        holdfast.current_job().continue_with(second, "first")
+        backstay.current_job().continue_with(second, "first")
         return "first"
 
-    async with hf:
+    async with stay:
         handle = await first.enqueue()
-        async with working(hf):
-            job = await reaches(hf, handle, "completed")
-            last = await reaches(hf, job.followed_by, "completed")
+        async with working(stay):
+            job = await reaches(stay, handle, "completed")
+            last = await reaches(stay, job.followed_by, "completed")
     assert last.chain == handle.id
     assert second.decode_result(last.result) == "first, second"
 
@@ -279,64 +279,64 @@ class Strict:
 
     def step(self, command):
         if any(finish.kind == "complete" and finish.result == b"\x03" for finish in command.finishes):
-            raise holdfast.ConfigError("no threes")
+            raise backstay.ConfigError("no threes")
         return self._store.step(command)
 
 
 @on_a_loop
 async def test_a_chain_cannot_wait_for_itself(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def snake() -> None:
-        ctx = holdfast.current_job()
+        ctx = backstay.current_job()
         ctx.continue_with(snake.options(after=[ctx.chain]))
 
-    async with hf, working(hf):
-        job = await reaches(hf, await snake.enqueue(), "failed")
+    async with stay, working(stay):
+        job = await reaches(stay, await snake.enqueue(), "failed")
         assert (job.error.kind, job.followed_by) == ("ConfigError", "")
 
 
 @on_a_loop
 async def test_an_end_that_the_store_refuses_fails_its_own_job_and_no_other(url, namespace):
-    hf = shop(url, namespace)
-    hf._core._store = Strict(hf._core.store)
+    stay = shop(url, namespace)
+    stay._core._store = Strict(stay._core.store)
 
-    @hf.job(retries=5)
+    @stay.job(retries=5)
     async def echo(n: int) -> int:
         return n
 
-    async with hf:
+    async with stay:
         handles = await echo.enqueue_many([(n,) for n in range(12)])
-        async with working(hf) as worker:
-            bad = await reaches(hf, handles[3], "failed")
+        async with working(stay) as worker:
+            bad = await reaches(stay, handles[3], "failed")
             for n, handle in enumerate(handles):
                 if n != 3:
-                    await reaches(hf, handle, "completed")
+                    await reaches(stay, handle, "completed")
     assert (bad.error.kind, bad.error.message) == ("ConfigError", "its end could not be stored: no threes")
     assert worker.counts == {"completed": 11, "failed": 1}
 
 
 @on_a_loop
 async def test_the_context_tells_and_is_each_jobs_own(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     seen = {}
 
-    @hf.job(priority=3, labels=["gpu"])
+    @stay.job(priority=3, labels=["gpu"])
     async def report(n: int) -> None:
-        ctx = holdfast.current_job()
+        ctx = backstay.current_job()
         await asyncio.sleep(0)
-        assert holdfast.current_job() is ctx
+        assert backstay.current_job() is ctx
         ctx.lease.check()
         seen[n] = (ctx.id, ctx.attempt, ctx.fence, ctx.lease.id, ctx.priority, ctx.labels, ctx.cancelled)
 
-    async with hf:
+    async with stay:
         handles = [await report.enqueue(n) for n in range(5)]
-        async with working(hf, labels=["gpu"]):
+        async with working(stay, labels=["gpu"]):
             for handle in handles:
-                await reaches(hf, handle, "completed")
-    with pytest.raises(holdfast.ConfigError):
-        holdfast.current_job()
+                await reaches(stay, handle, "completed")
+    with pytest.raises(backstay.ConfigError):
+        backstay.current_job()
     for n, handle in enumerate(handles):
         id_, attempt, fence, lease, priority, labels, cancelled = seen[n]
         assert (id_, attempt, priority, labels, cancelled) == (handle.id, 1, 3, ("gpu",), False)
@@ -345,10 +345,10 @@ async def test_the_context_tells_and_is_each_jobs_own(url, namespace):
 
 @on_a_loop
 async def test_a_middleware_stands_around_every_attempt(namespace):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
     heard = []
 
-    class Loud(holdfast.Middleware):
+    class Loud(backstay.Middleware):
         def __init__(self, name):
             self.name = name
 
@@ -359,22 +359,22 @@ async def test_a_middleware_stands_around_every_attempt(namespace):
             finally:
                 heard.append((self.name, "after", ctx.type))
 
-    hf.use(Loud("outer"))
-    hf.use(Loud("inner"))
+    stay.use(Loud("outer"))
+    stay.use(Loud("inner"))
 
-    @hf.job()
+    @stay.job()
     async def one() -> int:
         return 1
 
-    @hf.job()
+    @stay.job()
     def ten() -> int:
         return 10
 
-    async with hf:
+    async with stay:
         a, b = await one.enqueue(), await ten.enqueue()
-        async with working(hf, concurrency=1):
-            assert one.decode_result((await reaches(hf, a, "completed")).result) == 3
-            assert ten.decode_result((await reaches(hf, b, "completed")).result) == 12
+        async with working(stay, concurrency=1):
+            assert one.decode_result((await reaches(stay, a, "completed")).result) == 3
+            assert ten.decode_result((await reaches(stay, b, "completed")).result) == 12
     assert heard[:4] == [
         ("outer", "before", "one"),
         ("inner", "before", "one"),
@@ -385,30 +385,30 @@ async def test_a_middleware_stands_around_every_attempt(namespace):
 
 @on_a_loop
 async def test_each_end_is_told_to_telemetry(namespace):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
     events = []
 
-    @hf.job(retries=1, backoff=fixed(0.01))
+    @stay.job(retries=1, backoff=fixed(0.01))
     async def unlucky() -> None:
         raise ValueError("x")
 
-    async with hf:
-        hf.telemetry.subscribe(lambda event: events.append((event.kind, event.facts.get("attempt"))))
+    async with stay:
+        stay.telemetry.subscribe(lambda event: events.append((event.kind, event.facts.get("attempt"))))
         handle = await unlucky.enqueue()
-        async with working(hf):
-            await reaches(hf, handle, "failed")
+        async with working(stay):
+            await reaches(stay, handle, "failed")
     told = [event for event in events if event[0].startswith("job.") and event[1]]
     assert told == [("job.started", 1), ("job.retried", 1), ("job.started", 2), ("job.failed", 2)]
 
 
 def test_the_worker_id_names_host_and_process(namespace):
-    hf = shop("memory://", namespace)
-    assert str(os.getpid()) in hf.worker().id
-    with pytest.raises(holdfast.ConfigError, match="concurrency"):
-        hf.worker(concurrency=0)
-    with pytest.raises(holdfast.ConfigError, match="queue"):
-        hf.worker(queues=[])
-    with pytest.raises(holdfast.ConfigError, match="lease"):
-        hf.worker(lease=0)
-    with pytest.raises(holdfast.ConfigError, match="labels"):
-        hf.worker(labels="gpu")
+    stay = shop("memory://", namespace)
+    assert str(os.getpid()) in stay.worker().id
+    with pytest.raises(backstay.ConfigError, match="concurrency"):
+        stay.worker(concurrency=0)
+    with pytest.raises(backstay.ConfigError, match="queue"):
+        stay.worker(queues=[])
+    with pytest.raises(backstay.ConfigError, match="lease"):
+        stay.worker(lease=0)
+    with pytest.raises(backstay.ConfigError, match="labels"):
+        stay.worker(labels="gpu")

@@ -13,15 +13,15 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import look, reaches, working
 
-from holdfast import Middleware
-from holdfast.testing.waiting import soon
+from backstay import Middleware
+from backstay.testing.waiting import soon
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture
 def jobs(monkeypatch):
-    """The module, anew for each test: a Holdfast belongs to one loop."""
+    """The module, anew for each test: a Backstay belongs to one loop."""
     monkeypatch.syspath_prepend(str(HERE))
     sys.modules.pop("process_jobs", None)
     import process_jobs
@@ -32,9 +32,9 @@ def jobs(monkeypatch):
 
 @on_a_loop
 async def test_it_runs_in_another_process_which_is_kept(jobs):
-    async with jobs.hf as hf, working(hf, concurrency=1):
-        first = await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
-        second = await reaches(hf, await jobs.where.enqueue(2), "completed", within=30)
+    async with jobs.stay as stay, working(stay, concurrency=1):
+        first = await reaches(stay, await jobs.where.enqueue(1), "completed", within=30)
+        second = await reaches(stay, await jobs.where.enqueue(2), "completed", within=30)
     (pid, one), (same, two) = (jobs.where.decode_result(job.result) for job in (first, second))
     assert (one, two) == (1, 2)
     assert pid == same != os.getpid()
@@ -42,10 +42,10 @@ async def test_it_runs_in_another_process_which_is_kept(jobs):
 
 @on_a_loop
 async def test_a_handler_that_kills_its_process_fails_with_a_clear_cause_and_the_next_one_runs(jobs):
-    async with jobs.hf as hf, working(hf, concurrency=1):
-        dead = await reaches(hf, await jobs.die.enqueue(), "failed", within=30)
-        left = await reaches(hf, await jobs.leave.enqueue(), "failed", within=30)
-        await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
+    async with jobs.stay as stay, working(stay, concurrency=1):
+        dead = await reaches(stay, await jobs.die.enqueue(), "failed", within=30)
+        left = await reaches(stay, await jobs.leave.enqueue(), "failed", within=30)
+        await reaches(stay, await jobs.where.enqueue(1), "completed", within=30)
     assert dead.error.kind == "ProcessDied"
     assert "SIGKILL" in dead.error.message
     assert left.error.kind == "SystemExit"
@@ -54,45 +54,45 @@ async def test_a_handler_that_kills_its_process_fails_with_a_clear_cause_and_the
 @on_a_loop
 async def test_processes_that_a_dead_one_leaves_behind_do_not_keep_its_job(jobs, tmp_path):
     left = tmp_path / "pid"
-    async with jobs.hf as hf, working(hf, concurrency=1):
-        dead = await reaches(hf, await jobs.die_before_its_child.enqueue(str(left)), "failed", within=30)
+    async with jobs.stay as stay, working(stay, concurrency=1):
+        dead = await reaches(stay, await jobs.die_before_its_child.enqueue(str(left)), "failed", within=30)
         os.kill(int(left.read_text()), signal.SIGKILL)  # it was there all the time
     assert dead.error.kind == "ProcessDied"
 
 
 @on_a_loop
 async def test_one_that_does_not_end_in_time_is_killed(jobs):
-    async with jobs.hf as hf, working(hf, concurrency=1, grace=0.2):
-        late = await reaches(hf, await jobs.deaf.enqueue(), "failed", within=30)
-        await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
+    async with jobs.stay as stay, working(stay, concurrency=1, grace=0.2):
+        late = await reaches(stay, await jobs.deaf.enqueue(), "failed", within=30)
+        await reaches(stay, await jobs.where.enqueue(1), "completed", within=30)
     assert late.error.kind == "JobTimeout"
     assert "killed" in late.error.message
 
 
 @on_a_loop
 async def test_what_it_says_reaches_the_store_and_a_cancellation_reaches_it(jobs):
-    async with jobs.hf as hf:
-        core = hf._core
+    async with jobs.stay as stay:
+        core = stay._core
         handle = await jobs.patient.enqueue()
 
         async def is_under_way():
-            return (await look(hf, handle)).progress == 0.25
+            return (await look(stay, handle)).progress == 0.25
 
-        async with working(hf, concurrency=1):
+        async with working(stay, concurrency=1):
             assert await soon(is_under_way, within=30)
             await core.port.apply(core.store.cancel(handle.id, "enough"))
-            await reaches(hf, handle, "cancelled")
+            await reaches(stay, handle, "cancelled")
         assert [line.data for line in await core.port.apply(core.store.read_log(handle.id))] == ["waiting"]
 
 
 @on_a_loop
 async def test_outcomes_outputs_and_chains_come_back(jobs):
-    async with jobs.hf as hf:
-        core = hf._core
-        async with working(hf, concurrency=1):
+    async with jobs.stay as stay:
+        core = stay._core
+        async with working(stay, concurrency=1):
             handle = await jobs.wavering.enqueue()
-            job = await reaches(hf, handle, "completed", within=30)
-            await reaches(hf, job.followed_by, "completed")
+            job = await reaches(stay, handle, "completed", within=30)
+            await reaches(stay, job.followed_by, "completed")
         assert job.snoozes == 1
         assert await core.port.apply(core.store.get_outputs(handle.id)) == {"who": handle.id}
 
@@ -108,26 +108,26 @@ async def test_what_is_said_to_an_ended_handler_does_not_reach_the_next_one_in_i
             return value
 
     ended = asyncio.Event()
-    jobs.hf.use(Lingering())
-    async with jobs.hf as hf, working(hf, concurrency=2):
+    jobs.stay.use(Lingering())
+    async with jobs.stay as stay, working(stay, concurrency=2):
         first = await jobs.where.enqueue(1)
         await asyncio.wait_for(ended.wait(), 30)
         second = await jobs.until.enqueue(str(tmp_path / "now"))
 
         async def is_under_way():
-            return (await look(hf, second)).progress == 0.25
+            return (await look(stay, second)).progress == 0.25
 
         assert await soon(is_under_way, within=30)
         await first.cancel()
-        await reaches(hf, first, "cancelled")
+        await reaches(stay, first, "cancelled")
         (tmp_path / "now").touch()
-        await reaches(hf, second, "completed")
+        await reaches(stay, second, "completed")
 
 
 @on_a_loop
 async def test_a_process_that_died_while_it_waited_is_no_fault_of_the_next_job(jobs):
-    async with jobs.hf as hf, working(hf, concurrency=1):
-        first = await reaches(hf, await jobs.where.enqueue(1), "completed", within=30)
+    async with jobs.stay as stay, working(stay, concurrency=1):
+        first = await reaches(stay, await jobs.where.enqueue(1), "completed", within=30)
         pid, _ = jobs.where.decode_result(first.result)
         os.kill(pid, signal.SIGKILL)
 
@@ -139,28 +139,28 @@ async def test_a_process_that_died_while_it_waited_is_no_fault_of_the_next_job(j
             return False
 
         assert await soon(is_gone)
-        second = await reaches(hf, await jobs.where.options(retries=0).enqueue(2), "completed", within=30)
+        second = await reaches(stay, await jobs.where.options(retries=0).enqueue(2), "completed", within=30)
     assert jobs.where.decode_result(second.result)[0] != pid
 
 
 SCRIPT = """
 import asyncio, os
-from holdfast import Holdfast{imports}
+from backstay import Backstay{imports}
 {jobs}
 async def main():
-    async with hf:
+    async with stay:
         handle = await pid.enqueue()
-        await hf.worker().run(burst=True)
+        await stay.worker().run(burst=True)
         print((await handle.info()).state, (await handle.info()).error, flush=True)
 
 {run}
 """
 JOBS = """
-from holdfast import Holdfast
+from backstay import Backstay
 import os
-hf = Holdfast("memory://")
+stay = Backstay("memory://")
 
-@hf.job(pool="process", retries=0)
+@stay.job(pool="process", retries=0)
 def pid() -> int:
     return os.getpid()
 """
@@ -183,7 +183,7 @@ def test_the_jobs_of_a_main_script_are_found(tmp_path):
 
 def test_a_program_is_not_run_again_for_jobs_that_lie_elsewhere(tmp_path):
     """Each of its copies would start a worker, which would run the job in a process of its own, and so on."""
-    assert ran(tmp_path, imports="\nfrom shop import hf, pid", jobs="", run=BARE) == ["completed None"]
+    assert ran(tmp_path, imports="\nfrom shop import stay, pid", jobs="", run=BARE) == ["completed None"]
 
 
 def test_a_program_that_would_start_workers_without_end_fails_its_job_and_says_why(tmp_path):

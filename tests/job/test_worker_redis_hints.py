@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from workshop import POSTGRES, REDIS, url_of
 
-from holdfast.testing.conformance.job import Fleet, LostHubSuite, WakingSuite
-from holdfast.testing.servers import RedisServer
+from backstay.testing.conformance.job import Fleet, LostHubSuite, WakingSuite
+from backstay.testing.servers import RedisServer
 
 SQL = ["sqlite", POSTGRES]
 
@@ -21,7 +21,7 @@ class TestWithTheEnginesOwnHub(WakingSuite):
 class TestWithHintsOnRedis(WakingSuite):
     @pytest.fixture(params=SQL)
     def fleet(self, request):
-        return Fleet(url_of(request.param, request), hub=request.getfixturevalue("holdfast_redis").url)
+        return Fleet(url_of(request.param, request), hub=request.getfixturevalue("backstay_redis").url)
 
 
 @pytest.mark.redis

@@ -11,7 +11,7 @@ import pytest
 from shop_processes import Shop
 from workshop import ONE_PLACE, url_of
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def test_a_drain_under_load_uses_up_no_attempt_and_runs_nothing_twice(shop):
     starts = Counter(words[1] for words in shop.lines("start"))
     assert starts == {str(n): 1 for n in range(600)}
     assert {words[2] for words in shop.lines("start")} == {"1"}
-    assert {shop.hf.jobs.get(handle.id).state for handle in handles[::50]} == {"completed"}
+    assert {shop.stay.jobs.get(handle.id).state for handle in handles[::50]} == {"completed"}
 
 
 def test_what_does_not_end_in_time_is_given_back_without_using_up_an_attempt(shop):
@@ -52,7 +52,7 @@ def test_what_does_not_end_in_time_is_given_back_without_using_up_an_attempt(sho
     worker.send_signal(signal.SIGTERM)
     assert shop.ended(worker) == 0
     assert len(shop.lines("cancelled")) == 1
-    job = shop.hf.jobs.get(handle.id)
+    job = shop.stay.jobs.get(handle.id)
     assert (job.state, job.attempt) == ("pending", 0)
     again = shop.worker()
     starts = shop.written("start", 2)
@@ -69,15 +69,15 @@ def test_ctrl_c_drains_as_well(shop, program):
         worker = shop.worker()
     else:
         (shop.folder / "own_program.py").write_text(
-            "import asyncio\nfrom shop_program import hf\nasync def main():\n    async with hf:\n"
-            "        await hf.worker().run()\nasyncio.run(main())\n"
+            "import asyncio\nfrom shop_program import stay\nasync def main():\n    async with stay:\n"
+            "        await stay.worker().run()\nasyncio.run(main())\n"
         )
         worker = shop.program("own_program.py")
     shop.written("start", 1)
     worker.send_signal(signal.SIGINT)
     assert shop.ended(worker) == 0, shop.log()
     assert [words[0] for words in shop.lines()] == ["start", "end"]
-    assert shop.hf.jobs.get(handle.id).state == "completed"
+    assert shop.stay.jobs.get(handle.id).state == "completed"
 
 
 def test_a_second_signal_stops_at_once(shop):
@@ -89,7 +89,7 @@ def test_a_second_signal_stops_at_once(shop):
     assert worker.poll() is None
     worker.send_signal(signal.SIGTERM)
     assert shop.ended(worker, 15) == 0
-    assert shop.hf.jobs.get(handle.id).state == "pending"
+    assert shop.stay.jobs.get(handle.id).state == "pending"
 
 
 @pytest.mark.parametrize("program", ["uvloop", "asyncio"])
@@ -101,8 +101,8 @@ def test_a_second_signal_stops_a_handler_that_blocks_the_loop(shop, program):
         worker = shop.worker("--drain", "600", "--lease", "5")
     else:
         (shop.folder / "own_program.py").write_text(
-            "import asyncio, logging\nfrom shop_program import hf\nlogging.basicConfig()\nasync def main():\n"
-            "    async with hf:\n        await hf.worker(drain=600, lease=5).run()\nasyncio.run(main())\n"
+            "import asyncio, logging\nfrom shop_program import stay\nlogging.basicConfig()\nasync def main():\n"
+            "    async with stay:\n        await stay.worker(drain=600, lease=5).run()\nasyncio.run(main())\n"
         )
         worker = shop.program("own_program.py")
     shop.written("start", 1)
@@ -112,7 +112,7 @@ def test_a_second_signal_stops_a_handler_that_blocks_the_loop(shop, program):
     worker.send_signal(signal.SIGTERM)
     assert shop.ended(worker, 20) == 0, shop.log()
     for job in (blocking, *beside):
-        info = shop.hf.jobs.get(job.id)
+        info = shop.stay.jobs.get(job.id)
         assert (info.state, info.attempt) == ("pending", 0)
 
 
@@ -122,7 +122,7 @@ def test_a_handler_that_blocks_the_loop_is_given_back_when_the_drain_is_over(sho
     shop.written("start", 1)
     worker.send_signal(signal.SIGTERM)
     assert shop.ended(worker, 20) == 0, shop.log()
-    info = shop.hf.jobs.get(blocking.id)
+    info = shop.stay.jobs.get(blocking.id)
     assert (info.state, info.attempt) == ("pending", 0)
     assert not shop.lines("end")
 
@@ -133,7 +133,7 @@ def test_a_handler_that_blocks_the_loop_for_a_while_may_end(shop):
     shop.written("start", 1)
     worker.send_signal(signal.SIGTERM)
     assert shop.ended(worker, 20) == 0, shop.log()
-    assert shop.hf.jobs.get(blocking.id).state == "completed"
+    assert shop.stay.jobs.get(blocking.id).state == "completed"
 
 
 def test_a_job_that_kills_its_worker_ends_in_the_dead_letter_and_the_queue_moves_on(shop):
@@ -171,7 +171,7 @@ def test_a_killed_workers_job_restarts_within_its_lease_and_a_second(shop):
     victim = shop.worker("--lease", "2", "--concurrency", "1")
     shop.written("start", 1)
     shop.worker("--lease", "2", "--concurrency", "1", "--drain", "0", "--grace", "0.1")
-    assert eventually(lambda: len(shop.hf.jobs.workers()) == 2)
+    assert eventually(lambda: len(shop.stay.jobs.workers()) == 2)
     os.kill(victim.pid, signal.SIGKILL)
     killed = time.monotonic()
     shop.written("start", 2)

@@ -9,22 +9,22 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import reaches, shop, working
 
-import holdfast
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import soon
+import backstay
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
 @pytest.fixture
-def proxy(holdfast_redis):
-    with FaultProxy(holdfast_redis.port) as proxy:
+def proxy(backstay_redis):
+    with FaultProxy(backstay_redis.port) as proxy:
         yield proxy
 
 
-def counting(hf, runs):
-    @hf.job(retries=0)
+def counting(stay, runs):
+    @stay.job(retries=0)
     async def count(n: int) -> int:
         runs[n] += 1
         await asyncio.sleep(0)
@@ -33,7 +33,7 @@ def counting(hf, runs):
     return count
 
 
-async def all_done(hf, worker, count):
+async def all_done(stay, worker, count):
     async def done():
         return worker.counts["completed"] + worker.counts["lost"] >= count
 
@@ -42,17 +42,17 @@ async def all_done(hf, worker, count):
 
 @pytest.mark.parametrize("action", ["cut-after", "cut-before"])
 @on_a_loop
-async def test_lost_replies_run_nothing_twice_and_leave_nothing_behind(proxy, holdfast_redis, namespace, action):
-    hf = shop(proxy.instead_of(holdfast_redis.url), namespace)
-    outside = shop(holdfast_redis.url, namespace)
+async def test_lost_replies_run_nothing_twice_and_leave_nothing_behind(proxy, backstay_redis, namespace, action):
+    stay = shop(proxy.instead_of(backstay_redis.url), namespace)
+    outside = shop(backstay_redis.url, namespace)
     runs = Counter()
-    counting(hf, runs)
+    counting(stay, runs)
     there = counting(outside, Counter())
-    async with outside, hf:
+    async with outside, stay:
         await there.enqueue_many([(n,) for n in range(300)])
         proxy.rule(action, b"EVALSHA", chance=0.3)
-        async with working(hf, concurrency=8) as worker:
-            await all_done(hf, worker, 300)
+        async with working(stay, concurrency=8) as worker:
+            await all_done(stay, worker, 300)
             proxy.heal()
         assert proxy.struck[action] >= 3
         assert runs == dict.fromkeys(range(300), 1)
@@ -62,19 +62,19 @@ async def test_lost_replies_run_nothing_twice_and_leave_nothing_behind(proxy, ho
 
 
 @on_a_loop
-async def test_a_silent_connection_costs_time_and_nothing_else(proxy, holdfast_redis, namespace):
-    url = proxy.instead_of(holdfast_redis.url)
-    hf = shop(f"{url}{'&' if '?' in url else '?'}timeout=0.5", namespace)
-    outside = shop(holdfast_redis.url, namespace)
+async def test_a_silent_connection_costs_time_and_nothing_else(proxy, backstay_redis, namespace):
+    url = proxy.instead_of(backstay_redis.url)
+    stay = shop(f"{url}{'&' if '?' in url else '?'}timeout=0.5", namespace)
+    outside = shop(backstay_redis.url, namespace)
     runs = Counter()
-    counting(hf, runs)
+    counting(stay, runs)
     there = counting(outside, Counter())
-    async with outside, hf:
-        async with working(hf, concurrency=4) as worker:
+    async with outside, stay:
+        async with working(stay, concurrency=4) as worker:
             for n in range(0, 60, 20):
                 rule = proxy.once("drop", b"EVALSHA")
                 await there.enqueue_many([(m,) for m in range(n, n + 20)])
-                await all_done(hf, worker, n + 20)
+                await all_done(stay, worker, n + 20)
                 assert rule.struck.is_set()
         assert runs == dict.fromkeys(range(60), 1)
         assert worker.counts == {"completed": 60}
@@ -84,19 +84,19 @@ async def test_a_silent_connection_costs_time_and_nothing_else(proxy, holdfast_r
 async def test_an_engine_that_restarts_forgets_no_job(namespace):
     server = RedisServer(aof=True)
     with server:
-        hf = shop(server.url, namespace)
+        stay = shop(server.url, namespace)
         runs = Counter()
         release = asyncio.Event()
 
-        @hf.job(retries=0)
+        @stay.job(retries=0)
         async def held(n: int) -> int:
             runs[n] += 1
             await release.wait()
             return n
 
-        async with hf:
+        async with stay:
             handles = await held.enqueue_many([(n,) for n in range(10)])
-            async with working(hf, concurrency=5, lease=30) as worker:
+            async with working(stay, concurrency=5, lease=30) as worker:
 
                 async def begun():
                     return len(runs) == 5
@@ -106,10 +106,10 @@ async def test_an_engine_that_restarts_forgets_no_job(namespace):
                 release.set()
                 await asyncio.sleep(0.3)
                 server.start()
-                await all_done(hf, worker, 10)
+                await all_done(stay, worker, 10)
             assert runs == dict.fromkeys(range(10), 1)
             for handle in handles:
-                await reaches(hf, handle, "completed")
+                await reaches(stay, handle, "completed")
 
 
 @on_a_loop
@@ -118,13 +118,13 @@ async def test_a_worker_waits_for_an_engine_that_starts_later(namespace):
     with server:
         url = server.url
         server.kill()
-        hf = shop(url, namespace)
+        stay = shop(url, namespace)
 
-        @hf.job()
+        @stay.job()
         async def one() -> int:
             return 1
 
-        worker = hf.worker(signals=False)
+        worker = stay.worker(signals=False)
         task = asyncio.create_task(worker.run())
         await asyncio.sleep(0.3)
         assert not task.done()
@@ -133,12 +133,12 @@ async def test_a_worker_waits_for_an_engine_that_starts_later(namespace):
         async def enqueued():
             try:
                 await one.enqueue()
-            except holdfast.EngineError:
+            except backstay.EngineError:
                 return False
             return True
 
         assert await soon(enqueued)
-        await all_done(hf, worker, 1)
+        await all_done(stay, worker, 1)
         worker.stop()
         await task
-        await hf.close()
+        await stay.close()

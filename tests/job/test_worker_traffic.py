@@ -14,11 +14,11 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import KINDS, ONE_PLACE, REDIS, reaches, shop, url_of, working
 
-from holdfast import sync
-from holdfast.job.internal import INTERNAL
-from holdfast.job.slots import Order
-from holdfast.testing.redis_server import say
-from holdfast.testing.waiting import WITHIN, eventually, soon
+from backstay import sync
+from backstay.job.internal import INTERNAL
+from backstay.job.slots import Order
+from backstay.testing.redis_server import say
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 SHARED = [kind for kind in KINDS if kind != "memory"]
 
@@ -47,18 +47,18 @@ def scripts_run(server):
 @pytest.mark.redis
 @pytest.mark.slow
 @on_a_loop
-async def test_an_idle_worker_sends_at_most_a_command_a_second_and_hardly_computes(holdfast_redis, namespace):
-    hf = shop(holdfast_redis.url, namespace)
+async def test_an_idle_worker_sends_at_most_a_command_a_second_and_hardly_computes(backstay_redis, namespace):
+    stay = shop(backstay_redis.url, namespace)
 
-    @hf.job()
+    @stay.job()
     async def never() -> None: ...
 
-    async with hf, working(hf, concurrency=100):
+    async with stay, working(stay, concurrency=100):
         await asyncio.sleep(1.0)  # it has settled
-        before, computed, began = scripts_run(holdfast_redis), time.process_time(), time.monotonic()
+        before, computed, began = scripts_run(backstay_redis), time.process_time(), time.monotonic()
         await asyncio.sleep(5.0)
         seconds = time.monotonic() - began
-        assert scripts_run(holdfast_redis) - before <= seconds
+        assert scripts_run(backstay_redis) - before <= seconds
         assert time.process_time() - computed <= 0.02 * seconds  # this process is a test, too
 
 
@@ -69,16 +69,16 @@ async def test_jobs_that_come_one_by_one_cause_about_one_claim_each(shared, name
     shops = [shop(shared, namespace) for _ in range(3)]
     ran = Counter()
 
-    def define(hf):
-        @hf.job()
+    def define(stay):
+        @stay.job()
         async def count(n: int) -> None:
             ran[n] += 1
 
         return count
 
-    jobs = [define(hf) for hf in shops]
+    jobs = [define(stay) for stay in shops]
     async with contextlib.AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(working(await stack.enter_async_context(hf))) for hf in shops]
+        workers = [await stack.enter_async_context(working(await stack.enter_async_context(stay))) for stay in shops]
         await asyncio.sleep(0.3)
         before, began = sum(worker._dispatch.steps for worker in workers), time.monotonic()
         for n in range(40):
@@ -96,8 +96,8 @@ async def test_a_worker_takes_no_more_than_it_can_run(shared, namespace):
     release = asyncio.Event()
     running = Counter()
 
-    def define(hf, name):
-        @hf.job(name="hold")
+    def define(stay, name):
+        @stay.job(name="hold")
         async def hold(n: int) -> None:
             running[name] += 1
             await release.wait()
@@ -128,22 +128,22 @@ async def test_a_worker_takes_no_more_than_it_can_run(shared, namespace):
 
 @on_a_loop
 async def test_delayed_jobs_start_when_they_are_due(url, namespace, monkeypatch):
-    monkeypatch.setattr("holdfast.job.dispatch.POLL", 60.0)  # whoever waits for the next look comes too late
-    hf = shop(url, namespace)
+    monkeypatch.setattr("backstay.job.dispatch.POLL", 60.0)  # whoever waits for the next look comes too late
+    stay = shop(url, namespace)
     started = []
 
-    @hf.job()
+    @stay.job()
     async def later() -> None:
         started.append(time.monotonic())
 
-    async with hf, working(hf):
+    async with stay, working(stay):
         await asyncio.sleep(0.2)
         asked = time.monotonic()
         handle = await later.options(delay=0.5).enqueue()
-        await reaches(hf, handle, "completed")
+        await reaches(stay, handle, "completed")
         at = later.options(at=datetime.now(UTC) + timedelta(seconds=0.5))
         for handle in await at.enqueue_many([(), ()]):
-            await reaches(hf, handle, "completed")
+            await reaches(stay, handle, "completed")
     assert started[0] - asked >= 0.45
     assert len(started) == 3
 
@@ -152,20 +152,20 @@ async def test_delayed_jobs_start_when_they_are_due(url, namespace, monkeypatch)
 @pytest.mark.parametrize("kind", [REDIS])
 @on_a_loop
 async def test_an_idle_worker_picks_up_at_once(kind, request, namespace):
-    hf = shop(url_of(kind, request), namespace)
+    stay = shop(url_of(kind, request), namespace)
     started = {}
 
-    @hf.job()
+    @stay.job()
     async def when(n: int) -> None:
         started[n] = time.perf_counter()
 
-    async with hf, working(hf):
+    async with stay, working(stay):
         await asyncio.sleep(0.3)
         waits = []
         for n in range(50):
             asked = time.perf_counter()
             handle = await when.enqueue(n)
-            await reaches(hf, handle, "completed")
+            await reaches(stay, handle, "completed")
             waits.append(started[n] - asked)
     print(f"median {statistics.median(waits) * 1000:.2f} ms")
     assert statistics.median(waits) < 0.1  # a poll would take 0.6 s
@@ -174,32 +174,32 @@ async def test_an_idle_worker_picks_up_at_once(kind, request, namespace):
 @pytest.mark.timed
 @on_a_loop
 async def test_a_call_for_another_queue_than_its_definition_says_is_picked_up_before_the_poll(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job(queue="default")
+    @stay.job(queue="default")
     async def moved() -> None: ...
 
-    async with hf, working(hf, queues=["low"]):
+    async with stay, working(stay, queues=["low"]):
         await asyncio.sleep(0.3)
         began = time.monotonic()
         for _ in range(6):
-            await reaches(hf, await moved.options(queue="low").enqueue(), "completed")
+            await reaches(stay, await moved.options(queue="low").enqueue(), "completed")
         assert time.monotonic() - began < 4  # each end puts the next poll off: by polls alone it would be seven
 
 
 @on_a_loop
 async def test_heavier_queues_go_first_more_often_and_none_starves(namespace):
-    hf = shop("memory://", namespace)
+    stay = shop("memory://", namespace)
     order = []
 
-    @hf.job()
+    @stay.job()
     async def take(queue: str) -> None:
         order.append(queue)
 
-    async with hf:
+    async with stay:
         for queue in ("heavy", "light"):
             await take.options(queue=queue).enqueue_many([(queue,)] * 200)
-        async with working(hf, concurrency=1, queues={"heavy": 9, "light": 1}):
+        async with working(stay, concurrency=1, queues={"heavy": 9, "light": 1}):
 
             async def half():
                 return len(order) >= 200
@@ -214,7 +214,7 @@ def test_the_draw_follows_the_weights():
     order = Order({"a": 3, "b": 1})
     first = Counter(order.draw()[0][0] for _ in range(4000))
     assert 0.70 < first["a"] / 4000 < 0.80
-    # Holdfast's own queue is looked at with whatever comes first.
+    # Backstay's own queue is looked at with whatever comes first.
     assert {tuple(map(len, order.draw())) for _ in range(100)} == {(2, 1)}
     assert Order(["a", "b", "a"]).draw() == (("a", "b", INTERNAL),)
     assert Order("a").draw() == (("a", INTERNAL),)
@@ -223,63 +223,63 @@ def test_the_draw_follows_the_weights():
 
 @on_a_loop
 async def test_a_burst_ends_when_nothing_is_left(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
     ran = []
 
-    @hf.job()
+    @stay.job()
     async def more(n: int) -> None:
         ran.append(n)
         if n:
             await more.enqueue(n - 1)
 
-    async with hf:
+    async with stay:
         await more.enqueue_many([(3,)] * 20)
-        await hf.worker(signals=False, concurrency=4).run(burst=True)
+        await stay.worker(signals=False, concurrency=4).run(burst=True)
     assert len(ran) == 80
 
 
-def test_a_blocking_holdfast_has_a_worker_with_a_loop_of_its_own(url, namespace):
-    hf = sync.Holdfast(url, namespace=namespace)
+def test_a_blocking_backstay_has_a_worker_with_a_loop_of_its_own(url, namespace):
+    stay = sync.Backstay(url, namespace=namespace)
     threads = set()
 
-    @hf.job()
+    @stay.job()
     def plain(n: int) -> int:
         threads.add(threading.current_thread().name)
         return n
 
-    @hf.job()
+    @stay.job()
     async def fancy(n: int) -> int:
         await asyncio.sleep(0)
         return -n
 
-    with hf:
+    with stay:
         handles = [plain.enqueue(1), fancy.enqueue(2)]
-        hf.worker(signals=False).run(burst=True)
+        stay.worker(signals=False).run(burst=True)
         assert [handle.result(timeout=WITHIN) for handle in handles] == [1, -2]
-        worker = hf.worker(signals=False)
+        worker = stay.worker(signals=False)
         thread = threading.Thread(target=worker.run)
         thread.start()
         assert plain.enqueue(3).result(timeout=WITHIN) == 3
         worker.stop()
         thread.join(WITHIN)
         assert not thread.is_alive()
-    assert eventually(lambda: threads == {"holdfast-handler"})
+    assert eventually(lambda: threads == {"backstay-handler"})
 
 
 @on_a_loop
 async def test_a_worker_is_listed_while_it_runs(url, namespace):
-    hf = shop(url, namespace)
+    stay = shop(url, namespace)
 
-    @hf.job()
+    @stay.job()
     async def never() -> None: ...
 
-    async with hf:
-        async with working(hf, concurrency=7, labels=["gpu"], queues=["a", "b"]) as worker:
+    async with stay:
+        async with working(stay, concurrency=7, labels=["gpu"], queues=["a", "b"]) as worker:
 
             async def listed():
-                return [w for w in await hf.jobs.workers() if w.id == worker.id]
+                return [w for w in await stay.jobs.workers() if w.id == worker.id]
 
             assert await soon(listed)
             (found,) = await listed()
             assert (found.concurrency, found.labels, set(found.queues)) == (7, ("gpu",), {"a", "b"})
-        assert not [w for w in await hf.jobs.workers() if w.id == worker.id]
+        assert not [w for w in await stay.jobs.workers() if w.id == worker.id]

@@ -2,28 +2,28 @@
 
 from typing import assert_type
 
-from holdfast import Flow, Holdfast, JobHandle, RunHandle, exponential, sync
-from holdfast.job.handle import BlockingJobHandle
-from holdfast.job.runs import RunEvent, RunStatus
-from holdfast.testing.jobs import assert_enqueued, drain
-from holdfast.testing.waiting import WITHIN
-from holdfast.workflow.task import Output, Task
+from backstay import Backstay, Flow, JobHandle, RunHandle, exponential, sync
+from backstay.job.handle import BlockingJobHandle
+from backstay.job.runs import RunEvent, RunStatus
+from backstay.testing.jobs import assert_enqueued, drain
+from backstay.testing.waiting import WITHIN
+from backstay.workflow.task import Output, Task
 
-hf = Holdfast("memory://")
-blocking = sync.Holdfast("memory://")
+stay = Backstay("memory://")
+blocking = sync.Backstay("memory://")
 
 
-@hf.job(queue="pics", retries=5, backoff=exponential(1, max=300), timeout=60, labels=["gpu"], rate="100/minute")
+@stay.job(queue="pics", retries=5, backoff=exponential(1, max=300), timeout=60, labels=["gpu"], rate="100/minute")
 async def resize(path: str, size: int = 100) -> str:
     return path * size
 
 
-@hf.job()
+@stay.job()
 def count(*words: str, case: bool = False) -> int:
     return len(words) + case
 
 
-@hf.job
+@stay.job
 async def bare(n: int) -> bytes:
     return bytes(n)
 
@@ -38,7 +38,7 @@ def ship(order: int) -> list[str]:
     return [str(order)]
 
 
-@hf.workflow
+@stay.workflow
 def release(flow: Flow, version: str, *, dry: bool = False) -> None:
     path = flow.add(resize, version)
     assert_type(path, Task[str])
@@ -54,7 +54,7 @@ def nightly(flow: Flow, n: int) -> None:
 async def right() -> None:
     run = await release.start("1.2", dry=True)
     assert_type(run, RunHandle)
-    assert_type(await hf.workflows.start("release", {"version": "1"}), RunHandle)
+    assert_type(await stay.workflows.start("release", {"version": "1"}), RunHandle)
     assert_type(nightly.start(1).wait(timeout=3), RunStatus)
     assert_type([event async for event in run.events()], list[RunEvent])
     handle = await resize.enqueue("a.png", size=64)
@@ -67,7 +67,7 @@ async def right() -> None:
     assert_type(plain.enqueue(1), BlockingJobHandle[bool])
     assert_type(ship.enqueue(3), BlockingJobHandle[list[str]])
     assert_type(ship.enqueue(3).result(), list[str])
-    assert_type(await drain(hf), dict[str, int])
+    assert_type(await drain(stay), dict[str, int])
     assert_type(drain(blocking), dict[str, int])
     await assert_enqueued(resize, "a.png", size=64)
     assert_enqueued(ship, 3)
@@ -78,7 +78,7 @@ async def wrong() -> None:
     await release.start()  # wrong
     await release.start("1", wet=True)  # wrong
     nightly.start("x")  # wrong
-    hf.workflow(timeout="long")  # wrong
+    stay.workflow(timeout="long")  # wrong
     await resize.enqueue(5)  # wrong
     await resize.enqueue()  # wrong
     await resize.enqueue("a.png", colour="red")  # wrong
@@ -87,7 +87,7 @@ async def wrong() -> None:
     await count.enqueue(1)  # wrong
     await bare.enqueue("x")  # wrong
     ship.enqueue("x")  # wrong
-    hf.job(retries="many")  # wrong
-    hf.job(delay=3)  # wrong
+    stay.job(retries="many")  # wrong
+    stay.job(delay=3)  # wrong
     await assert_enqueued(resize, 5)  # wrong
     _: int = ship.enqueue(3).result()  # wrong

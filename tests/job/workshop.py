@@ -1,4 +1,4 @@
-"""A Holdfast with jobs and a worker in this process, and ways to look at what became of them."""
+"""A Backstay with jobs and a worker in this process, and ways to look at what became of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.testing.waiting import soon
+from backstay import Backstay
+from backstay.testing.waiting import soon
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -17,8 +17,8 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 SHARDS = pytest.param("shards", marks=pytest.mark.redis)
 #: Stores that there are.
 KINDS = ["memory", "sqlite"]
-KINDS += [REDIS, SHARDS] if find_spec("holdfast.job.redis") else []
-KINDS += [POSTGRES] if find_spec("holdfast.job.postgres") else []
+KINDS += [REDIS, SHARDS] if find_spec("backstay.job.redis") else []
+KINDS += [POSTGRES] if find_spec("backstay.job.postgres") else []
 
 
 #: Those that keep all jobs in one place: a rate and a unique key hold for all of them, a chain may use any key, and a
@@ -32,32 +32,32 @@ def url_of(kind, request):
     if kind == "sqlite":
         return f"sqlite:///{request.getfixturevalue('tmp_path') / 'jobs.db'}?synchronous=normal"
     if kind == "shards":
-        request.getfixturevalue("monkeypatch").setenv("HOLDFAST_SHARDS", "4")
+        request.getfixturevalue("monkeypatch").setenv("BACKSTAY_SHARDS", "4")
         kind = "redis"
-    return request.getfixturevalue(f"holdfast_{kind}").url
+    return request.getfixturevalue(f"backstay_{kind}").url
 
 
-async def look(hf, handle):
+async def look(stay, handle):
     """The job as it is stored."""
-    core = hf._core
+    core = stay._core
     return await core.port.apply(core.store.get(getattr(handle, "id", handle)))
 
 
-async def reaches(hf, handle, state, within=10.0):
+async def reaches(stay, handle, state, within=10.0):
     """Wait until the job is in a state; answers the job."""
 
     async def there():
-        return (await look(hf, handle)).state == state
+        return (await look(stay, handle)).state == state
 
-    assert await soon(there, within), await look(hf, handle)
-    return await look(hf, handle)
+    assert await soon(there, within), await look(stay, handle)
+    return await look(stay, handle)
 
 
 @contextlib.asynccontextmanager
-async def working(hf, **options):
+async def working(stay, **options):
     """A worker that runs meanwhile, and is stopped at the end."""
     options = {"signals": False, "concurrency": 10, "drain": 5, "grace": 1} | options
-    worker = hf.worker(**options)
+    worker = stay.worker(**options)
     task = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -67,4 +67,4 @@ async def working(hf, **options):
 
 
 def shop(url, namespace):
-    return Holdfast(url, namespace=namespace)
+    return Backstay(url, namespace=namespace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, LimitSuite, ProcessDriver
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, LimitSuite, ProcessDriver
 
 REDIS, POSTGRES = pytest.mark.redis, pytest.mark.postgres
 SET_UPS = [
@@ -30,7 +30,7 @@ def driver(request, tmp_path_factory):
     elif kind == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('limit') / 'limit.db'}?synchronous=normal"
     else:
-        url = request.getfixturevalue(f"holdfast_{kind}").url
+        url = request.getfixturevalue(f"backstay_{kind}").url
     with make(url) as driver:
         yield driver
 

@@ -11,88 +11,88 @@ import psycopg
 import pytest
 import redis
 
-import holdfast
-from holdfast import CorruptRecord, sync
-from holdfast.engine.base import Read
-from holdfast.limit.machine import LIMIT, Taken
-from holdfast.limit.marks import Fixed
-from holdfast.testing.waiting import eventually
+import backstay
+from backstay import CorruptRecord, sync
+from backstay.engine.base import Read
+from backstay.limit.machine import LIMIT, Taken
+from backstay.limit.marks import Fixed
+from backstay.testing.waiting import eventually
 
 ALGORITHMS = ("fixed", "sliding", "sliding-counter", "token-bucket", "gcra")
 HOUR = 3_600_000_000
 
 
 @pytest.fixture
-def redis_client(holdfast_redis):
-    with redis.Redis.from_url(holdfast_redis.url) as client:
+def redis_client(backstay_redis):
+    with redis.Redis.from_url(backstay_redis.url) as client:
         yield client
 
 
-def record(hf, limit, key):
-    return hf.engine.key(LIMIT.name, limit.spec.record(key))
+def record(stay, limit, key):
+    return stay.engine.key(LIMIT.name, limit.spec.record(key))
 
 
 @pytest.mark.redis
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_record_on_redis_lives_no_longer_than_it_counts(connect, holdfast_redis, redis_client, algorithm):
-    hf = connect(holdfast_redis.url)
-    api = hf.limit("api", "10/2s", algorithm=algorithm)
+def test_a_record_on_redis_lives_no_longer_than_it_counts(connect, backstay_redis, redis_client, algorithm):
+    stay = connect(backstay_redis.url)
+    api = stay.limit("api", "10/2s", algorithm=algorithm)
     decision = api.hit("k", 3)
-    life = redis_client.pttl(record(hf, api, "k"))
+    life = redis_client.pttl(record(stay, api, "k"))
     spare = 2000 if algorithm == "sliding" else 0  # said once in a window, not at every hit
     assert 0 < life <= decision.reset_after * 1000 + 1 + spare
-    brief = hf.limit("api", "5/30ms", algorithm=algorithm)
+    brief = stay.limit("api", "5/30ms", algorithm=algorithm)
     brief.hit("k")
-    assert eventually(lambda: not redis_client.exists(record(hf, brief, "k")))
+    assert eventually(lambda: not redis_client.exists(record(stay, brief, "k")))
 
 
 @pytest.mark.timed
 @pytest.mark.redis
-def test_a_long_log_lives_as_long_as_its_last_hit_counts(connect, holdfast_redis, redis_client):
-    hf = connect(holdfast_redis.url)
-    api = hf.limit("api", "1000/300ms")
+def test_a_long_log_lives_as_long_as_its_last_hit_counts(connect, backstay_redis, redis_client):
+    stay = connect(backstay_redis.url)
+    api = stay.limit("api", "1000/300ms")
     began = time.monotonic()
     while time.monotonic() - began < 1.0:
         api.hit("k")
-        life = redis_client.pttl(record(hf, api, "k"))
+        life = redis_client.pttl(record(stay, api, "k"))
         assert 299 <= life <= 600
         time.sleep(0.0005)
-    assert redis_client.strlen(record(hf, api, "k")) > 256  # it was too long to be rewritten at every hit
-    assert eventually(lambda: not redis_client.exists(record(hf, api, "k")))
+    assert redis_client.strlen(record(stay, api, "k")) > 256  # it was too long to be rewritten at every hit
+    assert eventually(lambda: not redis_client.exists(record(stay, api, "k")))
 
 
 @pytest.mark.redis
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_key_given_back_or_reset_leaves_nothing_behind(connect, holdfast_redis, redis_client, algorithm):
-    hf = connect(holdfast_redis.url)
-    api = hf.limit("api", "10/hour", algorithm=algorithm)
+def test_a_key_given_back_or_reset_leaves_nothing_behind(connect, backstay_redis, redis_client, algorithm):
+    stay = connect(backstay_redis.url)
+    api = stay.limit("api", "10/hour", algorithm=algorithm)
     api.hit("k", 3)
     api.reset("k")
-    assert not redis_client.exists(record(hf, api, "k"))
+    assert not redis_client.exists(record(stay, api, "k"))
 
 
 @pytest.mark.redis
-def test_an_exact_window_of_a_thousand_weighs_less_than_24_kib(connect, holdfast_redis, redis_client):
-    hf = connect(holdfast_redis.url)
-    api = hf.limit("api", "1000/hour")
+def test_an_exact_window_of_a_thousand_weighs_less_than_24_kib(connect, backstay_redis, redis_client):
+    stay = connect(backstay_redis.url)
+    api = stay.limit("api", "1000/hour")
     while api.hit("k").allowed:
         pass
-    assert redis_client.memory_usage(record(hf, api, "k")) <= 24 * 1024
+    assert redis_client.memory_usage(record(stay, api, "k")) <= 24 * 1024
 
 
-def overwrite(url, hf, api, doc):
+def overwrite(url, stay, api, doc):
     """Put something else in the place of a record."""
     name = api.spec.record("k")
     if url.startswith("redis"):
         with redis.Redis.from_url(url) as client:
-            client.set(hf.engine.key(LIMIT.name, name), doc)
+            client.set(stay.engine.key(LIMIT.name, name), doc)
     elif url.startswith("postgres"):
         with psycopg.connect(url, autocommit=True) as db:
-            db.execute("UPDATE holdfast_state SET doc = %s WHERE name = %s", (doc, name.encode()))
+            db.execute("UPDATE backstay_state SET doc = %s WHERE name = %s", (doc, name.encode()))
     else:
-        db = sqlite3.connect(hf.engine.path)
+        db = sqlite3.connect(stay.engine.path)
         with db:
-            db.execute("UPDATE holdfast_state SET doc = ? WHERE name = ?", (doc, name))
+            db.execute("UPDATE backstay_state SET doc = ? WHERE name = ?", (doc, name))
         db.close()
 
 
@@ -106,51 +106,51 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("algorithm", ["fixed", "sliding", "gcra"])
 def test_a_record_that_cannot_be_read_is_told_and_never_let_through(connect, shared_url, algorithm, damage):
-    hf = connect(shared_url, profile=holdfast.MAX_AVAILABILITY)
-    api = hf.limit("api", "10/hour", "99/day", algorithm=algorithm)
+    stay = connect(shared_url, profile=backstay.MAX_AVAILABILITY)
+    api = stay.limit("api", "10/hour", "99/day", algorithm=algorithm)
     api.hit("k", 3)
-    with_rates = [hf.limit("one", "10/hour", algorithm=algorithm), api]
+    with_rates = [stay.limit("one", "10/hour", algorithm=algorithm), api]
     with_rates[0].hit("k", 3)
     for limit in with_rates:
-        state = hf.engine.apply(Read(LIMIT, limit.spec.record("k"))).state
-        overwrite(shared_url, hf, limit, DAMAGE[damage](LIMIT.encode(state)))
+        state = stay.engine.apply(Read(LIMIT, limit.spec.record("k"))).state
+        overwrite(shared_url, stay, limit, DAMAGE[damage](LIMIT.encode(state)))
         for call in (limit.hit, limit.peek, limit.refund, limit.wait):
             with pytest.raises(CorruptRecord):
                 call("k")
-        (use,) = [u for u in hf.limits.list(limit.name) if u.key == "k"]
+        (use,) = [u for u in stay.limits.list(limit.name) if u.key == "k"]
         assert use.trouble
-    assert hf.limit("api", "10/hour", "99/day", algorithm=algorithm).hit("other").allowed
+    assert stay.limit("api", "10/hour", "99/day", algorithm=algorithm).hit("other").allowed
 
 
 def test_a_record_of_another_law_does_not_fit(connect, shared_url):
-    hf = connect(shared_url)
-    api = hf.limit("api", "10/hour")
+    stay = connect(shared_url)
+    api = stay.limit("api", "10/hour")
     api.hit("k")
     for marks in ((Fixed(10, 5, 1),), (), (Fixed(10, 5, 1), Fixed(10, 5, 1))):
-        overwrite(shared_url, hf, api, LIMIT.encode(Taken(1, 1_700_000_000_000_000, marks)))
+        overwrite(shared_url, stay, api, LIMIT.encode(Taken(1, 1_700_000_000_000_000, marks)))
         with pytest.raises(CorruptRecord):
             api.hit("k")
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR, -24 * HOUR])
 def test_a_client_whose_clock_is_wrong_is_limited_like_any_other(connect, shared_url, off):
-    hf, other = connect(shared_url), connect(shared_url)
-    api, theirs = (one.limit("api", "4/hour") for one in (hf, other))
+    stay, other = connect(shared_url), connect(shared_url)
+    api, theirs = (one.limit("api", "4/hour") for one in (stay, other))
     assert theirs.hit("k").count == 1
-    hf.engine.correct(hf.engine.now() + off)
+    stay.engine.correct(stay.engine.now() + off)
     assert api.hit("k").count == 2
-    hf.engine.correct(hf.engine.now() + off)
+    stay.engine.correct(stay.engine.now() + off)
     assert api.wait("k").count == 3
-    hf.engine.correct(hf.engine.now() + off)
+    stay.engine.correct(stay.engine.now() + off)
     api.refund("k")
     assert theirs.hit("k").count == 3
     assert abs(api.peek("k").at - theirs.peek("k").at) < 30
 
 
 @pytest.mark.redis
-def test_a_forked_child_counts_on_by_itself(holdfast_redis, namespace):
-    with sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-        api = hf.limit("api", "3/hour")
+def test_a_forked_child_counts_on_by_itself(backstay_redis, namespace):
+    with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
+        api = stay.limit("api", "3/hour")
         assert api.hit("k").count == 1
         child = os.fork()
         if child == 0:  # pragma: no cover - another process
@@ -161,8 +161,8 @@ def test_a_forked_child_counts_on_by_itself(holdfast_redis, namespace):
 
 def test_the_same_limit_may_be_asked_from_many_tasks_and_threads(engine_url, namespace):
     async def main():
-        async with holdfast.Holdfast(engine_url, namespace=namespace) as hf:
-            api = hf.limit("api", "50/hour")
+        async with backstay.Backstay(engine_url, namespace=namespace) as stay:
+            api = stay.limit("api", "50/hour")
             told = await asyncio.gather(*[api.hit("k") for _ in range(80)])
             assert sum(d.allowed for d in told) == 50
 

@@ -1,4 +1,4 @@
-"""`@hf.limited`: a function that may be called so often."""
+"""`@stay.limited`: a function that may be called so often."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-import holdfast
-from holdfast import ConfigError, RateLimited, sync
+import backstay
+from backstay import ConfigError, RateLimited, sync
 
 
 def test_a_function_is_called_as_often_as_it_may(engine_url, namespace):
-    with sync.Holdfast(engine_url, namespace=namespace) as hf:
+    with sync.Backstay(engine_url, namespace=namespace) as stay:
         calls = []
 
-        @hf.limited("2/hour", key="{user_id}")
+        @stay.limited("2/hour", key="{user_id}")
         def search(user_id, text="x"):
             """Looks."""
             calls.append((user_id, text))
@@ -32,13 +32,13 @@ def test_a_function_is_called_as_often_as_it_may(engine_url, namespace):
 
 def test_async_functions_and_others_share_a_limit_by_name(engine_url, namespace):
     async def main():
-        async with holdfast.Holdfast(engine_url, namespace=namespace) as hf:
+        async with backstay.Backstay(engine_url, namespace=namespace) as stay:
 
-            @hf.limited("3/hour", name="shared")
+            @stay.limited("3/hour", name="shared")
             async def one(x):
                 return x
 
-            @hf.limited("3/hour", name="shared", cost=2)
+            @stay.limited("3/hour", name="shared", cost=2)
             def other(x):
                 return x
 
@@ -53,9 +53,9 @@ def test_async_functions_and_others_share_a_limit_by_name(engine_url, namespace)
 
 
 def test_a_call_may_wait_for_its_turn(engine_url, namespace):
-    with sync.Holdfast(engine_url, namespace=namespace) as hf:
+    with sync.Backstay(engine_url, namespace=namespace) as stay:
 
-        @hf.limited("1/100ms", wait=5)
+        @stay.limited("1/100ms", wait=5)
         def tick():
             return time.monotonic()
 
@@ -63,7 +63,7 @@ def test_a_call_may_wait_for_its_turn(engine_url, namespace):
         assert tick() < tick() < tick()
         assert time.monotonic() - began >= 0.2
 
-        @hf.limited("1/hour", wait=0.5)
+        @stay.limited("1/hour", wait=0.5)
         def rarely():
             return True
 
@@ -73,25 +73,25 @@ def test_a_call_may_wait_for_its_turn(engine_url, namespace):
 
 
 def test_what_cannot_work_is_refused_when_the_function_is_made():
-    with sync.Holdfast("memory://") as hf:
+    with sync.Backstay("memory://") as stay:
         with pytest.raises(ConfigError, match="no argument 'user'"):
-            hf.limited("1/s", key="{user}")(lambda user_id: user_id)
+            stay.limited("1/s", key="{user}")(lambda user_id: user_id)
         with pytest.raises(ConfigError, match="100/minute"):
-            hf.limited("often")(lambda: None)
+            stay.limited("often")(lambda: None)
         with pytest.raises(ConfigError, match="at most 1"):
-            hf.limited("1/s", cost=2)(lambda: None)
+            stay.limited("1/s", cost=2)(lambda: None)
 
         async def work():
             pass
 
         with pytest.raises(ConfigError, match="async"):
-            hf.limited("1/s")(work)
+            stay.limited("1/s")(work)
 
 
 def test_a_key_that_comes_out_empty_is_refused_not_let_through():
-    with sync.Holdfast("memory://") as hf:
+    with sync.Backstay("memory://") as stay:
         ran = []
-        work = hf.limited("1/s", key="{0}")(ran.append)
+        work = stay.limited("1/s", key="{0}")(ran.append)
         with pytest.raises(ConfigError, match="key"):
             work("")
         assert not ran

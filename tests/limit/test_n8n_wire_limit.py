@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from redis import Redis
 
-from holdfast import ConfigError, Holdfast, OutcomeUnknown, RateLimited, n8n_keys
-from holdfast.engine.redis import RedisEngine
-from holdfast.engine.redis.address import parse
-from holdfast.errors import EngineUnavailable
-from holdfast.limit.n8n.machine import Hit
-from holdfast.policy import MAX_AVAILABILITY
-from holdfast.testing.n8n_nodes import Nodes
+from backstay import Backstay, ConfigError, OutcomeUnknown, RateLimited, n8n_keys
+from backstay.engine.redis import RedisEngine
+from backstay.engine.redis.address import parse
+from backstay.errors import EngineUnavailable
+from backstay.limit.n8n.machine import Hit
+from backstay.policy import MAX_AVAILABILITY
+from backstay.testing.n8n_nodes import Nodes
 
 pytestmark = pytest.mark.redis
 
@@ -29,8 +29,8 @@ class Clock:
 
 
 @pytest.fixture
-def url(holdfast_redis):
-    return holdfast_redis.url
+def url(backstay_redis):
+    return backstay_redis.url
 
 
 @pytest.fixture
@@ -52,14 +52,14 @@ def clock():
 
 
 @pytest.fixture
-def hf(url, namespace, clock, connect):
+def stay(url, namespace, clock, connect):
     engine = RedisEngine(parse(url), namespace=namespace, clock=clock)
     yield connect(engine=engine)
     engine.close_blocking()
 
 
-def test_python_and_n8n_agree_count_by_count(hf, nodes, namespace, clock, redis):
-    limit = hf.limit("api", "5/60s", wire="n8n")
+def test_python_and_n8n_agree_count_by_count(stay, nodes, namespace, clock, redis):
+    limit = stay.limit("api", "5/60s", wire="n8n")
     scope = f"{namespace}-user"
     now_ms = clock.now // 1000
     key = n8n_keys.limit_key(scope, now_ms // 60_000)
@@ -74,8 +74,8 @@ def test_python_and_n8n_agree_count_by_count(hf, nodes, namespace, clock, redis)
     assert redis.get(key) == "8"
 
 
-def test_every_hit_counts_and_refreshes_the_ttl(hf, namespace, clock, redis):
-    limit = hf.limit("api", "1/60s", wire="n8n")
+def test_every_hit_counts_and_refreshes_the_ttl(stay, namespace, clock, redis):
+    limit = stay.limit("api", "1/60s", wire="n8n")
     key = n8n_keys.limit_key(namespace, clock.now // 60_000_000)
     assert limit.hit(namespace)
     for count in (2, 3, 4):
@@ -85,8 +85,8 @@ def test_every_hit_counts_and_refreshes_the_ttl(hf, namespace, clock, redis):
         assert 58 <= redis.ttl(key) <= 60
 
 
-def test_a_denial_says_when_the_window_ends(hf, namespace, clock):
-    limit = hf.limit("api", "1/minute", wire="n8n")
+def test_a_denial_says_when_the_window_ends(stay, namespace, clock):
+    limit = stay.limit("api", "1/minute", wire="n8n")
     limit.hit(namespace)
     said = limit.hit(namespace)
     left = 60 - clock.now / 1_000_000 % 60
@@ -98,10 +98,10 @@ def test_a_denial_says_when_the_window_ends(hf, namespace, clock):
 
 def test_the_window_is_the_servers_whatever_this_clock_says(url, namespace, connect, redis):
     """A client an hour behind counts where the server is."""
-    hf = connect(url)
-    limit = hf.limit("api", "10/60s", wire="n8n")
+    stay = connect(url)
+    limit = stay.limit("api", "10/60s", wire="n8n")
     limit.hit(namespace)
-    hf.engine.correct(hf.engine.now() - 3_600_000_000)
+    stay.engine.correct(stay.engine.now() - 3_600_000_000)
     said = limit.hit(namespace)
     seconds, _ = redis.time()
     assert abs(said.at - seconds) < 30
@@ -110,30 +110,30 @@ def test_the_window_is_the_servers_whatever_this_clock_says(url, namespace, conn
     assert len(found) <= 2  # unless a minute ended between the two
 
 
-def test_the_scope_is_the_key_or_else_the_limits_name(hf, namespace, redis, clock):
-    assert hf.limit(namespace, "3/60s", wire="n8n").hit().scope == namespace
+def test_the_scope_is_the_key_or_else_the_limits_name(stay, namespace, redis, clock):
+    assert stay.limit(namespace, "3/60s", wire="n8n").hit().scope == namespace
     assert redis.exists(n8n_keys.limit_key(namespace, clock.now // 60_000_000))
 
 
 @pytest.mark.parametrize("scope", ["", " ", "\t\n"])
-def test_a_blank_scope_is_refused_and_counts_nowhere(hf, namespace, redis, scope):
+def test_a_blank_scope_is_refused_and_counts_nowhere(stay, namespace, redis, scope):
     """A user id that is missing must not count on the limit's own name, nor where n8n's primitive would refuse it."""
-    limit = hf.limit(namespace, "3/60s", wire="n8n")
+    limit = stay.limit(namespace, "3/60s", wire="n8n")
     for ask in (limit.hit, limit.peek, limit.reset):
         with pytest.raises(ConfigError, match="key"):
             ask(scope)
     assert redis.keys(f"{n8n_keys.LIMIT_PREFIX}{namespace}*") == []
 
 
-def test_a_cost_counts_as_so_many_hits(hf, namespace):
-    limit = hf.limit("api", "5/60s", wire="n8n")
+def test_a_cost_counts_as_so_many_hits(stay, namespace):
+    limit = stay.limit("api", "5/60s", wire="n8n")
     assert limit.hit(namespace, cost=4).count == 4
     said = limit.hit(namespace, cost=4)
     assert (said.allowed, said.count) == (False, 8)
 
 
-def test_reset_forgets_the_window(hf, namespace):
-    limit = hf.limit("api", "1/60s", wire="n8n")
+def test_reset_forgets_the_window(stay, namespace):
+    limit = stay.limit("api", "1/60s", wire="n8n")
     limit.hit(namespace)
     limit.reset(namespace)
     assert limit.hit(namespace)
@@ -141,13 +141,13 @@ def test_reset_forgets_the_window(hf, namespace):
 
 def test_the_async_api_and_the_decorator_count_the_same(url, namespace, redis):
     async def main():
-        async with Holdfast(url, namespace=namespace) as hf:
+        async with Backstay(url, namespace=namespace) as stay:
 
-            @hf.limited("2/10000000s", key="{scope}", wire="n8n")
+            @stay.limited("2/10000000s", key="{scope}", wire="n8n")
             async def call(scope):
                 return "done"
 
-            said = await hf.limit("x", "2/10000000s", wire="n8n").hit(namespace)
+            said = await stay.limit("x", "2/10000000s", wire="n8n").hit(namespace)
             assert said.count == 1
             assert await call(namespace) == "done"
             with pytest.raises(RateLimited) as caught:
@@ -157,8 +157,8 @@ def test_the_async_api_and_the_decorator_count_the_same(url, namespace, redis):
     asyncio.run(main())
 
 
-def test_a_hit_whose_reply_is_lost_is_not_counted_twice(hf, namespace, redis, clock):
-    engine = hf.engine
+def test_a_hit_whose_reply_is_lost_is_not_counted_twice(stay, namespace, redis, clock):
+    engine = stay.engine
     apply = engine.apply
 
     def lose(op):
@@ -168,27 +168,27 @@ def test_a_hit_whose_reply_is_lost_is_not_counted_twice(hf, namespace, redis, cl
 
     engine.apply = lose
     with pytest.raises(OutcomeUnknown):
-        hf.limit("api", "5/60s", wire="n8n").hit(namespace)
+        stay.limit("api", "5/60s", wire="n8n").hit(namespace)
     assert redis.get(n8n_keys.limit_key(namespace, clock.now // 60_000_000)) == "1"
-    assert hf.limit("api", "5/60s", wire="n8n", on_unavailable="allow").hit(namespace).by == "allow"
+    assert stay.limit("api", "5/60s", wire="n8n", on_unavailable="allow").hit(namespace).by == "allow"
 
 
-def test_an_engine_that_is_away_is_answered_by_the_policy(hf, namespace):
+def test_an_engine_that_is_away_is_answered_by_the_policy(stay, namespace):
     def away(op):
         raise EngineUnavailable("away")
 
-    hf.engine.apply = away
-    denied = hf.limit("api", "5/60s", wire="n8n").hit(namespace)
+    stay.engine.apply = away
+    denied = stay.limit("api", "5/60s", wire="n8n").hit(namespace)
     assert (denied.allowed, denied.by, denied.trouble) == (False, "deny", "away")
-    assert hf.limit("api", "5/60s", wire="n8n", on_unavailable="allow").hit(namespace).allowed
+    assert stay.limit("api", "5/60s", wire="n8n", on_unavailable="allow").hit(namespace).allowed
 
 
 def test_no_process_counts_alone_where_n8n_counts(url, connect, namespace):
-    hf = connect(url, profile=MAX_AVAILABILITY)
-    limit = hf.limit("api", "5/60s", wire="n8n")
+    stay = connect(url, profile=MAX_AVAILABILITY)
+    limit = stay.limit("api", "5/60s", wire="n8n")
     assert limit.spec.on_unavailable == "deny"
     with pytest.raises(ConfigError, match="local"):
-        hf.limit("api", "5/60s", wire="n8n", on_unavailable="local")
+        stay.limit("api", "5/60s", wire="n8n", on_unavailable="local")
 
 
 @pytest.mark.parametrize(
@@ -204,13 +204,13 @@ def test_no_process_counts_alone_where_n8n_counts(url, connect, namespace):
         (("5/60s",), {"wire": "other"}),
     ],
 )
-def test_bad_limits_are_refused_at_once(hf, rates, options):
+def test_bad_limits_are_refused_at_once(stay, rates, options):
     with pytest.raises(ConfigError):
-        hf.limit("api", *rates, **{"wire": "n8n", **options})
+        stay.limit("api", *rates, **{"wire": "n8n", **options})
 
 
-def test_nothing_is_taken_back(hf, namespace):
-    limit = hf.limit("api", "5/60s", wire="n8n")
+def test_nothing_is_taken_back(stay, namespace):
+    limit = stay.limit("api", "5/60s", wire="n8n")
     with pytest.raises(ConfigError, match="wait"):
         limit.wait(namespace)
     with pytest.raises(ConfigError, match="refund"):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import ConfigError, sync
-from holdfast.limit.rates import Rate, parse
+from backstay import ConfigError, sync
+from backstay.limit.rates import Rate, parse
 
 DAY = 86_400_000
 
 
 @pytest.fixture(scope="module")
-def hf():
-    with sync.Holdfast("memory://") as hf:
-        yield hf
+def stay():
+    with sync.Backstay("memory://") as stay:
+        yield stay
 
 
 @pytest.mark.parametrize(
@@ -46,85 +46,85 @@ def test_a_rate_is_read_as_it_is_written(text, limit, window):
         *(100, None, b"1/s", ("1/s",), ["1/s"]),
     ],
 )
-def test_a_rate_that_cannot_be_read_is_refused_with_one_that_can(hf, text):
+def test_a_rate_that_cannot_be_read_is_refused_with_one_that_can(stay, text):
     with pytest.raises(ConfigError, match="100/minute"):
-        hf.limit("api", text)
+        stay.limit("api", text)
 
 
-def test_a_limit_has_one_to_eight_rates_with_windows_of_their_own(hf):
+def test_a_limit_has_one_to_eight_rates_with_windows_of_their_own(stay):
     with pytest.raises(ConfigError, match="1 to 8 rates"):
-        hf.limit("api")
+        stay.limit("api")
     with pytest.raises(ConfigError, match="1 to 8 rates"):
-        hf.limit("api", *(f"1/{n}s" for n in range(1, 10)))
+        stay.limit("api", *(f"1/{n}s" for n in range(1, 10)))
     with pytest.raises(ConfigError, match="same window"):
-        hf.limit("api", "1/minute", "2/60s")
+        stay.limit("api", "1/minute", "2/60s")
 
 
 @pytest.mark.parametrize("algorithm", ["slide", "", None, 3, [], "Sliding"])
-def test_an_unknown_algorithm_is_refused_with_those_there_are(hf, algorithm):
+def test_an_unknown_algorithm_is_refused_with_those_there_are(stay, algorithm):
     with pytest.raises(ConfigError, match="fixed, gcra, sliding, sliding-counter, token-bucket"):
-        hf.limit("api", "1/s", algorithm=algorithm)
+        stay.limit("api", "1/s", algorithm=algorithm)
 
 
-def test_an_exact_window_that_would_grow_too_long_names_the_other_one(hf):
+def test_an_exact_window_that_would_grow_too_long_names_the_other_one(stay):
     with pytest.raises(ConfigError, match="sliding-counter"):
-        hf.limit("api", "10001/minute")
-    hf.limit("api", "10000/minute")
-    hf.limit("api", "1000000/second")  # a thousand milliseconds are a thousand runs
+        stay.limit("api", "10001/minute")
+    stay.limit("api", "10000/minute")
+    stay.limit("api", "1000000/second")  # a thousand milliseconds are a thousand runs
 
 
 @pytest.mark.parametrize(
     ("algorithm", "rate"), [("sliding-counter", "999999999/366 days"), ("gcra", "999999937/366 days")]
 )
-def test_what_cannot_be_counted_in_whole_numbers_is_refused(hf, algorithm, rate):
+def test_what_cannot_be_counted_in_whole_numbers_is_refused(stay, algorithm, rate):
     with pytest.raises(ConfigError, match="whole numbers"):
-        hf.limit("api", rate, algorithm=algorithm)
+        stay.limit("api", rate, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("burst", [0, -1, 1.5, True, "2", [], 2**40])
-def test_a_burst_is_a_whole_number_above_zero(hf, burst):
+def test_a_burst_is_a_whole_number_above_zero(stay, burst):
     with pytest.raises(ConfigError, match="burst"):
-        hf.limit("api", "1/s", algorithm="gcra", burst=burst)
+        stay.limit("api", "1/s", algorithm="gcra", burst=burst)
 
 
-def test_a_burst_belongs_to_a_bucket(hf):
+def test_a_burst_belongs_to_a_bucket(stay):
     with pytest.raises(ConfigError, match="token-bucket"):
-        hf.limit("api", "5/s", burst=2)
+        stay.limit("api", "5/s", burst=2)
 
 
 @pytest.mark.parametrize("mode", ["raise", "", None.__class__, 1])
-def test_an_unknown_policy_is_refused(hf, mode):
+def test_an_unknown_policy_is_refused(stay, mode):
     with pytest.raises(ConfigError, match="deny, allow, local"):
-        hf.limit("api", "1/s", on_unavailable=mode)
+        stay.limit("api", "1/s", on_unavailable=mode)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 513, None, 7, "\ud800"])
-def test_a_name_and_a_key_are_text_of_at_most_512_bytes(hf, name):
+def test_a_name_and_a_key_are_text_of_at_most_512_bytes(stay, name):
     with pytest.raises(ConfigError, match="name"):
-        hf.limit(name, "1/s")
-    api = hf.limit("api", "1/s")
+        stay.limit(name, "1/s")
+    api = stay.limit("api", "1/s")
     for call in (api.hit, api.peek, api.wait, api.refund, api.reset):
         with pytest.raises(ConfigError, match="key"):
             call(name)
 
 
 @pytest.mark.parametrize("cost", [0, -1, 1.0, True, "1", None, 2**64])
-def test_a_cost_is_a_whole_number_above_zero(hf, cost):
-    api = hf.limit("api", "5/s")
+def test_a_cost_is_a_whole_number_above_zero(stay, cost):
+    api = stay.limit("api", "5/s")
     for call in (api.hit, api.peek, api.wait, api.refund):
         with pytest.raises(ConfigError, match="cost"):
             call("k", cost)
     assert api.peek("k").count == 0
 
 
-def test_a_cost_that_can_never_be_admitted_is_refused(hf):
+def test_a_cost_that_can_never_be_admitted_is_refused(stay):
     with pytest.raises(ConfigError, match="at most 3"):
-        hf.limit("api", "5/s", "3/minute").hit("k", 4)
+        stay.limit("api", "5/s", "3/minute").hit("k", 4)
     with pytest.raises(ConfigError, match="at most 2"):
-        hf.limit("api", "5/s", algorithm="token-bucket", burst=2).hit("k", 3)
+        stay.limit("api", "5/s", algorithm="token-bucket", burst=2).hit("k", 3)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True, 1e12])
-def test_a_timeout_is_zero_or_more_seconds(hf, timeout):
+def test_a_timeout_is_zero_or_more_seconds(stay, timeout):
     with pytest.raises(ConfigError, match="timeout"):
-        hf.limit("api", "5/s").wait("k", timeout=timeout)
+        stay.limit("api", "5/s").wait("k", timeout=timeout)

@@ -7,23 +7,23 @@ import time
 
 import pytest
 
-import holdfast
-from holdfast import sync
-from holdfast.limit import desk
-from holdfast.testing.proxy import FaultProxy
+import backstay
+from backstay import sync
+from backstay.limit import desk
+from backstay.testing.proxy import FaultProxy
 
 #: Denials are remembered for a second, so most of these must get on.
 pytestmark = [pytest.mark.redis, pytest.mark.timed]
 
 
-def test_a_caller_who_comes_back_when_told_is_not_too_early(holdfast_redis, namespace):
+def test_a_caller_who_comes_back_when_told_is_not_too_early(backstay_redis, namespace):
     """The request is slow on its way: the engine decides long after it was sent."""
     with (
-        FaultProxy(holdfast_redis.port) as proxy,
-        sync.Holdfast(proxy.url, namespace=namespace) as slow,
-        sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf,
+        FaultProxy(backstay_redis.port) as proxy,
+        sync.Backstay(proxy.url, namespace=namespace) as slow,
+        sync.Backstay(backstay_redis.url, namespace=namespace) as stay,
     ):
-        api, quick = slow.limit("api", "1/second"), hf.limit("api", "1/second")
+        api, quick = slow.limit("api", "1/second"), stay.limit("api", "1/second")
         api.peek("k")
         quick.hit("k")
         proxy.rule("delay", seconds=0.2)
@@ -34,12 +34,12 @@ def test_a_caller_who_comes_back_when_told_is_not_too_early(holdfast_redis, name
         assert quick.hit("k").allowed
 
 
-def test_a_reset_by_somebody_else_is_seen_after_a_second(holdfast_redis, namespace):
+def test_a_reset_by_somebody_else_is_seen_after_a_second(backstay_redis, namespace):
     with (
-        sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf,
-        sync.Holdfast(holdfast_redis.url, namespace=namespace) as other,
+        sync.Backstay(backstay_redis.url, namespace=namespace) as stay,
+        sync.Backstay(backstay_redis.url, namespace=namespace) as other,
     ):
-        api = hf.limit("api", "1/hour")
+        api = stay.limit("api", "1/hour")
         api.hit("k")
         began = time.monotonic()
         assert not api.hit("k").allowed
@@ -49,9 +49,9 @@ def test_a_reset_by_somebody_else_is_seen_after_a_second(holdfast_redis, namespa
         assert time.monotonic() - began >= desk.MEMORY - 0.01
 
 
-def test_another_cost_has_a_time_of_its_own_to_come_back(holdfast_redis, namespace):
-    with sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-        api = hf.limit("api", "5/hour", algorithm="gcra")  # one comes back every twelve minutes
+def test_another_cost_has_a_time_of_its_own_to_come_back(backstay_redis, namespace):
+    with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
+        api = stay.limit("api", "5/hour", algorithm="gcra")  # one comes back every twelve minutes
         api.hit("k", 5)
         for cost in (1, 2, 3, 3):
             denied, peeked = api.hit("k", cost), api.peek("k", cost)
@@ -60,25 +60,25 @@ def test_another_cost_has_a_time_of_its_own_to_come_back(holdfast_redis, namespa
         assert denied.by == "memory"
 
 
-def test_a_smaller_cost_or_a_higher_limit_is_asked_for(holdfast_redis, namespace):
-    with sync.Holdfast(holdfast_redis.url, namespace=namespace) as hf:
-        api = hf.limit("api", "5/hour")
+def test_a_smaller_cost_or_a_higher_limit_is_asked_for(backstay_redis, namespace):
+    with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
+        api = stay.limit("api", "5/hour")
         api.hit("k", 3)
         assert api.hit("k", 3).by == "engine"
         assert api.hit("k", 3).by == "memory"
         assert api.hit("k", 2).allowed
-        assert hf.limit("api", "9/hour").hit("k", 4).allowed
+        assert stay.limit("api", "9/hour").hit("k", 4).allowed
 
 
 def test_memory_is_bounded(namespace, monkeypatch):
     monkeypatch.setattr(desk, "MOST", 100)
 
     async def main():
-        async with holdfast.Holdfast("memory://", namespace=namespace) as hf:
-            api = hf.limit("api", "1/hour")
+        async with backstay.Backstay("memory://", namespace=namespace) as stay:
+            api = stay.limit("api", "1/hour")
             for n in range(250):
                 await api.hit(f"k{n}")
                 assert not (await api.hit(f"k{n}")).allowed
-            assert len(hf._core.notes["limit"].denials) <= 100
+            assert len(stay._core.notes["limit"].denials) <= 100
 
     asyncio.run(main())

@@ -19,7 +19,7 @@ from lab.process import Lab
 from lab.stage import Stage
 from woven import Desk
 
-from holdfast.testing.servers import ServerMissing
+from backstay.testing.servers import ServerMissing
 from programs import programs
 
 ENGINES = ("1", "2")
@@ -60,7 +60,7 @@ def n8n_servers(request, tmp_path_factory):
 
     def server(major, *, queue=False):
         if (major, queue) not in made:
-            port = request.getfixturevalue("holdfast_redis").port if queue else None
+            port = request.getfixturevalue("backstay_redis").port if queue else None
             made[major, queue] = FullServer(tmp_path_factory.mktemp("n8n"), major, port)
             made[major, queue].start()
         return made[major, queue]
@@ -89,17 +89,17 @@ def scope():
 
 
 @pytest.fixture
-def over_redis(n8n_lab, holdfast_redis):
+def over_redis(n8n_lab, backstay_redis):
     """The primitives on a real Redis."""
-    data = {"host": "127.0.0.1", "port": holdfast_redis.port, "database": 0, "ssl": False}
+    data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
     return Stage(n8n_lab, "redis", [{"id": "redis", "data": data}])
 
 
 @pytest.fixture(scope="session")
-def holdfast_server(tmp_path_factory):
-    """A real `holdfast serve` with tokens: its URL, and a token."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('server') / 'holdfast.db'}?synchronous=normal"
-    command = [sys.executable, "-m", "holdfast", "--url", url, "token", "create", "--role", "worker"]
+def backstay_server(tmp_path_factory):
+    """A real `backstay serve` with tokens: its URL, and a token."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('server') / 'backstay.db'}?synchronous=normal"
+    command = [sys.executable, "-m", "backstay", "--url", url, "token", "create", "--role", "worker"]
     token = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout.strip()
     with programs() as start, contextlib.ExitStack() as stack:
         server = start("--url", url, "serve", "--port", "0")
@@ -108,24 +108,24 @@ def holdfast_server(tmp_path_factory):
 
 
 @pytest.fixture
-def over_http(n8n_lab, holdfast_server):
+def over_http(n8n_lab, backstay_server):
     """The primitives on a real server."""
-    url, token = holdfast_server
+    url, token = backstay_server
     data = {"name": "Authorization", "value": f"Bearer {token}"}
-    return Stage(n8n_lab, "http", [{"id": "holdfast", "data": data}], url=url)
+    return Stage(n8n_lab, "http", [{"id": "backstay", "data": data}], url=url)
 
 
 @pytest.fixture
-def desk(over_redis, holdfast_redis):
+def desk(over_redis, backstay_redis):
     """Woven workflows on a real Redis, with a scope of their own."""
-    with redis.Redis.from_url(holdfast_redis.url, decode_responses=True) as client:
+    with redis.Redis.from_url(backstay_redis.url, decode_responses=True) as client:
         yield Desk(over_redis, lambda key: client.exists(key) == 1)
 
 
 @pytest.fixture
-def http_desk(over_http, holdfast_server):
+def http_desk(over_http, backstay_server):
     """The same on a real server."""
-    url, token = holdfast_server
+    url, token = backstay_server
 
     server = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
 

@@ -1,4 +1,4 @@
-"""`holdfast n8n` in a workspace of a test's own."""
+"""`backstay n8n` in a workspace of a test's own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from unittest.mock import patch
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from holdfast.cli.root import app
-from holdfast.n8n.files import PRIVATE
+from backstay.cli.root import app
+from backstay.n8n.files import PRIVATE
 
 COMMAND = get_command(app)
 FLOW = """\
@@ -54,10 +54,10 @@ class Commands:
     variables: dict[str, str] = field(default_factory=dict)
 
     def call(self, *arguments: str, **options: Any) -> Any:
-        environment = {"HOLDFAST_N8N_WORKSPACE": str(self.root), "COLUMNS": "200", **self.variables}
+        environment = {"BACKSTAY_N8N_WORKSPACE": str(self.root), "COLUMNS": "200", **self.variables}
         # Made once: for each call of all these commands it would be half of what the call costs.
         with patch("typer.testing._get_command", return_value=COMMAND):
-            return CliRunner().invoke(app, ("n8n", *arguments), env=environment, prog_name="holdfast", **options)
+            return CliRunner().invoke(app, ("n8n", *arguments), env=environment, prog_name="backstay", **options)
 
     def do(self, *arguments: str) -> str:
         """What must work; answers what it said."""

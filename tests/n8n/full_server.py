@@ -14,8 +14,8 @@ from pathlib import Path
 
 from lab.process import node_program
 
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import ServerMissing
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import ServerMissing
 
 HOME = Path(__file__).resolve().parents[2] / ".n8n" / "server"
 MAJORS = sorted(path.parent.name for path in Path(__file__).parent.glob("server/*/package-lock.json"))

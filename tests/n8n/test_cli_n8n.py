@@ -1,4 +1,4 @@
-"""`holdfast n8n`: every command on a real workspace, without a network."""
+"""`backstay n8n`: every command on a real workspace, without a network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import shutil
 import pytest
 from desk_commands import COMMAND, FLOW, Commands
 
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.primitives import KEYS, primitive
+from backstay.n8n.model import Workflow
+from backstay.n8n.primitives import KEYS, primitive
 
 GROUP = COMMAND.commands["n8n"]
 
@@ -62,7 +62,7 @@ def test_every_command_has_the_common_options_and_teaches_by_example(empty, comm
     assert {"--workspace", "--json", "--dry-run"} <= options
     shown = empty.do(*command.split(), "--help")
     assert "Examples" in shown
-    assert f"holdfast n8n {command}" in " ".join(shown.split())
+    assert f"backstay n8n {command}" in " ".join(shown.split())
     # A shell would take what is not escaped for a variable of its own.
     assert not [one for one in re.findall(r'"[^"]*"', shown) if "$" in one.replace("\\$", "")]
 
@@ -102,14 +102,14 @@ def test_a_folder_that_is_no_workspace_is_refused_and_left_alone(tmp_path, argum
 
 
 REFUSED = [
-    (("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", ""), "WeaveRefused", 1),
+    (("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", ""), "PatchRefused", 1),
     (
         ("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression=x", "--ttl-seconds=0"),
         "BadParameter",
         2,
     ),
     (("add-lock-to-workflow", "--workflow-key", "nightly"), "MissingParameter", 2),
-    (("remove-rate-limit-from-workflow", "--workflow-key", "nightly"), "WeaveRefused", 1),
+    (("remove-rate-limit-from-workflow", "--workflow-key", "nightly"), "PatchRefused", 1),
     (("scopes", "rm", "nobody's"), "NotRegistered", 1),
     (("scopes", "add", ""), "ConfigError", 2),
     (("hydrate", "--env", "late"), "WorkspaceError", 1),
@@ -146,8 +146,8 @@ RECORDS = [
 
 @pytest.mark.parametrize("record", RECORDS, ids=json.dumps)
 def test_a_record_that_cannot_be_read_is_told_of_by_its_own_workflows_name(commands, record):
-    """Written by a newer Holdfast, or edited: no traceback, and no other workflow is blamed for it."""
-    commands.put("odd", {**json.loads(FLOW), "meta": {"holdfast": {"before": {}, **record}}})
+    """Written by a newer Backstay, or edited: no traceback, and no other workflow is blamed for it."""
+    commands.put("odd", {**json.loads(FLOW), "meta": {"backstay": {"before": {}, **record}}})
     kind = next(name for name in record if name != "version")
     off = {"lock": "remove-lock-from-workflow", "limit": "remove-rate-limit-from-workflow"}[kind]
     for typed in (
@@ -157,8 +157,8 @@ def test_a_record_that_cannot_be_read_is_told_of_by_its_own_workflows_name(comma
         ("add-lock-to-workflow", "--workflow-key", "odd", "--scope-expression", "x"),
     ):
         line = commands.refused(*typed)
-        assert line.startswith("holdfast: odd: "), line
-        assert "meta.holdfast" in line
+        assert line.startswith("backstay: odd: "), line
+        assert "meta.backstay" in line
     assert not isinstance(commands.call("picture", "--workflow-key", "odd").exception, Exception)
     done = commands.call("doctor", "--env", "dev", "--json")
     assert done.exit_code == 2
@@ -174,7 +174,7 @@ def test_a_body_that_lost_its_record_is_not_put_back_and_nothing_changes(command
     commands.put("nightly_body", body)
     line = commands.refused("remove-lock-from-workflow", "--workflow-key", "nightly")
     assert "nightly_body" in line
-    assert "meta.holdfast" in line
+    assert "meta.backstay" in line
 
 
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a/b", "..", "a.b", ""])
@@ -267,13 +267,13 @@ def test_a_file_that_is_there_is_kept_unless_forced_and_an_older_one_is_named(em
     empty.do("create-lock")
     empty.put("lock_release", FLOW)
     older = primitive("lock_acquisition", "redis")
-    older.data["meta"]["holdfast"]["version"] = 0
+    older.data["meta"]["backstay"]["version"] = 0
     empty.put("lock_acquisition", older.text())
     before = empty.snapshot()
     told = empty.json("create-lock")
     assert empty.snapshot() == before
     assert any("lock_acquisition.template.json is version 0" in line for line in told["warnings"])
-    assert any("lock_release.template.json is none of Holdfast's" in line for line in told["warnings"])
+    assert any("lock_release.template.json is none of Backstay's" in line for line in told["warnings"])
     assert empty.json("create-lock", "--force-overwrite")["warnings"] == []
     assert empty.path("lock_release").read_text() == primitive("lock_release", "redis").text()
     empty.put("lock_release", "not even JSON")
@@ -354,7 +354,7 @@ def test_a_scope_that_differs_from_run_to_run_is_not_registered_and_says_what_to
     told = commands.do(
         "add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", "={{ 'excel-' + $json.fileId }}"
     )
-    assert "holdfast n8n scopes add VALUE" in told
+    assert "backstay n8n scopes add VALUE" in told
     assert commands.json("scopes", "ls")["scopes"] == {"dev": [], "prod": []}
 
 
@@ -373,7 +373,7 @@ def test_a_lock_needs_the_pair_and_lock_on_error_its_handler(empty):
 
 def test_options_of_a_lock_reach_the_graph(commands):
     lock(commands, "--ttl-seconds", "600", "--max-wait-seconds", "30", "--fail-fast")
-    options = json.loads(commands.path("nightly").read_text())["meta"]["holdfast"]["lock"]["options"]
+    options = json.loads(commands.path("nightly").read_text())["meta"]["backstay"]["lock"]["options"]
     wanted = {"ttl_seconds": 600, "max_wait_seconds": 30, "fail_fast": True, "transport": "redis"}
     assert {key: options[key] for key in wanted} == wanted
 
@@ -442,7 +442,7 @@ def test_over_http_a_body_that_must_stay_is_refused_with_the_reason_and_the_ways
         for part in ("nightly", "'Pause'", "queue mode", "without the lock", "less than 65 s", "--in-place"):
             assert part in line
         told = json.loads(commands.call(*asked, *more, "--json").stdout)["error"]
-        assert (told["kind"], told["exit_code"]) == ("WeaveRefused", 1)
+        assert (told["kind"], told["exit_code"]) == ("PatchRefused", 1)
         assert told["message"] in line
     assert "without --per-item" in commands.refused(*asked, "--per-item", "--in-place")
     commands.do("add-rate-limit-to-workflow", "--workflow-key", "nightly", *LIMIT)

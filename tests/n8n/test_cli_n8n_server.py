@@ -1,4 +1,4 @@
-"""`holdfast n8n` and an n8n: credentials, push, pull, diff, status. Against its API as a real one answers."""
+"""`backstay n8n` and an n8n: credentials, push, pull, diff, status. Against its API as a real one answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from desk_commands import FLOW, Commands
 from n8n_api import KEY, N8nApi
 
-from holdfast.testing.ports import lasting_port
+from backstay.testing.ports import lasting_port
 
 SECRET = "s3cr3t-pass word"
 REDIS = ("--env", "dev", "--key", "redis", "--type", "redis", "--name", "Redis (dev)")
@@ -61,8 +61,8 @@ def killing(commands, *typed, nth=1):
             running[0].wait()
 
     def run():
-        variables = {**os.environ, **commands.variables, "HOLDFAST_N8N_WORKSPACE": str(commands.root)}
-        running.append(subprocess.Popen([sys.executable, "-m", "holdfast", "n8n", *typed], env=variables))
+        variables = {**os.environ, **commands.variables, "BACKSTAY_N8N_WORKSPACE": str(commands.root)}
+        running.append(subprocess.Popen([sys.executable, "-m", "backstay", "n8n", *typed], env=variables))
         alive.set()
         return running[0].wait(60)
 
@@ -283,7 +283,7 @@ def test_what_runs_after_a_failure_is_published_too(commands, api):
 
 
 def test_primitives_that_cannot_be_made_in_n8n_are_not_installed_either(commands, api, monkeypatch):
-    monkeypatch.setattr("holdfast.n8n.client.PAUSE", 0.01)
+    monkeypatch.setattr("backstay.n8n.client.PAUSE", 0.01)
     commands.path("lock_release").unlink()
     commands.do("init", "--env", "prod", "--n8n-url", f"http://127.0.0.1:{lasting_port()}")
     mint = ("create-lock", "--include-rate-limit", "--mint")

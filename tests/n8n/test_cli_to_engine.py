@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from holdfast import n8n_keys
-from holdfast.n8n.workspace import Workspace
-from holdfast.testing.servers import say
+from backstay import n8n_keys
+from backstay.n8n.workspace import Workspace
+from backstay.testing.servers import say
 
 pytestmark = pytest.mark.redis
 
@@ -55,7 +55,7 @@ class Typed:
 
     def __call__(self, *words):
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
-        command = [sys.executable, "-m", "holdfast", "n8n", *words]
+        command = [sys.executable, "-m", "backstay", "n8n", *words]
         done = subprocess.run(
             command, cwd=self.folder, env=variables, capture_output=True, text=True, timeout=60, check=False
         )
@@ -98,12 +98,12 @@ def never_two(done):
     return all(one[1] <= two[0] for one, two in itertools.pairwise(sorted(bodies)))
 
 
-def test_a_workflow_of_the_guide_runs_under_its_lock_and_leaves_nothing(tmp_path, n8n_lab, holdfast_redis):
+def test_a_workflow_of_the_guide_runs_under_its_lock_and_leaves_nothing(tmp_path, n8n_lab, backstay_redis):
     scope = f"nightly-{secrets.token_hex(4)}"
     typed, before = locked(tmp_path, scope, "--ttl-seconds", "600", "--max-wait-seconds", "60", "--lock-on-error")
     built = typed.built()
     credential = typed.workspace().entry("dev", "redis", "credentials")
-    data = {"host": "127.0.0.1", "port": holdfast_redis.port, "database": 0, "ssl": False}
+    data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
     beside = {"credentials": [{"id": credential["id"], "name": credential["name"], "data": data}]}
 
     runs = [n8n_lab.start(built, "Nightly", items=[{"json": {"n": str(n)}}], **beside) for n in range(3)]
@@ -114,28 +114,28 @@ def test_a_workflow_of_the_guide_runs_under_its_lock_and_leaves_nothing(tmp_path
     assert all(item["counter"] for items in ends for item in items)  # the lock's own, while the body ran
     assert never_two(done)
     for key in (n8n_keys.lock_key(scope), n8n_keys.meta_key(scope)):
-        assert say(holdfast_redis, "EXISTS", key) == 0
+        assert say(backstay_redis, "EXISTS", key) == 0
 
     typed("remove-lock-from-workflow", "--workflow-key", "nightly")
     assert (tmp_path / "n8n-workflows-template/nightly.template.json").read_bytes() == before
 
 
-def test_who_does_not_want_to_wait_fails_while_somebody_else_has_the_lock(tmp_path, n8n_lab, holdfast_redis):
+def test_who_does_not_want_to_wait_fails_while_somebody_else_has_the_lock(tmp_path, n8n_lab, backstay_redis):
     scope = f"nightly-{secrets.token_hex(4)}"
     typed, _ = locked(tmp_path, scope, "--fail-fast")
     credential = typed.workspace().entry("dev", "redis", "credentials")
-    data = {"host": "127.0.0.1", "port": holdfast_redis.port, "database": 0, "ssl": False}
+    data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
     beside = {"credentials": [{"id": credential["id"], "data": data}]}
-    say(holdfast_redis, "SET", n8n_keys.lock_key(scope), 1, "EX", 60)
+    say(backstay_redis, "SET", n8n_keys.lock_key(scope), 1, "EX", 60)
     done = n8n_lab.run(typed.built(), "Nightly", items=[{"json": {"n": "1"}}], **beside)
     assert done.status == "error"
     assert scope in done.message
-    say(holdfast_redis, "DEL", n8n_keys.lock_key(scope))
+    say(backstay_redis, "DEL", n8n_keys.lock_key(scope))
     assert n8n_lab.run(typed.built(), "Nightly", items=[{"json": {"n": "1"}}], **beside).status == "success"
 
 
-def test_the_same_over_http(tmp_path, n8n_lab, holdfast_server, holdfast_redis):
-    url, token = holdfast_server
+def test_the_same_over_http(tmp_path, n8n_lab, backstay_server, backstay_redis):
+    url, token = backstay_server
     scope = f"nightly-{secrets.token_hex(4)}"
     typed = Typed(tmp_path)
     typed("init", "--env", "dev")
@@ -147,9 +147,9 @@ def test_the_same_over_http(tmp_path, n8n_lab, holdfast_server, holdfast_redis):
     typed("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", scope, "--ttl-seconds", "60")
     typed("hydrate", "--env", "dev", "--strict")
     assert json.loads(typed("validate", "--env", "dev", "--json"))["verdict"] == "valid"
-    credential = typed.workspace().entry("dev", "holdfast", "credentials")
+    credential = typed.workspace().entry("dev", "backstay", "credentials")
     assert credential["type"] == "httpHeaderAuth"
-    data = {"host": "127.0.0.1", "port": holdfast_redis.port, "database": 0, "ssl": False}
+    data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
     beside = [
         {"id": credential["id"], "data": {"name": "Authorization", "value": f"Bearer {token}"}},
         {"id": "r", "data": data},

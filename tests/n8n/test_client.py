@@ -8,12 +8,12 @@ import pytest
 from n8n_api import HTML, KEY, N8nApi
 from test_n8n_api import actions, called
 
-from holdfast import ConfigError, N8nRefused, N8nUnreachable, WorkspaceError
-from holdfast.n8n import doctor, sync
-from holdfast.n8n.client import Client
-from holdfast.n8n.state import Known, State
-from holdfast.n8n.transport import Answer
-from holdfast.testing.ports import lasting_port
+from backstay import ConfigError, N8nRefused, N8nUnreachable, WorkspaceError
+from backstay.n8n import doctor, sync
+from backstay.n8n.client import Client
+from backstay.n8n.state import Known, State
+from backstay.n8n.transport import Answer
+from backstay.testing.ports import lasting_port
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_proxy_before_n8n_may_have_a_path(api, naps):
 
 
 def test_a_server_without_an_end_is_not_listed_for_ever(monkeypatch):
-    monkeypatch.setattr("holdfast.n8n.client.MOST_PAGES", 3)
+    monkeypatch.setattr("backstay.n8n.client.MOST_PAGES", 3)
 
     def transport(*_):
         return Answer(200, b'{"data": [], "nextCursor": "again"}')
@@ -226,6 +226,6 @@ def test_a_state_that_cannot_be_read_is_said_so(text):
         State.parse(text)
 
 
-def test_a_state_of_a_newer_holdfast_is_left_alone():
+def test_a_state_of_a_newer_backstay_is_left_alone():
     with pytest.raises(WorkspaceError, match="version 2"):
         State.parse('{"version": 2, "workflows": {}}')

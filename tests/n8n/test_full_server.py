@@ -16,16 +16,16 @@ import pytest
 from lab.stage import calling, hydrated, node
 from redis import Redis
 
-from holdfast import n8n_keys
-from holdfast import sync as blocking
-from holdfast.n8n import sync
-from holdfast.n8n.client import Client
-from holdfast.n8n.minting import mint
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.primitives import KEYS, primitive
-from holdfast.n8n.state import State
-from holdfast.n8n.weave import LockOptions, add_lock
-from holdfast.testing.waiting import eventually
+from backstay import n8n_keys
+from backstay import sync as blocking
+from backstay.n8n import sync
+from backstay.n8n.client import Client
+from backstay.n8n.minting import mint
+from backstay.n8n.model import Workflow
+from backstay.n8n.primitives import KEYS, primitive
+from backstay.n8n.state import State
+from backstay.n8n.weave import LockOptions, add_lock
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.n8n_server, pytest.mark.redis]
 
@@ -58,7 +58,7 @@ class Deployed:
         settings = {
             "workflows": {change.key: {"id": change.id} for change in minted},
             "credentials": {name: {"id": self.credential, "name": name}},
-            "holdfast": {"url": url},
+            "backstay": {"url": url},
             "lockScopes": [self.scope],
         }
         built = {key: Workflow(hydrated(one, key, settings)) for key, one in templates.items()}
@@ -91,11 +91,11 @@ class Deployed:
 
 
 @contextmanager
-def deploying_redis(server, holdfast_redis):
+def deploying_redis(server, backstay_redis):
     made = []
 
     def make(*body, **options):
-        data = {"host": "127.0.0.1", "port": holdfast_redis.port, "database": 0, "ssl": False}
+        data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
         made.append(Deployed(server, "redis", ("redis", "redis", data), body, **options))
         return made[-1]
 
@@ -105,13 +105,13 @@ def deploying_redis(server, holdfast_redis):
 
 
 @contextmanager
-def deploying_http(server, holdfast_server):
+def deploying_http(server, backstay_server):
     made = []
 
     def make(*body, **options):
-        url, token = holdfast_server
+        url, token = backstay_server
         data = {"name": "Authorization", "value": f"Bearer {token}"}
-        made.append(Deployed(server, "http", ("holdfast", "httpHeaderAuth", data), body, url, **options))
+        made.append(Deployed(server, "http", ("backstay", "httpHeaderAuth", data), body, url, **options))
         return made[-1]
 
     yield make
@@ -120,46 +120,46 @@ def deploying_http(server, holdfast_server):
 
 
 @pytest.fixture
-def deploy(n8n_server, holdfast_redis):
-    with deploying_redis(n8n_server, holdfast_redis) as make:
+def deploy(n8n_server, backstay_redis):
+    with deploying_redis(n8n_server, backstay_redis) as make:
         yield make
 
 
 @pytest.fixture
-def deploy_http(n8n_server, holdfast_server):
-    with deploying_http(n8n_server, holdfast_server) as make:
+def deploy_http(n8n_server, backstay_server):
+    with deploying_http(n8n_server, backstay_server) as make:
         yield make
 
 
 @pytest.fixture
-def deploy_queue(n8n_queue, holdfast_server):
+def deploy_queue(n8n_queue, backstay_server):
     """Over http, on an n8n in queue mode."""
-    with deploying_http(n8n_queue, holdfast_server) as make:
+    with deploying_http(n8n_queue, backstay_server) as make:
         yield make
 
 
 @pytest.fixture
-def deploy_redis_queue(n8n_queue, holdfast_redis):
-    with deploying_redis(n8n_queue, holdfast_redis) as make:
+def deploy_redis_queue(n8n_queue, backstay_redis):
+    with deploying_redis(n8n_queue, backstay_redis) as make:
         yield make
 
 
 @pytest.fixture
-def redis(holdfast_redis):
-    with Redis.from_url(holdfast_redis.url, decode_responses=True) as client:
+def redis(backstay_redis):
+    with Redis.from_url(backstay_redis.url, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
-def hf(holdfast_redis):
-    with blocking.Holdfast(holdfast_redis.url) as made:
+def stay(backstay_redis):
+    with blocking.Backstay(backstay_redis.url) as made:
         yield made
 
 
 @pytest.fixture
-def ask(holdfast_server):
+def ask(backstay_server):
     """The server of the http transport, past n8n: status and JSON."""
-    url, token = holdfast_server
+    url, token = backstay_server
     headers = {"Authorization": f"Bearer {token}", "content-type": "application/json"}
 
     def ask(scope, verb, **body):
@@ -190,9 +190,9 @@ def test_a_pushed_workflow_takes_the_lock_and_gives_it_back(deploy, redis):
     assert free(redis, work.scope)
 
 
-def test_an_execution_waits_for_python_and_is_served(deploy, redis, hf):
+def test_an_execution_waits_for_python_and_is_served(deploy, redis, stay):
     work = deploy(answer())
-    lease = hf.lock(work.scope, wire="n8n", ttl=300).acquire()
+    lease = stay.lock(work.scope, wire="n8n", ttl=300).acquire()
     answers = []
     asking = threading.Thread(target=lambda: answers.append(work.hit()))
     asking.start()
@@ -227,12 +227,12 @@ def test_a_failed_body_leaves_no_lock_and_its_retry_runs_without_one(deploy, red
     assert len(work.executions(of="lock_acquisition")) == before
 
 
-def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it_takes(deploy, redis, hf):
+def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it_takes(deploy, redis, stay):
     """Stop ends the caller. The acquire that it waits for goes on by itself, takes the lock when it is free, and nobody
     gives that back: its TTL does. On the http transport a grant that nobody confirms ends within seconds.
     """
     work = deploy(answer())
-    lease = hf.lock(work.scope, wire="n8n", ttl=300).acquire()
+    lease = stay.lock(work.scope, wire="n8n", ttl=300).acquire()
     asking = threading.Thread(target=work.hit, args=(30,))
     asking.start()
     assert eventually(lambda: work.executions("running", "lock_acquisition"), WITHIN)
@@ -247,7 +247,7 @@ def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it
     assert 0 < redis.ttl(n8n_keys.lock_key(work.scope)) <= 600
     assert eventually(lambda: not work.executions("running", "lock_acquisition"), WITHIN)
     assert not free(redis, work.scope)
-    assert hf.locks.force_release(work.scope, wire="n8n").holders
+    assert stay.locks.force_release(work.scope, wire="n8n").holders
 
 
 def counted(body):
@@ -483,7 +483,7 @@ def test_a_body_that_stayed_in_its_place_and_failed_is_cleaned_up_after_by_the_e
 
 def test_n8n_does_not_tell_of_the_failure_of_a_body_that_it_suspended(deploy, redis, monkeypatch):
     """Why such a body gets no lock: held and released rightly, and then a success over a failure."""
-    monkeypatch.setattr("holdfast.n8n.waits.suspends", lambda _: "never")
+    monkeypatch.setattr("backstay.n8n.waits.suspends", lambda _: "never")
     pause = node("Pause", "wait", 1.1, {"resume": "webhook", "options": {}}, webhookId=secrets.token_hex(8))
     work = deploy(answer("First"), pause, broken())
     assert work.wiring == "sub-workflow"
@@ -593,12 +593,12 @@ def held_after_a_stop(work, held):
 
 
 @on_error
-def test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy, redis, hf, error_workflow):
+def test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy, redis, stay, error_workflow):
     """n8n tells no error workflow of the stop, so `--lock-on-error` changes nothing."""
     work = deploy(*slow(5), error_workflow=error_workflow)
     grant = held_after_a_stop(work, held_on_redis(work, redis))
     assert 0 < redis.ttl(grant["key"]) <= 600
-    (holder,) = hf.locks.force_release(work.scope, wire="n8n").holders
+    (holder,) = stay.locks.force_release(work.scope, wire="n8n").holders
     assert holder.lock_id == grant["lock_id"]
 
 
@@ -630,14 +630,14 @@ def held_after_its_time_was_up(work, held):
     return True
 
 
-def test_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_was_up(deploy, redis, hf):
+def test_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_was_up(deploy, redis, stay):
     """n8n in one process tells no error workflow of that either."""
     work = deploy(*slow(9), error_workflow=CLEAN_UP)
     held = held_on_redis(work, redis)
     assert held_after_its_time_was_up(work, held)
     assert held()
     assert work.executions(of=CLEAN_UP) == []
-    assert hf.locks.force_release(work.scope, wire="n8n").holders
+    assert stay.locks.force_release(work.scope, wire="n8n").holders
 
 
 def test_on_http_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_was_up(deploy_http, ask):
@@ -648,7 +648,7 @@ def test_on_http_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_w
     assert work.executions(of=CLEAN_UP) == []
 
 
-def test_a_body_that_is_stopped_as_well_does_not_go_on(deploy, redis, hf):
+def test_a_body_that_is_stopped_as_well_does_not_go_on(deploy, redis, stay):
     work = deploy(*slow(5), error_workflow=CLEAN_UP)
     stopped, asking = in_its_body(work)
     stop(work, stopped)
@@ -656,7 +656,7 @@ def test_a_body_that_is_stopped_as_well_does_not_go_on(deploy, redis, hf):
     _, (body, _) = work.shown(LOCKED_BODY)  # the call of the body, and the body
     stop(work, body)
     assert not free(redis, work.scope)
-    assert hf.locks.force_release(work.scope, wire="n8n").holders
+    assert stay.locks.force_release(work.scope, wire="n8n").holders
     assert work.hit()[0] == 200  # another one, which waits longer than the first one had left
     assert counted(work) == 3
     assert free(redis, work.scope)
@@ -716,9 +716,9 @@ def test_in_queue_mode_a_lock_outlives_the_body_of_a_stopped_execution_until_its
 
 
 def test_in_queue_mode_on_redis_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(
-    deploy_redis_queue, redis, hf
+    deploy_redis_queue, redis, stay
 ):
-    test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_redis_queue, redis, hf, CLEAN_UP)
+    test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_redis_queue, redis, stay, CLEAN_UP)
 
 
 def freed_when_the_body_had_ended(work, held):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay.testing.waiting import WITHIN, eventually
 
 SUB = "n8n-nodes-base.executeWorkflowTrigger"
 

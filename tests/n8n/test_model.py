@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import BadWorkflow
-from holdfast.n8n.model import Edge, Workflow
+from backstay import BadWorkflow
+from backstay.n8n.model import Edge, Workflow
 
 PLAIN = {
     "name": "Mühle",

@@ -1,4 +1,4 @@
-"""What Holdfast relies on in n8n's public API: claims that the stand-in and a real server are both held to.
+"""What Backstay relies on in n8n's public API: claims that the stand-in and a real server are both held to.
 
 The real one takes part with `make test-n8n-server`.
 """
@@ -9,12 +9,12 @@ import pytest
 from full_server import MAJORS
 from n8n_api import KEY, N8nApi
 
-from holdfast import ConfigError, N8nRefused, WorkspaceError
-from holdfast.n8n import doctor, sync
-from holdfast.n8n.client import FIELDS, Client
-from holdfast.n8n.minting import mint
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.state import State
+from backstay import ConfigError, N8nRefused, WorkspaceError
+from backstay.n8n import doctor, sync
+from backstay.n8n.client import FIELDS, Client
+from backstay.n8n.minting import mint
+from backstay.n8n.model import Workflow
+from backstay.n8n.state import State
 
 STAND_INS = [("stand-in", major) for major in MAJORS]
 SERVERS = [pytest.param(("server", major), marks=pytest.mark.n8n_server) for major in MAJORS]
@@ -52,7 +52,7 @@ def called(name="Called", **settings):
         "connections": lines,
         "settings": {"executionOrder": "v1", **settings},
     }
-    return Workflow({**data, "meta": {"holdfast": {"primitive": "x"}}})
+    return Workflow({**data, "meta": {"backstay": {"primitive": "x"}}})
 
 
 def actions(changes):
@@ -96,7 +96,7 @@ def test_fields_that_the_api_does_not_take_are_named(client, change, message):
 
 
 def test_a_listing_goes_on_page_by_page(client, monkeypatch):
-    monkeypatch.setattr("holdfast.n8n.client.PAGE", 2)
+    monkeypatch.setattr("backstay.n8n.client.PAGE", 2)
     made = {client.create(called(f"W{n}").data).id for n in range(5)}
     assert {found.id for found in client.workflows()} == made
     assert [found.name for found in client.workflows(name="W3")] == ["W3"]
@@ -190,7 +190,7 @@ def test_a_pull_brings_an_edit_home_and_keeps_what_only_the_file_knows(client):
     assert actions(sync.status(client, built, state)) == {"a": "remote"}  # nothing was changed by looking
     (change,) = sync.pull(client, built, state)
     built["a"] = change.workflow
-    assert built["a"].data["meta"] == {"holdfast": {"primitive": "x"}}
+    assert built["a"].data["meta"] == {"backstay": {"primitive": "x"}}
     assert actions(sync.status(client, built, state)) == {"a": "same"}
     assert actions(sync.pull(client, built, state)) == {"a": "same"}
     (new,) = sync.pull(client, {}, State(), more={"found": first.id})

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from woven import Desk
 
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock, remove_limit, remove_lock
+from backstay.n8n.model import Workflow
+from backstay.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock, remove_limit, remove_lock
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "n8n"
 CLEANUP = "error_handler_lock_cleanup"
@@ -52,7 +52,7 @@ def test_nothing_else_lies_there_and_the_readme_names_every_example():
     assert files == {f"{name}.template.json" for key in ASKED for name in (key, *weave(key).others)}
     readme = (EXAMPLES / "README.md").read_text()
     for key, options in ASKED.items():
-        (command,) = re.findall(rf"`(holdfast n8n add-\S+ --workflow-key {key} .*)` \|$", readme, re.MULTILINE)
+        (command,) = re.findall(rf"`(backstay n8n add-\S+ --workflow-key {key} .*)` \|$", readme, re.MULTILINE)
         # As a shell reads it, which takes $json in double quotes for a variable of its own.
         words = subprocess.run(["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True)
         assert options.scope in words.stdout.splitlines()

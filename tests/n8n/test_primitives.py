@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from holdfast.n8n.hydrate import placeholders
-from holdfast.n8n.identity import TRANSPORTS
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.primitives import KEYS, VERSION, Identity, identify, primitive
-from holdfast.n8n.primitives.drawing import expression
-from holdfast.n8n.validate import Surroundings, validate
+from backstay.n8n.hydrate import placeholders
+from backstay.n8n.identity import TRANSPORTS
+from backstay.n8n.model import Workflow
+from backstay.n8n.primitives import KEYS, VERSION, Identity, identify, primitive
+from backstay.n8n.primitives.drawing import expression
+from backstay.n8n.validate import Surroundings, validate
 
 ALL = [(key, transport) for key in KEYS for transport in TRANSPORTS]
 
@@ -65,7 +65,7 @@ def test_a_primitive_is_known_when_it_comes_back_from_n8n(one):
 
 def test_other_workflows_are_none_of_them():
     assert identify(Workflow({"nodes": [], "connections": {}})) is None
-    strange = Workflow({"nodes": [], "connections": {}, "meta": {"holdfast": {"primitive": "x", "transport": "redis"}}})
+    strange = Workflow({"nodes": [], "connections": {}, "meta": {"backstay": {"primitive": "x", "transport": "redis"}}})
     assert identify(strange) is None
 
 
@@ -94,9 +94,9 @@ def test_no_node_needs_a_task_runner_and_no_wait_suspends(one):
 def test_placeholders_are_those_that_a_workspace_has(one):
     _, transport = one
     found = {path for kind, path in placeholders(primitive(*one).data) if kind == "env"}
-    credential = "redis" if transport == "redis" else "holdfast"
+    credential = "redis" if transport == "redis" else "backstay"
     known = {f"credentials.{credential}.id", f"credentials.{credential}.name"}
-    known |= {"holdfast.url"} if transport == "http" else set()
+    known |= {"backstay.url"} if transport == "http" else set()
     known |= {"lockScopes"} if one == ("error_handler_lock_cleanup", "redis") else set()
     assert found == known
 

@@ -1,4 +1,4 @@
-"""The primitives on a real `holdfast serve`, in the real engines."""
+"""The primitives on a real `backstay serve`, in the real engines."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import httpx
 import pytest
 from lab.stage import calling, chain, node
 
-from holdfast.n8n.primitives import over_http as drawn
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay.n8n.primitives import over_http as drawn
+from backstay.testing.ports import lasting_port
+from backstay.testing.waiting import WITHIN, eventually
 
 TEN = {"acquired", "count", "scope", "lock_id", "key", "meta_key", "workflow_id", "workflow_name"}
 TEN |= {"execution_id", "locked_at"}
 
 
 @pytest.fixture
-def server(holdfast_server):
+def server(backstay_server):
     """The same server, past n8n."""
-    url, token = holdfast_server
+    url, token = backstay_server
     with httpx.Client(base_url=url, timeout=30, headers={"authorization": f"Bearer {token}"}) as client:
 
         def post(path, **body):
@@ -221,7 +221,7 @@ def test_a_wrong_token_is_told(over_http, scope, key):
     inputs = {"scope": scope, "lock_id": "mine", "limit": 1, "windowSeconds": 60}
     names = {"lock_acquisition": ("scope",), "lock_release": ("scope", "lock_id")}
     done = over_http.call(key, **{name: inputs[name] for name in names.get(key, ("scope", "limit", "windowSeconds"))})
-    assert done.message.startswith("Holdfast answered 401: ")
+    assert done.message.startswith("Backstay answered 401: ")
 
 
 def test_a_server_that_is_away_is_asked_again_for_as_long_as_the_caller_waits(over_http, scope, monkeypatch):
@@ -232,7 +232,7 @@ def test_a_server_that_is_away_is_asked_again_for_as_long_as_the_caller_waits(ov
     (acquiring,) = done.of("lock_acquisition")
     assert len(acquiring.runs["Long Poll Acquire"]) > 1
     done = over_http.call("lock_acquisition", scope=scope, wait_till_lock_released=False)
-    assert done.message.startswith("Holdfast answered nothing: ")
+    assert done.message.startswith("Backstay answered nothing: ")
     (acquiring,) = done.of("lock_acquisition")
     assert len(acquiring.runs["Long Poll Acquire"]) == drawn.TRIES
 
@@ -241,7 +241,7 @@ def test_a_release_is_tried_again_while_the_server_is_away(over_http, scope, mon
     monkeypatch.setattr(drawn, "AWAY_SECONDS", 0.1)
     over_http.url = f"http://127.0.0.1:{lasting_port()}"
     done = over_http.call("lock_release", scope=scope, lock_id="mine")
-    assert done.message.startswith("Holdfast answered nothing: ")
+    assert done.message.startswith("Backstay answered nothing: ")
     (releasing,) = done.of("lock_release")
     assert len(releasing.runs["Release Lock"]) == drawn.TRIES
 

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 import pytest
 from lab.stage import caller, calling, chain, hydrated, node
 
-from holdfast.n8n.primitives import primitive
-from holdfast.n8n_keys import IDENTITY, limit_bucket, limit_key, lock_key, meta_key
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import say
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay.n8n.primitives import primitive
+from backstay.n8n_keys import IDENTITY, limit_bucket, limit_key, lock_key, meta_key
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import say
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -23,11 +23,11 @@ TEN |= {"execution_id", "locked_at"}
 
 
 @pytest.fixture
-def redis(holdfast_redis):
+def redis(backstay_redis):
     """One command at a time, past everything."""
 
     def command(*words):
-        said = say(holdfast_redis, *words)
+        said = say(backstay_redis, *words)
         return said.decode() if isinstance(said, bytes) else said
 
     return command

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import BadWorkflow
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.validate import Surroundings, validate
+from backstay import BadWorkflow
+from backstay.n8n.model import Workflow
+from backstay.n8n.validate import Surroundings, validate
 
 HERE = Path(__file__).parent
 FILES = sorted([*(HERE / "good").glob("*.json"), *(HERE / "broken").glob("*.json")])

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from test_weave import ANSWERS, LINE, workflow
 
-from holdfast import WeaveRefused
-from holdfast.n8n.kept import ALL_UNSAVED
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.primitives import KEYS, primitive
-from holdfast.n8n.validate import Surroundings, validate
-from holdfast.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock
+from backstay import PatchRefused
+from backstay.n8n.kept import ALL_UNSAVED
+from backstay.n8n.model import Workflow
+from backstay.n8n.primitives import KEYS, primitive
+from backstay.n8n.validate import Surroundings, validate
+from backstay.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "n8n"
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
@@ -49,7 +49,7 @@ def test_what_weaving_makes_has_no_errors(path):
         for options in LOCKS.values():
             try:
                 made = add_lock(before, path.stem, options)
-            except WeaveRefused:
+            except PatchRefused:
                 continue
             woven += 1
             assert errors({path.stem: made.workflow, **made.others}, options.transport) == []
@@ -64,17 +64,17 @@ def test_a_body_that_answers_is_found_fault_with_only_where_it_can_be_retried_wi
     woven = {"w": made.workflow, **made.others}
     assert errors(woven, "http") == []
     told = {finding.path: finding for _, finding in findings(woven, "http") if finding.rule == "retry-without-lock"}
-    stays = {"meta.holdfast.lock", *([f"settings.{name}" for name in ALL_UNSAVED] if keep else [])}
+    stays = {"meta.backstay.lock", *([f"settings.{name}" for name in ALL_UNSAVED] if keep else [])}
     assert set(told) == (stays if made.wiring == "inline" else set())
-    assert all("queue mode" in told[path].message for path in told if path == "meta.holdfast.lock")
+    assert all("queue mode" in told[path].message for path in told if path == "meta.backstay.lock")
 
 
 @pytest.mark.parametrize("accepted", [False, True])
 def test_a_lock_in_its_place_that_nobody_has_accepted_says_how_to(accepted):
-    """So an older Holdfast has placed them."""
+    """So an older Backstay has placed them."""
     made = add_lock(workflow(*ANSWERS), "w", LOCKS["in-place"]).workflow
     if not accepted:
-        del made.data["meta"]["holdfast"]["lock"]["options"]["in_place"]
+        del made.data["meta"]["backstay"]["lock"]["options"]["in_place"]
     (told,) = [finding for _, finding in findings({"w": made}, "http") if finding.rule == "retry-without-lock"]
     assert told.level == "warning"
     assert ("--in-place" in told.message) is not accepted
@@ -82,13 +82,13 @@ def test_a_lock_in_its_place_that_nobody_has_accepted_says_how_to(accepted):
 
 
 def test_a_body_over_http_that_does_not_ask_who_started_it_is_told():
-    """So an older Holdfast has made them."""
+    """So an older Backstay has made them."""
     (made,) = [body for key, body in add_lock(workflow(*LINE), "w", LOCKS["http"]).others.items() if key == "w_body"]
     rules = [finding.rule for _, finding in findings({"w_body": made}, "http")]
     assert "retry-without-lock" not in rules
-    made.data["meta"]["holdfast"]["nodes"].remove("Called By Its Lock?")
+    made.data["meta"]["backstay"]["nodes"].remove("Called By Its Lock?")
     (told,) = [found for _, found in findings({"w_body": made}, "http") if found.rule == "retry-without-lock"]
-    assert "an older Holdfast" in told.message
+    assert "an older Backstay" in told.message
 
 
 @pytest.mark.parametrize("transport", ["redis", "http"])

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from woven import CORPUS
 
-from holdfast import WeaveRefused
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.weave import (
+from backstay import PatchRefused
+from backstay.n8n.model import Workflow
+from backstay.n8n.weave import (
     LimitOptions,
     LockOptions,
     add_limit,
@@ -75,11 +75,11 @@ ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Se
         (workflow(*ANSWERS), LOCK, "answers whoever called"),
         (workflow(START, node("Step", "code", {"jsCode": "$getWorkflowStaticData('global')"})), LOCK, "static data"),
         (workflow(START, STEP, links={"Start": [["Step"]], "Step": [["Gone"]]}), LOCK, "no such node"),
-        (workflow(START, STEP, meta={"holdfast": {"primitive": "lock_release"}}), LOCK, "Holdfast's own"),
-        (workflow(START, STEP, meta={"holdfast": {"retry_of": "x"}}), LOCK, "Holdfast's own"),
-        (workflow(START, STEP, meta={"holdfast": {"version": 99, "later": {}}}), LOCK, "meta.holdfast"),
-        (workflow(START, STEP, meta={"holdfast": {"version": 99, "later": {}}}), LIMIT, "meta.holdfast"),
-        (workflow(START, STEP, meta={"holdfast": "a note"}), LOCK, "meta.holdfast"),
+        (workflow(START, STEP, meta={"backstay": {"primitive": "lock_release"}}), LOCK, "Backstay's own"),
+        (workflow(START, STEP, meta={"backstay": {"retry_of": "x"}}), LOCK, "Backstay's own"),
+        (workflow(START, STEP, meta={"backstay": {"version": 99, "later": {}}}), LOCK, "meta.backstay"),
+        (workflow(START, STEP, meta={"backstay": {"version": 99, "later": {}}}), LIMIT, "meta.backstay"),
+        (workflow(START, STEP, meta={"backstay": "a note"}), LOCK, "meta.backstay"),
         (workflow(START, node("Locked Body", "code")), LOCK, "a node named 'Locked Body' already"),
         (workflow(START, STEP, node("Lock Gate", "noOp")), LOCK, "a node named 'Lock Gate' already"),
         (
@@ -96,7 +96,7 @@ ANSWERS = [node("Hook", "webhook"), node("Answer", "respondToWebhook"), node("Se
 )
 def test_it_refuses_what_it_cannot_do_right(given, options, why):
     before = given.text()
-    with pytest.raises(WeaveRefused, match=why):
+    with pytest.raises(PatchRefused, match=why):
         (add_lock if isinstance(options, LockOptions) else add_limit)(given, "w", options)
     assert given.text() == before
 
@@ -104,15 +104,15 @@ def test_it_refuses_what_it_cannot_do_right(given, options, why):
 def test_a_second_lock_or_limit_is_refused_and_so_is_taking_off_what_is_not_there():
     plain = workflow(START, STEP)
     both = add_limit(add_lock(plain, "w", LOCK).workflow, "w", LIMIT).workflow
-    with pytest.raises(WeaveRefused, match="has a lock already"):
+    with pytest.raises(PatchRefused, match="has a lock already"):
         add_lock(both, "w", LockOptions(scope="other"))
-    with pytest.raises(WeaveRefused, match="has a limit already"):
+    with pytest.raises(PatchRefused, match="has a limit already"):
         add_limit(both, "w", LIMIT)
-    with pytest.raises(WeaveRefused, match="no lock"):
+    with pytest.raises(PatchRefused, match="no lock"):
         remove_lock(plain, "w", {})
-    with pytest.raises(WeaveRefused, match="no rate limit"):
+    with pytest.raises(PatchRefused, match="no rate limit"):
         remove_limit(plain, "w", {})
-    with pytest.raises(WeaveRefused, match="its body is the workflow 'w_body'"):
+    with pytest.raises(PatchRefused, match="its body is the workflow 'w_body'"):
         remove_lock(both, "w", {})
 
 
@@ -156,7 +156,7 @@ def test_a_body_that_answers_stays_where_it_is_when_an_error_workflow_frees_a_fi
     assert woven.wiring == "inline"
     assert woven.workflow.settings["errorWorkflow"] == "{{@:env:workflows.tidy.id}}"
     assert "does not run it for manual executions" in woven.warnings[0]
-    with pytest.raises(WeaveRefused, match="answers whoever called"):
+    with pytest.raises(PatchRefused, match="answers whoever called"):
         add_lock(answer, "w", LockOptions(scope="={{ $json.body.id }}", error_workflow="tidy"))
 
 
@@ -184,11 +184,11 @@ def test_a_body_that_n8n_would_suspend_does_not_become_a_sub_workflow(kind, para
     """Its caller would not hear of a failure."""
     pause = node("Pause", kind, parameters, typeVersion=1.1, alwaysOutputData=True)
     may_fail = workflow(START, node("Set", "set", {"v": "={{ $json.n }}"}), pause)
-    with pytest.raises(WeaveRefused, match=r"suspends a sub-workflow.*less than 65 s.*--lock-on-error"):
+    with pytest.raises(PatchRefused, match=r"suspends a sub-workflow.*less than 65 s.*--lock-on-error"):
         add_lock(may_fail, "w", LOCK)
-    with pytest.raises(WeaveRefused, match="suspends a sub-workflow"):
+    with pytest.raises(PatchRefused, match="suspends a sub-workflow"):
         add_lock(may_fail, "w", LockOptions(scope="={{ $json.id }}", error_workflow="tidy"))
-    with pytest.raises(WeaveRefused, match="suspends a sub-workflow"):
+    with pytest.raises(PatchRefused, match="suspends a sub-workflow"):
         add_lock(workflow(START, node("Way", "if"), pause), "w", LockOptions(scope="x", error_workflow="tidy"))
     stays = add_lock(may_fail, "w", LockOptions(scope="x", error_workflow="tidy"))
     assert (stays.wiring, stays.others) == ("inline", {})
@@ -254,7 +254,7 @@ def test_an_answer_that_ends_a_line_is_given_behind_the_release(transport):
     ids=["reads-the-body", "reads-what-is-before", "not-last", "alone", "waits", "another-branch", "two-answers"],
 )
 def test_any_other_answer_stays_with_its_body_or_is_refused(given):
-    with pytest.raises(WeaveRefused, match=r"answers whoever called|suspends"):
+    with pytest.raises(PatchRefused, match=r"answers whoever called|suspends"):
         add_lock(given, "w", LOCK)
 
 
@@ -274,7 +274,7 @@ def test_what_was_tied_to_the_end_of_a_body_whose_answer_stayed_outside_is_kept(
 def test_a_line_that_may_lose_items_to_an_error_output_does_not_stay_in_its_place():
     """Behind it nothing would run, the execution would end well, and nobody would free the lock."""
     loses = node("Set", "set", {"v": "={{ 1 }}"}, onError="continueErrorOutput")
-    with pytest.raises(WeaveRefused, match="go several ways"):
+    with pytest.raises(PatchRefused, match="go several ways"):
         add_lock(workflow(*ANSWERS[:2], loses), "w", LockOptions(scope="x", error_workflow="tidy"))
 
 
@@ -306,7 +306,7 @@ OVER_HTTP = LockOptions(scope="x", error_workflow="tidy", transport="http")
 @pytest.mark.parametrize("held", HELD)
 def test_over_http_a_body_that_must_stay_in_its_place_is_refused_until_somebody_accepts_it(held):
     plain, holds, way_out = HELD[held]
-    with pytest.raises(WeaveRefused) as refused:
+    with pytest.raises(PatchRefused) as refused:
         add_lock(plain, "w", OVER_HTTP)
     said = str(refused.value)
     for part in (holds, "stay in its place", "queue mode", "without the lock", way_out, "redis", "--in-place"):
@@ -318,7 +318,7 @@ def test_over_http_a_body_that_must_stay_in_its_place_is_refused_until_somebody_
         assert not any("changes nothing here" in line for line in woven.warnings)
         assert locks_of(Workflow.parse(woven.workflow.text())) == accepted
         assert remove_lock(Workflow.parse(woven.workflow.text()), "w", {}).workflow.text() == plain.text()
-        with pytest.raises(WeaveRefused, match="has a lock already"):
+        with pytest.raises(PatchRefused, match="has a lock already"):
             add_lock(woven.workflow, "w", accepted)
 
 
@@ -330,10 +330,10 @@ def test_over_http_what_in_place_alone_would_not_help_is_told_all_at_once():
         (branches, OVER_HTTP),
     ):
         for accepted in (False, True):
-            with pytest.raises(WeaveRefused, match=r"'Answer' answers .* --lock-on-error and --in-place"):
+            with pytest.raises(PatchRefused, match=r"'Answer' answers .* --lock-on-error and --in-place"):
                 add_lock(plain, "w", replace(options, in_place=accepted))
     for accepted in (False, True):
-        with pytest.raises(WeaveRefused, match=r"it is asked for each item.*'Answer' answers.*without --per-item"):
+        with pytest.raises(PatchRefused, match=r"it is asked for each item.*'Answer' answers.*without --per-item"):
             add_lock(answers, "w", replace(OVER_HTTP, per_item=True, in_place=accepted))
 
 
@@ -348,7 +348,7 @@ def test_a_body_in_its_place_takes_a_limit_as_well_in_any_order(first):
     plain, accepted = workflow(*ANSWERS), replace(OVER_HTTP, in_place=True)
     limit = replace(LIMIT, transport="http")
     limited = add_limit(plain, "w", limit).workflow
-    with pytest.raises(WeaveRefused, match=r"'Answer' .*--in-place"):
+    with pytest.raises(PatchRefused, match=r"'Answer' .*--in-place"):
         add_lock(limited, "w", OVER_HTTP)
     locked = add_lock(plain, "w", accepted).workflow
     both = add_lock(limited, "w", accepted) if first == "limit" else add_limit(locked, "w", limit)
@@ -359,7 +359,7 @@ def test_a_body_in_its_place_takes_a_limit_as_well_in_any_order(first):
 def test_a_lock_in_its_place_that_was_placed_before_it_had_to_be_accepted_comes_off_to_the_letter():
     plain = workflow(*ANSWERS)
     woven = add_lock(plain, "w", replace(OVER_HTTP, in_place=True)).workflow
-    del woven.data["meta"]["holdfast"]["lock"]["options"]["in_place"]
+    del woven.data["meta"]["backstay"]["lock"]["options"]["in_place"]
     older = Workflow.parse(woven.text())
     assert locks_of(older) == OVER_HTTP
     assert remove_lock(older, "w", {}).workflow.text() == plain.text()

@@ -11,10 +11,10 @@ from test_weave import node, workflow
 from test_weave_runs import START, body_of, fields, stop
 from woven import BODY, KEY, RETRY, seen
 
-from holdfast.n8n import stitches
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.primitives.over_http import CONFIRM_SECONDS
-from holdfast.n8n.weave import LockOptions, add_lock
+from backstay.n8n import stitches
+from backstay.n8n.model import Workflow
+from backstay.n8n.primitives.over_http import CONFIRM_SECONDS
+from backstay.n8n.weave import LockOptions, add_lock
 
 pytestmark = pytest.mark.redis
 
@@ -284,7 +284,7 @@ def unconfirmed(made, when="true", *, arrived=False):
         flow.add({**copy.deepcopy(confirm), "id": "arrived", "name": "Arrived"})
         for source, target in (("Lock Acquire", "Arrived"), ("Arrived", "Lock Confirm")):
             flow.connections[source] = {"main": [[stitches.to(target)]]}
-    server = "{{@:env:holdfast.url}}"
+    server = "{{@:env:backstay.url}}"
     where = f"{{{{ {when} ? 'http://127.0.0.1:1' : '{server}' }}}}"
     confirm["parameters"]["url"] = url.replace(server, where)
     return flow, others

@@ -7,9 +7,9 @@ import json
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast import WeaveRefused
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.weave import (
+from backstay import PatchRefused
+from backstay.n8n.model import Workflow
+from backstay.n8n.weave import (
     LimitOptions,
     LockOptions,
     add_limit,
@@ -135,7 +135,7 @@ def test_what_was_woven_in_comes_out_to_the_letter_in_any_order(text, lock, limi
     plain = Workflow.parse(text.encode())
     try:
         locked = add_lock(plain, "k", lock)
-    except WeaveRefused:
+    except PatchRefused:
         assume(False)
     others = {key: again(other) for key, other in locked.others.items()}
     limited = again(add_limit(plain, "k", limit).workflow)

@@ -9,9 +9,9 @@ import pytest
 from test_weave import node, workflow
 from woven import BODY, CORPUS, KEY, probes, seen
 
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.survey import answers_with_result
-from holdfast.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock
+from backstay.n8n.model import Workflow
+from backstay.n8n.survey import answers_with_result
+from backstay.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock
 
 pytestmark = pytest.mark.redis
 
@@ -147,7 +147,7 @@ def looked_at(plain, scope):
     asked = {
         "method": "POST",
         # In two parts, or it would be refused as a lock made by hand.
-        "url": f"={{{{@:env:holdfast.url}}}}/api/locks/{scope}/{{{{ 'acq' + 'uire' }}}}",
+        "url": f"={{{{@:env:backstay.url}}}}/api/locks/{scope}/{{{{ 'acq' + 'uire' }}}}",
         "authentication": "genericCredentialType",
         "genericAuthType": "httpHeaderAuth",
         "sendBody": True,
@@ -155,7 +155,7 @@ def looked_at(plain, scope):
         "jsonBody": '{"lock_id": "probe", "wait_till_lock_released": false}',
         "options": {"response": {"response": {"fullResponse": True, "neverError": True}}},
     }
-    credentials = {"httpHeaderAuth": {"id": "holdfast", "name": "holdfast"}}
+    credentials = {"httpHeaderAuth": {"id": "backstay", "name": "backstay"}}
     for place, probe in enumerate([one for one in plain.nodes if one.name.startswith("Probe")]):
         name = f"Look {place}"
         look = node(name, "httpRequest", asked, typeVersion=4.2, executeOnce=True, credentials=credentials)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import WeaveRefused
-from holdfast.n8n.model import Node
-from holdfast.n8n.scope import read_scope
+from backstay import PatchRefused
+from backstay.n8n.model import Node
+from backstay.n8n.scope import read_scope
 
 
 def trigger(kind, **parameters):
@@ -55,7 +55,7 @@ def test_code_that_n8n_would_read_as_text_is_wrapped_with_a_warning(given, text)
 def test_text_before_what_is_read_is_refused_as_code_it_would_be_no_number(given):
     """In braces `user-$json.id` subtracts: every run would have the scope NaN, and all would wait for one another."""
     before, _, read = given.removeprefix("=").partition("$")
-    with pytest.raises(WeaveRefused) as caught:
+    with pytest.raises(PatchRefused) as caught:
         read_scope(given, [trigger("webhook")])
     assert f"={before}{{{{ ${read} }}}}" in str(caught.value)
     assert read_scope(f"={before}{{{{ ${read} }}}}", [ANYTHING]).warnings == ()
@@ -63,7 +63,7 @@ def test_text_before_what_is_read_is_refused_as_code_it_would_be_no_number(given
 
 @pytest.mark.parametrize("given", ["", "  ", "=", "={{ }}", "={{ '' }}", "={{ 'a' ", "= "])
 def test_an_empty_or_unfinished_scope_is_refused(given):
-    with pytest.raises(WeaveRefused):
+    with pytest.raises(PatchRefused):
         read_scope(given, [ANYTHING])
 
 
@@ -108,7 +108,7 @@ def test_what_the_trigger_sends_or_may_send_is_not(kind, parameters, given):
 
 
 def test_a_scope_cannot_read_a_node_that_has_not_run():
-    with pytest.raises(WeaveRefused, match="has not run"):
+    with pytest.raises(PatchRefused, match="has not run"):
         read_scope("={{ $('Fetch').first().json.id }}", [ANYTHING])
 
 
@@ -123,7 +123,7 @@ def test_a_scope_cannot_read_a_node_that_has_not_run():
     ],
 )
 def test_a_scope_whose_json_a_shell_has_taken_is_refused(given):
-    with pytest.raises(WeaveRefused, match=r"\\\$json"):
+    with pytest.raises(PatchRefused, match=r"\\\$json"):
         read_scope(given, [ANYTHING])
 
 

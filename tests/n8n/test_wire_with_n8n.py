@@ -10,9 +10,9 @@ from lab.stage import chain, node
 from redis import Redis
 from woven import KEY
 
-from holdfast import n8n_keys
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.weave import LockOptions, add_lock
+from backstay import n8n_keys
+from backstay.n8n.model import Workflow
+from backstay.n8n.weave import LockOptions, add_lock
 
 pytestmark = pytest.mark.redis
 
@@ -23,12 +23,12 @@ WAIT = 80
 PROGRAM = """
 import sys, time
 from redis import Redis
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 url, scope, book, me, rounds, wait = sys.argv[1:7]
 redis = Redis.from_url(url)
-with Holdfast(url) as hf:
+with Backstay(url) as stay:
     for _ in range(int(rounds)):
-        with hf.lock(scope, wire="n8n", ttl=120, wait=float(wait), poll=0.1):
+        with stay.lock(scope, wire="n8n", ttl=120, wait=float(wait), poll=0.1):
             redis.rpush(book, f"in {me}")
             time.sleep(0.02)
             redis.rpush(book, f"out {me}")
@@ -43,7 +43,7 @@ def stamp(name, book, word):
 
 
 @pytest.mark.slow
-def test_executions_and_processes_take_turns_and_all_are_served(desk, holdfast_redis, tmp_path):
+def test_executions_and_processes_take_turns_and_all_are_served(desk, backstay_redis, tmp_path):
     """Eight executions of a woven workflow and four Python processes, one scope: never two at once."""
     book = f"book-{desk.scope}"
     look = {"operation": "get", "propertyName": "seen", "key": book, "keyType": "list", "options": {}}
@@ -53,7 +53,7 @@ def test_executions_and_processes_take_turns_and_all_are_served(desk, holdfast_r
         stamp("Leave", book, "out"),
     ]
     woven = add_lock(Workflow(chain(KEY, *body)), KEY, LockOptions(desk.scope, ttl_seconds=120, max_wait_seconds=WAIT))
-    args = [holdfast_redis.url, desk.scope, book]
+    args = [backstay_redis.url, desk.scope, book]
     python = [
         subprocess.Popen([sys.executable, "-c", PROGRAM, *args, f"python-{n}", str(ROUNDS), str(WAIT)])
         for n in range(PROCESSES)
@@ -67,7 +67,7 @@ def test_executions_and_processes_take_turns_and_all_are_served(desk, holdfast_r
         for process in python:
             process.kill()
             process.wait()
-    with Redis.from_url(holdfast_redis.url, decode_responses=True) as redis:
+    with Redis.from_url(backstay_redis.url, decode_responses=True) as redis:
         told = redis.lrange(book, 0, -1)
         assert not redis.exists(n8n_keys.lock_key(desk.scope), n8n_keys.meta_key(desk.scope))
     assert len(told) == 2 * (EXECUTIONS + PROCESSES * ROUNDS)
@@ -78,10 +78,10 @@ def test_executions_and_processes_take_turns_and_all_are_served(desk, holdfast_r
     assert {f"python-{n}" for n in range(PROCESSES)} < served
 
 
-def test_a_python_limiter_and_rate_limit_check_agree_count_by_count(over_redis, scope, holdfast_redis, connect):
-    hf = connect(holdfast_redis.url)
-    limit = hf.limit("api", "6/10000000s", wire="n8n")
-    with Redis.from_url(holdfast_redis.url, decode_responses=True) as redis:
+def test_a_python_limiter_and_rate_limit_check_agree_count_by_count(over_redis, scope, backstay_redis, connect):
+    stay = connect(backstay_redis.url)
+    limit = stay.limit("api", "6/10000000s", wire="n8n")
+    with Redis.from_url(backstay_redis.url, decode_responses=True) as redis:
         for count in range(1, 9):
             if count % 2:
                 said = limit.hit(scope)
@@ -93,9 +93,9 @@ def test_a_python_limiter_and_rate_limit_check_agree_count_by_count(over_redis, 
             assert redis.get(key) == str(count)
 
 
-def test_n8n_releases_what_python_took_and_the_reverse(over_redis, scope, holdfast_redis, connect):
-    hf = connect(holdfast_redis.url)
-    lease = hf.lock(scope, wire="n8n", ttl=60).acquire(lock_id="ours", workflow_name="Python")
+def test_n8n_releases_what_python_took_and_the_reverse(over_redis, scope, backstay_redis, connect):
+    stay = connect(backstay_redis.url)
+    lease = stay.lock(scope, wire="n8n", ttl=60).acquire(lock_id="ours", workflow_name="Python")
     failed = over_redis.call("lock_release", scope=scope, lock_id="another")
     assert "LOGIC ERROR" in str(failed.error)
     assert "Python" in str(failed.error)
@@ -103,5 +103,5 @@ def test_n8n_releases_what_python_took_and_the_reverse(over_redis, scope, holdfa
     assert (done["released"], done["idempotent"]) == (True, False)
     assert lease.release().idempotent is True
     (taken,) = over_redis.call("lock_acquisition", scope=scope, ttl_seconds=60, workflow_name="n8n").items
-    assert hf.locks.inspect(scope, wire="n8n").holders[0].workflow_name == "n8n"
-    assert hf.locks.release(scope, taken["lock_id"], wire="n8n").idempotent is False
+    assert stay.locks.inspect(scope, wire="n8n").holders[0].workflow_name == "n8n"
+    assert stay.locks.release(scope, taken["lock_id"], wire="n8n").idempotent is False

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import WorkspaceError
-from holdfast.n8n import journal
-from holdfast.n8n.files import PRIVATE, Files, inside
-from holdfast.n8n.fresh import lay_out
-from holdfast.n8n.workspace import Workspace
+from backstay.errors import WorkspaceError
+from backstay.n8n import journal
+from backstay.n8n.files import PRIVATE, Files, inside
+from backstay.n8n.fresh import lay_out
+from backstay.n8n.workspace import Workspace
 
 FORK = multiprocessing.get_context("fork")
 

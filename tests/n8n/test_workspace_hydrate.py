@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
-from holdfast.errors import BadWorkflow, WorkspaceError
-from holdfast.n8n.fresh import lay_out
-from holdfast.n8n.workspace import Workspace
+from backstay.errors import BadWorkflow, WorkspaceError
+from backstay.n8n.fresh import lay_out
+from backstay.n8n.workspace import Workspace
 
 
 class Place:
@@ -92,19 +92,19 @@ def test_a_missing_setting_names_the_file_and_the_path(place):
     [
         ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
         ("https://example.org/", "https://example.org"),
-        ("https://example.org/holdfast//", "https://example.org/holdfast"),
+        ("https://example.org/backstay//", "https://example.org/backstay"),
     ],
 )
 def test_paths_fit_behind_the_servers_address_however_it_ends(place, url, becomes):
-    place.env(f"holdfast: {{url: {url}}}\n")
-    place.template("={{@:env:holdfast.url}}/api")
+    place.env(f"backstay: {{url: {url}}}\n")
+    place.template("={{@:env:backstay.url}}/api")
     assert place.note() == f"={becomes}/api"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:3000", "redis://127.0.0.1", "http://", "https:///x", "https://a b", "17"])
 def test_what_is_no_address_of_a_server_is_refused(place, url):
-    place.env(f"holdfast: {{url: '{url}'}}\n")
-    place.template("={{@:env:holdfast.url}}/api")
+    place.env(f"backstay: {{url: '{url}'}}\n")
+    place.template("={{@:env:backstay.url}}/api")
     with pytest.raises(WorkspaceError, match="no http:// or https:// address"):
         place.built()
 
@@ -242,7 +242,7 @@ def test_a_workflow_that_is_not_there_names_those_that_are(place):
 
 
 def test_a_folder_without_settings_is_no_workspace(tmp_path):
-    with pytest.raises(WorkspaceError, match="holdfast n8n init"):
+    with pytest.raises(WorkspaceError, match="backstay n8n init"):
         Workspace.open(tmp_path / "none")
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import WorkspaceError
-from holdfast.n8n.settings_file import SettingsFile
+from backstay.errors import WorkspaceError
+from backstay.n8n.settings_file import SettingsFile
 
 FILE = """\
 # The development n8n.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lab.stage import hydrated
 
-from holdfast import n8n_keys
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.primitives import KEYS, primitive
+from backstay import n8n_keys
+from backstay.n8n.model import Workflow
+from backstay.n8n.primitives import KEYS, primitive
 
 CORPUS = Path(__file__).parent / "corpus"
 KEY = "work"

@@ -10,9 +10,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from holdfast import Flow, Holdfast
+from backstay import Backstay, Flow
 
-hf = Holdfast(
+stay = Backstay(
     os.environ.get("CHAOS_URL", "memory://"), namespace="run-chaos", shards=int(os.environ.get("CHAOS_SHARDS", "1"))
 )
 FOLDER = Path(os.environ.get("CHAOS_FOLDER", "."))
@@ -43,18 +43,18 @@ async def attempt(run: str, key: str, fate: str, seen: list[Any]) -> dict[str, A
     return {"key": key, "word": word, "seen": {one["key"]: one["word"] for one in seen if one}}
 
 
-@hf.job(retries=MANY, backoff=0.05)
+@stay.job(retries=MANY, backoff=0.05)
 async def work(run: str, key: str, fate: str, seen: list[Any]) -> dict[str, Any]:
     return await attempt(run, key, fate, seen)
 
 
-@hf.job(retries=MANY, backoff=0.05)
+@stay.job(retries=MANY, backoff=0.05)
 async def deal(run: str, fates: dict[str, str]) -> list[dict[str, str]]:
     await attempt(run, "deal", fates.get("deal", "ok"), [])
     return [{"key": f"part-{n}", "fate": fates.get(f"part ({n})", "ok")} for n in range(WIDTH)]
 
 
-@hf.job(retries=SOME, backoff=0.05)
+@stay.job(retries=SOME, backoff=0.05)
 async def part(item: dict[str, str], run: str) -> dict[str, Any]:
     return await attempt(run, item["key"], item["fate"], [])
 
@@ -73,7 +73,7 @@ class Script:
         return self._flow.add(call, self._run, key, fate, list(seen), key=key, soft=fate == "soft", **options)
 
 
-@hf.workflow
+@stay.workflow
 def diamond(flow: Flow, run: str, fates: dict[str, str], more: str = "no") -> None:
     script = Script(flow, run, fates)
     top = script.add("top")
@@ -85,7 +85,7 @@ def diamond(flow: Flow, run: str, fates: dict[str, str], more: str = "no") -> No
     script.add("more", after=join, when="inputs.more == 'yes'")
 
 
-@hf.workflow
+@stay.workflow
 def chain(flow: Flow, run: str, fates: dict[str, str]) -> None:
     script = Script(flow, run, fates)
     last = script.add("link-0")
@@ -94,7 +94,7 @@ def chain(flow: Flow, run: str, fates: dict[str, str]) -> None:
     script.add("mend", after=last, when="any_failure")
 
 
-@hf.workflow
+@stay.workflow
 def fan(flow: Flow, run: str, fates: dict[str, str]) -> None:
     script = Script(flow, run, fates)
     top = script.add("top")
@@ -103,7 +103,7 @@ def fan(flow: Flow, run: str, fates: dict[str, str]) -> None:
     script.add("mend", after=join, when="any_failure")
 
 
-@hf.workflow
+@stay.workflow
 def spread(flow: Flow, run: str, fates: dict[str, str]) -> None:
     """A fan whose width is known only when its first job has ended."""
     script = Script(flow, run, fates)

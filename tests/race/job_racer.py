@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import Holdfast
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, Finish, NewJob, StepCommand, Tick, Unique
+from backstay import Backstay
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, Finish, NewJob, StepCommand, Tick, Unique
 
 #: Nobody is waited for longer.
 PATIENCE = 60.0
@@ -50,8 +50,8 @@ class Line:
 class Racer:
     """A caller of the store, on the real clock."""
 
-    def __init__(self, hf: Holdfast, place: int, line: Line, rounds: int) -> None:
-        core = hf._core
+    def __init__(self, stay: Backstay, place: int, line: Line, rounds: int) -> None:
+        core = stay._core
         self.port, self.engine = core.port, core.engine
         self.store = core.store
         self.name, self.place, self.line, self.rounds = f"racer-{place}", place, line, rounds
@@ -123,8 +123,8 @@ class Racer:
 async def main() -> None:
     role, url, namespace, folder, place, racers, rounds = sys.argv[1:]
     line = Line(folder, int(place), int(racers))
-    async with Holdfast(url, namespace=namespace) as hf:
-        told = await getattr(Racer(hf, int(place), line, int(rounds)), role)()
+    async with Backstay(url, namespace=namespace) as stay:
+        told = await getattr(Racer(stay, int(place), line, int(rounds)), role)()
     print(json.dumps(told), flush=True)
 
 

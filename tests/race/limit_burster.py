@@ -9,13 +9,13 @@ import json
 import sys
 import time
 
-from holdfast import Holdfast
+from backstay import Backstay
 
 
 async def main() -> None:
     url, namespace, algorithm, rate, seconds = sys.argv[1:]
-    async with Holdfast(url, namespace=namespace) as hf:
-        api = hf.limit("burst", rate, algorithm=algorithm)
+    async with Backstay(url, namespace=namespace) as stay:
+        api = stay.limit("burst", rate, algorithm=algorithm)
         await api.peek("k")
         print("ready", flush=True)
         sys.stdin.readline()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from holdfast.gate import machine
-from holdfast.gate.machine import LIFE, Acquire, Gate, Granted, Queued, Release, Who, Withdraw
-from holdfast.testing.history import Amnesia, Event, Report, check
-from holdfast.testing.order import Snapshot, Waiting
+from backstay.gate import machine
+from backstay.gate.machine import LIFE, Acquire, Gate, Granted, Queued, Release, Who, Withdraw
+from backstay.testing.history import Amnesia, Event, Report, check
+from backstay.testing.order import Snapshot, Waiting
 
 SECOND = 1_000_000
 BASE = 1_700_000_000 * SECOND

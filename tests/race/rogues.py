@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.gate import machine
-from holdfast.gate.machine import LAPSED, LIFE, OFFER, Gate
+from backstay.gate import machine
+from backstay.gate.machine import LAPSED, LIFE, OFFER, Gate
 
 _offer, _refresh, _expire, _acquire = machine._offer, machine._refresh, machine._expire, machine._acquire
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos_flows import LENGTH, WIDTH
 
-from holdfast.workflow.graph import Completed, Failed, Graph, Node, Skipped, Started, advance
+from backstay.workflow.graph import Completed, Failed, Graph, Node, Skipped, Started, advance
 
 KINDS = ("diamond", "chain", "fan", "diamond", "chain", "spread")
 KEYS = {
@@ -19,7 +19,7 @@ KEYS = {
 #: How many keys of a run fail at first, in a hundred.
 FLAKY = {"diamond": 25, "chain": 15, "fan": 4, "spread": 4}
 #: What follows an internal job's name: it decides, it spreads, it gathers.
-MARKS = {"holdfast.decide": "?", "holdfast.map": "*", "holdfast.gather": "="}
+MARKS = {"backstay.decide": "?", "backstay.map": "*", "backstay.gather": "="}
 
 
 class Fate:

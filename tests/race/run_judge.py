@@ -8,11 +8,11 @@ from typing import Any
 from run_fates import MARKS, Fate
 from run_witness import Seen
 
-from holdfast.job import meta
-from holdfast.job.model import FINAL, Job
-from holdfast.job.runs import Run, RunEvent
-from holdfast.job.view import plain
-from holdfast.workflow.graph import Completed, Failed, Graph, Node, PutOff, Skipped, Started, advance
+from backstay.job import meta
+from backstay.job.model import FINAL, Job
+from backstay.job.runs import Run, RunEvent
+from backstay.job.view import plain
+from backstay.workflow.graph import Completed, Failed, Graph, Node, PutOff, Skipped, Started, advance
 
 
 def name_of(job: Job) -> str:

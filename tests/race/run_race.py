@@ -23,14 +23,14 @@ from run_fates import Fate
 from run_judge import judge
 from run_witness import Readers, Seen
 
-from holdfast import sync
-from holdfast.engine.base import steady
-from holdfast.flow import run as do
-from holdfast.job.flows import send
-from holdfast.job.registry import store_of
-from holdfast.job.scheduler import check_runs
-from holdfast.testing.ports import lasting_port
-from holdfast.workflow import flows
+from backstay import sync
+from backstay.engine.base import steady
+from backstay.flow import run as do
+from backstay.job.flows import send
+from backstay.job.registry import store_of
+from backstay.job.scheduler import check_runs
+from backstay.testing.ports import lasting_port
+from backstay.workflow import flows
 
 HERE = Path(__file__).parent
 LEASE = 2.0
@@ -116,7 +116,7 @@ class RunRace:
             "CHAOS_CHORE": str(chore),
             "CHAOS_SHARDS": str(shards),
         }
-        program, lease = "chaos_flows:hf", ["--lease", str(LEASE)]
+        program, lease = "chaos_flows:stay", ["--lease", str(LEASE)]
         serve = ["serve", program, "--no-access-log", *lease]
         work = ["worker", program, "--concurrency", "8", "--drain", "1", *lease]
         parts = {
@@ -150,7 +150,7 @@ class RunRace:
         role.asleep_until = 0.0
         role.log = self._folder / f"{role.name}.{role.starts}.log"
         with role.log.open("wb") as said:
-            command = [sys.executable, "-m", "holdfast", *role.arguments]
+            command = [sys.executable, "-m", "backstay", *role.arguments]
             role.process = subprocess.Popen(command, cwd=HERE, env=self._env, stdout=said, stderr=said)
 
     def _end(self, role: Role) -> None:
@@ -295,8 +295,8 @@ class RunRace:
 
     def _judge(self, begun: dict[str, str], done: dict[str, list[Seen]], everything: list[Seen]) -> None:
         wrong = self.verdict.violations
-        with sync.Holdfast(self._direct, namespace="run-chaos", shards=self._shards) as hf:
-            core = hf._core
+        with sync.Backstay(self._direct, namespace="run-chaos", shards=self._shards) as stay:
+            core = stay._core
             store = store_of(core)
             told_all: dict[str, list[int]] = {}
             for fate in self._fates:

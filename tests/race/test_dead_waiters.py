@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.gate.machine import DAY, OFFER, Acquire, Granted, Queued, Who, step
+from backstay.gate.machine import DAY, OFFER, Acquire, Granted, Queued, Who, step
 
 TTL = 1_000_000
 

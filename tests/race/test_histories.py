@@ -5,20 +5,20 @@ from contextlib import ExitStack
 
 import pytest
 
-from holdfast.testing.nemesis import Cut, Kill, Pause, Restart
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.postgres_nemesis import Crash, Standstill
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.race import QUICK, Race
-from holdfast.testing.servers import RedisServer
+from backstay.testing.nemesis import Cut, Kill, Pause, Restart
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.postgres_nemesis import Crash, Standstill
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.race import QUICK, Race
+from backstay.testing.servers import RedisServer
 
 pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
 TTL = 1.0
-SOAK = float(os.environ.get("HOLDFAST_SOAK_SECONDS", "60"))
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SOAK = float(os.environ.get("BACKSTAY_SOAK_SECONDS", "60"))
+SEED = int(os.environ.get("BACKSTAY_SEED", "1"))
 
 
 DONE = {

@@ -1,7 +1,7 @@
 """The checker must be able to fail: every claim is shown a history that breaks it, and one that does not."""
 
-from holdfast.testing.history import Amnesia, Diary, Event, check, read
-from holdfast.testing.order import Snapshot, Waiting
+from backstay.testing.history import Amnesia, Diary, Event, check, read
+from backstay.testing.order import Snapshot, Waiting
 
 
 def asked(who, t, name="x"):

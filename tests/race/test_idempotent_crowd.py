@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from holdfast import sync
-from holdfast.testing.waiting import eventually
+from backstay import sync
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 
@@ -19,7 +19,7 @@ PROCESSES, CALLS = 5, 10
 CROWD = """
 import asyncio, os, sys, threading, time
 from pathlib import Path
-import holdfast, holdfast.sync
+import backstay, backstay.sync
 
 api, url, namespace, folder = sys.argv[1:]
 folder = Path(folder)
@@ -36,8 +36,8 @@ async def run_async():
             await asyncio.sleep(0.005)
         return outcome
 
-    async with holdfast.Holdfast(url, namespace=namespace) as hf:
-        return await asyncio.gather(*[hf.idempotency.run("charge", work, lease=3) for _ in range(10)])
+    async with backstay.Backstay(url, namespace=namespace) as stay:
+        return await asyncio.gather(*[stay.idempotency.run("charge", work, lease=3) for _ in range(10)])
 
 def run_threads():
     def work():
@@ -46,9 +46,9 @@ def run_threads():
             time.sleep(0.005)
         return outcome
 
-    with holdfast.sync.Holdfast(url, namespace=namespace) as hf:
+    with backstay.sync.Backstay(url, namespace=namespace) as stay:
         outcomes = []
-        call = lambda: outcomes.append(hf.idempotency.run("charge", work, lease=3))
+        call = lambda: outcomes.append(stay.idempotency.run("charge", work, lease=3))
         threads = [threading.Thread(target=call) for _ in range(10)]
         for thread in threads:
             thread.start()
@@ -99,8 +99,8 @@ def crowd(shared_url, namespace, tmp_path):
 
 
 def all_waiting(url, namespace, count):
-    with sync.Holdfast(url, namespace=namespace) as hf:
-        assert eventually(lambda: hf.idempotency.inspect("charge").waiters >= count, 60)
+    with sync.Backstay(url, namespace=namespace) as stay:
+        assert eventually(lambda: stay.idempotency.inspect("charge").waiters >= count, 60)
 
 
 def test_fifty_calls_in_five_processes_run_once_and_all_get_the_same(crowd, shared_url, namespace):
@@ -131,9 +131,9 @@ def test_an_owner_that_was_stopped_and_wakes_later_cannot_overwrite(crowd, share
     assert eventually(lambda: len(crowd.ran()) == 2, 60)
     second = crowd.owner()
     (crowd.folder / "go").touch()
-    with sync.Holdfast(shared_url, namespace=namespace) as hf:
-        assert eventually(lambda: hf.idempotency.inspect("charge").state == "completed", 60)
+    with sync.Backstay(shared_url, namespace=namespace) as stay:
+        assert eventually(lambda: stay.idempotency.inspect("charge").state == "completed", 60)
         os.kill(first.pid, signal.SIGCONT)
         crowd.finish()
-        assert hf.idempotency.run("charge", lambda: "third") == f"outcome of {second.pid}"
+        assert stay.idempotency.run("charge", lambda: "third") == f"outcome of {second.pid}"
     assert crowd.ran() == [first.pid, second.pid]

@@ -5,21 +5,21 @@ from contextlib import ExitStack
 
 import pytest
 
-from holdfast.testing.job_race import JobRace, Term, TimedKill
-from holdfast.testing.nemesis import Cut, Pause, Restart
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.proxy import FaultProxy
-from holdfast.testing.race import QUICK
-from holdfast.testing.servers import RedisServer
+from backstay.testing.job_race import JobRace, Term, TimedKill
+from backstay.testing.nemesis import Cut, Pause, Restart
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.proxy import FaultProxy
+from backstay.testing.race import QUICK
+from backstay.testing.servers import RedisServer
 
 #: A busy machine takes its time.
 pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
 LEASE = 2.0
-SOAK = int(os.environ.get("HOLDFAST_SOAK_JOBS", "200000"))
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SOAK = int(os.environ.get("BACKSTAY_SOAK_JOBS", "200000"))
+SEED = int(os.environ.get("BACKSTAY_SEED", "1"))
 DONE = {"kill": "kills", "pause": "pauses", "term": "terms", "restart": "restarts", "faults": "faults"}
 EVERYTHING = ["kill", "pause", "term", "restart", "faults"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.job_history import END, START, Note, Outcome, check
+from backstay.testing.job_history import END, START, Note, Outcome, check
 
 DONE = {7: Outcome(state="completed", fence=30, result=30, attempt=3)}
 

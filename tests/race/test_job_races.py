@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.base import Ping
-from holdfast.flow import run
-from holdfast.job.ids import Ids
-from holdfast.job.model import Claim, NewJob, StepCommand
+from backstay.engine.base import Ping
+from backstay.flow import run
+from backstay.job.ids import Ids
+from backstay.job.model import Claim, NewJob, StepCommand
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 
@@ -23,10 +23,10 @@ def short_or_soak(short, long):
 
 
 class Store:
-    """The store of a Holdfast, asked from this process."""
+    """The store of a Backstay, asked from this process."""
 
-    def __init__(self, hf):
-        core = hf._core
+    def __init__(self, stay):
+        core = stay._core
         self._port, self._engine = core.port, core.engine
         self._store = core.store
         self._seq = 0

@@ -55,8 +55,8 @@ def worst(moments):
 
 
 @pytest.mark.parametrize("algorithm", BOUNDS)
-def test_no_trailing_second_holds_more_than_the_bound(holdfast_redis, namespace, algorithm, record_property):
-    moments = burst(holdfast_redis.url, namespace, algorithm)
+def test_no_trailing_second_holds_more_than_the_bound(backstay_redis, namespace, algorithm, record_property):
+    moments = burst(backstay_redis.url, namespace, algorithm)
     most = worst(moments)
     bound = f"bound {BOUNDS[algorithm]} at {LIMIT}/s"
     record_property("measured", f"{algorithm}: {most} admitted in the worst trailing second, {bound}")
@@ -65,8 +65,8 @@ def test_no_trailing_second_holds_more_than_the_bound(holdfast_redis, namespace,
 
 
 @pytest.mark.postgres
-def test_no_trailing_second_holds_more_than_the_bound_on_postgres(holdfast_postgres, namespace):
-    moments = burst(holdfast_postgres.url, namespace, "sliding")
+def test_no_trailing_second_holds_more_than_the_bound_on_postgres(backstay_postgres, namespace):
+    moments = burst(backstay_postgres.url, namespace, "sliding")
     assert worst(moments) <= LIMIT
     assert len(moments) >= LIMIT
 

@@ -10,20 +10,20 @@ from itertools import pairwise
 import pytest
 from redis import Redis
 
-from holdfast import n8n_keys
-from holdfast.testing import n8n_nodes
-from holdfast.testing.waiting import eventually
+from backstay import n8n_keys
+from backstay.testing import n8n_nodes
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.race]
 
 PYTHON = """
 import sys, time
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 url, scope, path = sys.argv[1:4]
 rounds, hold, poll = int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6])
-with Holdfast(url) as hf, open(path, "a") as book:
+with Backstay(url) as stay, open(path, "a") as book:
     for _ in range(rounds):
-        with hf.lock(scope, wire="n8n", ttl=60, wait=90, poll=poll):
+        with stay.lock(scope, wire="n8n", ttl=60, wait=90, poll=poll):
             begin = time.monotonic_ns()
             time.sleep(hold)
             end = time.monotonic_ns()
@@ -50,13 +50,13 @@ def processes():
         process.wait()
 
 
-def test_never_two_at_once_and_all_are_served(holdfast_redis, namespace, tmp_path, processes):
+def test_never_two_at_once_and_all_are_served(backstay_redis, namespace, tmp_path, processes):
     rounds, python, n8n = 5, 4, 4
     paths = []
     for number in range(python + n8n):
         path = tmp_path / str(number)
         paths.append(path)
-        args = [holdfast_redis.url, namespace, str(path), str(rounds), "0.005", "0.02"]
+        args = [backstay_redis.url, namespace, str(path), str(rounds), "0.005", "0.02"]
         program = ["-c", PYTHON] if number < python else [n8n_nodes.__file__]
         processes.append(subprocess.Popen([sys.executable, *program, *args]))
     for process in processes:
@@ -64,26 +64,26 @@ def test_never_two_at_once_and_all_are_served(holdfast_redis, namespace, tmp_pat
     found = turns(paths)
     assert len(found) == rounds * (python + n8n)
     assert_one_at_a_time(found)
-    with Redis.from_url(holdfast_redis.url) as redis:
+    with Redis.from_url(backstay_redis.url) as redis:
         assert not redis.exists(n8n_keys.lock_key(namespace), n8n_keys.meta_key(namespace))
 
 
 @pytest.mark.parametrize("victim", ["python", "n8n"])
-def test_a_holder_that_is_killed_is_in_the_way_for_its_ttl_only(holdfast_redis, namespace, tmp_path, processes, victim):
+def test_a_holder_that_is_killed_is_in_the_way_for_its_ttl_only(backstay_redis, namespace, tmp_path, processes, victim):
     """Nobody sees it go: the TTL is what frees the scope, for either side."""
     path = tmp_path / "book"
-    args = [holdfast_redis.url, namespace, str(path), "1", "60", "0.02"]
+    args = [backstay_redis.url, namespace, str(path), "1", "60", "0.02"]
     program = ["-c", PYTHON.replace("ttl=60", "ttl=1.5")] if victim == "python" else [n8n_nodes.__file__]
     dying = subprocess.Popen([sys.executable, *program, *args])
     processes.append(dying)
-    with Redis.from_url(holdfast_redis.url) as redis:
+    with Redis.from_url(backstay_redis.url) as redis:
         assert eventually(lambda: redis.exists(n8n_keys.meta_key(namespace)))
         if victim == "n8n":
             redis.pexpire(n8n_keys.lock_key(namespace), 1500)
             redis.pexpire(n8n_keys.meta_key(namespace), 1500)
         dying.send_signal(signal.SIGKILL)
         dying.wait()
-        args = [holdfast_redis.url, namespace, str(path), "1", "0", "0.02"]
+        args = [backstay_redis.url, namespace, str(path), "1", "0", "0.02"]
         other = [n8n_nodes.__file__] if victim == "python" else ["-c", PYTHON]
         after = subprocess.Popen([sys.executable, *other, *args])
         processes.append(after)

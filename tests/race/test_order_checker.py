@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.gate.machine import LAPSED, LIFE, OFFER
-from holdfast.testing.order import Grant, Loss, Snapshot, Waiting
-from holdfast.testing.order import out_of_order as judge
+from backstay.gate.machine import LAPSED, LIFE, OFFER
+from backstay.testing.order import Grant, Loss, Snapshot, Waiting
+from backstay.testing.order import out_of_order as judge
 
 #: When the first look was taken; the next one is a hundredth of a second later unless said.
 T0 = 1_000_000_000

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.race import Race
+from backstay.testing.race import Race
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 

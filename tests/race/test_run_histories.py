@@ -9,10 +9,10 @@ import os
 import pytest
 from run_race import RunRace
 
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.servers import RedisServer
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres import PostgresServer
+from backstay.testing.servers import RedisServer
 
 #: A busy machine takes its time.
 pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 FEW = 12
 #: An engine that is stopped is noticed soon, and one that is only slow is not taken for it.
 PATIENT = "?timeout=2&connect_timeout=3"
-SOAK = int(os.environ.get("HOLDFAST_SOAK_RUNS", "500"))
+SOAK = int(os.environ.get("BACKSTAY_SOAK_RUNS", "500"))
 #: A soak sets its own length.
 FOR_LONG = pytest.mark.timeout(0)
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SEED = int(os.environ.get("BACKSTAY_SEED", "1"))
 
 
 def race(folder, *, on, runs, shards=1, **options):

@@ -9,9 +9,9 @@ pytestmark = [pytest.mark.race, pytest.mark.slow, pytest.mark.timed]
 
 WORKER = """
 import sys, time
-from holdfast.sync import Holdfast
-hf = Holdfast(sys.argv[1]).open()
-lock = hf.lock(sys.argv[2], ttl=30)
+from backstay.sync import Backstay
+stay = Backstay(sys.argv[1]).open()
+lock = stay.lock(sys.argv[2], ttl=30)
 lock.acquire(wait=0).release()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -20,7 +20,7 @@ while time.monotonic() < end:
     lock.acquire(wait=0).release()
     count += 1
 print(count, flush=True)
-hf.close()
+stay.close()
 """
 
 

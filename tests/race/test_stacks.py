@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.race]
 
 HANGING = """
 import asyncio, signal, sys, threading
-from holdfast.testing.stacks import tell_on
+from backstay.testing.stacks import tell_on
 
 def idle_thread():
     threading.Event().wait()
@@ -40,7 +40,7 @@ asyncio.run(main(True))
 """
 BLOCKED = """
 import signal, time
-from holdfast.testing.stacks import tell_on
+from backstay.testing.stacks import tell_on
 
 def stands():
     print("ready", flush=True)

@@ -8,7 +8,7 @@ from site_of_tests import serving
 
 @pytest.fixture
 def site(tmp_path):
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}?synchronous=normal") as running:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal") as running:
         yield running
 
 

@@ -8,12 +8,12 @@ import threading
 
 import httpx
 
-from holdfast import Holdfast
-from holdfast.server.app import Server
-from holdfast.server.hosting import bind
-from holdfast.server.serving import Serving
-from holdfast.server.settings import Settings
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import Backstay
+from backstay.server.app import Server
+from backstay.server.hosting import bind
+from backstay.server.serving import Serving
+from backstay.server.settings import Settings
+from backstay.testing.waiting import WITHIN, eventually
 
 
 class Site:
@@ -31,8 +31,8 @@ class Site:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
     @property
-    def hf(self):
-        return self.server.hf
+    def stay(self):
+        return self.server.stay
 
     def post(self, path, body=None, **options):
         return self.http.post(path, json={} if body is None else body, **options)
@@ -50,16 +50,16 @@ class Site:
 
 @contextlib.contextmanager
 def serving(url, *, namespace=None, settings=None, prepare=None, **options):
-    """Yields a Site. The Holdfast is made and closed on the server's loop; `prepare(server)` runs there first."""
+    """Yields a Site. The Backstay is made and closed on the server's loop; `prepare(server)` runs there first."""
     with bind("127.0.0.1", 0) as sock:
         ready = threading.Event()
         made, troubles = [], []
 
         async def serve():
             async with contextlib.AsyncExitStack() as stack:
-                hf = Holdfast(url, namespace=namespace, **options)
-                stack.push_async_callback(hf.close)
-                server = Server(hf, settings or Settings(access_log=False))
+                stay = Backstay(url, namespace=namespace, **options)
+                stack.push_async_callback(stay.close)
+                server = Server(stay, settings or Settings(access_log=False))
                 if prepare is not None:
                     await prepare(server)
                 runs = Serving(server)

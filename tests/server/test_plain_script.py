@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from holdfast.server.plain_script import script
-from holdfast.workflow.command_spec import CommandSpec, Step
+from backstay.server.plain_script import script
+from backstay.workflow.command_spec import CommandSpec, Step
 
 
 def run(*steps, **spec):

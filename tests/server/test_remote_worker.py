@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from holdfast import Cancel, Holdfast, Retry, Snooze, current_job
-from holdfast.errors import ConfigError, EngineUnavailable
-from holdfast.server.client import Answered, Client
-from holdfast.server.remote import RemoteWorker
-from holdfast.testing.waiting import WITHIN, eventually
-from holdfast.workflow.surroundings import surroundings
+from backstay import Backstay, Cancel, Retry, Snooze, current_job
+from backstay.errors import ConfigError, EngineUnavailable
+from backstay.server.client import Answered, Client
+from backstay.server.remote import RemoteWorker
+from backstay.testing.waiting import WITHIN, eventually
+from backstay.workflow.surroundings import surroundings
 
 SLEEP = {"name": "sleepy", "jobs": {"nap": {"run": "echo started; sleep 60", "retries": 3}}}
 
@@ -50,21 +50,21 @@ def status(site, job):
 
 
 def test_functions_of_a_program_are_run_by_their_names(site):
-    hf = Holdfast("memory://")
+    stay = Backstay("memory://")
 
-    @hf.job
+    @stay.job
     async def add(a: int, b: int = 1) -> int:
         return a + b
 
-    @hf.job
+    @stay.job
     def shout(word: str) -> dict[str, str]:
         return {"loud": word.upper()}
 
-    @hf.job
+    @stay.job
     async def fall() -> None:
         raise ValueError("over")
 
-    with working(site, core=hf._core, queues=["default"], concurrency=2):
+    with working(site, core=stay._core, queues=["default"], concurrency=2):
         jobs = [
             site.enqueue("add", {"a": 2}),
             site.enqueue("shout", {"word": "hey"}),
@@ -82,10 +82,10 @@ def test_functions_of_a_program_are_run_by_their_names(site):
 @pytest.fixture
 def program():
     """Functions that do all that a function may do with its job."""
-    hf = Holdfast("memory://")
+    stay = Backstay("memory://")
     gone = threading.Event()
 
-    @hf.job
+    @stay.job
     async def tell(word: str) -> dict[str, object]:
         ctx = current_job()
         ctx.log(word)
@@ -95,12 +95,12 @@ def program():
         ctx.check()
         return {"id": ctx.id, "attempt": ctx.attempt, "fence": ctx.fence > 0, "last": ctx.is_last_attempt}
 
-    @hf.job
+    @stay.job
     def tell_from_a_thread(word: str) -> str:
         current_job().log(word)
         return current_job().type
 
-    @hf.job
+    @stay.job
     async def ask(how: str) -> str:
         ctx = current_job()
         if how == "snooze" and not ctx.snoozes:
@@ -113,7 +113,7 @@ def program():
             ctx.continue_with(ask, "end")
         return how
 
-    @hf.job
+    @stay.job
     async def wait() -> None:
         current_job().log("waiting")
         try:
@@ -121,7 +121,7 @@ def program():
         finally:
             gone.set()
 
-    @hf.job
+    @stay.job
     def wait_in_a_thread() -> None:
         ctx = current_job()
         ctx.log("waiting")
@@ -130,8 +130,8 @@ def program():
         gone.set()
         ctx.check()
 
-    hf.gone = gone
-    return hf
+    stay.gone = gone
+    return stay
 
 
 def ended(site, job, within=60):
@@ -232,14 +232,14 @@ name: files
 jobs:
   build:
     run: |
-      mkdir "$HOLDFAST_ARTIFACTS/dist"
-      printf wheel > "$HOLDFAST_ARTIFACTS/dist/a.whl"
-      : > "$HOLDFAST_ARTIFACTS/empty"
+      mkdir "$BACKSTAY_ARTIFACTS/dist"
+      printf wheel > "$BACKSTAY_ARTIFACTS/dist/a.whl"
+      : > "$BACKSTAY_ARTIFACTS/empty"
   check:
     needs: build
     run: |
-      cat "$HOLDFAST_NEEDS_DIR/BUILD/dist/a.whl"
-      test -f "$HOLDFAST_NEEDS_DIR/BUILD/empty"
+      cat "$BACKSTAY_NEEDS_DIR/BUILD/dist/a.whl"
+      test -f "$BACKSTAY_NEEDS_DIR/BUILD/empty"
 """
 ENDS = """\
 name: ends
@@ -252,7 +252,7 @@ jobs:
     needs: [good, soft, bad, never]
     if: always()
     run: |
-      echo "$NEEDS_GOOD_WORD $HOLDFAST_RESULT_GOOD $HOLDFAST_RESULT_SOFT $HOLDFAST_RESULT_BAD $HOLDFAST_RESULT_NEVER"
+      echo "$NEEDS_GOOD_WORD $BACKSTAY_RESULT_GOOD $BACKSTAY_RESULT_SOFT $BACKSTAY_RESULT_BAD $BACKSTAY_RESULT_NEVER"
 """
 
 

@@ -1,4 +1,4 @@
-"""`holdfast serve`, `scheduler`, `token` and `worker --server` as programs."""
+"""`backstay serve`, `scheduler`, `token` and `worker --server` as programs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.root import app
-from holdfast.testing.waiting import eventually
+from backstay.cli.root import app
+from backstay.testing.waiting import eventually
 from programs import programs
 
 pytestmark = [pytest.mark.slow]
@@ -21,14 +21,14 @@ jobs:
   build:
     run: |
       echo building
-      echo "wheel=a.whl" >> $HOLDFAST_OUTPUT
-      echo report > $HOLDFAST_ARTIFACTS/report.txt
+      echo "wheel=a.whl" >> $BACKSTAY_OUTPUT
+      echo report > $BACKSTAY_ARTIFACTS/report.txt
   test:
     needs: build
     if: needs.build.outputs.wheel == 'a.whl'
     run: |
       echo "testing ${{ needs.build.outputs.wheel }}"
-      cat $HOLDFAST_NEEDS_DIR/BUILD/report.txt
+      cat $BACKSTAY_NEEDS_DIR/BUILD/report.txt
   never:
     needs: build
     if: needs.build.outputs.wheel == 'b.whl'
@@ -39,9 +39,9 @@ jobs:
 """
 
 
-def holdfast(*arguments):
+def backstay(*arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-m", "backstay", *arguments], capture_output=True, text=True, timeout=200, check=False
     )
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
@@ -61,17 +61,17 @@ def ended(client, run):
 
 
 def test_a_remote_worker_carries_out_a_run_with_tokens(start, tmp_path):
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
     folder = tmp_path / "flows"
     folder.mkdir()
     (folder / "flow.yml").write_text(FLOW)
     (folder / "bad.yml").write_text("name: bad\njobs:\n  a: {run: x, nonsense: 1}\n")
-    submit = holdfast("--url", url, "token", "create", "--role", "submit")[1]
-    worker = holdfast("--url", url, "token", "create", "--role", "worker", "--name", "builders")[1]
+    submit = backstay("--url", url, "token", "create", "--role", "submit")[1]
+    worker = backstay("--url", url, "token", "create", "--role", "worker", "--name", "builders")[1]
     server = start("--url", url, "serve", "--port", "0", "--workflows", str(folder))
     at = where(server)
     remote = start(
-        *("worker", "--server", at, "--allow-commands", "--concurrency", "2", "--name", "far"), HOLDFAST_TOKEN=worker
+        *("worker", "--server", at, "--allow-commands", "--concurrency", "2", "--name", "far"), BACKSTAY_TOKEN=worker
     )
     assert httpx.get(f"{at}/api/workflows").status_code == 401
     with httpx.Client(base_url=at, headers={"authorization": f"Bearer {submit}"}, timeout=30) as client:
@@ -96,36 +96,36 @@ def test_a_remote_worker_carries_out_a_run_with_tokens(start, tmp_path):
 
 
 def test_tokens_are_listed_without_their_secrets_and_revoked(tmp_path):
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
 
-    def holdfast(*arguments):
+    def backstay(*arguments):
         done = CliRunner().invoke(app, arguments)
         return done.exit_code, done.stdout.strip(), done.stderr.strip()
 
-    code, token, _ = holdfast("--url", url, "token", "create", "--role", "admin", "--name", "ops", "--expires", "2h")
+    code, token, _ = backstay("--url", url, "token", "create", "--role", "admin", "--name", "ops", "--expires", "2h")
     assert code == 0
-    assert token.startswith("hf_")
-    _, listed, _ = holdfast("--url", url, "token", "ls")
+    assert token.startswith("bst_")
+    _, listed, _ = backstay("--url", url, "token", "ls")
     id_ = token.split("_")[1]
     assert id_ in listed
     assert "ops" in listed
     assert token.split("_", 2)[2] not in listed
-    assert holdfast("--url", url, "token", "revoke", id_)[0] == 0
-    assert holdfast("--url", url, "token", "revoke", id_)[0] == 1
-    assert id_ not in holdfast("--url", url, "token", "ls")[1]
-    assert holdfast("--url", url, "token", "create", "--role", "root")[0] == 2
+    assert backstay("--url", url, "token", "revoke", id_)[0] == 0
+    assert backstay("--url", url, "token", "revoke", id_)[0] == 1
+    assert id_ not in backstay("--url", url, "token", "ls")[1]
+    assert backstay("--url", url, "token", "create", "--role", "root")[0] == 2
 
 
 def test_another_address_without_tokens_is_refused_with_a_way_out(tmp_path):
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
-    code, _, said = holdfast("--url", url, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - what is refused
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
+    code, _, said = backstay("--url", url, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - what is refused
     assert code == 2
-    assert "holdfast token create --role admin" in said
+    assert "backstay token create --role admin" in said
 
 
 def test_a_port_that_is_taken_is_said(start, tmp_path):
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
     port = where(start("--url", url, "serve", "--port", "0", "--no-access-log")).rpartition(":")[2]
-    code, _, said = holdfast("--url", url, "serve", "--port", port)
+    code, _, said = backstay("--url", url, "serve", "--port", port)
     assert code == 2
     assert "--port 0" in said

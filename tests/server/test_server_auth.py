@@ -11,16 +11,16 @@ import httpx
 import pytest
 from site_of_tests import serving
 
-from holdfast.engine.base import steady
-from holdfast.errors import ConfigError
-from holdfast.job.flows import send
-from holdfast.server import auth, hosting
-from holdfast.server.auth import digest, new_token
-from holdfast.server.hosting import Plan
-from holdfast.server.route import ROLES
-from holdfast.server.settings import Settings, refuse_open_door
-from holdfast.server.table import TABLE
-from holdfast.testing.waiting import eventually
+from backstay.engine.base import steady
+from backstay.errors import ConfigError
+from backstay.job.flows import send
+from backstay.server import auth, hosting
+from backstay.server.auth import digest, new_token
+from backstay.server.hosting import Plan
+from backstay.server.route import ROLES
+from backstay.server.settings import Settings, refuse_open_door
+from backstay.server.table import TABLE
+from backstay.testing.waiting import eventually
 
 GUARDED = [route for route in TABLE if route.roles]
 
@@ -42,19 +42,19 @@ def guarded(tmp_path_factory):
     made = {}
 
     async def prepare(server):
-        await server.hf.open()
+        await server.stay.open()
         for role in ROLES:
             made[role], record = new_token(role, role)
             await send(server.core, server.store.put_token(record))
 
-    url = f"sqlite:///{tmp_path_factory.mktemp('auth') / 'holdfast.db'}?synchronous=normal"
+    url = f"sqlite:///{tmp_path_factory.mktemp('auth') / 'backstay.db'}?synchronous=normal"
     with serving(url, prepare=prepare, settings=Settings(access_log=False, guesses="1000/minute")) as running:
         yield running, made
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    with serving(f"sqlite:///{tmp_path_factory.mktemp('open') / 'holdfast.db'}?synchronous=normal") as running:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('open') / 'backstay.db'}?synchronous=normal") as running:
         yield running
 
 
@@ -83,7 +83,7 @@ def test_no_route_answers_without_a_token(guarded, route):
 def test_no_route_answers_to_a_wrong_token(guarded, route):
     site, tokens = guarded
     right = tokens["admin"]
-    for wrong in (f"{right}x", right[:-1], "hf_nobody_secret", "x", f"hf_{right}", right.replace("hf_", "xx_")):
+    for wrong in (f"{right}x", right[:-1], "bst_nobody_secret", "x", f"bst_{right}", right.replace("bst_", "xx_")):
         assert ask(site, route, wrong)[0] == 401
     assert ask(site, route, right, scheme="Basic")[0] == 401
 
@@ -127,11 +127,11 @@ def test_a_revoked_token_is_refused_soon(tmp_path):
     admin, other = new_token("admin")
 
     async def prepare(server):
-        await server.hf.open()
+        await server.stay.open()
         await send(server.core, server.store.put_token(record))
         await send(server.core, server.store.put_token(other))
 
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", prepare=prepare) as site:
         headers = {"authorization": f"Bearer {token}"}
         assert site.get("/api/jobs", headers=headers).status_code == 200
         site.do(send(site.server.core, site.server.store.drop_token(record.id)))
@@ -148,12 +148,12 @@ def test_whoever_waits_with_a_revoked_token_is_sent_away(tmp_path):
     tokens, records = zip(*(new_token("admin") for _ in range(2)), strict=True)
 
     async def prepare(server):
-        await server.hf.open()
+        await server.stay.open()
         for record in records:
             await send(server.core, server.store.put_token(record))
 
     with (
-        serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site,
+        serving(f"sqlite:///{tmp_path / 'backstay.db'}", prepare=prepare) as site,
         ThreadPoolExecutor(20) as threads,
         contextlib.ExitStack() as at_last,
     ):
@@ -238,20 +238,20 @@ def test_a_token_that_has_expired_is_refused(tmp_path):
     lasting, other = new_token("admin")
 
     async def prepare(server):
-        await server.hf.open()
+        await server.stay.open()
         await send(server.core, server.store.put_token(other))
         await server.keyring.refresh()
         server.keyring.learn([record, other])
 
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", prepare=prepare) as site:
         assert site.get("/api/jobs", headers={"authorization": f"Bearer {token}"}).status_code == 401
         assert site.get("/api/jobs", headers={"authorization": f"Bearer {lasting}"}).status_code == 200
 
 
 def test_who_guesses_tokens_is_slowed_down(tmp_path):
     settings = Settings(access_log=False, guesses="5/minute", require_tokens=True)
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
-        statuses = [site.get("/api/jobs", headers={"authorization": f"Bearer hf_a_{n}"}).status_code for n in range(8)]
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=settings) as site:
+        statuses = [site.get("/api/jobs", headers={"authorization": f"Bearer bst_a_{n}"}).status_code for n in range(8)]
         assert statuses == [401] * 5 + [429] * 3
         assert site.get("/api/jobs").status_code == 401
 
@@ -260,7 +260,7 @@ def test_another_address_than_loopback_needs_tokens():
     for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.8.8.8"):
         refuse_open_door(host, tokens=0, required=False)
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org", ""):  # noqa: S104 - what is refused
-        with pytest.raises(ConfigError, match="holdfast token create"):
+        with pytest.raises(ConfigError, match="backstay token create"):
             refuse_open_door(host, tokens=0, required=False)
         refuse_open_door(host, tokens=1, required=False)
         refuse_open_door(host, tokens=0, required=True)
@@ -307,7 +307,7 @@ def test_a_page_of_this_server_and_programs_may_do_everything(shared):
 
 def test_a_page_whose_origin_was_named_may_do_everything(tmp_path):
     settings = Settings(access_log=False, cors=("https://ops.example.org",))
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=settings) as site:
         headers = {"origin": "https://ops.example.org", "sec-fetch-site": "cross-site"}
         assert site.http.post("/api/queues/q/resume", headers=headers).status_code == 200
 

@@ -8,10 +8,10 @@ import socket
 import pytest
 from site_of_tests import serving
 
-from holdfast.server.settings import Settings
-from holdfast.server.table import TABLE
-from holdfast.sync import Holdfast
-from holdfast.testing.waiting import eventually
+from backstay.server.settings import Settings
+from backstay.server.table import TABLE
+from backstay.sync import Backstay
+from backstay.testing.waiting import eventually
 
 POSTS = [route for route in TABLE if route.body is not None and route.takes == "application/json"]
 
@@ -29,7 +29,7 @@ def path_of(route):
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    url = f"sqlite:///{tmp_path_factory.mktemp('bad') / 'holdfast.db'}?synchronous=normal"
+    url = f"sqlite:///{tmp_path_factory.mktemp('bad') / 'backstay.db'}?synchronous=normal"
     settings = Settings(access_log=False, head_patience=1.0, body_patience=1.0, max_body=10_000)
     with serving(url, settings=settings) as running:
         yield running
@@ -211,7 +211,7 @@ def test_a_websocket_is_refused(shared):
 
 def test_too_many_requests_are_refused_for_a_while(tmp_path):
     settings = Settings(access_log=False, rate="10/minute")
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=settings) as site:
         answers = [site.get("/api/queues") for _ in range(12)]
         assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 2
         is_problem(answers[-1], 429)
@@ -223,7 +223,7 @@ def test_no_page_of_another_origin_may_read(shared, tmp_path):
     answer = shared.get("/api/queues", headers={"origin": "https://evil.example.org"})
     assert "access-control-allow-origin" not in answer.headers
     settings = Settings(access_log=False, cors=("https://ops.example.org",))
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=settings) as site:
         ours = {"origin": "https://ops.example.org"}
         asked = {**ours, "access-control-request-method": "POST"}
         assert site.get("/api/queues", headers=ours).headers["access-control-allow-origin"] == ours["origin"]
@@ -233,9 +233,9 @@ def test_no_page_of_another_origin_may_read(shared, tmp_path):
 
 
 def test_an_engine_that_is_away_is_no_stack_trace(tmp_path):
-    from holdfast.errors import EngineUnavailable
+    from backstay.errors import EngineUnavailable
 
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}") as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}") as site:
 
         def away(*_, **__):
             raise EngineUnavailable("secret-host.internal refused")
@@ -252,9 +252,9 @@ def test_an_engine_that_is_away_is_no_stack_trace(tmp_path):
 
 
 def test_a_job_whose_arguments_json_has_no_word_for_hides_no_other(tmp_path):
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}?synchronous=normal"
-    with serving(url, settings=Settings(access_log=False)) as running, Holdfast(url) as hf:
-        odd = hf.jobs.enqueue("odd", {"pairs": {(1, 2): {None: float("nan")}}, "raw": b"\xff"})
+    url = f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal"
+    with serving(url, settings=Settings(access_log=False)) as running, Backstay(url) as stay:
+        odd = stay.jobs.enqueue("odd", {"pairs": {(1, 2): {None: float("nan")}}, "raw": b"\xff"})
         answer = running.http.get("/api/jobs")
         assert answer.status_code == 200, answer.text
         assert {job["id"]: job["args"] for job in answer.json()}[odd.id] == {
@@ -266,9 +266,9 @@ def test_a_job_whose_arguments_json_has_no_word_for_hides_no_other(tmp_path):
         assert claimed.json()["job"]["args"]["raw"] == "/w=="
 
 
-@pytest.mark.parametrize("queue", ["holdfast", "holdfast.commands", "holdfast.other"])
-def test_nothing_is_enqueued_among_holdfasts_own_jobs(shared, queue):
+@pytest.mark.parametrize("queue", ["backstay", "backstay.commands", "backstay.other"])
+def test_nothing_is_enqueued_among_backstays_own_jobs(shared, queue):
     answer = shared.post("/api/jobs", {"type": "work", "queue": queue})
     assert answer.status_code == 422
-    assert "Holdfast's own" in answer.json()["detail"]
+    assert "Backstay's own" in answer.json()["detail"]
     assert queue not in [one["name"] for one in shared.get("/api/queues").json()]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from holdfast.server.routes import dashboard
+from backstay.server.routes import dashboard
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from holdfast.job.internal import INTERNAL
+from backstay.job.internal import INTERNAL
 
 FLOW = """\
 name: flow
@@ -31,7 +31,7 @@ def begin(site):
 
 
 def decide(site):
-    site.do(site.hf.worker(queues=[INTERNAL]).run(burst=True))
+    site.do(site.stay.worker(queues=[INTERNAL]).run(burst=True))
 
 
 def claim(site):
@@ -118,7 +118,7 @@ def test_the_log_of_a_job_is_followed_from_its_decision_on(any_site):
 def test_a_worker_counts_what_its_decisions_came_to(site, go, came_to):
     begin(site)
     end(site, claim(site), outputs={"go": go})
-    worker = site.hf.worker(queues=[INTERNAL])
+    worker = site.stay.worker(queues=[INTERNAL])
     site.do(worker.run(burst=True))
     assert worker.counts == came_to
 

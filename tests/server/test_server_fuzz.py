@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from site_of_tests import serving
 
-from holdfast.server import openapi
-from holdfast.server.settings import Settings
-from holdfast.server.table import TABLE
+from backstay.server import openapi
+from backstay.server.settings import Settings
+from backstay.server.table import TABLE
 
 DOCUMENT = openapi.document(TABLE)
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -35,7 +35,7 @@ ANYTHING = st.recursive(
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory):
-    url = f"sqlite:///{tmp_path_factory.mktemp('fuzz') / 'holdfast.db'}?synchronous=normal"
+    url = f"sqlite:///{tmp_path_factory.mktemp('fuzz') / 'backstay.db'}?synchronous=normal"
     with serving(url, settings=Settings(access_log=False, rate="")) as running:
         yield running
 

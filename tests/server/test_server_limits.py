@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 
 def hit(site, name="api", **body):
@@ -112,7 +112,7 @@ def test_python_replays_what_http_kept(any_site):
     async def never():
         raise AssertionError
 
-    assert any_site.do(any_site.hf.idempotency.run("charge:42", never)) == {"n": 1}
+    assert any_site.do(any_site.stay.idempotency.run("charge:42", never)) == {"n": 1}
 
 
 def test_a_fence_is_a_number(site):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 TEN = (
     "acquired",
@@ -178,7 +178,7 @@ def test_python_and_http_exclude_one_another(any_site):
     acquire(any_site, lock_id="web", workflow_name="Web")
 
     async def held():
-        return await any_site.hf.lock("invoice").try_acquire()
+        return await any_site.stay.lock("invoice").try_acquire()
 
     assert any_site.do(held()) is None
     any_site.post("/api/locks/invoice/release", {"lock_id": "web"})

@@ -9,26 +9,26 @@ import pytest
 from redis import Redis
 from site_of_tests import serving
 
-from holdfast import n8n_keys
-from holdfast.testing.n8n_nodes import Nodes
-from holdfast.testing.waiting import WITHIN
+from backstay import n8n_keys
+from backstay.testing.n8n_nodes import Nodes
+from backstay.testing.waiting import WITHIN
 
 
 @pytest.fixture
-def redis_site(holdfast_redis, namespace):
-    with serving(holdfast_redis.url, namespace=namespace) as running:
+def redis_site(backstay_redis, namespace):
+    with serving(backstay_redis.url, namespace=namespace) as running:
         yield running
 
 
 @pytest.fixture
-def redis(holdfast_redis):
-    with Redis.from_url(holdfast_redis.url, decode_responses=True) as client:
+def redis(backstay_redis):
+    with Redis.from_url(backstay_redis.url, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
-def nodes(holdfast_redis):
-    made = Nodes(holdfast_redis.url, execution_id="77", workflow_name="Invoices")
+def nodes(backstay_redis):
+    made = Nodes(backstay_redis.url, execution_id="77", workflow_name="Invoices")
     yield made
     made.redis.close()
 

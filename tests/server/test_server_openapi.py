@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from holdfast.server import openapi
-from holdfast.server.metrics import BUCKETS
-from holdfast.server.route import Route
-from holdfast.server.router import Router
-from holdfast.server.table import TABLE
+from backstay.server import openapi
+from backstay.server.metrics import BUCKETS
+from backstay.server.route import Route
+from backstay.server.router import Router
+from backstay.server.table import TABLE
 
 DOCUMENT = openapi.document(TABLE)
 
@@ -84,12 +84,12 @@ def test_metrics_are_prometheus_text(site):
             assert line.fullmatch(text), text
             name, _, value = text.rpartition(" ")
             values[name] = float(value)
-    assert values['holdfast_jobs{queue="default",state="pending"}'] == 1
-    assert values['holdfast_http_requests_total{method="GET",route="/api/queues",status="200"}'] == 1
-    assert values['holdfast_http_request_seconds_bucket{route="/api/queues",le="+Inf"}'] == 1
-    assert values["holdfast_http_bugs_total"] == 0
+    assert values['backstay_jobs{queue="default",state="pending"}'] == 1
+    assert values['backstay_http_requests_total{method="GET",route="/api/queues",status="200"}'] == 1
+    assert values['backstay_http_request_seconds_bucket{route="/api/queues",le="+Inf"}'] == 1
+    assert values["backstay_http_bugs_total"] == 0
     assert (
-        len([name for name in values if name.startswith('holdfast_http_request_seconds_bucket{route="/api/queues"')])
+        len([name for name in values if name.startswith('backstay_http_request_seconds_bucket{route="/api/queues"')])
         == len(BUCKETS) + 1
     )
 
@@ -100,14 +100,14 @@ def test_the_access_log_has_no_secrets(tmp_path, caplog):
 
     from site_of_tests import serving
 
-    from holdfast.server.settings import Settings
+    from backstay.server.settings import Settings
 
-    with caplog.at_level(logging.INFO, "holdfast.access"):
-        with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=Settings()) as site:
+    with caplog.at_level(logging.INFO, "backstay.access"):
+        with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=Settings()) as site:
             site.get("/api/jobs?queue=private", headers={"x-api-key": "key-of-somebody"})
             site.post("/api/jobs", {"type": "t", "args": {"password": "hunter2"}})
-            site.get("/api/jobs", headers={"authorization": "Bearer hf_id_secretsecret"})
-        lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "holdfast.access"]
+            site.get("/api/jobs", headers={"authorization": "Bearer bst_id_secretsecret"})
+        lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "backstay.access"]
     assert [(line["method"], line["path"], line["status"]) for line in lines] == [
         ("GET", "/api/jobs", 200),
         ("POST", "/api/jobs", 201),

@@ -7,11 +7,11 @@ from site_of_tests import serving
 from test_server_streams import listening
 from test_server_workflows import command, create, finish, start
 
-from holdfast.server.settings import Settings
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import eventually
+from backstay.server.settings import Settings
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 

@@ -7,15 +7,15 @@ from site_of_tests import serving
 from test_server_streams import carry_out, listening
 from test_server_workflows import create, start
 
-from holdfast.errors import EngineUnavailable
-from holdfast.job.ids import shard_of
-from holdfast.server.happenings import AllSource, RunSource, position
-from holdfast.workflow import flows
+from backstay.errors import EngineUnavailable
+from backstay.job.ids import shard_of
+from backstay.server.happenings import AllSource, RunSource, position
+from backstay.workflow import flows
 
 
 @pytest.fixture
-def two_shards(holdfast_redis, namespace):
-    with serving(holdfast_redis.url, namespace=namespace, shards=2) as site:
+def two_shards(backstay_redis, namespace):
+    with serving(backstay_redis.url, namespace=namespace, shards=2) as site:
         create(site)
         while len({shard_of(run["id"]) for run in site.get("/api/runs").json()}) < 2:
             start(site)
@@ -99,15 +99,15 @@ def test_a_server_that_dies_while_it_begins_a_run_leaves_one_run(any_site, monke
 
 def test_back_off_and_time_limit_of_a_job_of_a_run_reach_http_workers(tmp_path):
     async def prepare(server):
-        @server.hf.job(retries=3, backoff=7, timeout=9)
+        @server.stay.job(retries=3, backoff=7, timeout=9)
         async def dig() -> None: ...
 
-        @server.hf.workflow
+        @server.stay.workflow
         def hole(flow):
             flow.add(dig)
             flow.add(dig.options(backoff=8, timeout=None))
 
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", prepare=prepare) as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", prepare=prepare) as site:
         assert start(site, "hole").status_code == 202
         got = {job["job_id"]: job for job in (site.claim()["job"], site.claim()["job"])}
         assert got["dig"]["timeout_secs"] == 9

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, settings
 from schemathesis.config import SchemathesisConfig
 from site_of_tests import serving
 
-from holdfast.job.flows import send
-from holdfast.server import openapi
-from holdfast.server.auth import new_token
-from holdfast.server.settings import Settings
-from holdfast.server.table import TABLE
+from backstay.job.flows import send
+from backstay.server import openapi
+from backstay.server.auth import new_token
+from backstay.server.settings import Settings
+from backstay.server.table import TABLE
 
 pytestmark = [pytest.mark.slow]
 
@@ -49,10 +49,10 @@ class Badge:
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
     async def prepare(server):
-        await server.hf.open()
+        await server.stay.open()
         await send(server.core, server.store.put_token(RECORD))
 
-    url = f"sqlite:///{tmp_path_factory.mktemp('schema') / 'holdfast.db'}?synchronous=normal"
+    url = f"sqlite:///{tmp_path_factory.mktemp('schema') / 'backstay.db'}?synchronous=normal"
     patient = Settings(access_log=False, rate="", guesses="1000000/second", stream_beat=0.1, stream_patience=1.0)
     with serving(url, prepare=prepare, settings=patient) as running:
         yield running

@@ -12,9 +12,9 @@ import pytest
 from site_of_tests import serving
 from test_server_workflows import command, create, finish, start
 
-from holdfast import current_job
-from holdfast.server.settings import Settings
-from holdfast.testing.waiting import WITHIN, eventually
+from backstay import current_job
+from backstay.server.settings import Settings
+from backstay.testing.waiting import WITHIN, eventually
 
 
 @contextlib.contextmanager
@@ -84,21 +84,21 @@ def carried_on(site):
     """A run whose job went on twice, and what its three jobs said. Answers the run's id."""
 
     async def whole():
-        hf = site.hf
+        stay = site.stay
 
-        @hf.job()
+        @stay.job()
         async def say(*, left: int) -> None:
             for n in range(3):
                 current_job().log(f"{left} {n}")
             if left:
                 current_job().continue_with(say, left=left - 1)
 
-        @hf.workflow
+        @stay.workflow
         def talk(flow):
             flow.add(say, left=2, key="speech")
 
         run = await talk.start()
-        await hf.worker(signals=False).run(burst=True)
+        await stay.worker(signals=False).run(burst=True)
         return run.id, [line.data for line in await run.logs("speech")], await run.logs("speech", 4)
 
     return site.do(whole())
@@ -199,7 +199,7 @@ def test_a_position_that_is_none_is_refused(site):
 
 def test_a_silent_stream_says_that_it_is_alive(tmp_path):
     settings = Settings(access_log=False, stream_beat=0.2)
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
     with serving(url, settings=settings) as site, listening(site, "/api/events") as stream:
         assert next(stream) == (":", "", ": keep-alive")
         assert next(stream) == (":", "", ": keep-alive")
@@ -207,7 +207,7 @@ def test_a_silent_stream_says_that_it_is_alive(tmp_path):
 
 def test_streams_and_long_polls_end_when_the_server_stops(tmp_path):
     ended = []
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}") as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}") as site:
         lock = site.post("/api/locks/a/acquire", {"lock_id": "m"})
         assert lock.status_code == 200
 
@@ -246,7 +246,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(site):
 @pytest.mark.timed
 def test_a_reader_that_stands_still_is_hung_up_on(tmp_path):
     settings = Settings(access_log=False, stream_patience=0.5)
-    with serving(f"sqlite:///{tmp_path / 'holdfast.db'}", settings=settings) as site:
+    with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=settings) as site:
         job = site.enqueue()
         lease = site.claim()["lease"]["lease_id"]
         chunks = [{"data": "x" * 60_000, "sequence": n} for n in range(100)]
@@ -264,7 +264,7 @@ def test_a_reader_that_stands_still_is_hung_up_on(tmp_path):
 
 def test_too_many_streams_are_refused(tmp_path):
     settings = Settings(access_log=False, max_waiting=1)
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
     with serving(url, settings=settings) as site, listening(site, "/api/events"):
         assert eventually(lambda: site.server.waiting == 1)
         answer = site.get("/api/events")

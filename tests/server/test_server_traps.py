@@ -6,7 +6,7 @@ from site_of_tests import serving
 from test_server_streams import listening
 from test_server_workflows import command, create, finish, start, statuses
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 ODD = {"text": "größe\u2028\x00", "none": None, "empty": [{}, []], "large": 2**63 - 1, "small": -0.5, "yes": True}
 ONE = """\
@@ -49,7 +49,7 @@ def test_re_encoding_loses_no_job_that_left_pending(any_site):
 
 def test_a_job_that_cannot_be_told_in_json_is_failed_and_not_lost(any_site):
     async def enqueue():
-        @any_site.hf.job(retries=3)
+        @any_site.stay.job(retries=3)
         async def blob(raw: bytes) -> None: ...
 
         return (await blob.enqueue(b"\xff\x00")).id

@@ -72,7 +72,7 @@ def test_workers_carry_out_a_run_and_see_what_came_before(any_site):
     assert (build["job"]["job_id"], build["job"]["workflow_id"], build["job"]["run_id"]) == ("build", "ci", run)
     assert (build["lease"]["job_id"], build["lease"]["workflow_id"], build["lease"]["run_id"]) == ("build", "ci", run)
     assert build["job"]["inputs"] == {"version": "2.0"}
-    assert (build["job"]["env"]["INPUT_VERSION"], build["job"]["env"]["HOLDFAST_RUN_ID"]) == ("2.0", run)
+    assert (build["job"]["env"]["INPUT_VERSION"], build["job"]["env"]["BACKSTAY_RUN_ID"]) == ("2.0", run)
     assert command(any_site, labels=["linux"]) is None
     assert statuses(any_site) == ("running", {"build": "running", "test": "queued", "publish": "queued"})
     assert finish(any_site, build, file="a").json()["job_id"] == "build"

@@ -7,7 +7,7 @@ import signal
 import httpx
 import pytest
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 from programs import programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
@@ -18,7 +18,7 @@ jobs:
   build:
     retries: 5
     run: |
-      echo "by=$HOLDFAST_ATTEMPT" >> $HOLDFAST_OUTPUT
+      echo "by=$BACKSTAY_ATTEMPT" >> $BACKSTAY_OUTPUT
       while [ ! -e '{go}' ]; do sleep 0.05; done
   left: {needs: build, run: echo left}
   right: {needs: build, if: needs.build.outputs.by != '', run: echo right}
@@ -29,7 +29,7 @@ ALL_WELL = dict.fromkeys(("build", "left", "right", "join"), "success")
 
 @pytest.fixture(params=[pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("redis", "postgres")])
 def engine_of_servers(request):
-    return request.getfixturevalue(f"holdfast_{request.param}").url
+    return request.getfixturevalue(f"backstay_{request.param}").url
 
 
 def test_a_split_deployment_goes_on_when_one_of_each_is_killed(engine_of_servers, namespace, tmp_path):

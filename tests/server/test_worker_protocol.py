@@ -6,8 +6,8 @@ import threading
 
 from site_of_tests import serving
 
-from holdfast.server.settings import Settings
-from holdfast.testing.waiting import eventually
+from backstay.server.settings import Settings
+from backstay.testing.waiting import eventually
 
 
 def status_of(site, job):
@@ -129,10 +129,10 @@ def test_a_lease_that_ran_out_is_refused_and_its_job_goes_to_another(any_site):
 def test_a_heartbeat_keeps_a_lease_and_tells_of_a_cancellation(any_site):
     job = any_site.enqueue()
     lease = any_site.claim(lease_ttl_secs=1)["lease"]["lease_id"]
-    before = any_site.do(any_site.hf.jobs.get(job)).lease_until
+    before = any_site.do(any_site.stay.jobs.get(job)).lease_until
     beat = any_site.post(f"/api/jobs/{lease}/heartbeat", {"ttl_secs": 60, "progress": 0.5})
     assert beat.json() == {"cancelled": False}
-    after = any_site.do(any_site.hf.jobs.get(job))
+    after = any_site.do(any_site.stay.jobs.get(job))
     assert (after.lease_until - before).total_seconds() > 30
     assert after.progress == 0.5
     assert any_site.get(f"/api/jobs/-/{job}/cancelled").json() == {"cancelled": False}
@@ -249,7 +249,7 @@ def test_a_file_whose_name_leads_elsewhere_is_refused(site):
 
 
 def test_files_may_lie_in_a_directory_that_servers_share(tmp_path):
-    url, shelf = f"sqlite:///{tmp_path / 'holdfast.db'}", tmp_path / "shelf"
+    url, shelf = f"sqlite:///{tmp_path / 'backstay.db'}", tmp_path / "shelf"
     with serving(url, settings=Settings(access_log=False, artifacts=str(shelf))) as site, serving(url) as other:
         job = site.enqueue()
         lease = site.claim()["lease"]["lease_id"]
@@ -278,9 +278,9 @@ def test_workers_register_beat_and_leave(any_site):
 
 
 def test_the_servers_own_queue_is_not_handed_out(site):
-    answer = site.post("/api/jobs/claim", {"worker_id": "w", "queues": ["holdfast"]})
+    answer = site.post("/api/jobs/claim", {"worker_id": "w", "queues": ["backstay"]})
     assert answer.status_code == 422
-    assert site.post("/api/jobs", {"type": "holdfast.command"}).status_code == 422
+    assert site.post("/api/jobs", {"type": "backstay.command"}).status_code == 422
 
 
 def test_a_lease_keeps_its_time_at_another_server(any_site):

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.server.watching import Folder
-from holdfast.workflow.nodes import LARGEST
+from backstay import Backstay
+from backstay.server.watching import Folder
+from backstay.workflow.nodes import LARGEST
 
 GOOD = "name: good\njobs: {a: {run: echo}}\n"
 
@@ -18,11 +18,11 @@ def looked(path, times=1):
     """What is stored after the folder was looked at."""
 
     async def whole():
-        async with Holdfast("memory://") as hf:
-            folder = Folder(hf._core, path)
+        async with Backstay("memory://") as stay:
+            folder = Folder(stay._core, path)
             for _ in range(times):
                 await folder.look()
-            return [one.name for one in await hf.workflows.list()]
+            return [one.name for one in await stay.workflows.list()]
 
     return asyncio.run(whole())
 
@@ -46,12 +46,12 @@ def test_a_link_that_leads_somewhere_again_is_followed(tmp_path, said):
     (tmp_path / "late.yml").symlink_to(tmp_path / "there")
 
     async def whole():
-        async with Holdfast("memory://") as hf:
-            folder = Folder(hf._core, tmp_path)
+        async with Backstay("memory://") as stay:
+            folder = Folder(stay._core, tmp_path)
             await folder.look()
             (tmp_path / "there").write_text(GOOD)
             await folder.look()
-            return [one.name for one in await hf.workflows.list()]
+            return [one.name for one in await stay.workflows.list()]
 
     assert asyncio.run(whole()) == ["good"]
     assert len(said()) == 1

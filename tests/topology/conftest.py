@@ -7,21 +7,21 @@ import subprocess
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast.testing.certificates import Certificates
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
+import backstay
+import backstay.sync
+from backstay.testing.certificates import Certificates
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisCluster, RedisSentinel, RedisServer
 
 
 def blocking_take(url, name="x", **options):
-    with holdfast.sync.Holdfast(url, **options) as hf, hf.lock(name, wait=0) as lease:
+    with backstay.sync.Backstay(url, **options) as stay, stay.lock(name, wait=0) as lease:
         return lease.fence
 
 
 def async_take(url, name="x", **options):
     async def take():
-        async with holdfast.Holdfast(url, **options) as hf, hf.lock(name, wait=0) as lease:
+        async with backstay.Backstay(url, **options) as stay, stay.lock(name, wait=0) as lease:
             return lease.fence
 
     return asyncio.run(take())
@@ -29,7 +29,7 @@ def async_take(url, name="x", **options):
 
 @pytest.fixture(params=[async_take, blocking_take], ids=["async", "blocking"])
 def take(request):
-    """Open a Holdfast, take a lock and give it back; answers its fence."""
+    """Open a Backstay, take a lock and give it back; answers its fence."""
     return request.param
 
 

@@ -8,24 +8,24 @@ import secrets
 import pytest
 from placing import names_on, one_on_each, slot
 
-import holdfast
-import holdfast.sync
-from holdfast import ConfigError, EngineRefused, EngineUnavailable
-from holdfast.engine.base import Apply, Scan
-from holdfast.engine.redis.cluster import ClusterEngine
-from holdfast.engine.redis.slots import slot_of
-from holdfast.engine.redis.topology import parse_cluster
-from holdfast.gate.machine import GATE, Acquire, Who
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import RedisCluster, say
-from holdfast.testing.waiting import WITHIN
+import backstay
+import backstay.sync
+from backstay import ConfigError, EngineRefused, EngineUnavailable
+from backstay.engine.base import Apply, Scan
+from backstay.engine.redis.cluster import ClusterEngine
+from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology import parse_cluster
+from backstay.gate.machine import GATE, Acquire, Who
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import RedisCluster, say
+from backstay.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.redis
 
 
-def exists(node, hf, name):
+def exists(node, stay, name):
     """Whether this very node has the record; one that has not would send us on."""
-    key = hf.engine.key("gate", name)
+    key = stay.engine.key("gate", name)
     return key.encode() in say(node, "CLUSTER", "GETKEYSINSLOT", slot(name), 1000)
 
 
@@ -39,10 +39,10 @@ def test_slots_are_those_of_the_server(quiet_cluster, key):
 def test_each_master_serves_some_names(quiet_cluster, namespace):
     placed = one_on_each(quiet_cluster)
     assert len(placed) == 3
-    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+    with backstay.sync.Backstay(quiet_cluster.url, namespace=namespace) as stay:
         for node, name in placed.items():
-            with hf.lock(name, wait=0):
-                assert [other for other in quiet_cluster.masters() if exists(other, hf, name)] == [node]
+            with stay.lock(name, wait=0):
+                assert [other for other in quiet_cluster.masters() if exists(other, stay, name)] == [node]
 
 
 def test_every_kind_of_operation_finds_its_node(quiet_cluster, namespace):
@@ -50,20 +50,20 @@ def test_every_kind_of_operation_finds_its_node(quiet_cluster, namespace):
     names = list(one_on_each(quiet_cluster).values())
 
     async def act():
-        async with holdfast.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+        async with backstay.Backstay(quiet_cluster.url, namespace=namespace) as stay:
             for name in names:
-                await hf.lock(name).acquire(wait=0, execution_id="run-1")
-            assert {found.name for found in await hf.locks.list()} == set(names)
-            cleaned = await hf.locks.cleanup("run-1")
+                await stay.lock(name).acquire(wait=0, execution_id="run-1")
+            assert {found.name for found in await stay.locks.list()} == set(names)
+            cleaned = await stay.locks.cleanup("run-1")
             assert set(cleaned.scopes) == set(names)
 
     asyncio.run(act())
-    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+    with backstay.sync.Backstay(quiet_cluster.url, namespace=namespace) as stay:
         for name in names:
-            hf.lock(name).acquire(wait=0, execution_id="run-2")
-        assert [found.name for found in hf.locks.list("name-")] == sorted(names)
-        assert hf.locks.cleanup("run-2").cleaned_count == 3
-        assert hf.locks.force_release(names[0]) is not None
+            stay.lock(name).acquire(wait=0, execution_id="run-2")
+        assert [found.name for found in stay.locks.list("name-")] == sorted(names)
+        assert stay.locks.cleanup("run-2").cleaned_count == 3
+        assert stay.locks.force_release(names[0]) is not None
 
 
 def test_any_seed_that_answers_will_do(take, quiet_cluster):
@@ -85,9 +85,9 @@ def test_seeds_that_do_not_answer_are_named_at_once(take):
         take(f"redis+cluster://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
 
 
-def test_a_single_server_is_not_taken_for_a_cluster(take, holdfast_redis):
+def test_a_single_server_is_not_taken_for_a_cluster(take, backstay_redis):
     with pytest.raises(EngineRefused, match="use redis://"):
-        take(f"redis+cluster://127.0.0.1:{holdfast_redis.port}")
+        take(f"redis+cluster://127.0.0.1:{backstay_redis.port}")
 
 
 def test_a_cluster_is_not_taken_for_a_single_server(take, quiet_cluster):
@@ -103,32 +103,32 @@ def test_a_cluster_is_not_taken_for_a_single_server(take, quiet_cluster):
 )
 def test_what_a_cluster_does_not_have_is_a_config_error(url):
     with pytest.raises(ConfigError):
-        holdfast.sync.Holdfast(url)
+        backstay.sync.Backstay(url)
 
 
 def test_a_slot_that_moved_is_followed_and_remembered(quiet_cluster, namespace):
     source, target, *_ = quiet_cluster.masters()
     name, other = names_on(quiet_cluster, source, 2, prefix="moving")
-    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
-        held = hf.lock(name).acquire(wait=0)
-        hf.lock(other).acquire(wait=0).release()
+    with backstay.sync.Backstay(quiet_cluster.url, namespace=namespace) as stay:
+        held = stay.lock(name).acquire(wait=0)
+        stay.lock(other).acquire(wait=0).release()
         quiet_cluster.migrate(slot(name), target)
         try:
-            assert hf.engine.map.serving(slot(name)).port == source.port
+            assert stay.engine.map.serving(slot(name)).port == source.port
             held.renew()
-            assert hf.engine.map.serving(slot(name)).port == target.port
-            assert exists(target, hf, name)
-            assert hf.engine.map.serving(slot(other)).port == source.port
+            assert stay.engine.map.serving(slot(name)).port == target.port
+            assert exists(target, stay, name)
+            assert stay.engine.map.serving(slot(other)).port == source.port
             assert held.release().idempotent is False
         finally:
             quiet_cluster.migrate(slot(name), source)
 
     async def act():
-        async with holdfast.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
-            held = await hf.lock(name).acquire(wait=0)
+        async with backstay.Backstay(quiet_cluster.url, namespace=namespace) as stay:
+            held = await stay.lock(name).acquire(wait=0)
             await asyncio.to_thread(quiet_cluster.migrate, slot(name), target)
             await held.renew()
-            assert hf.engine.map.serving(slot(name)).port == target.port
+            assert stay.engine.map.serving(slot(name)).port == target.port
             assert (await held.release()).idempotent is False
 
     try:
@@ -148,33 +148,33 @@ def test_a_slot_on_its_way_is_asked_for_at_both_ends(quiet_cluster, namespace, a
     here, there = tag, next(n for i in range(200_000) if slot(n := f"{tag}-{i}") == slot(tag))
     ids = [say(node, "CLUSTER", "MYID").decode() for node in (source, target)]
     number = slot(tag)
-    hf = holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace)
+    stay = backstay.sync.Backstay(quiet_cluster.url, namespace=namespace)
     say(source, "SCRIPT", "FLUSH")
     say(target, "SCRIPT", "FLUSH")  # the target has to be told the script, and asked again for that
-    with hf:
-        first = hf.lock(here).acquire(wait=0)
+    with stay:
+        first = stay.lock(here).acquire(wait=0)
         say(target, "CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
         say(source, "CLUSTER", "SETSLOT", number, "MIGRATING", ids[1])
         try:
             if api == "blocking":
-                second = hf.lock(there).acquire(wait=0)
+                second = stay.lock(there).acquire(wait=0)
                 first.renew()
                 assert second.release().idempotent is False
             else:
 
                 async def act():
-                    async with holdfast.Holdfast(quiet_cluster.url, namespace=namespace) as other:
+                    async with backstay.Backstay(quiet_cluster.url, namespace=namespace) as other:
                         second = await other.lock(there).acquire(wait=0)
-                        assert exists(target, hf, there)
+                        assert exists(target, stay, there)
                         assert (await second.release()).idempotent is False
                         assert other.engine.map.serving(number).port == source.port
 
                 asyncio.run(act())
-            assert exists(source, hf, here)
-            assert not exists(target, hf, here)
-            assert exists(target, hf, there)
-            assert hf.engine.map.serving(number).port == source.port
-            say(source, "MIGRATE", "127.0.0.1", target.port, hf.engine.key("gate", here), 0, 5000)
+            assert exists(source, stay, here)
+            assert not exists(target, stay, here)
+            assert exists(target, stay, there)
+            assert stay.engine.map.serving(number).port == source.port
+            say(source, "MIGRATE", "127.0.0.1", target.port, stay.engine.key("gate", here), 0, 5000)
             first.renew()
             assert first.release().idempotent is False
         finally:
@@ -189,12 +189,12 @@ def test_a_slot_that_nobody_serves_is_named_and_the_others_go_on(take):
         for node in group.masters():
             say(node, "CLUSTER", "DELSLOTS", slot(gone))
         with pytest.raises(EngineUnavailable, match=f"slot {slot(gone)}"):
-            take(group.url + "?failover=0.3", gone, profile=holdfast.Policy(lock_retries=0))
+            take(group.url + "?failover=0.3", gone, profile=backstay.Policy(lock_retries=0))
         assert take(group.url, fine) > 0
 
 
 def test_what_is_published_on_one_node_is_heard_on_every_other(quiet_cluster, namespace):
-    with holdfast.sync.Holdfast(quiet_cluster.url, namespace=namespace) as hf, hf.hub.listen("news") as news:
+    with backstay.sync.Backstay(quiet_cluster.url, namespace=namespace) as stay, stay.hub.listen("news") as news:
         for node in quiet_cluster.nodes:
             say(node, "PUBLISH", f"{namespace}:news", f"from {node.port}")
         heard = {news.next(WITHIN).payload for _ in quiet_cluster.nodes}

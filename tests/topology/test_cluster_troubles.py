@@ -10,14 +10,14 @@ import time
 import pytest
 from placing import names_on, one_on_each, slot
 
-import holdfast
-import holdfast.sync
-from holdfast import EngineError, OutcomeUnknown
-from holdfast.engine.redis.address import Place
-from holdfast.flow import PATIENCE
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisCluster, say
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay import EngineError, OutcomeUnknown
+from backstay.engine.redis.address import Place
+from backstay.flow import PATIENCE
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisCluster, say
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -33,16 +33,16 @@ def test_waiters_and_holders_go_on_when_a_master_is_killed(cluster):
     names = list(one_on_each(cluster).values())
 
     async def act():
-        async with holdfast.Holdfast(cluster.url) as hf:
-            held = {name: await hf.lock(name, ttl=60).acquire(wait=0) for name in names}
+        async with backstay.Backstay(cluster.url) as stay:
+            held = {name: await stay.lock(name, ttl=60).acquire(wait=0) for name in names}
             fences = {name: [] for name in names}
 
             async def wait(name):
-                async with hf.lock(name, wait=60) as lease:
+                async with stay.lock(name, wait=60) as lease:
                     fences[name].append(lease.fence)
 
             def block(name):
-                with holdfast.sync.Holdfast(cluster.url) as blocking, blocking.lock(name, wait=60) as lease:
+                with backstay.sync.Backstay(cluster.url) as blocking, blocking.lock(name, wait=60) as lease:
                     fences[name].append(lease.fence)
 
             tasks = [asyncio.create_task(wait(name)) for name in names]
@@ -51,7 +51,7 @@ def test_waiters_and_holders_go_on_when_a_master_is_killed(cluster):
                 thread.start()
 
             async def all_queued():
-                return all([len((await hf.locks.inspect(name)).queue) == 2 for name in names])
+                return all([len((await stay.locks.inspect(name)).queue) == 2 for name in names])
 
             assert await soon(all_queued)
             await asyncio.to_thread(settled, cluster)
@@ -77,7 +77,7 @@ def test_waiters_and_holders_go_on_when_a_master_is_killed(cluster):
 def test_the_engine_itself_waits_for_a_failover(cluster, api):
     """Without any retries of the policy: on the dead master's name, and on those that are not served meanwhile."""
     names = list(one_on_each(cluster).values())
-    patient = holdfast.Policy(lock_retries=0)
+    patient = backstay.Policy(lock_retries=0)
 
     def kill():
         settled(cluster)
@@ -86,21 +86,21 @@ def test_the_engine_itself_waits_for_a_failover(cluster, api):
         assert eventually(lambda: b"cluster_state:fail" in say(says[0], "CLUSTER", "INFO"), 20)
 
     async def act():
-        async with holdfast.Holdfast(cluster.url, profile=patient) as hf:
+        async with backstay.Backstay(cluster.url, profile=patient) as stay:
             for name in names:
-                await (await hf.lock(name).acquire(wait=0)).release()
+                await (await stay.lock(name).acquire(wait=0)).release()
             await asyncio.to_thread(kill)
-            leases = await asyncio.gather(*[hf.lock(name).acquire(wait=WITHIN) for name in reversed(names)])
+            leases = await asyncio.gather(*[stay.lock(name).acquire(wait=WITHIN) for name in reversed(names)])
             return [lease.name for lease in leases]
 
     if api == "async":
         assert asyncio.run(act()) == names[::-1]
         return
-    with holdfast.sync.Holdfast(cluster.url, profile=patient) as hf:
+    with backstay.sync.Backstay(cluster.url, profile=patient) as stay:
         for name in names:
-            hf.lock(name).acquire(wait=0).release()
+            stay.lock(name).acquire(wait=0).release()
         kill()
-        assert [hf.lock(name).acquire(wait=WITHIN).name for name in reversed(names)] == names[::-1]
+        assert [stay.lock(name).acquire(wait=WITHIN).name for name in reversed(names)] == names[::-1]
 
 
 def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still():
@@ -109,9 +109,9 @@ def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still():
     try:
         started_or_skip(group)
         (stuck, dead), *others = one_on_each(group).items()
-        with holdfast.sync.Holdfast(group.url) as hf:
-            hf.lock(dead, ttl=4).acquire(wait=0)
-            leases = [hf.lock(name, ttl=4).acquire(wait=0) for _, name in others]
+        with backstay.sync.Backstay(group.url) as stay:
+            stay.lock(dead, ttl=4).acquire(wait=0)
+            leases = [stay.lock(name, ttl=4).acquire(wait=0) for _, name in others]
             stuck.pause()
             end = time.monotonic() + 9  # longer than two lives
             while time.monotonic() < end:
@@ -139,22 +139,22 @@ def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
 
     def blocking():
         mine = 0
-        with holdfast.sync.Holdfast(cluster.url) as hf:
+        with backstay.sync.Backstay(cluster.url) as stay:
             while not stopping.is_set():
                 for name in names:
-                    with hf.lock(name, wait=WITHIN) as lease:
+                    with stay.lock(name, wait=WITHIN) as lease:
                         count(name, lease.fence)
                         mine += 1
         done.append(mine)
 
     async def awaiting():
-        async with holdfast.Holdfast(cluster.url) as hf:
+        async with backstay.Backstay(cluster.url) as stay:
 
             async def one():
                 mine = 0
                 while not stopping.is_set():
                     for name in names:
-                        async with hf.lock(name, wait=WITHIN) as lease:
+                        async with stay.lock(name, wait=WITHIN) as lease:
                             await asyncio.sleep(0)
                             count(name, lease.fence)
                             mine += 1
@@ -183,14 +183,14 @@ def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
 
 
 def test_a_channel_is_heard_again_when_its_node_dies(cluster):
-    with holdfast.sync.Holdfast(cluster.url) as hf, hf.hub.listen("news") as news:
-        port = hf._core.hub._stream._link.address.port
+    with backstay.sync.Backstay(cluster.url) as stay, stay.hub.listen("news") as news:
+        port = stay._core.hub._stream._link.address.port
         node = next(node for node in cluster.nodes if node.port == port)
         node.kill()
 
         def heard():
             with contextlib.suppress(EngineError):
-                hf.hub.publish("news", "after")
+                stay.hub.publish("news", "after")
             message = news.next(0.2)
             return message is not None and message.payload == "after"
 
@@ -200,13 +200,13 @@ def test_a_channel_is_heard_again_when_its_node_dies(cluster):
 def test_a_node_that_comes_back_is_used_again(cluster):
     """Killed, replaced, back as a replica, and master again when its successor dies."""
     node, name = next(iter(one_on_each(cluster).items()))
-    with holdfast.sync.Holdfast(cluster.url) as hf:
-        fences = [hf.lock(name, wait=0).acquire()]
+    with backstay.sync.Backstay(cluster.url) as stay:
+        fences = [stay.lock(name, wait=0).acquire()]
         fences[-1].release()
         node.kill()
         cluster.await_failover(node)
         successor = cluster.master_of(slot(name))
-        fences.append(hf.lock(name, wait=WITHIN).acquire())
+        fences.append(stay.lock(name, wait=WITHIN).acquire())
         fences[-1].release()
         node.start()
         cluster.await_whole()
@@ -215,7 +215,7 @@ def test_a_node_that_comes_back_is_used_again(cluster):
         successor.kill()
         cluster.await_failover(successor)
         assert cluster.master_of(slot(name)) is node
-        fences.append(hf.lock(name, wait=WITHIN).acquire())
+        fences.append(stay.lock(name, wait=WITHIN).acquire())
         fences[-1].release()
     assert [lease.fence for lease in fences] == sorted({lease.fence for lease in fences})
 
@@ -225,30 +225,30 @@ def test_nodes_may_differ_about_the_time(clocks_apart, take):
     times = sorted(int(say(node, "TIME")[0]) for node in clocks_apart.masters())
     assert times[2] - times[0] > 190
     placed = one_on_each(clocks_apart)
-    with holdfast.sync.Holdfast(clocks_apart.url) as hf:
+    with backstay.sync.Backstay(clocks_apart.url) as stay:
         for _ in range(2):
             for node, name in placed.items():
-                with hf.lock(name, wait=0) as lease:
+                with stay.lock(name, wait=0) as lease:
                     assert abs(lease.fence / 1_000_000 - int(say(node, "TIME")[0])) < 5
-        assert hf.telemetry.counts["engine.resend"] == hf.telemetry.counts["engine.retry"] == 0
+        assert stay.telemetry.counts["engine.resend"] == stay.telemetry.counts["engine.retry"] == 0
         furthest = max(int(say(node, "TIME")[0]) for node in placed)
-        assert abs(hf.engine.now() / 1_000_000 - furthest) < 5
+        assert abs(stay.engine.now() / 1_000_000 - furthest) < 5
     for name in placed.values():
         assert take(clocks_apart.url, name) > 0
 
 
 def test_a_node_whose_clock_runs_ahead_of_what_we_thought_corrects_us_and_only_about_itself(clocks_apart):
     placed = one_on_each(clocks_apart)
-    with holdfast.sync.Holdfast(clocks_apart.url) as hf:
+    with backstay.sync.Backstay(clocks_apart.url) as stay:
         for name in placed.values():
-            hf.lock(name, wait=0).acquire().release()
+            stay.lock(name, wait=0).acquire().release()
         ahead = max(placed, key=lambda node: int(say(node, "TIME")[0]))
-        clocks = hf.engine._clocks
+        clocks = stay.engine._clocks
         others = {place: offset for place, offset in clocks.items() if place.port != ahead.port}
-        hf.engine._set_clock(Place("127.0.0.1", ahead.port), min(clocks.values()) - 1000)
-        assert hf.engine.now() / 1_000_000 + PATIENCE < int(say(ahead, "TIME")[0])
-        hf.lock(placed[ahead], wait=0).acquire().release()
-        assert abs(hf.engine.now() / 1_000_000 - int(say(ahead, "TIME")[0])) < 5
+        stay.engine._set_clock(Place("127.0.0.1", ahead.port), min(clocks.values()) - 1000)
+        assert stay.engine.now() / 1_000_000 + PATIENCE < int(say(ahead, "TIME")[0])
+        stay.lock(placed[ahead], wait=0).acquire().release()
+        assert abs(stay.engine.now() / 1_000_000 - int(say(ahead, "TIME")[0])) < 5
         assert clocks[Place("127.0.0.1", ahead.port)] == max(clocks.values())
         assert {place: clocks[place] for place in others} == others
 
@@ -256,11 +256,11 @@ def test_a_node_whose_clock_runs_ahead_of_what_we_thought_corrects_us_and_only_a
 def test_a_lost_reply_to_a_dead_master_is_asked_for_at_its_successor(cluster):
     """The request may have been carried out: it is sent again, and its ticket makes the two one."""
     node, name = next(iter(one_on_each(cluster).items()))
-    with holdfast.sync.Holdfast(cluster.url) as hf:
-        hf.lock(name, wait=0).acquire().release()
+    with backstay.sync.Backstay(cluster.url) as stay:
+        stay.lock(name, wait=0).acquire().release()
         settled(cluster)
         node.kill()
-        with contextlib.suppress(OutcomeUnknown), hf.lock(name, wait=WITHIN) as lease:
+        with contextlib.suppress(OutcomeUnknown), stay.lock(name, wait=WITHIN) as lease:
             assert lease.fence > 0
-            assert [holder.lock_id for holder in hf.locks.inspect(name).holders] == [lease.id]
-        assert eventually(lambda: not hf.locks.inspect(name).holders)
+            assert [holder.lock_id for holder in stay.locks.inspect(name).holders] == [lease.id]
+        assert eventually(lambda: not stay.locks.inspect(name).holders)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import CrashSuite, GateSuite, ProcessDriver
+from backstay.testing.conformance import CrashSuite, GateSuite, ProcessDriver
 
 pytestmark = pytest.mark.redis
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, GateSuite
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, GateSuite
 
 pytestmark = pytest.mark.redis
 

@@ -1,16 +1,16 @@
-"""`holdfast doctor` looks at every node of a Cluster, and at Sentinels and all that they watch."""
+"""`backstay doctor` looks at every node of a Cluster, and at Sentinels and all that they watch."""
 
 from __future__ import annotations
 
 import pytest
 from placing import slot
 
-from holdfast.doctor import finding
-from holdfast.doctor.examine import examine
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import RedisCluster, RedisSentinel, say
-from holdfast.testing.waiting import eventually
+from backstay.doctor import finding
+from backstay.doctor.examine import examine
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import RedisCluster, RedisSentinel, say
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -196,8 +196,8 @@ def test_a_cluster_of_which_nothing_is_there_is_a_problem_that_keeps_the_passwor
     assert "hunter2" not in str(report)
 
 
-def test_a_single_server_is_not_taken_for_a_cluster(holdfast_redis):
-    report = examine(f"redis+cluster://127.0.0.1:{holdfast_redis.port}")
+def test_a_single_server_is_not_taken_for_a_cluster(backstay_redis):
+    report = examine(f"redis+cluster://127.0.0.1:{backstay_redis.port}")
     assert "cluster support disabled" in one(report, "reach", "problem").what
 
 
@@ -244,7 +244,7 @@ def test_a_replica_behind_sentinels_that_stands_still_is_a_warning(quiet_sentine
 
 
 def test_an_unknown_service_is_a_problem(quiet_sentinel):
-    report = examine(quiet_sentinel.url.replace("/holdfast/", "/elsewhere/"))
+    report = examine(quiet_sentinel.url.replace("/backstay/", "/elsewhere/"))
     assert len(of(report, "sentinels", "problem")) == 3
     assert "knows no master 'elsewhere'" in report.findings[0].what
 

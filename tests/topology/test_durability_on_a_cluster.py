@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 from placing import one_on_each, slot
 
-from holdfast import EngineError, NotReplicated
-from holdfast.gate import durability
-from holdfast.testing.servers import say
-from holdfast.testing.waiting import eventually
+from backstay import EngineError, NotReplicated
+from backstay.gate import durability
+from backstay.testing.servers import say
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -29,7 +29,7 @@ class Meanwhile:
 
 
 @pytest.fixture
-def hf(quiet_cluster, connect):
+def stay(quiet_cluster, connect):
     return connect(quiet_cluster.url)
 
 
@@ -38,8 +38,8 @@ def patient(monkeypatch):
     monkeypatch.setattr(durability, "CONFIRM_WITHIN", 20.0)
 
 
-def meanwhile(hf, monkeypatch, happens):
-    monkeypatch.setattr(hf.engine, "_witness", Meanwhile(hf.engine.witness(), happens))
+def meanwhile(stay, monkeypatch, happens):
+    monkeypatch.setattr(stay.engine, "_witness", Meanwhile(stay.engine.witness(), happens))
 
 
 def replicas_of(cluster, master):
@@ -57,33 +57,33 @@ def elsewhere(cluster, name):
     return source, next(node for node in cluster.masters() if node is not source)
 
 
-def test_each_master_is_asked_about_its_own_names(hf, quiet_cluster):
+def test_each_master_is_asked_about_its_own_names(stay, quiet_cluster):
     for node, name in one_on_each(quiet_cluster).items():
-        key = hf.engine.key("gate", name)
-        with hf.lock(name, wait=0, durability="replicas:1"):
+        key = stay.engine.key("gate", name)
+        with stay.lock(name, wait=0, durability="replicas:1"):
             assert [has(replica, key) for replica in replicas_of(quiet_cluster, node)] == [True]
 
 
-def test_a_name_that_moved_after_its_grant_is_confirmed_where_it_is_now(hf, quiet_cluster, monkeypatch):
+def test_a_name_that_moved_after_its_grant_is_confirmed_where_it_is_now(stay, quiet_cluster, monkeypatch):
     name = "moved"
     source, target = elsewhere(quiet_cluster, name)
-    meanwhile(hf, monkeypatch, lambda: quiet_cluster.migrate(slot(name), target))
+    meanwhile(stay, monkeypatch, lambda: quiet_cluster.migrate(slot(name), target))
     try:
-        with hf.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
-            key = hf.engine.key("gate", name)
+        with stay.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
+            key = stay.engine.key("gate", name)
             assert [has(replica, key) for replica in replicas_of(quiet_cluster, target)] == [True]
             assert not has(source, key)
-            assert [holder.lock_id for holder in hf.locks.inspect(name).holders] == [lease.id]
-        assert hf.locks.inspect(name).count == 0
+            assert [holder.lock_id for holder in stay.locks.inspect(name).holders] == [lease.id]
+        assert stay.locks.inspect(name).count == 0
     finally:
         quiet_cluster.migrate(slot(name), source)
 
 
-def test_a_name_that_is_on_its_way_is_confirmed_where_its_record_is(hf, quiet_cluster, monkeypatch):
+def test_a_name_that_is_on_its_way_is_confirmed_where_its_record_is(stay, quiet_cluster, monkeypatch):
     """The slot is half moved: its old node still answers for it, and sends us on (ASK)."""
     name = "on-its-way"
     source, target = elsewhere(quiet_cluster, name)
-    key = hf.engine.key("gate", name)
+    key = stay.engine.key("gate", name)
 
     def move_record():
         names = [say(node, "CLUSTER", "MYID") for node in (source, target)]
@@ -91,18 +91,18 @@ def test_a_name_that_is_on_its_way_is_confirmed_where_its_record_is(hf, quiet_cl
         say(source, "CLUSTER", "SETSLOT", slot(name), "MIGRATING", names[1])
         assert say(source, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == b"OK"
 
-    meanwhile(hf, monkeypatch, move_record)
+    meanwhile(stay, monkeypatch, move_record)
     try:
-        with hf.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
+        with stay.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
             assert [has(replica, key) for replica in replicas_of(quiet_cluster, target)] == [True]
-            assert [holder.lock_id for holder in hf.locks.inspect(name).holders] == [lease.id]
+            assert [holder.lock_id for holder in stay.locks.inspect(name).holders] == [lease.id]
     finally:
         say(source, "CLUSTER", "SETSLOT", slot(name), "STABLE")
         quiet_cluster.migrate(slot(name), target)
         quiet_cluster.migrate(slot(name), source)
 
 
-def test_replicas_of_the_old_node_do_not_count_for_the_new_one(hf, quiet_cluster, monkeypatch):
+def test_replicas_of_the_old_node_do_not_count_for_the_new_one(stay, quiet_cluster, monkeypatch):
     """They have the grant of a moment ago; who takes over tomorrow does not ask them."""
     monkeypatch.setattr(durability, "CONFIRM_WITHIN", 0.3)
     name = "moved-to-a-lonely-node"
@@ -113,12 +113,12 @@ def test_replicas_of_the_old_node_do_not_count_for_the_new_one(hf, quiet_cluster
         quiet_cluster.migrate(slot(name), target)
         replica.pause()
 
-    meanwhile(hf, monkeypatch, move)
+    meanwhile(stay, monkeypatch, move)
     try:
         with pytest.raises(NotReplicated) as refused:
-            hf.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
+            stay.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
         assert refused.value.confirmed == 0
-        assert hf.locks.inspect(name).count == 0
+        assert stay.locks.inspect(name).count == 0
     finally:
         replica.resume()
         quiet_cluster.migrate(slot(name), source)
@@ -126,24 +126,24 @@ def test_replicas_of_the_old_node_do_not_count_for_the_new_one(hf, quiet_cluster
 
 def test_a_grant_whose_master_died_before_its_confirmation_is_not_handed_out(cluster, connect, monkeypatch):
     node, name = next(iter(one_on_each(cluster).items()))
-    hf = connect(cluster.url)
+    stay = connect(cluster.url)
 
     def die():
         node.kill()
         cluster.await_failover(node)
 
-    meanwhile(hf, monkeypatch, die)
+    meanwhile(stay, monkeypatch, die)
     with pytest.raises(EngineError):
-        hf.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
-    assert not hf._core.held
-    assert eventually(lambda: hf.locks.inspect(name).count == 0)  # the keeper goes on giving it back
+        stay.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
+    assert not stay._core.held
+    assert eventually(lambda: stay.locks.inspect(name).count == 0)  # the keeper goes on giving it back
 
 
 def test_a_confirmed_grant_survives_the_master_of_its_slot(cluster, connect):
     node, name = next(iter(one_on_each(cluster).items()))
-    hf = connect(cluster.url)
-    lease = hf.lock(name, ttl=60, renew=False, wait=0, durability="replicas:1").acquire()
+    stay = connect(cluster.url)
+    lease = stay.lock(name, ttl=60, renew=False, wait=0, durability="replicas:1").acquire()
     node.kill()
     cluster.await_failover(node)
-    (holder,) = hf.locks.inspect(name).holders
+    (holder,) = stay.locks.inspect(name).holders
     assert (holder.lock_id, holder.fence) == (lease.id, lease.fence)

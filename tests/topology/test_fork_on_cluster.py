@@ -14,18 +14,18 @@ pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 SCRIPT = """
 import json, os, sys, warnings
 warnings.simplefilter("error")
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 url, *names = sys.argv[1:]
-hf = Holdfast(url, namespace="fork").open()
-held = [hf.lock(name).acquire(wait=0) for name in names]
+stay = Backstay(url, namespace="fork").open()
+held = [stay.lock(name).acquire(wait=0) for name in names]
 reader, writer = os.pipe()
 child = os.fork()
 if child == 0:
     try:
         lost = all(lease.is_lost for lease in held)
-        own = [hf.lock(name + "-child").acquire(wait=0).fence for name in names]
-        said = {"lost": lost, "own": len(own), "seen": [bool(hf.locks.inspect(name).holders) for name in names]}
+        own = [stay.lock(name + "-child").acquire(wait=0).fence for name in names]
+        said = {"lost": lost, "own": len(own), "seen": [bool(stay.locks.inspect(name).holders) for name in names]}
     except BaseException as error:
         said = {"failed": repr(error)}
     os.write(writer, json.dumps(said).encode())
@@ -33,7 +33,7 @@ if child == 0:
 said = json.loads(os.read(reader, 65536))
 os.waitpid(child, 0)
 said["released"] = [not lease.release().idempotent for lease in held]
-hf.close()
+stay.close()
 print(json.dumps(said))
 """
 

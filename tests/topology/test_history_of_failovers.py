@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.testing.history import Amnesia, Event, check
-from holdfast.testing.order import Snapshot, Waiting
+from backstay.testing.history import Amnesia, Event, check
+from backstay.testing.order import Snapshot, Waiting
 
 
 def held(name, who, *, fence, start, end, at):

@@ -10,14 +10,14 @@ import secrets
 import pytest
 from placing import one_on_each
 
-from holdfast import OutcomeUnknown
-from holdfast.engine.base import PublishHint, TakeHint
-from holdfast.engine.redis.address import Address
-from holdfast.engine.redis.blocking_link import BlockingLink
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, HubSuite, ProcessDriver
-from holdfast.testing.conformance.hub.hints import call_a_crowd
-from holdfast.testing.servers import say
-from holdfast.testing.waiting import eventually
+from backstay import OutcomeUnknown
+from backstay.engine.base import PublishHint, TakeHint
+from backstay.engine.redis.address import Address
+from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, HubSuite, ProcessDriver
+from backstay.testing.conformance.hub.hints import call_a_crowd
+from backstay.testing.servers import say
+from backstay.testing.waiting import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -61,7 +61,7 @@ def everywhere(quiet_cluster, namespace):
 def test_a_message_reaches_the_listeners_of_every_node_whichever_it_was_told_to(
     quiet_cluster, connect, namespace, everywhere, via
 ):
-    hf = connect(quiet_cluster.url)
+    stay = connect(quiet_cluster.url)
     sent, told = [], set()
     for node, name in one_on_each(quiet_cluster, prefix="hint").items():
         payload = name.encode()
@@ -69,9 +69,9 @@ def test_a_message_reaches_the_listeners_of_every_node_whichever_it_was_told_to(
             say(node, "PUBLISH", f"{namespace}:news", payload)
         else:
             key = f"{namespace}:hint:{{{name}}}"
-            hf.engine.apply(PublishHint(key, 3, 60_000_000, f"{namespace}:news", name))
+            stay.engine.apply(PublishHint(key, 3, 60_000_000, f"{namespace}:news", name))
             assert say(node, "GET", key) == b"3"
-            assert hf.engine.apply(TakeHint(key, 2, 60_000_000)) == 2
+            assert stay.engine.apply(TakeHint(key, 2, 60_000_000)) == 2
         sent.append(payload)
         told.add(node)
     assert told == set(quiet_cluster.masters())
@@ -81,10 +81,10 @@ def test_a_message_reaches_the_listeners_of_every_node_whichever_it_was_told_to(
 
 def test_what_one_process_sends_goes_through_one_node(quiet_cluster, connect):
     """Two nodes would pass messages on in any order."""
-    hf = connect(quiet_cluster.url)
+    stay = connect(quiet_cluster.url)
     before = {node: _published(node) for node in quiet_cluster.masters()}
     for turn in range(20):
-        hf.hub.publish("news", str(turn))
+        stay.hub.publish("news", str(turn))
     sent = {node: _published(node) - count for node, count in before.items()}
     assert sorted(sent.values()) == [0, 0, 20]
 
@@ -96,14 +96,14 @@ def _published(node):
 
 
 def test_another_node_is_told_when_that_one_is_gone(cluster, connect):
-    hf = connect(cluster.url)
-    hf.hub.publish("news", "before")
-    place = hf.engine.anyone()
+    stay = connect(cluster.url)
+    stay.hub.publish("news", "before")
+    place = stay.engine.anyone()
     next(node for node in cluster.nodes if node.port == place.port).kill()
     with contextlib.suppress(OutcomeUnknown):  # the dead link may only show itself now; a hint is sent once
-        hf.hub.publish("news", "lost")
-    hf.hub.publish("news", "after")
-    assert hf.engine.anyone() != place
+        stay.hub.publish("news", "lost")
+    stay.hub.publish("news", "after")
+    assert stay.engine.anyone() != place
 
 
 @pytest.mark.race

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
+from backstay.testing.conformance import IdempotencyCrashSuite, IdempotencySuite, ProcessDriver
 
 pytestmark = pytest.mark.redis
 

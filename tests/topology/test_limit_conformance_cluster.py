@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import AsyncDriver, BlockingDriver, LimitSuite
+from backstay.testing.conformance import AsyncDriver, BlockingDriver, LimitSuite
 
 pytestmark = pytest.mark.redis
 

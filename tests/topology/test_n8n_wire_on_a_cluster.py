@@ -7,49 +7,49 @@ import asyncio
 import pytest
 from redis.cluster import RedisCluster as Client
 
-import holdfast
-from holdfast import ConfigError, n8n_keys
-from holdfast.engine.redis.slots import slot_of
-from holdfast.gate.n8n.machine import places
+import backstay
+from backstay import ConfigError, n8n_keys
+from backstay.engine.redis.slots import slot_of
+from backstay.gate.n8n.machine import places
 
 pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def hf(quiet_cluster, connect):
+def stay(quiet_cluster, connect):
     return connect(quiet_cluster.url)
 
 
 @pytest.mark.parametrize("scope", ["excel-42", "a{}b", "a{b", "}a{", "{}"])
-def test_a_scope_without_a_hash_tag_is_refused(hf, scope):
+def test_a_scope_without_a_hash_tag_is_refused(stay, scope):
     with pytest.raises(ConfigError, match="hash tag"):
-        hf.lock(scope, wire="n8n")
+        stay.lock(scope, wire="n8n")
     with pytest.raises(ConfigError, match="hash tag"):
-        hf.locks.cleanup("1", [scope], wire="n8n")
+        stay.locks.cleanup("1", [scope], wire="n8n")
 
 
 @pytest.mark.parametrize("scope", ["{a}", "excel-{42}", "{{a}", "{a}{b}", "x{a}:meta", "{a\n}ü"])
 def test_all_keys_of_a_tagged_scope_share_a_slot(scope):
-    assert len({slot_of(key.encode()) for key in places("holdfast", scope)}) == 1
+    assert len({slot_of(key.encode()) for key in places("backstay", scope)}) == 1
 
 
-def test_a_tagged_scope_is_locked_on_each_node(hf, quiet_cluster, namespace):
+def test_a_tagged_scope_is_locked_on_each_node(stay, quiet_cluster, namespace):
     client = Client.from_url(quiet_cluster.url.replace("redis+cluster", "redis").split(",")[0], decode_responses=True)
     for number in range(12):
         scope = f"{{{namespace}-{number}}}"
-        with hf.lock(scope, wire="n8n", ttl=60) as lease:
+        with stay.lock(scope, wire="n8n", ttl=60) as lease:
             assert client.get(n8n_keys.lock_key(scope)) == "1"
             assert lease.id in client.get(n8n_keys.meta_key(scope))
-            assert hf.lock(scope, wire="n8n").try_acquire() is None
+            assert stay.lock(scope, wire="n8n").try_acquire() is None
         assert client.get(n8n_keys.lock_key(scope)) is None
     client.close()
 
 
 def test_a_limit_needs_no_tag(quiet_cluster, namespace):
     async def main():
-        async with holdfast.Holdfast(quiet_cluster.url, namespace=namespace) as hf:
+        async with backstay.Backstay(quiet_cluster.url, namespace=namespace) as stay:
             for number in range(12):
-                limit = hf.limit("api", "1/10000000s", wire="n8n")
+                limit = stay.limit("api", "1/10000000s", wire="n8n")
                 assert (await limit.hit(f"{namespace}-{number}")).count == 1
                 assert (await limit.hit(f"{namespace}-{number}")).count == 2
 

@@ -1,4 +1,4 @@
-"""Holdfasts made from redis-py clients, on servers of every kind. The clients stay their owners'."""
+"""Backstays made from redis-py clients, on servers of every kind. The clients stay their owners'."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 
+from backstay import Backstay, EngineRefused, EngineUnavailable, sync
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually
 from exercise import exercise_async, exercise_blocking
-from holdfast import EngineRefused, EngineUnavailable, Holdfast, sync
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -38,11 +38,11 @@ def socket_redis():
 
 
 def plain(library, request):
-    return library.Redis(port=request.getfixturevalue("holdfast_redis").port, db=2)
+    return library.Redis(port=request.getfixturevalue("backstay_redis").port, db=2)
 
 
 def pooled(library, request):
-    return library.ConnectionPool(port=request.getfixturevalue("holdfast_redis").port, db=2)
+    return library.ConnectionPool(port=request.getfixturevalue("backstay_redis").port, db=2)
 
 
 def on_socket(library, request):
@@ -105,8 +105,8 @@ async def close_async(client):
 def test_a_blocking_client_makes_both_and_stays_its_owners(kind, request, namespace):
     client = kind(redis, request)
     try:
-        exercise_blocking(lambda: sync.Holdfast(client, namespace=namespace))
-        asyncio.run(exercise_async(lambda: Holdfast(engine=client, namespace=namespace)))
+        exercise_blocking(lambda: sync.Backstay(client, namespace=namespace))
+        asyncio.run(exercise_async(lambda: Backstay(engine=client, namespace=namespace)))
         assert ask(client)
     finally:
         close(client)
@@ -117,8 +117,8 @@ def test_an_asyncio_client_makes_both_and_stays_its_owners(kind, request, namesp
     async def main():
         client = kind(redis.asyncio, request)
         try:
-            await exercise_async(lambda: Holdfast(client, namespace=namespace))
-            await asyncio.to_thread(exercise_blocking, lambda: sync.Holdfast(client, namespace=namespace))
+            await exercise_async(lambda: Backstay(client, namespace=namespace))
+            await asyncio.to_thread(exercise_blocking, lambda: sync.Backstay(client, namespace=namespace))
             assert await ask_async(client)
         finally:
             await close_async(client)
@@ -131,8 +131,8 @@ def names_of(client):
 
 
 def test_no_connection_of_the_clients_is_used(request, namespace):
-    client = redis.Redis(port=request.getfixturevalue("holdfast_redis").port, client_name="billing")
-    with sync.Holdfast(client, namespace=namespace) as hf, hf.lock("x"):
+    client = redis.Redis(port=request.getfixturevalue("backstay_redis").port, client_name="billing")
+    with sync.Backstay(client, namespace=namespace) as stay, stay.lock("x"):
         pool = client.connection_pool
         assert not pool._available_connections
         assert not pool._in_use_connections
@@ -198,8 +198,8 @@ def change_password(server):
 def test_a_provider_is_asked_for_every_connection(guarded, namespace):
     provider = Rotating()
     client = redis.Redis(port=guarded.port, credential_provider=provider)
-    with sync.Holdfast(client, namespace=namespace) as hf:
-        lease = hf.lock("x").acquire(wait=0)
+    with sync.Backstay(client, namespace=namespace) as stay:
+        lease = stay.lock("x").acquire(wait=0)
         before = provider.asked
         provider.password = "second"
         change_password(guarded)
@@ -210,7 +210,7 @@ def test_a_provider_is_asked_for_every_connection(guarded, namespace):
         with redis.Redis(port=guarded.port, username="admin", password="root") as admin:
             admin.execute_command("CLIENT KILL", "USER", "app")
         with pytest.raises(EngineRefused, match="username or password") as caught:
-            hf.lock("x").acquire(wait=0)
+            stay.lock("x").acquire(wait=0)
         assert not {"first", "second", "wrong"} & set(str(caught.value).split())
     client.close()
 
@@ -229,7 +229,7 @@ def test_a_provider_is_asked_from_a_loop_without_blocking_it(kind, guarded, name
 
     async def main():
         client = redis.asyncio.Redis(port=guarded.port, credential_provider=provider)
-        async with Holdfast(client, namespace=namespace) as hf, hf.lock("x"):
+        async with Backstay(client, namespace=namespace) as stay, stay.lock("x"):
             pass
         await client.aclose()
 
@@ -270,8 +270,8 @@ def test_a_client_carries_the_hints_of_another_engine(kind, request, namespace, 
     url = f"sqlite:///{tmp_path / 'state.db'}"
     try:
         with (
-            sync.Holdfast(url, namespace=namespace, hub=client) as one,
-            sync.Holdfast(url, namespace=namespace, hub=client) as two,
+            sync.Backstay(url, namespace=namespace, hub=client) as one,
+            sync.Backstay(url, namespace=namespace, hub=client) as two,
         ):
             with one.hub.listen("news") as messages:
                 two.hub.publish("news", "x")
@@ -287,27 +287,28 @@ FORK = """
 import json, os, sys, warnings
 warnings.simplefilter("error")
 import redis
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 client = redis.Redis(port=int(sys.argv[1]))
 client.ping()
-hf = Holdfast(client, namespace=sys.argv[2]).open()
-lease = hf.lock("fork").acquire(wait=0)
+stay = Backstay(client, namespace=sys.argv[2]).open()
+lease = stay.lock("fork").acquire(wait=0)
 pid = os.fork()
 if pid == 0:
-    ok = lease.is_lost and hf.lock("fork").try_acquire() is None and hf.lock("child").acquire(wait=0) and client.ping()
+    ok = lease.is_lost and stay.lock("fork").try_acquire() is None
+    ok = ok and stay.lock("child").acquire(wait=0) and client.ping()
     os._exit(0 if ok else 1)
 status = os.waitpid(pid, 0)[1]
 lease.renew()
 print(json.dumps([status, lease.release().idempotent, client.ping()]))
-hf.close()
+stay.close()
 client.close()
 """
 
 
-def test_a_forked_child_has_its_own_connections_and_the_client_serves_both(holdfast_redis, namespace):
+def test_a_forked_child_has_its_own_connections_and_the_client_serves_both(backstay_redis, namespace):
     done = subprocess.run(
-        [sys.executable, "-c", FORK, str(holdfast_redis.port), namespace],
+        [sys.executable, "-c", FORK, str(backstay_redis.port), namespace],
         capture_output=True,
         text=True,
         timeout=60,
@@ -318,9 +319,9 @@ def test_a_forked_child_has_its_own_connections_and_the_client_serves_both(holdf
     assert json.loads(done.stdout) == [0, False, True]
 
 
-def test_two_holdfasts_of_one_client_close_apart(holdfast_redis, namespace):
-    client = redis.Redis(port=holdfast_redis.port)
-    one, two = (sync.Holdfast(client, namespace=namespace) for _ in range(2))
+def test_two_backstays_of_one_client_close_apart(backstay_redis, namespace):
+    client = redis.Redis(port=backstay_redis.port)
+    one, two = (sync.Backstay(client, namespace=namespace) for _ in range(2))
     lease = two.lock("x").acquire(wait=0)
     one.close()
     lease.renew()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from placing import one_on_each
 
-import holdfast.sync
-from holdfast import EngineRefused
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer, say
-from holdfast.testing.waiting import WITHIN, eventually
+import backstay.sync
+from backstay import EngineRefused
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisCluster, RedisSentinel, RedisServer, say
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -30,22 +30,22 @@ def allow(nodes, *rights):
 
 
 def use_everything(url, names):
-    with holdfast.sync.Holdfast(url) as hf:
+    with backstay.sync.Backstay(url) as stay:
         for name in names:
-            hf.lock(name).acquire(wait=0, execution_id="run-1")
-            api = hf.limit("api", "10000/hour")
+            stay.lock(name).acquire(wait=0, execution_id="run-1")
+            api = stay.limit("api", "10000/hour")
             for _ in range(30):  # so many that the log is no longer read as a whole
                 api.hit(name)
                 time.sleep(0.001)
             api.refund(name)
             api.reset(name)
-            assert hf.idempotency.run(name, lambda: 1) == hf.idempotency.run(name, lambda: 2) == 1
-            assert hf.idempotency.forget(name)
-        with hf.hub.listen("news") as news:
-            hf.hub.publish("news", "hello")
+            assert stay.idempotency.run(name, lambda: 1) == stay.idempotency.run(name, lambda: 2) == 1
+            assert stay.idempotency.forget(name)
+        with stay.hub.listen("news") as news:
+            stay.hub.publish("news", "hello")
             assert news.next(WITHIN).payload == "hello"
-        assert {found.name for found in hf.locks.list()} == set(names)
-        assert hf.locks.cleanup("run-1").cleaned_count == len(names)
+        assert {found.name for found in stay.locks.list()} == set(names)
+        assert stay.locks.cleanup("run-1").cleaned_count == len(names)
 
 
 def test_the_docs_name_these_rights():
@@ -62,7 +62,7 @@ def test_an_acl_user_on_a_single_server_over_tls(certificates):
         use_everything(url, ["x"])
         with (
             pytest.raises(EngineRefused, match="username or password"),
-            holdfast.sync.Holdfast(url.replace("pass%2Fword", "wrong")),
+            backstay.sync.Backstay(url.replace("pass%2Fword", "wrong")),
         ):
             pass
     finally:
@@ -75,7 +75,7 @@ def test_an_acl_user_behind_sentinels():
         started_or_skip(group)
         url = group.url.replace("://", "://app:pass%2Fword@")
         allow(group.servers, *RIGHTS)
-        with pytest.raises(EngineRefused, match="role"), holdfast.sync.Holdfast(url):
+        with pytest.raises(EngineRefused, match="role"), backstay.sync.Backstay(url):
             pass
         allow(group.servers, *SENTINEL)
         use_everything(url, ["x"])
@@ -89,7 +89,7 @@ def test_an_acl_user_on_a_cluster():
         started_or_skip(group)
         url = group.url.replace("://", "://app:pass%2Fword@")
         allow(group.nodes, *RIGHTS)
-        with pytest.raises(EngineRefused, match="cluster"), holdfast.sync.Holdfast(url):
+        with pytest.raises(EngineRefused, match="cluster"), backstay.sync.Backstay(url):
             pass
         allow(group.nodes, *CLUSTER)
         use_everything(url, list(one_on_each(group).values()))
@@ -104,12 +104,12 @@ def test_an_acl_user_at_the_sentinels_hears_of_failovers():
         started_or_skip(group)
         for sentinel in group.sentinels:
             say(sentinel, "ACL", "SETUSER", "scout", "on", ">pw", "-@all", *AT_SENTINELS)
-        with holdfast.sync.Holdfast(f"{group.url}?sentinel_username=scout&sentinel_password=pw") as hf:
-            hf.lock("x", wait=0).acquire().release()
-            link = hf.engine._thread_link()
-            assert eventually(lambda: set(hf.engine._watch._hub.states().values()) == {"running"})
+        with backstay.sync.Backstay(f"{group.url}?sentinel_username=scout&sentinel_password=pw") as stay:
+            stay.lock("x", wait=0).acquire().release()
+            link = stay.engine._thread_link()
+            assert eventually(lambda: set(stay.engine._watch._hub.states().values()) == {"running"})
             say(group.sentinels[0], "SENTINEL", "FAILOVER", group.service)
             assert eventually(lambda: not link.ready)
-            assert hf.engine._epoch >= 1
+            assert stay.engine._epoch >= 1
     finally:
         group.stop()

@@ -8,15 +8,15 @@ import threading
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast import ConfigError, EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
-from holdfast.engine.redis.link import pack
-from holdfast.testing.impostor import Impostor
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.ports import lasting_port
-from holdfast.testing.servers import RedisSentinel, say
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay import ConfigError, EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
+from backstay.engine.redis.link import pack
+from backstay.testing.impostor import Impostor
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.ports import lasting_port
+from backstay.testing.servers import RedisSentinel, say
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -40,15 +40,15 @@ def test_any_sentinel_that_answers_will_do(take, quiet_sentinel):
 def test_the_url_may_name_a_database(quiet_sentinel, scheme):
     places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in quiet_sentinel.sentinels)
     with (
-        holdfast.sync.Holdfast(f"{scheme}+sentinel://{places}/{quiet_sentinel.service}/3") as hf,
-        hf.lock("db", wait=0),
+        backstay.sync.Backstay(f"{scheme}+sentinel://{places}/{quiet_sentinel.service}/3") as stay,
+        stay.lock("db", wait=0),
     ):
         assert b"db3:keys=" in say(quiet_sentinel.master(), "INFO", "keyspace")
 
 
 def test_a_service_that_no_sentinel_knows_is_refused(take, quiet_sentinel):
     with pytest.raises(EngineRefused, match="knows no master 'elsewhere'"):
-        take(quiet_sentinel.url.replace("/holdfast/", "/elsewhere/"))
+        take(quiet_sentinel.url.replace("/backstay/", "/elsewhere/"))
 
 
 def test_sentinels_that_do_not_answer_are_named_at_once(take):
@@ -57,9 +57,9 @@ def test_sentinels_that_do_not_answer_are_named_at_once(take):
         take(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/mymaster")
 
 
-def test_a_server_is_not_taken_for_a_sentinel(take, holdfast_redis):
-    with pytest.raises(EngineRefused, match=str(holdfast_redis.port)):
-        take(f"redis+sentinel://127.0.0.1:{holdfast_redis.port}/mymaster")
+def test_a_server_is_not_taken_for_a_sentinel(take, backstay_redis):
+    with pytest.raises(EngineRefused, match=str(backstay_redis.port)):
+        take(f"redis+sentinel://127.0.0.1:{backstay_redis.port}/mymaster")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_server_is_not_taken_for_a_sentinel(take, holdfast_redis):
 )
 def test_a_mistyped_url_is_a_config_error_that_keeps_the_password(url):
     with pytest.raises(ConfigError) as caught:
-        holdfast.sync.Holdfast(url)
+        backstay.sync.Backstay(url)
     assert "s3cret" not in str(caught.value)
 
 
@@ -101,18 +101,18 @@ def test_waiters_and_holders_go_on_when_the_master_is_killed(sentinel):
     """Threads and tasks at once; the holder's lease is renewed on the new master, the queue is still there."""
 
     async def act():
-        async with holdfast.Holdfast(sentinel.url) as hf:
-            held = await hf.lock("x", ttl=8).acquire(wait=0)
+        async with backstay.Backstay(sentinel.url) as stay:
+            held = await stay.lock("x", ttl=8).acquire(wait=0)
 
             async def wait():
-                async with hf.lock("x", wait=60) as lease:
+                async with stay.lock("x", wait=60) as lease:
                     return lease.fence
 
             tasks = [asyncio.create_task(wait()) for _ in range(3)]
             fences = []
 
             def block():
-                with holdfast.sync.Holdfast(sentinel.url) as blocking, blocking.lock("x", wait=60) as lease:
+                with backstay.sync.Backstay(sentinel.url) as blocking, blocking.lock("x", wait=60) as lease:
                     fences.append(lease.fence)
 
             threads = [threading.Thread(target=block) for _ in range(3)]
@@ -120,7 +120,7 @@ def test_waiters_and_holders_go_on_when_the_master_is_killed(sentinel):
                 thread.start()
 
             async def all_queued():
-                return len((await hf.locks.inspect("x")).queue) == 6
+                return len((await stay.locks.inspect("x")).queue) == 6
 
             assert await soon(all_queued)
             old = sentinel.master()
@@ -129,7 +129,7 @@ def test_waiters_and_holders_go_on_when_the_master_is_killed(sentinel):
             await asyncio.to_thread(sentinel.await_failover, old)
             await held.renew()
             assert not held.is_lost
-            assert len((await hf.locks.inspect("x")).queue) == 6
+            assert len((await stay.locks.inspect("x")).queue) == 6
             await held.release()
             fences += await asyncio.gather(*tasks)
             await asyncio.to_thread(lambda: [thread.join() for thread in threads])
@@ -143,37 +143,37 @@ def test_waiters_and_holders_go_on_when_the_master_is_killed(sentinel):
 @pytest.mark.parametrize("api", ["async", "blocking"])
 def test_the_engine_itself_waits_for_a_failover(sentinel, api):
     """Without any retries of the policy."""
-    patient = holdfast.Policy(lock_retries=0)
+    patient = backstay.Policy(lock_retries=0)
     old = sentinel.master()
 
     async def act():
-        async with holdfast.Holdfast(sentinel.url, profile=patient) as hf:
-            first = await hf.lock("x").acquire(wait=0)
+        async with backstay.Backstay(sentinel.url, profile=patient) as stay:
+            first = await stay.lock("x").acquire(wait=0)
             await first.release()
             old.kill()
-            return first.fence, (await hf.lock("x").acquire(wait=WITHIN)).fence
+            return first.fence, (await stay.lock("x").acquire(wait=WITHIN)).fence
 
     if api == "async":
         first, second = asyncio.run(act())
     else:
-        with holdfast.sync.Holdfast(sentinel.url, profile=patient) as hf:
-            lease = hf.lock("x").acquire(wait=0)
+        with backstay.sync.Backstay(sentinel.url, profile=patient) as stay:
+            lease = stay.lock("x").acquire(wait=0)
             lease.release()
             old.kill()
-            first, second = lease.fence, hf.lock("x").acquire(wait=WITHIN).fence
+            first, second = lease.fence, stay.lock("x").acquire(wait=WITHIN).fence
     assert second > first
     assert not old.running
 
 
 def test_a_lease_is_kept_through_a_failover(sentinel):
-    with holdfast.sync.Holdfast(sentinel.url) as hf:
-        held = hf.lock("x", ttl=6).acquire(wait=0)
+    with backstay.sync.Backstay(sentinel.url) as stay:
+        held = stay.lock("x", ttl=6).acquire(wait=0)
         old = sentinel.master()
         say(old, "WAIT", 2, 1000)
         old.kill()
         new = sentinel.await_failover(old)
-        before = say(new, "PTTL", hf.engine.key("gate", "x"))
-        assert eventually(lambda: say(new, "PTTL", hf.engine.key("gate", "x")) > before)  # renewed there
+        before = say(new, "PTTL", stay.engine.key("gate", "x"))
+        assert eventually(lambda: say(new, "PTTL", stay.engine.key("gate", "x")) > before)  # renewed there
         assert not held.is_lost
         assert held.release().idempotent is False
 
@@ -183,8 +183,8 @@ def test_a_master_that_is_replaced_while_it_lives_is_left():
     group = RedisSentinel(options=("--min-replicas-to-write", "1", "--min-replicas-max-lag", "5"))
     try:
         started_or_skip(group)
-        with holdfast.sync.Holdfast(group.url) as hf:
-            first = hf.lock("x", ttl=20).acquire(wait=0)
+        with backstay.sync.Backstay(group.url) as stay:
+            first = stay.lock("x", ttl=20).acquire(wait=0)
             old = group.master()
             say(old, "WAIT", 2, 1000)
             say(group.sentinels[0], "SENTINEL", "FAILOVER", group.service)
@@ -192,8 +192,8 @@ def test_a_master_that_is_replaced_while_it_lives_is_left():
             assert eventually(lambda: b"connected_slaves:0" in say(old, "INFO", "replication"))
             assert say(old, "ROLE")[0] == b"master"
             assert first.release().released
-            assert hf.engine._thread_link().address.port == new.port
-            with hf.lock("x", wait=WITHIN) as second:
+            assert stay.engine._thread_link().address.port == new.port
+            with stay.lock("x", wait=WITHIN) as second:
                 assert second.fence > first.fence
     finally:
         group.stop()
@@ -211,35 +211,35 @@ def test_a_replica_is_never_taken_for_the_master(quiet_sentinel):
 
     with Impostor(greet=stale) as liar:
         places = f"127.0.0.1:{liar.port},127.0.0.1:{quiet_sentinel.sentinels[0].port}"
-        with holdfast.sync.Holdfast(f"redis+sentinel://{places}/{quiet_sentinel.service}") as hf:
+        with backstay.sync.Backstay(f"redis+sentinel://{places}/{quiet_sentinel.service}") as stay:
             assert asked
-            assert hf.engine._thread_link().address.port == quiet_sentinel.master().port
-            hf.lock("fresh", wait=0).acquire().release()
+            assert stay.engine._thread_link().address.port == quiet_sentinel.master().port
+            stay.lock("fresh", wait=0).acquire().release()
         with pytest.raises(EngineUnavailable, match="not the master any more"):
-            holdfast.sync.Holdfast(f"redis+sentinel://127.0.0.1:{liar.port}/{quiet_sentinel.service}").open()
+            backstay.sync.Backstay(f"redis+sentinel://127.0.0.1:{liar.port}/{quiet_sentinel.service}").open()
 
 
 def test_a_connection_to_a_master_that_turned_read_only_is_given_up(quiet_sentinel):
     """Nobody cuts it: the server's own refusal is what tells."""
-    with holdfast.sync.Holdfast(quiet_sentinel.url) as hf:
-        link = hf.engine._thread_link()
+    with backstay.sync.Backstay(quiet_sentinel.url) as stay:
+        link = stay.engine._thread_link()
         master = quiet_sentinel.master()
         say(master, "REPLICAOF", "127.0.0.1", lasting_port())
         assert link.call_many([pack("ROLE")])[0][0] == b"slave"
         threading.Timer(0.5, say, (master, "REPLICAOF", "NO", "ONE")).start()
-        hf.lock("back", wait=WITHIN).acquire().release()
+        stay.lock("back", wait=WITHIN).acquire().release()
         assert not link.ready
 
 
 def test_a_master_that_stands_still_is_left_after_the_timeout(sentinel):
-    with holdfast.sync.Holdfast(sentinel.url + "?timeout=1&connect_timeout=1") as hf:
-        first = hf.lock("x", ttl=20).acquire(wait=0)
+    with backstay.sync.Backstay(sentinel.url + "?timeout=1&connect_timeout=1") as stay:
+        first = stay.lock("x", ttl=20).acquire(wait=0)
         old = sentinel.master()
         say(old, "WAIT", 2, 1000)
         old.pause()
         try:
             assert first.release().released
-            with hf.lock("x", wait=WITHIN) as second:
+            with stay.lock("x", wait=WITHIN) as second:
                 assert second.fence > first.fence
         finally:
             old.resume()
@@ -249,24 +249,24 @@ def test_no_master_in_time_is_said_with_the_servers_that_were_tried():
     group = RedisSentinel(replicas=0)
     try:
         started_or_skip(group)
-        with holdfast.sync.Holdfast(group.url + "?failover=0.5", profile=holdfast.Policy(lock_retries=0)) as hf:
-            hf.lock("x", wait=0).acquire().release()
+        with backstay.sync.Backstay(group.url + "?failover=0.5", profile=backstay.Policy(lock_retries=0)) as stay:
+            stay.lock("x", wait=0).acquire().release()
             group.master().kill()
             with pytest.raises(EngineError, match=r"no master found.*127.0.0.1"):
-                hf.lock("y", wait=0).acquire()
+                stay.lock("y", wait=0).acquire()
     finally:
         group.stop()
 
 
 def test_a_channel_is_heard_again_after_a_failover(sentinel):
-    with holdfast.sync.Holdfast(sentinel.url) as hf, hf.hub.listen("news") as news:
+    with backstay.sync.Backstay(sentinel.url) as stay, stay.hub.listen("news") as news:
         old = sentinel.master()
         old.kill()
         sentinel.await_failover(old)
 
         def heard():
             with contextlib.suppress(OutcomeUnknown):  # a hint is sent once
-                hf.hub.publish("news", "after")
+                stay.hub.publish("news", "after")
             message = news.next(0.2)
             return message is not None and message.payload == "after"
 

@@ -8,19 +8,19 @@ import time
 
 import pytest
 
-import holdfast
-import holdfast.sync
-from holdfast import EngineUnavailable
-from holdfast.testing.impostor import Impostor, array, bulk
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisSentinel, say
-from holdfast.testing.waiting import WITHIN, eventually, soon
+import backstay
+import backstay.sync
+from backstay import EngineUnavailable
+from backstay.testing.impostor import Impostor, array, bulk
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisSentinel, say
+from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.timed]
 
 #: "At once": what a test on a busy machine may take for it.
 AT_ONCE = 1.5
-NO_RETRIES = holdfast.Policy(lock_retries=0)
+NO_RETRIES = backstay.Policy(lock_retries=0)
 
 
 @pytest.fixture
@@ -45,37 +45,37 @@ def still_serves(server):
     return say(server, "ROLE")[0] == b"master" and say(server, "SET", "probe", "1") == b"OK"
 
 
-def watched(hf, group):
+def watched(stay, group):
     """Wait until a Sentinel is heard; answers which."""
-    watch = hf.engine._watch
+    watch = stay.engine._watch
     assert eventually(lambda: watch.running and list(watch._hub.states().values()) == ["running", "running"])
     return next(sentinel for sentinel in group.sentinels if sentinel.port == watch._sentinel.port)
 
 
 def test_an_idle_thread_leaves_a_master_that_was_replaced_and_still_serves(group):
-    with holdfast.sync.Holdfast(group.url) as hf:
-        hf.lock("x", wait=0).acquire().release()
-        link = hf.engine._thread_link()
-        watched(hf, group)
+    with backstay.sync.Backstay(group.url) as stay:
+        stay.lock("x", wait=0).acquire().release()
+        link = stay.engine._thread_link()
+        watched(stay, group)
         old, new = replaced_while_it_lives(group)
         assert eventually(lambda: not link.ready, within=AT_ONCE)
         assert still_serves(old)
-        with hf.lock("y", wait=0):
-            key = hf.engine.key("gate", "y")
+        with stay.lock("y", wait=0):
+            key = stay.engine.key("gate", "y")
             assert (say(new, "EXISTS", key), say(old, "EXISTS", key)) == (1, 0)
 
 
 def test_an_idle_loop_leaves_a_master_that_was_replaced_and_still_serves(group):
     async def act():
-        async with holdfast.Holdfast(group.url) as hf:
-            await (await hf.lock("x", wait=0).acquire()).release()
-            link = hf.engine._link
-            await asyncio.to_thread(watched, hf, group)
+        async with backstay.Backstay(group.url) as stay:
+            await (await stay.lock("x", wait=0).acquire()).release()
+            link = stay.engine._link
+            await asyncio.to_thread(watched, stay, group)
             old, new = await asyncio.to_thread(replaced_while_it_lives, group)
             assert await soon(lambda: asyncio.sleep(0, not link.ready), within=AT_ONCE)
             assert still_serves(old)
-            async with hf.lock("y", wait=0):
-                key = hf.engine.key("gate", "y")
+            async with stay.lock("y", wait=0):
+                key = stay.engine.key("gate", "y")
                 assert (say(new, "EXISTS", key), say(old, "EXISTS", key)) == (1, 0)
 
     asyncio.run(act())
@@ -91,26 +91,26 @@ def test_an_idle_client_talks_to_the_new_master_at_once(group, api):
         group.await_failover(old)
 
     async def act():
-        async with holdfast.Holdfast(group.url, profile=NO_RETRIES) as hf:
-            await (await hf.lock("x", wait=0).acquire()).release()
-            link = hf.engine._link
-            await asyncio.to_thread(watched, hf, group)
+        async with backstay.Backstay(group.url, profile=NO_RETRIES) as stay:
+            await (await stay.lock("x", wait=0).acquire()).release()
+            link = stay.engine._link
+            await asyncio.to_thread(watched, stay, group)
             await asyncio.to_thread(fail_over)
             assert await soon(lambda: asyncio.sleep(0, not link.ready), within=AT_ONCE)
             began = time.monotonic()
-            await (await hf.lock("x", wait=0).acquire()).release()
-            return time.monotonic() - began, hf.telemetry.counts["engine.resend"]
+            await (await stay.lock("x", wait=0).acquire()).release()
+            return time.monotonic() - began, stay.telemetry.counts["engine.resend"]
 
     def block():
-        with holdfast.sync.Holdfast(group.url, profile=NO_RETRIES) as hf:
-            hf.lock("x", wait=0).acquire().release()
-            link = hf.engine._thread_link()
-            watched(hf, group)
+        with backstay.sync.Backstay(group.url, profile=NO_RETRIES) as stay:
+            stay.lock("x", wait=0).acquire().release()
+            link = stay.engine._thread_link()
+            watched(stay, group)
             fail_over()
             assert eventually(lambda: not link.ready, within=AT_ONCE)
             began = time.monotonic()
-            hf.lock("x", wait=0).acquire().release()
-            return time.monotonic() - began, hf.telemetry.counts["engine.resend"]
+            stay.lock("x", wait=0).acquire().release()
+            return time.monotonic() - began, stay.telemetry.counts["engine.resend"]
 
     try:
         took, resends = asyncio.run(act()) if api == "async" else block()
@@ -123,31 +123,31 @@ def test_an_idle_client_talks_to_the_new_master_at_once(group, api):
 @pytest.mark.parametrize("api", ["async", "blocking"])
 def test_who_waits_in_a_queue_waits_on_at_the_new_master(group, api):
     """Its record came along; the place where it listened did not."""
-    with holdfast.sync.Holdfast(group.url) as hf:
-        held = hf.lock("x", ttl=60).acquire(wait=0)
+    with backstay.sync.Backstay(group.url) as stay:
+        held = stay.lock("x", ttl=60).acquire(wait=0)
         got = []
 
         def wait():
             if api == "blocking":
-                with hf.lock("x", wait=60) as lease:
+                with stay.lock("x", wait=60) as lease:
                     got.append(lease.fence)
                 return
 
             async def act():
-                async with holdfast.Holdfast(group.url) as other, other.lock("x", wait=60) as lease:
+                async with backstay.Backstay(group.url) as other, other.lock("x", wait=60) as lease:
                     got.append(lease.fence)
 
             asyncio.run(act())
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert eventually(lambda: len(hf.locks.inspect("x").queue) == 1)
-        watched(hf, group)
+        assert eventually(lambda: len(stay.locks.inspect("x").queue) == 1)
+        watched(stay, group)
         old, new = replaced_while_it_lives(group)
 
         def heard_there():
-            subscribed = say(new, "PUBSUB", "CHANNELS", "holdfast:inbox:*")
-            return hf.engine._thread_link().address.port == new.port and len(subscribed) == 1
+            subscribed = say(new, "PUBSUB", "CHANNELS", "backstay:inbox:*")
+            return stay.engine._thread_link().address.port == new.port and len(subscribed) == 1
 
         assert eventually(heard_there, within=5)
         assert still_serves(old)
@@ -159,34 +159,34 @@ def test_who_waits_in_a_queue_waits_on_at_the_new_master(group, api):
 
 
 def test_a_channel_is_heard_at_the_new_master(group):
-    with holdfast.sync.Holdfast(group.url) as hf, hf.hub.listen("news") as news:
-        watched(hf, group)
+    with backstay.sync.Backstay(group.url) as stay, stay.hub.listen("news") as news:
+        watched(stay, group)
         old, new = replaced_while_it_lives(group)
         assert news.next(WITHIN).missed
         assert still_serves(old)
-        say(new, "PUBLISH", "holdfast:news", "hello")
+        say(new, "PUBLISH", "backstay:news", "hello")
         assert news.next(WITHIN).payload == "hello"
 
 
 def test_another_sentinel_is_heard_when_the_first_is_gone(group):
-    with holdfast.sync.Holdfast(group.url) as hf:
-        hf.lock("x", wait=0).acquire().release()
-        first = watched(hf, group)
+    with backstay.sync.Backstay(group.url) as stay:
+        stay.lock("x", wait=0).acquire().release()
+        first = watched(stay, group)
         first.kill()
-        assert eventually(lambda: hf.engine._watch._sentinel.port != first.port)
-        watched(hf, group)
-        link = hf.engine._thread_link()
+        assert eventually(lambda: stay.engine._watch._sentinel.port != first.port)
+        watched(stay, group)
+        link = stay.engine._thread_link()
         old, _ = replaced_while_it_lives(group)
         assert eventually(lambda: not link.ready, within=AT_ONCE)
         assert still_serves(old)
 
 
 def test_a_failover_that_nobody_heard_of_is_found_when_a_sentinel_is_heard_again(group):
-    with holdfast.sync.Holdfast(group.url) as hf:
-        hf.lock("x", wait=0).acquire().release()
-        link = hf.engine._thread_link()
-        watched(hf, group)
-        heard = hf.engine._watch.dial_blocking
+    with backstay.sync.Backstay(group.url) as stay:
+        stay.lock("x", wait=0).acquire().release()
+        link = stay.engine._thread_link()
+        watched(stay, group)
+        heard = stay.engine._watch.dial_blocking
         closed = threading.Event()
 
         def deaf(client_name, patience=None):
@@ -194,7 +194,7 @@ def test_a_failover_that_nobody_heard_of_is_found_when_a_sentinel_is_heard_again
                 raise EngineUnavailable("cut off from all Sentinels")
             return heard(client_name, patience)
 
-        hf.engine._watch.dial_blocking = deaf
+        stay.engine._watch.dial_blocking = deaf
         for sentinel in group.sentinels:
             say(sentinel, "CLIENT", "KILL", "TYPE", "pubsub")
         old, _ = replaced_while_it_lives(group)
@@ -218,40 +218,40 @@ def test_a_sentinel_that_missed_the_failover_is_not_believed(group):
 
     with Impostor(greet=behind) as stale:
         url = f"redis+sentinel://127.0.0.1:{real.port},127.0.0.1:{stale.port}/{group.service}?failover=0.5"
-        with holdfast.sync.Holdfast(url, profile=NO_RETRIES) as hf:
-            hf.lock("x", wait=0).acquire().release()
-            link = hf.engine._thread_link()
-            watched(hf, group)
+        with backstay.sync.Backstay(url, profile=NO_RETRIES) as stay:
+            stay.lock("x", wait=0).acquire().release()
+            link = stay.engine._thread_link()
+            watched(stay, group)
             replaced_while_it_lives(group)
             assert eventually(lambda: not link.ready, within=AT_ONCE)
             real.kill()
             with pytest.raises(EngineUnavailable, match="does not know of the last failover"):
-                hf.lock("y", wait=0).acquire()
+                stay.lock("y", wait=0).acquire()
             assert still_serves(old)
-            assert say(old, "EXISTS", hf.engine.key("gate", "y")) == 0
+            assert say(old, "EXISTS", stay.engine.key("gate", "y")) == 0
 
 
 def test_sentinels_that_were_set_up_anew_are_believed_after_all(quiet_sentinel):
     """They count failovers from the beginning again."""
-    with holdfast.sync.Holdfast(quiet_sentinel.url) as hf:
-        hf.lock("anew", wait=0).acquire().release()
-        hf.engine._epoch = 99
-        hf.engine._thread_link().close()
-        hf.lock("anew", wait=0).acquire().release()
+    with backstay.sync.Backstay(quiet_sentinel.url) as stay:
+        stay.lock("anew", wait=0).acquire().release()
+        stay.engine._epoch = 99
+        stay.engine._thread_link().close()
+        stay.lock("anew", wait=0).acquire().release()
 
 
 def test_nothing_runs_on_after_closing(quiet_sentinel):
     def watching():
-        return [thread for thread in threading.enumerate() if thread.name == "holdfast-sentinel"]
+        return [thread for thread in threading.enumerate() if thread.name == "backstay-sentinel"]
 
-    with holdfast.sync.Holdfast(quiet_sentinel.url) as hf:
-        hf.lock("closing", wait=0).acquire().release()
+    with backstay.sync.Backstay(quiet_sentinel.url) as stay:
+        stay.lock("closing", wait=0).acquire().release()
         assert len(watching()) == 1
     assert watching() == []
 
     async def act():
-        async with holdfast.Holdfast(quiet_sentinel.url) as hf:
-            await hf.locks.inspect("closing")
+        async with backstay.Backstay(quiet_sentinel.url) as stay:
+            await stay.locks.inspect("closing")
             assert len(watching()) == 1
 
     asyncio.run(act())

@@ -12,14 +12,14 @@ from urllib.parse import urlencode
 
 import pytest
 
-import holdfast.sync
-from holdfast import ConfigError, EngineRefused, EngineUnavailable
-from holdfast.engine.redis import async_link, blocking_link
-from holdfast.engine.redis.link import sign_in
-from holdfast.testing.certificates import Certificates
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.servers import RedisServer
-from holdfast.testing.waiting import WITHIN, eventually
+import backstay.sync
+from backstay import ConfigError, EngineRefused, EngineUnavailable
+from backstay.engine.redis import async_link, blocking_link
+from backstay.engine.redis.link import sign_in
+from backstay.testing.certificates import Certificates
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -119,10 +119,10 @@ def test_why_a_server_hung_up_is_learnt_even_where_the_write_meets_the_reset(tak
     assert dialled
 
 
-def test_a_server_without_tls_is_told_apart(take, holdfast_redis, certificates):
+def test_a_server_without_tls_is_told_apart(take, backstay_redis, certificates):
     """It takes the handshake for half a command, and waits for the rest."""
     with pytest.raises(EngineUnavailable, match=r"no answer in time.*TLS"):
-        take(url(holdfast_redis, ca=certificates.ca, connect_timeout="0.3"))
+        take(url(backstay_redis, ca=certificates.ca, connect_timeout="0.3"))
 
 
 def test_something_else_without_tls_is_told_apart(take, certificates):
@@ -143,7 +143,7 @@ def test_something_else_without_tls_is_told_apart(take, certificates):
 
 def test_a_plain_client_gets_nowhere_with_tls(take, tls_redis):
     with pytest.raises(EngineUnavailable, match=str(tls_redis.port)):
-        take(f"redis://127.0.0.1:{tls_redis.port}/0?connect_timeout=1", profile=holdfast.MAX_AVAILABILITY)
+        take(f"redis://127.0.0.1:{tls_redis.port}/0?connect_timeout=1", profile=backstay.MAX_AVAILABILITY)
 
 
 def test_a_server_that_never_shakes_hands_is_given_up_in_time(take, certificates):
@@ -153,7 +153,7 @@ def test_a_server_that_never_shakes_hands_is_given_up_in_time(take, certificates
         with pytest.raises(EngineUnavailable, match="no answer in time"):
             take(
                 f"rediss://127.0.0.1:{port}/0?{urlencode({'ca': certificates.ca})}&connect_timeout=0.3",
-                profile=holdfast.MAX_AVAILABILITY,
+                profile=backstay.MAX_AVAILABILITY,
             )
 
 
@@ -171,29 +171,29 @@ def test_a_server_that_never_shakes_hands_is_given_up_in_time(take, certificates
 def test_a_wrong_option_is_a_config_error_that_names_it(certificates, options, says):
     options = {name: value.format(folder=certificates.folder) for name, value in options.items()}
     with pytest.raises(ConfigError, match=says):
-        holdfast.sync.Holdfast(f"rediss://127.0.0.1:1/0?{urlencode(options)}")
+        backstay.sync.Backstay(f"rediss://127.0.0.1:1/0?{urlencode(options)}")
 
 
 def test_certificates_without_tls_are_a_mistake():
     with pytest.raises(ConfigError, match="write rediss"):
-        holdfast.sync.Holdfast("redis://127.0.0.1:1/0?ca=/etc/ca.crt")
+        backstay.sync.Backstay("redis://127.0.0.1:1/0?ca=/etc/ca.crt")
 
 
 def test_a_waiting_thread_is_woken(tls_redis, namespace):
     """Without TLS threads hear hints on their own connections; with it, the hub hears for them."""
-    with holdfast.sync.Holdfast(tls_redis.url, namespace=namespace) as hf:
-        assert hf.engine.thread_ears() is None
-        held = hf.lock("x", wait=0).acquire()
+    with backstay.sync.Backstay(tls_redis.url, namespace=namespace) as stay:
+        assert stay.engine.thread_ears() is None
+        held = stay.lock("x", wait=0).acquire()
         waited = []
 
         def wait():
-            with hf.lock("x", wait=WITHIN) as lease:
+            with stay.lock("x", wait=WITHIN) as lease:
                 waited.append(lease.fence)
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        assert eventually(lambda: hf.locks.inspect("x").queue)
-        assert eventually(lambda: "running" in hf._core.hub.states().values())
+        assert eventually(lambda: stay.locks.inspect("x").queue)
+        assert eventually(lambda: "running" in stay._core.hub.states().values())
         held.release()
         waiter.join(2)  # a lost hint would take 10 s
         assert waited

@@ -6,17 +6,17 @@ import os
 
 import pytest
 
-from holdfast.engine.redis.slots import slot_of
-from holdfast.testing.failovers import Failover, KillMaster, Migrate
-from holdfast.testing.nemesis import Kill, Pause
-from holdfast.testing.plugin import started_or_skip
-from holdfast.testing.race import NAMES, Race
-from holdfast.testing.servers import RedisCluster, RedisSentinel
+from backstay.engine.redis.slots import slot_of
+from backstay.testing.failovers import Failover, KillMaster, Migrate
+from backstay.testing.nemesis import Kill, Pause
+from backstay.testing.plugin import started_or_skip
+from backstay.testing.race import NAMES, Race
+from backstay.testing.servers import RedisCluster, RedisSentinel
 
 pytestmark = [pytest.mark.redis, pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
 TTL = 1.0
-SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
+SEED = int(os.environ.get("BACKSTAY_SEED", "1"))
 
 
 def lasting(seconds):

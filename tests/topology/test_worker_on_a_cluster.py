@@ -7,31 +7,31 @@ from collections import Counter
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.job.ids import shard_of
+from backstay import Backstay
+from backstay.job.ids import shard_of
 
 pytestmark = pytest.mark.redis
 
 
 def test_a_worker_serves_every_shard_of_a_cluster(cluster, namespace):
     async def scene():
-        hf = Holdfast(cluster.url, namespace=namespace, shards=8)
+        stay = Backstay(cluster.url, namespace=namespace, shards=8)
         ran = Counter()
 
-        @hf.job()
+        @stay.job()
         async def count(n: int) -> int:
             ran[n] += 1
             return n
 
-        @hf.job()
+        @stay.job()
         async def last() -> None:
             ran["last"] += 1
 
-        async with hf:
+        async with stay:
             handles = await count.enqueue_many([(n,) for n in range(200)])
             assert {shard_of(handle.id) for handle in handles} == set(range(8))
             end = await last.options(after=handles[:20]).enqueue()
-            worker = hf.worker(signals=False, concurrency=20)
+            worker = stay.worker(signals=False, concurrency=20)
             task = asyncio.create_task(worker.run())
             await end.result(timeout=60)
             for handle in handles:

@@ -12,7 +12,7 @@ import subprocess
 import threading
 from concurrent.futures import Future
 
-from holdfast.testing.waiting import eventually
+from backstay.testing.waiting import eventually
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 #: Nothing of the browser's own, and no name leads off this machine.
@@ -55,7 +55,7 @@ AIM = """(async () => {
 
 def chromium():
     """The program; None where there is none."""
-    return os.environ.get("HOLDFAST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    return os.environ.get("BACKSTAY_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:

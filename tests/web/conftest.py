@@ -1,4 +1,4 @@
-"""One Chromium for all tests here, and a server with a worker: `holdfast serve` as people start it."""
+"""One Chromium for all tests here, and a server with a worker: `backstay serve` as people start it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from browser import Browser, chromium
 from served import serve
 
-from holdfast.server.routes import dashboard
+from backstay.server.routes import dashboard
 from programs import programs
 
 
@@ -30,8 +30,8 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def shots(tmp_path):
-    """Where pictures go: HOLDFAST_SCREENSHOTS, for whoever wants to look at them."""
-    folder = Path(os.environ.get("HOLDFAST_SCREENSHOTS") or tmp_path)
+    """Where pictures go: BACKSTAY_SCREENSHOTS, for whoever wants to look at them."""
+    folder = Path(os.environ.get("BACKSTAY_SCREENSHOTS") or tmp_path)
     folder.mkdir(exist_ok=True)
     return folder
 

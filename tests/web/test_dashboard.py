@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 from served import serve
 
-from holdfast import Holdfast, current_job
-from holdfast.testing.waiting import eventually
+from backstay import Backstay, current_job
+from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.slow]
 
@@ -43,7 +43,7 @@ inputs:
   branch: {{default: main}}
 jobs:
   checkout:
-    run: echo "revision=4711" >> $HOLDFAST_OUTPUT
+    run: echo "revision=4711" >> $BACKSTAY_OUTPUT
   lint:
     needs: checkout
     run: echo no complaints
@@ -52,7 +52,7 @@ jobs:
     run: |
       echo building $(( 6 * 7 ))
       {gate(go)}
-      echo "wheel=release-1.whl" >> $HOLDFAST_OUTPUT
+      echo "wheel=release-1.whl" >> $BACKSTAY_OUTPUT
       echo built
   test:
     needs: build
@@ -132,24 +132,24 @@ def test_a_job_that_goes_on_as_another_has_one_log(start, open_page, tmp_path):
     go = asyncio.Event()
 
     async def work(looks):
-        async with Holdfast(f"sqlite:///{tmp_path / 'holdfast.db'}?synchronous=normal") as hf:
+        async with Backstay(f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal") as stay:
 
-            @hf.job()
+            @stay.job()
             async def first() -> None:
                 current_job().log("said by the first")
                 await go.wait()
                 current_job().continue_with(second)
 
-            @hf.job()
+            @stay.job()
             async def second() -> None:
                 current_job().log("said by the second")
 
-            @hf.workflow
+            @stay.workflow
             def relay(flow):
                 flow.add(first, key="a/b (relay)")
 
             run = await relay.start()
-            working = asyncio.create_task(hf.worker(signals=False).run(burst=True))
+            working = asyncio.create_task(stay.worker(signals=False).run(burst=True))
             page = await asyncio.to_thread(open_page, f"{at}/#/runs/{run.id}/{quote('a/b (relay)', safe='')}")
             await asyncio.to_thread(page.shows, "[role=log]", "said by the first")
             go.set()
@@ -196,9 +196,9 @@ def test_the_keyboard_is_enough(at, api, open_page):
 
 
 def test_a_token_is_asked_for_and_sent_as_a_header_alone(start, browser, tmp_path):
-    url = f"sqlite:///{tmp_path / 'holdfast.db'}?synchronous=normal"
+    url = f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal"
     made = subprocess.run(
-        [sys.executable, "-m", "holdfast", "--url", url, "token", "create", "--role", "submit"],
+        [sys.executable, "-m", "backstay", "--url", url, "token", "create", "--role", "submit"],
         capture_output=True,
         text=True,
         check=True,
@@ -209,7 +209,7 @@ def test_a_token_is_asked_for_and_sent_as_a_header_alone(start, browser, tmp_pat
     page.open(at)
     page.shows("h1", "A token, please")
     page.waits_for("document.activeElement.id === 'token'")
-    page.write("hf_wrong_token")
+    page.write("bst_wrong_token")
     page.press("Enter", 13, "\r")
     page.shows("[role=alert]", "does not know this token")
     page.write(token)

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from holdfast.workflow.chunks import Chunk
-from holdfast.workflow.command import Execution
-from holdfast.workflow.command_spec import CommandSpec, Step
-from holdfast.workflow.environment import inherited
-from holdfast.workflow.surroundings import Surroundings
+from backstay.workflow.chunks import Chunk
+from backstay.workflow.command import Execution
+from backstay.workflow.command_spec import CommandSpec, Step
+from backstay.workflow.environment import inherited
+from backstay.workflow.surroundings import Surroundings
 
 
 class Ran:

@@ -4,10 +4,10 @@ import os
 import time
 from pathlib import Path
 
-from holdfast import Flow
-from holdfast.sync import Holdfast
+from backstay import Flow
+from backstay.sync import Backstay
 
-hf = Holdfast(os.environ.get("FLOW_URL", "memory://"), namespace="flow-chaos")
+stay = Backstay(os.environ.get("FLOW_URL", "memory://"), namespace="flow-chaos")
 NOTES = Path(os.environ.get("FLOW_NOTES", os.devnull))
 
 
@@ -16,35 +16,35 @@ def note(word: str) -> None:
         file.write(f"{word}\n")
 
 
-@hf.job(retries=50, backoff=0.05)
+@stay.job(retries=50, backoff=0.05)
 def find(run: int) -> list[int]:
     time.sleep(0.02)
     return [run, run + 1, run + 2]
 
 
-@hf.job(retries=50, backoff=0.05)
+@stay.job(retries=50, backoff=0.05)
 def square(n: int) -> int:
     time.sleep(0.03)
     return n * n
 
 
-@hf.job(retries=50, backoff=0.05)
+@stay.job(retries=50, backoff=0.05)
 def total(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-@hf.job(retries=0)
+@stay.job(retries=0)
 def fail() -> None:
     raise ValueError("on purpose")
 
 
-@hf.job(retries=50, backoff=0.05)
+@stay.job(retries=50, backoff=0.05)
 def mail(run: int) -> str:
     note(f"mail {run}")
     return "sent"
 
 
-@hf.workflow
+@stay.workflow
 def crunch(flow: Flow, run: int) -> None:
     found = flow.add(find, run)
     squares = flow.map(square, found.output)

@@ -11,16 +11,16 @@ from awaited import awaited
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import ConfigError, CorruptRecord, Holdfast, PayloadTooLarge
-from holdfast.errors import JobError
-from holdfast.job import flows
-from holdfast.job.model import NewJob
-from holdfast.job.registry import ids_of
-from holdfast.workflow.artifacts import PART, Artifacts, checked_name, files_below
+from backstay import Backstay, ConfigError, CorruptRecord, PayloadTooLarge
+from backstay.errors import JobError
+from backstay.job import flows
+from backstay.job.model import NewJob
+from backstay.job.registry import ids_of
+from backstay.workflow.artifacts import PART, Artifacts, checked_name, files_below
 
 
-async def job_of(hf: Holdfast) -> str:
-    return (await flows.enqueue(hf._core, NewJob(id=ids_of(hf._core).new(0), type="x"))).id
+async def job_of(stay: Backstay) -> str:
+    return (await flows.enqueue(stay._core, NewJob(id=ids_of(stay._core).new(0), type="x"))).id
 
 
 async def whole(artifacts: Artifacts, job: str, name: str) -> bytes:
@@ -38,8 +38,8 @@ def shelf(request, tmp_path):
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 3 * PART + 7])
 @awaited
 async def test_a_file_is_read_back_as_it_was_left(shelf, size):
-    async with Holdfast("memory://") as hf:
-        artifacts, job, data = Artifacts(hf._core, directory=shelf), await job_of(hf), os.urandom(size)
+    async with Backstay("memory://") as stay:
+        artifacts, job, data = Artifacts(stay._core, directory=shelf), await job_of(stay), os.urandom(size)
         left = await artifacts.put(job, 0, "report/index.html", io.BytesIO(data))
         assert left.size == size
         assert [one.name for one in await artifacts.list(job)] == ["report/index.html"]
@@ -48,8 +48,8 @@ async def test_a_file_is_read_back_as_it_was_left(shelf, size):
 
 @awaited
 async def test_a_file_of_the_same_name_is_replaced(shelf):
-    async with Holdfast("memory://") as hf:
-        artifacts, job = Artifacts(hf._core, directory=shelf), await job_of(hf)
+    async with Backstay("memory://") as stay:
+        artifacts, job = Artifacts(stay._core, directory=shelf), await job_of(stay)
         for data in (b"one", b"two" * PART, b"one"):
             await artifacts.put(job, 0, "a", io.BytesIO(data))
             assert await whole(artifacts, job, "a") == data
@@ -58,8 +58,8 @@ async def test_a_file_of_the_same_name_is_replaced(shelf):
 
 @awaited
 async def test_a_file_above_the_limit_is_refused_before_anything_is_stored(shelf):
-    async with Holdfast("memory://") as hf:
-        artifacts, job = Artifacts(hf._core, directory=shelf, limit=1000), await job_of(hf)
+    async with Backstay("memory://") as stay:
+        artifacts, job = Artifacts(stay._core, directory=shelf, limit=1000), await job_of(stay)
         with pytest.raises(PayloadTooLarge, match="at most 1000"):
             await artifacts.put(job, 0, "a", io.BytesIO(b"x" * 1001))
         assert await artifacts.list(job) == []
@@ -68,8 +68,8 @@ async def test_a_file_above_the_limit_is_refused_before_anything_is_stored(shelf
 
 @awaited
 async def test_only_the_holder_of_the_lease_leaves_files(shelf):
-    async with Holdfast("memory://") as hf:
-        artifacts, job = Artifacts(hf._core, directory=shelf), await job_of(hf)
+    async with Backstay("memory://") as stay:
+        artifacts, job = Artifacts(stay._core, directory=shelf), await job_of(stay)
         with pytest.raises(JobError, match="somebody else's by now"):
             await artifacts.put(job, 77, "a", io.BytesIO(b"x"))
         assert await artifacts.list(job) == []
@@ -77,8 +77,8 @@ async def test_only_the_holder_of_the_lease_leaves_files(shelf):
 
 @awaited
 async def test_bytes_that_are_not_what_was_left_are_never_passed_off_as_it(tmp_path):
-    async with Holdfast("memory://") as hf:
-        artifacts, job = Artifacts(hf._core, directory=tmp_path / "shelf"), await job_of(hf)
+    async with Backstay("memory://") as stay:
+        artifacts, job = Artifacts(stay._core, directory=tmp_path / "shelf"), await job_of(stay)
         left = await artifacts.put(job, 0, "a", io.BytesIO(b"genuine"))
         (place,) = [path for path in (tmp_path / "shelf").rglob("*") if path.is_file()]
         place.write_bytes(b"forged!")
@@ -94,8 +94,8 @@ async def test_bytes_that_are_not_what_was_left_are_never_passed_off_as_it(tmp_p
 
 @awaited
 async def test_a_file_is_fetched_whole(tmp_path, shelf):
-    async with Holdfast("memory://") as hf:
-        artifacts, job, data = Artifacts(hf._core, directory=shelf), await job_of(hf), os.urandom(2 * PART + 5)
+    async with Backstay("memory://") as stay:
+        artifacts, job, data = Artifacts(stay._core, directory=shelf), await job_of(stay), os.urandom(2 * PART + 5)
         left = await artifacts.put(job, 0, "a", io.BytesIO(data))
         await artifacts.fetch(left, tmp_path / "copy")
         assert (tmp_path / "copy").read_bytes() == data
@@ -103,11 +103,11 @@ async def test_a_file_is_fetched_whole(tmp_path, shelf):
 
 @awaited
 async def test_a_reader_without_the_directory_is_told_so(tmp_path):
-    async with Holdfast("memory://") as hf:
-        job = await job_of(hf)
-        left = await Artifacts(hf._core, directory=tmp_path).put(job, 0, "a", io.BytesIO(b"x"))
+    async with Backstay("memory://") as stay:
+        job = await job_of(stay)
+        left = await Artifacts(stay._core, directory=tmp_path).put(job, 0, "a", io.BytesIO(b"x"))
         with pytest.raises(ConfigError, match="a directory of artifacts"):
-            await Artifacts(hf._core).fetch(left, tmp_path / "copy")
+            await Artifacts(stay._core).fetch(left, tmp_path / "copy")
 
 
 class Moving(io.BytesIO):
@@ -120,8 +120,8 @@ class Moving(io.BytesIO):
 
 @awaited
 async def test_a_file_that_changes_while_it_is_stored_is_refused(shelf):
-    async with Holdfast("memory://") as hf:
-        artifacts, job = Artifacts(hf._core, directory=shelf), await job_of(hf)
+    async with Backstay("memory://") as stay:
+        artifacts, job = Artifacts(stay._core, directory=shelf), await job_of(stay)
         with pytest.raises(ConfigError, match="changed while it was stored"):
             await artifacts.put(job, 0, "a", Moving(b"x" * 1000))
         assert await artifacts.list(job) == []

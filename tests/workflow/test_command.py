@@ -10,11 +10,11 @@ import pytest
 from awaited import awaited
 from executing import Ran
 
-from holdfast.errors import CommandFailed, ConfigError
-from holdfast.testing.waiting import WITHIN, soon
-from holdfast.workflow.command import Stopped
-from holdfast.workflow.command_spec import Step
-from holdfast.workflow.pump import HIGH, READ
+from backstay.errors import CommandFailed, ConfigError
+from backstay.testing.waiting import WITHIN, soon
+from backstay.workflow.command import Stopped
+from backstay.workflow.command_spec import Step
+from backstay.workflow.pump import HIGH, READ
 
 
 def alive(pid: int) -> bool:
@@ -56,7 +56,7 @@ async def test_lines_come_in_the_order_in_which_they_were_written():
 
 @awaited
 async def test_output_is_seen_while_the_command_runs():
-    ran = Ran("printf 'Ready? '; while [ ! -e \"$HOLDFAST_TEMP/go\" ]; do sleep 0.02; done; echo yes")
+    ran = Ran("printf 'Ready? '; while [ ! -e \"$BACKSTAY_TEMP/go\" ]; do sleep 0.02; done; echo yes")
     task = asyncio.create_task(ran.run())
 
     async def asked() -> bool:
@@ -167,7 +167,7 @@ async def test_a_command_that_writes_faster_than_its_log_is_kept_waits():
 
 @awaited
 async def test_a_log_that_cannot_be_kept_does_not_stop_the_command():
-    ran = Ran("head -c 5000000 /dev/zero | tr '\\0' x; echo a=1 >> $HOLDFAST_OUTPUT")
+    ran = Ran("head -c 5000000 /dev/zero | tr '\\0' x; echo a=1 >> $BACKSTAY_OUTPUT")
 
     async def broken(_):
         raise OSError("no room")
@@ -203,7 +203,7 @@ async def test_a_step_whose_failure_does_not_matter_is_noted():
 
 @awaited
 async def test_outputs_of_a_step_that_failed_count_when_that_does_not_matter():
-    ran = await Ran(Step(run="echo a=1 >> $HOLDFAST_OUTPUT; exit 3", continue_on_error=True), Step(run="true")).run()
+    ran = await Ran(Step(run="echo a=1 >> $BACKSTAY_OUTPUT; exit 3", continue_on_error=True), Step(run="true")).run()
     assert ran.outputs == {"a": "1"}
 
 
@@ -243,26 +243,26 @@ async def test_a_background_process_that_keeps_writing_does_not_hold_up_the_job(
 @awaited
 async def test_outputs_come_from_the_file_and_from_lines():
     ran = await Ran(
-        'echo "version=1.2" >> "$HOLDFAST_OUTPUT"; printf "notes<<END\\na\\nb\\nEND\\n" >> "$HOLDFAST_OUTPUT"',
-        "echo '::set-output sha=abc'; echo version=1.3 >> $HOLDFAST_OUTPUT",
+        'echo "version=1.2" >> "$BACKSTAY_OUTPUT"; printf "notes<<END\\na\\nb\\nEND\\n" >> "$BACKSTAY_OUTPUT"',
+        "echo '::set-output sha=abc'; echo version=1.3 >> $BACKSTAY_OUTPUT",
     ).run()
     assert ran.outputs == {"version": "1.3", "notes": "a\nb", "sha": "abc"}
 
 
 @awaited
 async def test_a_bad_output_line_fails_the_step_and_is_named():
-    error, _ = await failing("echo 'no output' >> $HOLDFAST_OUTPUT")
-    assert "its outputs cannot be read: line 1 of HOLDFAST_OUTPUT: 'no output' is no output" in str(error)
+    error, _ = await failing("echo 'no output' >> $BACKSTAY_OUTPUT")
+    assert "its outputs cannot be read: line 1 of BACKSTAY_OUTPUT: 'no output' is no output" in str(error)
 
 
 @pytest.mark.parametrize(
     ("trick", "why"),
     [
-        ("rm $HOLDFAST_OUTPUT", "cannot be read: No such file"),
-        ("ln -sf /etc/passwd $HOLDFAST_OUTPUT", "cannot be read: Too many levels of symbolic links"),
-        ("rm $HOLDFAST_OUTPUT; mkfifo $HOLDFAST_OUTPUT", "it is no longer a file"),
-        ("rm $HOLDFAST_OUTPUT; mkdir $HOLDFAST_OUTPUT", "it is no longer a file"),
-        ("head -c 2000000 /dev/zero > $HOLDFAST_OUTPUT", "at most 1048576 are read"),
+        ("rm $BACKSTAY_OUTPUT", "cannot be read: No such file"),
+        ("ln -sf /etc/passwd $BACKSTAY_OUTPUT", "cannot be read: Too many levels of symbolic links"),
+        ("rm $BACKSTAY_OUTPUT; mkfifo $BACKSTAY_OUTPUT", "it is no longer a file"),
+        ("rm $BACKSTAY_OUTPUT; mkdir $BACKSTAY_OUTPUT", "it is no longer a file"),
+        ("head -c 2000000 /dev/zero > $BACKSTAY_OUTPUT", "at most 1048576 are read"),
     ],
 )
 @awaited
@@ -277,10 +277,10 @@ async def test_a_file_that_was_exchanged_or_is_too_large_is_refused(trick, why):
 @awaited
 async def test_the_run_is_told_in_variables():
     ran = await Ran(
-        'echo "$INPUT_DEPLOY_TO $NEEDS_TEST_3_11_REPORT_URL $HOLDFAST_RUN_ID"; cat "$HOLDFAST_NEEDS_FILE"',
+        'echo "$INPUT_DEPLOY_TO $NEEDS_TEST_3_11_REPORT_URL $BACKSTAY_RUN_ID"; cat "$BACKSTAY_NEEDS_FILE"',
         inputs={"deploy-to": "prod"},
         needs={"test (3.11)": {"report.url": "http://x"}},
-        given={"HOLDFAST_RUN_ID": "0-1"},
+        given={"BACKSTAY_RUN_ID": "0-1"},
     ).run()
     assert ran.text("stdout").startswith("prod http://x 0-1\n")
     assert '"report.url": "http://x"' in ran.text("stdout")
@@ -290,7 +290,7 @@ async def test_the_run_is_told_in_variables():
 async def test_the_workers_secrets_stay_with_the_worker():
     environ = {
         "PATH": os.environ["PATH"],
-        "HOLDFAST_URL": "redis://:hunter22@127.0.0.1/0",
+        "BACKSTAY_URL": "redis://:hunter22@127.0.0.1/0",
         "GITHUB_TOKEN": "t0ken",
         "DB_PASSWORD": "hunter22",
         "PROXY": "http://user:pass@proxy",
@@ -299,11 +299,11 @@ async def test_the_workers_secrets_stay_with_the_worker():
     }
     plain = await Ran("env", environ=environ).run()
     names = {line.partition("=")[0] for line in plain.text().splitlines()}
-    assert not names & {"HOLDFAST_URL", "GITHUB_TOKEN", "DB_PASSWORD", "PROXY", "JAVA_HOME", "OTHER"}
+    assert not names & {"BACKSTAY_URL", "GITHUB_TOKEN", "DB_PASSWORD", "PROXY", "JAVA_HOME", "OTHER"}
     everything = await Ran("env", environ=environ, wanted=["*"]).run()
     names = {line.partition("=")[0] for line in everything.text().splitlines()}
     assert names >= {"JAVA_HOME", "OTHER"}
-    assert not names & {"HOLDFAST_URL", "GITHUB_TOKEN", "DB_PASSWORD", "PROXY"}
+    assert not names & {"BACKSTAY_URL", "GITHUB_TOKEN", "DB_PASSWORD", "PROXY"}
     named = await Ran("env", environ=environ, wanted=["DB_PASSWORD"], secrets=["hunter22"]).run()
     assert "DB_PASSWORD=***\n" in named.text()
 
@@ -311,10 +311,10 @@ async def test_the_workers_secrets_stay_with_the_worker():
 @awaited
 async def test_outputs_that_are_too_large_for_variables_are_in_a_file():
     ran = await Ran(
-        'echo "${NEEDS_A0_K-none}"; wc -c < $HOLDFAST_NEEDS_FILE',
+        'echo "${NEEDS_A0_K-none}"; wc -c < $BACKSTAY_NEEDS_FILE',
         needs={f"a{n}": {"k": "x" * 60_000} for n in range(20)},
     ).run()
-    assert "too large for variables: read $HOLDFAST_NEEDS_FILE" in ran.text("log")
+    assert "too large for variables: read $BACKSTAY_NEEDS_FILE" in ran.text("log")
     assert ran.text("stdout").split()[0] == "none"
     assert int(ran.text("stdout").split()[1]) > 1_200_000
 
@@ -331,13 +331,13 @@ async def test_two_parents_that_would_have_one_variable_are_refused():
 @awaited
 async def test_secrets_are_hidden_in_logs_outputs_and_errors():
     error, ran = await failing(
-        "echo hunter22; echo '::add-mask::0ther-secret'; echo 0ther-secret >&2; echo 'x hunter22' >> $HOLDFAST_OUTPUT",
+        "echo hunter22; echo '::add-mask::0ther-secret'; echo 0ther-secret >&2; echo 'x hunter22' >> $BACKSTAY_OUTPUT",
         secrets=["hunter22"],
     )
     for text in (ran.text("stdout", "stderr", "log"), str(error), error.output):
         assert "hunter22" not in text
         assert "0ther-secret" not in text
-    ran = await Ran("echo 'a=the hunter22' >> $HOLDFAST_OUTPUT", secrets=["hunter22"]).run()
+    ran = await Ran("echo 'a=the hunter22' >> $BACKSTAY_OUTPUT", secrets=["hunter22"]).run()
     assert ran.outputs == {"a": "the ***"}
 
 
@@ -416,5 +416,5 @@ async def test_a_command_that_kills_its_own_group_has_failed_and_the_next_step_r
 
 @awaited
 async def test_nothing_is_left_in_the_temporary_directory():
-    ran = await Ran('mkdir "$HOLDFAST_TEMP/x"; touch "$HOLDFAST_TEMP/x/y"; echo "$HOLDFAST_TEMP"').run()
+    ran = await Ran('mkdir "$BACKSTAY_TEMP/x"; touch "$BACKSTAY_TEMP/x/y"; echo "$BACKSTAY_TEMP"').run()
     assert not os.path.exists(ran.text().strip())  # noqa: PTH110, ASYNC240 - one look

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.testing.waiting import eventually
-from holdfast.workflow import flows
+from backstay import Backstay
+from backstay.testing.waiting import eventually
+from backstay.workflow import flows
 
 pytestmark = pytest.mark.slow
 
@@ -30,18 +30,18 @@ jobs:
     labels: [special]
     run: |
       sleep 300 & other=$!
-      echo "$$ $other $HOLDFAST_FENCE" >> pids
-      if [ "$HOLDFAST_ATTEMPT" = 1 ]; then wait; fi
+      echo "$$ $other $BACKSTAY_FENCE" >> pids
+      if [ "$BACKSTAY_ATTEMPT" = 1 ]; then wait; fi
       kill "$other"
       wait "$other" || true
-      echo "fence=$HOLDFAST_FENCE" >> "$HOLDFAST_OUTPUT"
+      echo "fence=$BACKSTAY_FENCE" >> "$BACKSTAY_OUTPUT"
       echo "token $DEPLOY_TOKEN"
-      printf report > "$HOLDFAST_ARTIFACTS/report"
+      printf report > "$BACKSTAY_ARTIFACTS/report"
   second:
     needs: first
     if: needs.first.outputs.fence != ''
     run: |
-      cat "$HOLDFAST_NEEDS_DIR/FIRST/report"
+      cat "$BACKSTAY_NEEDS_DIR/FIRST/report"
       echo " under $NEEDS_FIRST_FENCE"
 """
 
@@ -49,19 +49,19 @@ jobs:
 @pytest.fixture(params=["sqlite", REDIS, POSTGRES])
 def url(request, tmp_path):
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'holdfast.db'}?synchronous=normal"
-    return request.getfixturevalue(f"holdfast_{request.param}").url
+        return f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal"
+    return request.getfixturevalue(f"backstay_{request.param}").url
 
 
 @contextmanager
 def worker(url: str, namespace: str, folder: Path, *args: str):
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "worker", "--allow-commands", "--grace", "1s", "--lease", "1s", *args],
+        [sys.executable, "-m", "backstay", "worker", "--allow-commands", "--grace", "1s", "--lease", "1s", *args],
         cwd=folder,
         env=os.environ
         | {
-            "HOLDFAST_URL": url,
-            "HOLDFAST_NAMESPACE": namespace,
+            "BACKSTAY_URL": url,
+            "BACKSTAY_NAMESPACE": namespace,
             "DEPLOY_TOKEN": "hunter22secret",
             "TMPDIR": str(folder),
         },
@@ -83,14 +83,14 @@ def test_a_killed_workers_command_ends_with_it_and_runs_again_elsewhere(url, nam
     pids = tmp_path / "pids"
 
     async def begin() -> str:
-        async with Holdfast(url, namespace=namespace) as hf:
-            await hf.workflows.put(FLOW)
-            return (await hf.workflows.start("crashed", {})).id
+        async with Backstay(url, namespace=namespace) as stay:
+            await stay.workflows.put(FLOW)
+            return (await stay.workflows.start("crashed", {})).id
 
     async def finish(run: str):
-        async with Holdfast(url, namespace=namespace) as hf:
-            done = await flows.ended(hf._core, run, 100)
-            logs = {key: await flows.logs(hf._core, run, key, 0) for key in ("first", "second")}
+        async with Backstay(url, namespace=namespace) as stay:
+            done = await flows.ended(stay._core, run, 100)
+            logs = {key: await flows.logs(stay._core, run, key, 0) for key in ("first", "second")}
             return done, {key: "".join(line.data for line in lines) for key, lines in logs.items()}
 
     run = asyncio.run(begin())
@@ -111,7 +111,7 @@ def test_a_killed_workers_command_ends_with_it_and_runs_again_elsewhere(url, nam
 
 def test_a_worker_without_a_program_needs_commands(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "worker"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "backstay", "worker"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "--allow-commands" in done.stderr

@@ -5,32 +5,32 @@ import logging
 
 from test_flows_run import on_a_loop, working
 
-from holdfast.job.flows import send
-from holdfast.job.internal import GATHER, INTERNAL
-from holdfast.job.lanes import Identity, Lane
-from holdfast.job.model import Claim
-from holdfast.job.registry import store_of
-from holdfast.testing.waiting import WITHIN, soon
+from backstay.job.flows import send
+from backstay.job.internal import GATHER, INTERNAL
+from backstay.job.lanes import Identity, Lane
+from backstay.job.model import Claim
+from backstay.job.registry import store_of
+from backstay.testing.waiting import WITHIN, soon
 
 
 @on_a_loop
-async def test_a_skip_is_counted_and_sets_free_who_decided_it(hf):
-    @hf.job()
+async def test_a_skip_is_counted_and_sets_free_who_decided_it(stay):
+    @stay.job()
     async def work() -> str:
         return "done"
 
-    @hf.workflow
+    @stay.workflow
     def choosy(flow, go: str) -> None:
         flow.add(work, key="maybe", when="inputs.go == 'yes'")
         flow.add(work, key="surely")
 
-    log = logging.getLogger("holdfast")
+    log = logging.getLogger("backstay")
     errors = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = errors.append
     log.addHandler(handler)
     try:
-        async with working(hf, concurrency=1) as worker:
+        async with working(stay, concurrency=1) as worker:
             for _ in range(3):
                 run = await choosy.start("no")
                 assert await run.wait(WITHIN) == "success"
@@ -43,29 +43,29 @@ async def test_a_skip_is_counted_and_sets_free_who_decided_it(hf):
 
 
 @on_a_loop
-async def test_a_death_while_results_are_gathered_costs_an_attempt_and_no_run(hf):
-    @hf.job()
+async def test_a_death_while_results_are_gathered_costs_an_attempt_and_no_run(stay):
+    @stay.job()
     async def deal() -> list[int]:
         return [1, 2, 3]
 
     may_end = asyncio.Event()
 
-    @hf.job()
+    @stay.job()
     async def double(n: int) -> int:
         await may_end.wait()
         return 2 * n
 
-    @hf.workflow
+    @stay.workflow
     def doubles(flow) -> None:
         flow.map(double, flow.add(deal).output)
 
-    core, store = hf._core, store_of(hf._core)
+    core, store = stay._core, store_of(stay._core)
     run = await doubles.start()
 
     async def states(kind):
         return [job.state for job in await send(core, store.list_jobs(run=run.id, limit=100)) if job.type == kind]
 
-    async with working(hf):
+    async with working(stay):
         assert await soon(lambda: _is(states("double"), ["running"] * 3))
         await send(core, store.pause(INTERNAL, paused=True))
         may_end.set()
@@ -74,7 +74,7 @@ async def test_a_death_while_results_are_gathered_costs_an_attempt_and_no_run(hf
     mortal = Lane(core, store, Identity("mortal"), 0, 0)
     reply, _ = await mortal.step([], Claim(want=1, queues=((INTERNAL,),), lease=200_000))
     assert [job.type for job in reply.jobs] == [GATHER]
-    async with working(hf):
+    async with working(stay):
         assert await run.wait(30) == "success"
     assert run.outputs["double"] == [2, 4, 6]
 

@@ -5,31 +5,31 @@ import re
 
 import pytest
 
-from holdfast import BadInput, WorkflowError, WorkflowNotFound
-from holdfast.job import meta
-from holdfast.job.internal import COMMAND, COMMANDS, DECIDE, INTERNAL
-from holdfast.job.model import LARGEST_PRIORITY
-from holdfast.sync import Holdfast
-from holdfast.workflow import command_spec
-from holdfast.workflow.definition import Input, Matrix, Workflow, as_json
-from holdfast.workflow.fields import TABLES
-from holdfast.workflow.inputs import checked
-from holdfast.workflow.keys import spread_keys
-from holdfast.workflow.matrix import size, spread, suffix
-from holdfast.workflow.plan import new_run
-from holdfast.workflow.run import unpack_doc
-from holdfast.workflow.schema import json_schema, reference_table
-from holdfast.workflow.yaml import inspect, read
+from backstay import BadInput, WorkflowError, WorkflowNotFound
+from backstay.job import meta
+from backstay.job.internal import COMMAND, COMMANDS, DECIDE, INTERNAL
+from backstay.job.model import LARGEST_PRIORITY
+from backstay.sync import Backstay
+from backstay.workflow import command_spec
+from backstay.workflow.definition import Input, Matrix, Workflow, as_json
+from backstay.workflow.fields import TABLES
+from backstay.workflow.inputs import checked
+from backstay.workflow.keys import spread_keys
+from backstay.workflow.matrix import size, spread, suffix
+from backstay.workflow.plan import new_run
+from backstay.workflow.run import unpack_doc
+from backstay.workflow.schema import json_schema, reference_table
+from backstay.workflow.yaml import inspect, read
 
 
 @pytest.fixture
-def hf():
-    with Holdfast("memory://") as hf:
-        yield hf
+def stay():
+    with Backstay("memory://") as stay:
+        yield stay
 
 
-def made(hf, text, inputs=None):
-    run = new_run(hf._core, read(text, name="x"), inputs or {}, version=3)
+def made(stay, text, inputs=None):
+    run = new_run(stay._core, read(text, name="x"), inputs or {}, version=3)
     doc = unpack_doc(run.doc)
     return run, {job.key: job for job in doc.jobs}, {job.id: job for job in run.jobs}
 
@@ -104,9 +104,9 @@ def test_every_wrong_input_is_named():
 # ── what a run is made of ──
 
 
-def test_a_job_becomes_a_command(hf):
+def test_a_job_becomes_a_command(stay):
     run, doc, _ = made(
-        hf,
+        stay,
         "inputs: {v: 1}\nenv: {A: 'a${{ inputs.v }}'}\njobs: {b: {run: 'echo ${{ env.A }}', env: {B: '${{ env.A }}b'},"
         " labels: ['l${{ inputs.v }}'], retries: 2, backoff: 3, timeout: 9, priority: 4, continue-on-error: true}}",
         {"v": 2},
@@ -124,15 +124,15 @@ def test_a_job_becomes_a_command(hf):
     assert doc["b"].command == "echo a2"
 
 
-def test_plain_conditions_are_left_to_the_store(hf):
+def test_plain_conditions_are_left_to_the_store(stay):
     text = "jobs: {a: {run: x}, b: {run: x, needs: a, if: always()}, c: {run: x, needs: a, if: '${{ failure() }}'}}"
-    _, doc, jobs = made(hf, text)
+    _, doc, jobs = made(stay, text)
     assert [jobs[doc[key].id].when for key in "abc"] == ["all_success", "all_done", "any_failure"]
     assert {job.type for job in jobs.values()} == {COMMAND}
     assert jobs[doc["b"].id].after == (doc["a"].id,)
 
 
-def test_other_conditions_and_texts_that_speak_of_needs_are_decided_first(hf):
+def test_other_conditions_and_texts_that_speak_of_needs_are_decided_first(stay):
     text = """
 jobs:
   a: {run: x}
@@ -141,7 +141,7 @@ jobs:
   d: {run: x, needs: a, if: "always() && needs.a.result == 'failure'"}
   e: {run: x, if: "failure()"}
 """
-    _, doc, jobs = made(hf, text)
+    _, doc, jobs = made(stay, text)
     decided = {key: jobs[doc[key].id] for key in "bcde"}
     assert {job.type for job in decided.values()} == {DECIDE}
     assert {(job.queue, job.labels, job.priority) for job in decided.values()} == {(INTERNAL, (), LARGEST_PRIORITY)}
@@ -149,12 +149,12 @@ jobs:
     assert doc["b"].labels == ("gpu",)
 
 
-def test_a_matrix_is_waited_for_as_a_whole(hf):
+def test_a_matrix_is_waited_for_as_a_whole(stay):
     text = (
         "jobs: {z: {run: x, needs: t}, t: {name: T, run: 'x ${{ matrix.p }}', matrix: {p: [1, 2]}},"
         " u: {run: x, name: 'U${{ matrix.q }}', matrix: {q: [7]}, needs: [t]}}"
     )
-    run, doc, jobs = made(hf, text)
+    run, doc, jobs = made(stay, text)
     assert list(doc) == ["z", "t (1)", "t (2)", "u (7)"]
     assert [job.name for job in doc.values()] == ["z", "T (1)", "T (2)", "U7"]
     assert set(jobs[doc["z"].id].after) == {doc["t (1)"].id, doc["t (2)"].id}
@@ -163,10 +163,10 @@ def test_a_matrix_is_waited_for_as_a_whole(hf):
     assert order.index(doc["z"].id) > order.index(doc["t (2)"].id), "blockers come first"
 
 
-def test_an_input_is_never_read_as_an_expression(hf):
+def test_an_input_is_never_read_as_an_expression(stay):
     sly = "${{ inputs.other }} ${{ broken"
     text = "inputs: {a: '', other: s3cret}\njobs: {b: {run: 'echo ${{ inputs.a }}', env: {E: '${{ inputs.a }}'}}}"
-    run, _, _ = made(hf, text, {"a": sly})
+    run, _, _ = made(stay, text, {"a": sly})
     spec = command_spec.decode(run.jobs[0].args)
     assert spec.steps[0].run == f"echo {sly}"
     assert spec.env["E"] == sly
@@ -175,42 +175,42 @@ def test_an_input_is_never_read_as_an_expression(hf):
 # ── stored ──
 
 
-def test_the_same_document_is_the_same_version(hf):
+def test_the_same_document_is_the_same_version(stay):
     text = "name: ci\njobs: {a: {run: x}}"
-    assert hf.workflows.put(text).version == 1
-    assert hf.workflows.put("name:   ci\njobs:\n  a:\n    run: x\n").version == 1
-    assert hf.workflows.put(text.replace("run: x", "run: y")).version == 2
-    assert hf.workflows.get("ci").definition.jobs["a"].steps[0].run == "y"
-    assert hf.workflows.get("ci", 1).definition.jobs["a"].steps[0].run == "x"
-    run = hf.workflows.start("ci", version=1)
+    assert stay.workflows.put(text).version == 1
+    assert stay.workflows.put("name:   ci\njobs:\n  a:\n    run: x\n").version == 1
+    assert stay.workflows.put(text.replace("run: x", "run: y")).version == 2
+    assert stay.workflows.get("ci").definition.jobs["a"].steps[0].run == "y"
+    assert stay.workflows.get("ci", 1).definition.jobs["a"].steps[0].run == "x"
+    run = stay.workflows.start("ci", version=1)
     assert run.info().version == 1
     assert run.jobs()[0].command == "x"
     for name, version in (("nobody", 0), ("ci", 7)):
         with pytest.raises(WorkflowNotFound):
-            hf.workflows.get(name, version)
+            stay.workflows.get(name, version)
         with pytest.raises(WorkflowNotFound):
-            hf.workflows.start(name, version=version)
+            stay.workflows.start(name, version=version)
 
 
-def test_a_file_gives_its_name(hf, tmp_path):
+def test_a_file_gives_its_name(stay, tmp_path):
     path = tmp_path / "nightly.yml"
     path.write_text("jobs: {a: {run: x}}")
-    assert hf.workflows.put(path).name == "nightly"
+    assert stay.workflows.put(path).name == "nightly"
 
 
-def test_a_workflow_of_python_is_started_where_it_is_defined(hf):
-    @hf.workflow
+def test_a_workflow_of_python_is_started_where_it_is_defined(stay):
+    @stay.workflow
     def here(flow, n: int = 3, word: str = "x"): ...
 
     run = here.start(n=4)
     assert run.status() == "success"
     assert run.wait() == "success"
     assert run.outputs == {}
-    stored = hf.workflows.get("here").definition
+    stored = stay.workflows.get("here").definition
     assert stored.source == "python"
     assert stored.inputs == {"n": Input(default=3), "word": Input(default="x")}
     assert run.info().inputs == {"n": 4, "word": "x"}
-    with Holdfast(engine=hf.engine) as stranger, pytest.raises(WorkflowError, match="defined in Python"):
+    with Backstay(engine=stay.engine) as stranger, pytest.raises(WorkflowError, match="defined in Python"):
         stranger.workflows.start("here")
 
 

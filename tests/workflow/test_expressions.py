@@ -4,11 +4,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import BadExpression
-from holdfast.workflow.condition import Condition, condition
-from holdfast.workflow.expression import Context, Need, as_text, parse
-from holdfast.workflow.expression_parser import DEEPEST, LONGEST
-from holdfast.workflow.interpolation import fill, fill_all, template
+from backstay import BadExpression
+from backstay.workflow.condition import Condition, condition
+from backstay.workflow.expression import Context, Need, as_text, parse
+from backstay.workflow.expression_parser import DEEPEST, LONGEST
+from backstay.workflow.interpolation import fill, fill_all, template
 
 CONTEXT = Context(
     needs={

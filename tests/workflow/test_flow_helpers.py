@@ -5,14 +5,14 @@ import functools
 
 import pytest
 
-from holdfast import Holdfast, Middleware, sync
-from holdfast.job import scheduler
-from holdfast.job.fills import fill, filled
-from holdfast.job.meta import Fill, Meta, pack
-from holdfast.job.model import Claimed
-from holdfast.plain import ANYTHING
-from holdfast.testing.jobs import drain, eager
-from holdfast.testing.waiting import WITHIN
+from backstay import Backstay, Middleware, sync
+from backstay.job import scheduler
+from backstay.job.fills import fill, filled
+from backstay.job.meta import Fill, Meta, pack
+from backstay.job.model import Claimed
+from backstay.plain import ANYTHING
+from backstay.testing.jobs import drain, eager
+from backstay.testing.waiting import WITHIN
 
 
 def on_a_loop(test):
@@ -26,17 +26,17 @@ def on_a_loop(test):
 @on_a_loop
 async def test_a_worker_cancels_runs_that_are_past_their_time(monkeypatch):
     monkeypatch.setattr(scheduler, "CHECK", 0.05)
-    async with Holdfast("memory://") as hf:
+    async with Backstay("memory://") as stay:
 
-        @hf.job()
+        @stay.job()
         async def hang() -> None:
             await asyncio.sleep(60)
 
-        @hf.workflow(timeout=0.3)
+        @stay.workflow(timeout=0.3)
         def slow(flow):
             flow.add(hang)
 
-        worker = hf.worker(signals=False)
+        worker = stay.worker(signals=False)
         task = asyncio.create_task(worker.run())
         run = await slow.start()
         assert await run.wait(timeout=30) == "cancelled"
@@ -53,59 +53,59 @@ async def test_middleware_stands_around_the_programs_jobs_alone():
             seen.append(job.type)
             return await call()
 
-    async with Holdfast("memory://") as hf:
-        hf.use(Noting())
+    async with Backstay("memory://") as stay:
+        stay.use(Noting())
 
-        @hf.job()
+        @stay.job()
         async def work() -> str:
             return "x"
 
-        @hf.workflow
+        @stay.workflow
         def decided(flow):
             flow.add(work, key="second", after=flow.add(work), when="needs.work.outputs.result == 'x'")
 
         run = await decided.start()
-        await hf.worker(signals=False).run(burst=True)
+        await stay.worker(signals=False).run(burst=True)
         assert await run.wait(timeout=WITHIN) == "success"
     assert seen == ["work", "work"]
 
 
 @on_a_loop
 async def test_in_a_test_a_run_has_ended_when_it_has_started():
-    async with Holdfast("memory://") as hf:
+    async with Backstay("memory://") as stay:
 
-        @hf.job(queue="far", labels=["gpu"])
+        @stay.job(queue="far", labels=["gpu"])
         async def work(n: int) -> int:
             return n + 1
 
-        @hf.workflow
+        @stay.workflow
         def line(flow, n: int):
             flow.add(work, flow.add(work, n).output, key="second", when="always() && inputs.n == 1")
 
-        with eager(hf):
+        with eager(stay):
             run = await line.start(1)
             assert await run.status() == "success"
         later = await line.start(2)
-        assert (await drain(hf))["completed"] == 1
+        assert (await drain(stay))["completed"] == 1
         assert await later.status() == "success"
         assert {job.key: job.state for job in await later.jobs()} == {"work": "completed", "second": "skipped"}
 
 
 def test_a_blocking_test_drains_runs_too():
-    with sync.Holdfast("memory://") as hf:
+    with sync.Backstay("memory://") as stay:
 
-        @hf.job()
+        @stay.job()
         def work(n: int) -> int:
             return n + 1
 
-        @hf.workflow
+        @stay.workflow
         def line(flow):
             flow.add(work, flow.add(work, 1).output, key="second")
 
         run = line.start()
-        hf.workflows.put("name: commands\njobs: {a: {run: x}}")
-        commands = hf.workflows.start("commands")
-        drain(hf)
+        stay.workflows.put("name: commands\njobs: {a: {run: x}}")
+        commands = stay.workflows.start("commands")
+        drain(stay)
         assert run.wait(timeout=WITHIN) == "success"
         assert run.outputs["second"] == 3
         assert commands.status() == "queued", "commands run on workers that allow them"
@@ -151,17 +151,17 @@ def test_a_job_without_gaps_is_left_as_it_is():
 
 @on_a_loop
 async def test_a_result_of_the_wrong_kind_fails_the_job_that_gets_it():
-    async with Holdfast("memory://") as hf:
+    async with Backstay("memory://") as stay:
 
-        @hf.job(retries=0)
+        @stay.job(retries=0)
         async def make() -> str:
             return "text"
 
-        @hf.job(retries=0)
+        @stay.job(retries=0)
         async def use(n: int) -> int:
             return n
 
-        @hf.workflow
+        @stay.workflow
         def mixed(flow):
             made = flow.add(make)
             flow.add(use, made.output)
@@ -169,7 +169,7 @@ async def test_a_result_of_the_wrong_kind_fails_the_job_that_gets_it():
             flow.map(use, made.output, key="each")
 
         run = await mixed.start()
-        await hf.worker(signals=False).run(burst=True)
+        await stay.worker(signals=False).run(burst=True)
         assert await run.wait(timeout=WITHIN) == "failure"
         errors = {job.key: job.info.error for job in await run.jobs() if job.state != "completed"}
         assert "Expected `int`" in errors["use"].message

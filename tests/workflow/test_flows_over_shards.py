@@ -5,43 +5,43 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import ConfigError, Holdfast
-from holdfast.job.ids import home, shard_of
+from backstay import Backstay, ConfigError
+from backstay.job.ids import home, shard_of
 
 pytestmark = pytest.mark.redis
 SHARDS = 8
 
 
-def test_a_run_lives_where_the_concurrency_key_of_its_jobs_does(holdfast_redis):
+def test_a_run_lives_where_the_concurrency_key_of_its_jobs_does(backstay_redis):
     async def whole():
-        async with Holdfast(holdfast_redis.url, namespace=f"flow-{uuid4().hex}", shards=SHARDS) as hf:
+        async with Backstay(backstay_redis.url, namespace=f"flow-{uuid4().hex}", shards=SHARDS) as stay:
 
-            @hf.job(concurrency_key="all", concurrency=2)
+            @stay.job(concurrency_key="all", concurrency=2)
             async def work(n: int) -> int:
                 return n * n
 
-            @hf.job()
+            @stay.job()
             async def items() -> list[int]:
                 return [4, 5]
 
-            @hf.job(concurrency_key="other")
+            @stay.job(concurrency_key="other")
             async def other() -> None: ...
 
-            @hf.workflow
+            @stay.workflow
             def together(flow):
                 flow.map(work, [1, 2, 3])
                 flow.map(work, flow.add(items).output, key="later")
 
             apart = next(name for name in map(str, range(100)) if home(name, SHARDS) != home("all", SHARDS))
 
-            @hf.workflow
+            @stay.workflow
             def torn(flow):
                 flow.add(work, 1)
                 flow.add(other.options(concurrency_key=apart))
 
             runs = [await together.start() for _ in range(5)]
             assert {shard_of(run.id) for run in runs} == {home("all", SHARDS)}
-            worker = hf.worker(signals=False)
+            worker = stay.worker(signals=False)
             task = asyncio.create_task(worker.run())
             for run in runs:
                 assert await run.wait(timeout=30) == "success"
@@ -55,27 +55,27 @@ def test_a_run_lives_where_the_concurrency_key_of_its_jobs_does(holdfast_redis):
     asyncio.run(whole())
 
 
-def test_runs_spread_over_the_shards(holdfast_redis):
+def test_runs_spread_over_the_shards(backstay_redis):
     async def whole():
-        async with Holdfast(holdfast_redis.url, namespace=f"flow-{uuid4().hex}", shards=SHARDS) as hf:
+        async with Backstay(backstay_redis.url, namespace=f"flow-{uuid4().hex}", shards=SHARDS) as stay:
 
-            @hf.job()
+            @stay.job()
             async def work(n: int) -> int:
                 return n + 1
 
-            @hf.workflow
+            @stay.workflow
             def line(flow, n: int):
                 first = flow.add(work, n)
                 flow.add(work, first.output, key="second", when="needs.work.result == 'success'")
 
             runs = [await line.start(n) for n in range(20)]
             assert len({shard_of(run.id) for run in runs}) > 1
-            worker = hf.worker(signals=False)
+            worker = stay.worker(signals=False)
             task = asyncio.create_task(worker.run())
             for n, run in enumerate(runs):
                 assert await run.wait(timeout=30) == "success"
                 assert run.outputs["second"] == n + 2
-            assert len(await hf.runs.list(limit=100)) == 20
+            assert len(await stay.runs.list(limit=100)) == 20
             worker.stop()
             await task
 

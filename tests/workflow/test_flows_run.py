@@ -6,13 +6,13 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import BadArgument, BadInput, ConfigError, Holdfast, JobNotFound, ResultTimeout, RunNotFound, current_job
-from holdfast.testing.waiting import WITHIN, soon
+from backstay import Backstay, BadArgument, BadInput, ConfigError, JobNotFound, ResultTimeout, RunNotFound, current_job
+from backstay.testing.waiting import WITHIN, soon
 
 
 @contextlib.asynccontextmanager
-async def working(hf, **options):
-    worker = hf.worker(**{"signals": False, "drain": 5, "grace": 1} | options)
+async def working(stay, **options):
+    worker = stay.worker(**{"signals": False, "drain": 5, "grace": 1} | options)
     task = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -29,17 +29,17 @@ ENGINES = [
 
 
 def on_a_loop(test):
-    """A test with a Holdfast on each engine."""
+    """A test with a Backstay on each engine."""
 
     @pytest.mark.parametrize("engine", ENGINES)
     def run(engine, tmp_path, request):
         url = f"sqlite:///{tmp_path / 'flow.db'}?synchronous=normal"
         if engine != "sqlite":
-            url = request.getfixturevalue(f"holdfast_{engine}").url
+            url = request.getfixturevalue(f"backstay_{engine}").url
 
         async def whole():
-            async with Holdfast(url, namespace=f"flow-{uuid4().hex}") as hf:
-                await asyncio.wait_for(test(hf), 60)
+            async with Backstay(url, namespace=f"flow-{uuid4().hex}") as stay:
+                await asyncio.wait_for(test(stay), 60)
 
         asyncio.run(whole())
 
@@ -48,26 +48,26 @@ def on_a_loop(test):
 
 
 @on_a_loop
-async def test_the_release_of_the_design(hf):
-    @hf.job()
+async def test_the_release_of_the_design(stay):
+    @stay.job()
     async def build(version: str) -> str:
         return f"app-{version}.whl"
 
-    @hf.job()
+    @stay.job()
     async def run_tests(python: str, wheel: str) -> str:
         return f"{wheel} on {python}"
 
-    @hf.job()
+    @stay.job()
     async def publish(wheel: str) -> dict[str, str]:
         return {"published": wheel}
 
-    @hf.workflow
+    @stay.workflow
     def release(flow, version: str):
         wheel = flow.add(build, version)
         tests = flow.map(run_tests, ["3.11", "3.12"], wheel=wheel.output)
         flow.add(publish, wheel.output, after=tests, when="all_success")
 
-    async with working(hf):
+    async with working(stay):
         run = await release.start("1.2")
         assert await run.wait(timeout=30) == "success"
     assert run.outputs["publish"] == {"published": "app-1.2.whl"}
@@ -85,26 +85,26 @@ async def test_the_release_of_the_design(hf):
 
 
 @on_a_loop
-async def test_a_map_over_an_output_makes_its_jobs_when_it_is_known(hf):
-    @hf.job()
+async def test_a_map_over_an_output_makes_its_jobs_when_it_is_known(stay):
+    @stay.job()
     async def find(count: int) -> list[int]:
         return list(range(count))
 
-    @hf.job()
+    @stay.job()
     async def square(n: int, plus: int = 0) -> int:
         return n * n + plus
 
-    @hf.job()
+    @stay.job()
     async def add_up(numbers: list[int]) -> int:
         return sum(numbers)
 
-    @hf.workflow
+    @stay.workflow
     def squares(flow, count: int):
         found = flow.add(find, count)
         each = flow.map(square, found.output, plus=1)
         flow.add(add_up, each.output)
 
-    async with working(hf):
+    async with working(stay):
         run = await squares.start(5)
         assert await run.wait(timeout=30) == "success"
         assert run.outputs["square"] == [1, 2, 5, 10, 17]
@@ -118,28 +118,28 @@ async def test_a_map_over_an_output_makes_its_jobs_when_it_is_known(hf):
 
 
 @on_a_loop
-async def test_one_of_a_map_that_fails_fails_its_dependents_and_can_be_tried_again(hf):
+async def test_one_of_a_map_that_fails_fails_its_dependents_and_can_be_tried_again(stay):
     broken = {2}
 
-    @hf.job()
+    @stay.job()
     async def find() -> list[int]:
         return [1, 2, 3]
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def check(n: int) -> int:
         if n in broken:
             raise ValueError(n)
         return n
 
-    @hf.job()
+    @stay.job()
     async def report(numbers: list[int]) -> int:
         return len(numbers)
 
-    @hf.workflow
+    @stay.workflow
     def checks(flow):
         flow.add(report, flow.map(check, flow.add(find).output).output)
 
-    async with working(hf):
+    async with working(stay):
         run = await checks.start()
         assert await run.wait(timeout=30) == "failure"
         states = {job.key: job.state for job in await run.jobs()}
@@ -153,28 +153,28 @@ async def test_one_of_a_map_that_fails_fails_its_dependents_and_can_be_tried_aga
 
 
 @on_a_loop
-async def test_one_of_a_map_that_is_tried_again_brings_back_the_map_and_what_follows(hf):
+async def test_one_of_a_map_that_is_tried_again_brings_back_the_map_and_what_follows(stay):
     broken = {"2", "3"}
 
-    @hf.job()
+    @stay.job()
     async def find() -> list[str]:
         return ["1", "2", "3"]
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def check(n: str) -> str:
         if n in broken:
             raise ValueError(n)
         return n
 
-    @hf.job()
+    @stay.job()
     async def report(found: list[str]) -> str:
         return "".join(found)
 
-    @hf.workflow
+    @stay.workflow
     def checks(flow):
         flow.add(report, flow.map(check, flow.add(find).output).output)
 
-    async with working(hf):
+    async with working(stay):
         run = await checks.start()
         assert await run.wait(timeout=30) == "failure"
         broken.discard("2")
@@ -187,22 +187,22 @@ async def test_one_of_a_map_that_is_tried_again_brings_back_the_map_and_what_fol
 
 
 @on_a_loop
-async def test_jobs_of_a_cancelled_run_are_tried_again_one_after_another(hf):
-    @hf.job()
+async def test_jobs_of_a_cancelled_run_are_tried_again_one_after_another(stay):
+    @stay.job()
     async def make() -> str:
         return "made"
 
-    @hf.job()
+    @stay.job()
     async def use(what: str) -> str:
         return f"used {what}"
 
-    @hf.workflow
+    @stay.workflow
     def both(flow):
         flow.add(use, flow.add(make).output)
 
     run = await both.start()
     await run.cancel("not now")
-    async with working(hf):
+    async with working(stay):
         await run.retry("make")
         await run.wait(timeout=30)
         await run.retry("use")
@@ -211,22 +211,22 @@ async def test_jobs_of_a_cancelled_run_are_tried_again_one_after_another(hf):
 
 
 @on_a_loop
-async def test_outputs_go_where_they_are_spoken_of_also_inside_of_others(hf):
-    @hf.job()
+async def test_outputs_go_where_they_are_spoken_of_also_inside_of_others(stay):
+    @stay.job()
     async def make(name: str) -> dict[str, object]:
         return {"path": f"/{name}", "sizes": [1, 2]}
 
-    @hf.job()
+    @stay.job()
     async def join(parts: list[str], by: dict[str, int], *, tail: str = "") -> str:
         return ",".join(parts) + str(by["size"]) + tail
 
-    @hf.workflow
+    @stay.workflow
     def joining(flow):
         a, b = flow.add(make, "a"), flow.add(make, "b")
         by = {"size": b.output["sizes"][1]}
         flow.add(join, [a.output["path"], "x", b.output["path"]], by, tail="!", key="joined")
 
-    async with working(hf):
+    async with working(stay):
         run = await joining.start()
         assert await run.wait(timeout=30) == "success"
     assert run.outputs["joined"] == "/a,x,/b2!"
@@ -234,18 +234,18 @@ async def test_outputs_go_where_they_are_spoken_of_also_inside_of_others(hf):
 
 
 @on_a_loop
-async def test_conditions_decide_who_runs(hf):
-    @hf.job(retries=0)
+async def test_conditions_decide_who_runs(stay):
+    @stay.job(retries=0)
     async def check(fails: bool) -> dict[str, str]:
         if fails:
             raise ValueError
         return {"changed": "yes"}
 
-    @hf.job()
+    @stay.job()
     async def say(word: str) -> str:
         return word
 
-    @hf.workflow
+    @stay.workflow
     def conditional(flow, fails: bool, deploy: bool = True):
         first = flow.add(check, fails)
         flow.add(say, "a", key="changed", after=first, when="needs.check.outputs.changed == 'yes' && inputs.deploy")
@@ -259,23 +259,23 @@ async def test_conditions_decide_who_runs(hf):
         status = await run.wait(timeout=30)
         return status, {job.key for job in await run.jobs() if job.state == "completed"} - {"check"}
 
-    async with working(hf):
+    async with working(stay):
         assert await states(fails=False) == ("success", {"changed", "tidy", "either"})
         assert await states(fails=False, deploy=False) == ("success", {"tidy", "either"})
         assert await states(fails=True) == ("failure", {"mail", "tidy", "either"})
 
 
 @on_a_loop
-async def test_a_failure_far_away_is_seen_by_a_condition(hf):
-    @hf.job(retries=0)
+async def test_a_failure_far_away_is_seen_by_a_condition(stay):
+    @stay.job(retries=0)
     async def fail() -> None:
         raise ValueError
 
-    @hf.job()
+    @stay.job()
     async def work() -> str:
         return "done"
 
-    @hf.workflow
+    @stay.workflow
     def far(flow):
         first = flow.add(fail)
         second = flow.add(work, key="second", after=first)
@@ -283,7 +283,7 @@ async def test_a_failure_far_away_is_seen_by_a_condition(hf):
         soft = flow.add(fail, key="soft", soft=True)
         flow.add(work, key="goes-on", after=soft, when="success() && needs.soft.result == 'success'")
 
-    async with working(hf):
+    async with working(stay):
         run = await far.start()
         assert await run.wait(timeout=30) == "failure"
         states = {job.key: job.state for job in await run.jobs()}
@@ -292,21 +292,21 @@ async def test_a_failure_far_away_is_seen_by_a_condition(hf):
 
 
 @on_a_loop
-async def test_a_run_is_cancelled_and_the_next_one_is_untouched(hf):
+async def test_a_run_is_cancelled_and_the_next_one_is_untouched(stay):
     started = asyncio.Event()
 
-    @hf.job()
+    @stay.job()
     async def hang(long: bool) -> str:
         started.set()
         if long:
             await asyncio.sleep(60)
         return "done"
 
-    @hf.workflow
+    @stay.workflow
     def waiting(flow, long: bool):
         flow.add(hang, long, key="second", after=flow.add(hang, long))
 
-    async with working(hf):
+    async with working(stay):
         run = await waiting.start(long=True)
         await asyncio.wait_for(started.wait(), WITHIN)
         assert await run.cancel("enough") == "running"
@@ -319,24 +319,24 @@ async def test_a_run_is_cancelled_and_the_next_one_is_untouched(hf):
 
 
 @on_a_loop
-async def test_one_job_of_a_run_is_tried_again(hf):
+async def test_one_job_of_a_run_is_tried_again(stay):
     broken = [True]
 
-    @hf.job(retries=0)
+    @stay.job(retries=0)
     async def shaky() -> str:
         if broken:
             raise ValueError
         return "fine"
 
-    @hf.job()
+    @stay.job()
     async def after(word: str) -> str:
         return word.upper()
 
-    @hf.workflow
+    @stay.workflow
     def shaking(flow):
         flow.add(after, flow.add(shaky).output)
 
-    async with working(hf):
+    async with working(stay):
         run = await shaking.start()
         assert await run.wait(timeout=30) == "failure"
         broken.clear()
@@ -348,17 +348,17 @@ async def test_one_job_of_a_run_is_tried_again(hf):
 
 
 @on_a_loop
-async def test_a_run_past_its_timeout_is_cancelled(hf):
-    @hf.job()
+async def test_a_run_past_its_timeout_is_cancelled(stay):
+    @stay.job()
     async def hang() -> None:
         await asyncio.sleep(60)
 
-    @hf.workflow(timeout=0.2)
+    @stay.workflow(timeout=0.2)
     def slow(flow):
         flow.add(hang)
 
     run = await slow.start()
-    core = hf._core
+    core = stay._core
 
     async def checked():
         await core.port.apply(core.store.check_runs(0))
@@ -368,45 +368,45 @@ async def test_a_run_past_its_timeout_is_cancelled(hf):
 
 
 @on_a_loop
-async def test_a_job_of_a_run_may_carry_on_its_chain(hf):
-    @hf.job()
+async def test_a_job_of_a_run_may_carry_on_its_chain(stay):
+    @stay.job()
     async def first() -> str:
         current_job().continue_with(second, 2)
         return "first"
 
-    @hf.job()
+    @stay.job()
     async def second(n: int) -> str:
         return f"second {n}"
 
-    @hf.job()
+    @stay.job()
     async def last(word: str) -> str:
         return f"last after {word}"
 
-    @hf.workflow
+    @stay.workflow
     def chained(flow):
         flow.add(last, flow.add(first).output)
 
-    async with working(hf):
+    async with working(stay):
         run = await chained.start()
         assert await run.wait(timeout=30) == "success"
     assert run.outputs == {"first": "second 2", "last": "last after second 2"}
 
 
 @on_a_loop
-async def test_what_cannot_work_is_said_before_anything_starts(hf):
-    @hf.job()
+async def test_what_cannot_work_is_said_before_anything_starts(stay):
+    @stay.job()
     async def build(version: str) -> str:
         return version
 
-    @hf.job(unique="one")
+    @stay.job(unique="one")
     async def single() -> None: ...
 
     def broken(what):
         def flow(flow):
             what(flow)
 
-        flow.__name__ = f"flow{len(hf._core.workflows)}"
-        return hf.workflow(flow)
+        flow.__name__ = f"flow{len(stay._core.workflows)}"
+        return stay.workflow(flow)
 
     other = None
 
@@ -416,7 +416,7 @@ async def test_what_cannot_work_is_said_before_anything_starts(hf):
 
     broken(keep).build()
     cases = {
-        "@hf.job above": lambda flow: flow.add(print, 1),
+        "@stay.job above": lambda flow: flow.add(print, 1),
         ".output": lambda flow: flow.add(build, flow.add(build, "1")),
         "not known yet": lambda flow: flow.add(build, f"{flow.add(build, '1').output}"),
         "called 'x'": lambda flow: [flow.add(build, "1", key="x"), flow.add(build, "2", key="x")],
@@ -436,52 +436,52 @@ async def test_what_cannot_work_is_said_before_anything_starts(hf):
         await broken(lambda flow: flow.add(build)).start()
     with pytest.raises(BadInput):
         await broken(keep).start("too much")
-    assert await hf.runs.list() == []
+    assert await stay.runs.list() == []
 
 
 @on_a_loop
-async def test_runs_are_found_by_id_and_by_status(hf):
-    @hf.job()
+async def test_runs_are_found_by_id_and_by_status(stay):
+    @stay.job()
     async def work() -> int:
         return 1
 
-    @hf.workflow
+    @stay.workflow
     def plain(flow):
         flow.add(work)
 
     run = await plain.start()
-    other = await hf.workflows.start("plain")
-    assert [one.id for one in await hf.runs.list(status="queued")] == [other.id, run.id]
-    assert [one.id for one in await hf.runs.list(before=other.id)] == [run.id]
+    other = await stay.workflows.start("plain")
+    assert [one.id for one in await stay.runs.list(status="queued")] == [other.id, run.id]
+    assert [one.id for one in await stay.runs.list(before=other.id)] == [run.id]
     with pytest.raises(ResultTimeout):
         await run.wait(timeout=0.05)
     with pytest.raises(ConfigError, match="wait"):
         _ = run.outputs
     for unknown in ("0-00", "zz", "f-1", ""):
         with pytest.raises(RunNotFound):
-            await hf.runs.get(unknown)
-    (stored,) = await hf.workflows.list()
+            await stay.runs.get(unknown)
+    (stored,) = await stay.workflows.list()
     assert (stored.name, stored.version) == ("plain", 1)
-    async with working(hf):
-        handle = await hf.runs.handle(run.id)
+    async with working(stay):
+        handle = await stay.runs.handle(run.id)
         assert await handle.wait(timeout=30) == "success"
         assert handle.outputs == {"work": 1}
 
 
 @on_a_loop
-async def test_a_program_that_does_not_define_the_jobs_reads_a_runs_outputs(hf):
-    @hf.job()
+async def test_a_program_that_does_not_define_the_jobs_reads_a_runs_outputs(stay):
+    @stay.job()
     async def work() -> list[int]:
         return [1, 2]
 
-    @hf.workflow
+    @stay.workflow
     def plain(flow):
         flow.add(work)
 
-    async with working(hf):
+    async with working(stay):
         run = await plain.start()
         await run.wait(timeout=30)
-    async with Holdfast(hf._settings.url, namespace=hf._settings.namespace) as stranger:
+    async with Backstay(stay._settings.url, namespace=stay._settings.namespace) as stranger:
         handle = await stranger.runs.handle(run.id)
         assert await handle.wait(timeout=30) == "success"
         assert handle.outputs == {"work": [1, 2]}

@@ -1,7 +1,7 @@
 """What a run does next, by example."""
 
-from holdfast.job.model import NewJob
-from holdfast.workflow.graph import (
+from backstay.job.model import NewJob
+from backstay.workflow.graph import (
     Cancelled,
     Completed,
     Failed,

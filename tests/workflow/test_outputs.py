@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.workflow.outputs import KEY, LARGEST_FILE, LARGEST_TOTAL, LARGEST_VALUE, MOST_KEYS, Outputs
+from backstay.workflow.outputs import KEY, LARGEST_FILE, LARGEST_TOTAL, LARGEST_VALUE, MOST_KEYS, Outputs
 
 keys = st.from_regex(KEY, fullmatch=True)
 values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -14,7 +14,7 @@ values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"
 
 def read(raw: bytes) -> Outputs:
     outputs = Outputs()
-    outputs.read(raw, "HOLDFAST_OUTPUT")
+    outputs.read(raw, "BACKSTAY_OUTPUT")
     return outputs
 
 
@@ -57,11 +57,11 @@ def test_a_later_value_replaces_an_earlier_one():
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        (b"ok=1\nnonsense\n", "line 2 of HOLDFAST_OUTPUT: 'nonsense' is no output; write key=value"),
-        (b"1a=1\n", "line 1 of HOLDFAST_OUTPUT: '1a' is not a name"),
+        (b"ok=1\nnonsense\n", "line 2 of BACKSTAY_OUTPUT: 'nonsense' is no output; write key=value"),
+        (b"1a=1\n", "line 1 of BACKSTAY_OUTPUT: '1a' is not a name"),
         (b"a b=1\n", "'a b' is not a name"),
         (b"=1\n", "'' is not a name"),
-        (b"a<<END\nx\n", "line 1 of HOLDFAST_OUTPUT: the value of a does not end: no line is 'END'"),
+        (b"a<<END\nx\n", "line 1 of BACKSTAY_OUTPUT: the value of a does not end: no line is 'END'"),
         (b"a<<\nx\n", "a<< names no word to end at"),
         (b"a=\xff\n", "is not UTF-8"),
         (b"a=x\0y\n", "has a NUL"),

@@ -5,9 +5,9 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.job.model import FINAL
-from holdfast.job.runs import FINISHED
-from holdfast.workflow.graph import (
+from backstay.job.model import FINAL
+from backstay.job.runs import FINISHED
+from backstay.workflow.graph import (
     Cancelled,
     Completed,
     Failed,
@@ -21,7 +21,7 @@ from holdfast.workflow.graph import (
     Started,
     advance,
 )
-from holdfast.workflow.graph_state import SPOILT
+from backstay.workflow.graph_state import SPOILT
 
 WHENS = ("all_success", "all_done", "any_failure")
 

@@ -1,4 +1,4 @@
-"""`holdfast run FILE`: a workflow on this machine to its end; the exit code is its result."""
+"""`backstay run FILE`: a workflow on this machine to its end; the exit code is its result."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.root import app
-from holdfast.cli.run_lines import shown
-from holdfast.cli.run_progress import Progress
-from holdfast.cli.run_tree import DEEPEST, nested
-from holdfast.testing.waiting import eventually
-from holdfast.workflow.run import RunDoc, RunJob
+from backstay.cli.root import app
+from backstay.cli.run_lines import shown
+from backstay.cli.run_progress import Progress
+from backstay.cli.run_tree import DEEPEST, nested
+from backstay.testing.waiting import eventually
+from backstay.workflow.run import RunDoc, RunJob
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ci.yml"
 
@@ -112,7 +112,7 @@ def test_variables_and_inputs_are_passed(flow):
         jobs:
           one:
             labels: [gpu]
-            run: echo "greeting=$WHO $INPUT_TO" >> "$HOLDFAST_OUTPUT"
+            run: echo "greeting=$WHO $INPUT_TO" >> "$BACKSTAY_OUTPUT"
         """
     )
     code, found = outcome(file, "--env", "WHO=me", "-i", "to=you=all")
@@ -200,7 +200,7 @@ jobs:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_cancels_the_run_and_ends_its_commands(flow, tmp_path, number, code):
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "run", flow(SLOW)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "backstay", "run", flow(SLOW)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
     try:
         pids = tmp_path / "pids"
@@ -219,7 +219,7 @@ def test_a_signal_cancels_the_run_and_ends_its_commands(flow, tmp_path, number, 
 @pytest.mark.slow
 def test_a_run_that_is_killed_leaves_no_command_behind(flow, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "run", flow(SLOW), "--grace", "0.5s"],
+        [sys.executable, "-m", "backstay", "run", flow(SLOW), "--grace", "0.5s"],
         cwd=tmp_path,
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
@@ -240,7 +240,7 @@ def test_a_terminal_shows_a_tree(flow):
     file = flow("{name: t, jobs: {one: {run: sleep 0.5}, two: {needs: one, run: exit 4}}}")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "run", file],
+        [sys.executable, "-m", "backstay", "run", file],
         stdout=theirs,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
     )
@@ -262,7 +262,7 @@ def test_a_command_that_asks_the_terminal_fails_instead_of_waiting(flow):
     file = flow("{name: t, jobs: {one: {run: 'if read -r word < /dev/tty; then exit 9; else echo refused; fi'}}}")
     inside = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     done = subprocess.run(
-        [sys.executable, "-c", inside, sys.executable, "-m", "holdfast", "run", "--logs", file],
+        [sys.executable, "-c", inside, sys.executable, "-m", "backstay", "run", "--logs", file],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -299,7 +299,7 @@ def test_nothing_that_a_job_writes_moves_the_cursor():
 def test_a_failure_is_told_in_its_place_alone(flow):
     file = flow("name: f\njobs: {a: {run: exit 3}}\n")
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "run", file], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-m", "backstay", "run", file], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 1
     assert done.stderr == ""

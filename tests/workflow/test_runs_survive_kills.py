@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.flow import run as do
-from holdfast.job.scheduler import check_runs
+from backstay.flow import run as do
+from backstay.job.scheduler import check_runs
 
 HERE = Path(__file__).parent
 RUNS, KILLS = 12, 8
@@ -26,12 +26,12 @@ def program(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.delitem(sys.modules, "flow_program", raising=False)
     program = importlib.import_module("flow_program")
-    with program.hf:
+    with program.stay:
         yield program
 
 
 def worker():
-    command = [sys.executable, "-m", "holdfast", "worker", "flow_program:hf", "--lease", "1s", "-c", "4"]
+    command = [sys.executable, "-m", "backstay", "worker", "flow_program:stay", "--lease", "1s", "-c", "4"]
     return subprocess.Popen(
         command, cwd=HERE, env=os.environ.copy(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -61,7 +61,7 @@ def test_every_run_ends_right_although_workers_are_killed(program):
             seen = [event.seq for event in run.events(follow=False)]
             assert seen == list(range(1, len(seen) + 1))
         assert {line.split()[1] for line in program.NOTES.read_text().splitlines()} == {str(n) for n in range(RUNS)}
-        assert do(check_runs(program.hf._core)) == 0, "the books were right all along"
+        assert do(check_runs(program.stay._core)) == 0, "the books were right all along"
     finally:
         for process in crew:
             process.kill()

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.job.flows import send
-from holdfast.job.ids import Ids
-from holdfast.job.model import NewJob
-from holdfast.job.runs import NewRun
-from holdfast.workflow import flows
+from backstay import Backstay
+from backstay.job.flows import send
+from backstay.job.ids import Ids
+from backstay.job.model import NewJob
+from backstay.job.runs import NewRun
+from backstay.workflow import flows
 
 pytestmark = [pytest.mark.race, pytest.mark.timeout(300)]
 
@@ -29,10 +29,10 @@ def fan(ids, run):
     return (NewJob(id=first, type="first", run=run), *middle, end)
 
 
-async def found(hf, run):
+async def found(stay, run):
     """How many jobs of it there are, whether there is the run itself, and how many jobs that counts."""
-    seen = await send(hf._core, hf._core.store.get_run(run))
-    jobs = await flows.rows(hf._core, run)
+    seen = await send(stay._core, stay._core.store.get_run(run))
+    jobs = await flows.rows(stay._core, run)
     return len(jobs), seen is not None, 0 if seen is None else sum(seen.counts.values())
 
 
@@ -40,32 +40,32 @@ def test_a_start_that_is_cut_short_leaves_a_whole_run_or_nothing(shared_url, nam
     async def main():
         ids = Ids()
         cut = 0
-        async with Holdfast(shared_url, namespace=namespace) as hf:
+        async with Backstay(shared_url, namespace=namespace) as stay:
             whole = ids.new(0)
             new = NewRun(id=whole, workflow="w", jobs=fan(ids, whole))
             began = time.monotonic()
-            await flows.start(hf._core, new)
+            await flows.start(stay._core, new)
             takes = time.monotonic() - began
-            assert await found(hf, whole) == (WIDTH, True, WIDTH)
+            assert await found(stay, whole) == (WIDTH, True, WIDTH)
         for moment in MOMENTS:
             run = ids.new(0)
             new = NewRun(id=run, workflow="w", jobs=fan(ids, run))
-            async with Holdfast(shared_url, namespace=namespace) as hf:
-                await hf.open()
-                starting = asyncio.create_task(flows.start(hf._core, new))
+            async with Backstay(shared_url, namespace=namespace) as stay:
+                await stay.open()
+                starting = asyncio.create_task(flows.start(stay._core, new))
                 await asyncio.sleep(moment * takes)
                 starting.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await starting
                 cut += starting.cancelled()
             # Closing waits for whatever was on its way: nothing comes later.
-            async with Holdfast(shared_url, namespace=namespace) as hf:
-                there = await found(hf, run)
+            async with Backstay(shared_url, namespace=namespace) as stay:
+                there = await found(stay, run)
                 assert there in ((0, False, 0), (WIDTH, True, WIDTH)), f"at {moment}: {there}"
                 # Sent once more, as whoever was cut short may: one run, whole.
-                await flows.start(hf._core, new)
-                assert await found(hf, run) == (WIDTH, True, WIDTH)
-                assert (await flows.cancel(hf._core, run, "enough")).counts == {"cancelled": WIDTH}
+                await flows.start(stay._core, new)
+                assert await found(stay, run) == (WIDTH, True, WIDTH)
+                assert (await flows.cancel(stay._core, run, "enough")).counts == {"cancelled": WIDTH}
         assert cut, "never cut short"
 
     asyncio.run(main())

@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.workflow.chunks import LONGEST, PATIENCE, Chunker
-from holdfast.workflow.line_commands import LONGEST_LINE, LineCommands
-from holdfast.workflow.masking import MASK, Secrets
-from holdfast.workflow.outputs import LARGEST_VALUE, Outputs
-from holdfast.workflow.streams import STDERR, STDOUT, Streams
+from backstay.workflow.chunks import LONGEST, PATIENCE, Chunker
+from backstay.workflow.line_commands import LONGEST_LINE, LineCommands
+from backstay.workflow.masking import MASK, Secrets
+from backstay.workflow.outputs import LARGEST_VALUE, Outputs
+from backstay.workflow.streams import STDERR, STDOUT, Streams
 
 words = st.sampled_from(
     ["a", "\n", ":", "::", "::add-mask::", "::set-output ", "k=v", "tok", "token1", "\r\n", " ", "é", "\0", "long" * 40]
@@ -78,7 +78,7 @@ def test_lines_of_two_streams_keep_the_order_of_their_arrival():
     assert [c.data for c in chunker.take()] == ["0\n", "1\n", "2\n", "3\n", "4\n"]
 
 
-# ── lines that speak to Holdfast ──
+# ── lines that speak to Backstay ──
 
 
 def obeyed(text: str, cut: list[int]) -> tuple[str, list[tuple[str, str]]]:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import BadDefinition, ConfigError, Problem
-from holdfast.job.retry import Backoff
-from holdfast.workflow.command_spec import Step
-from holdfast.workflow.definition import Input, JobSpec, Matrix, as_json, digest, pack, unpack
-from holdfast.workflow.nodes import DEEPEST, LARGEST, MOST_NODES
-from holdfast.workflow.yaml import MOST_PROBLEMS, inspect, read
+from backstay import BadDefinition, ConfigError, Problem
+from backstay.job.retry import Backoff
+from backstay.workflow.command_spec import Step
+from backstay.workflow.definition import Input, JobSpec, Matrix, as_json, digest, pack, unpack
+from backstay.workflow.nodes import DEEPEST, LARGEST, MOST_NODES
+from backstay.workflow.yaml import MOST_PROBLEMS, inspect, read
 
 FULL = """
 name: ci
@@ -27,7 +27,7 @@ jobs:
   build:
     run: |
       make
-      echo "v=${{ inputs.version }}" >> $HOLDFAST_OUTPUT
+      echo "v=${{ inputs.version }}" >> $BACKSTAY_OUTPUT
     outputs: {image: "app:${{ outputs.v }}"}
   test:
     name: Tests

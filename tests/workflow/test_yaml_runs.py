@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from holdfast import Holdfast, sync
-from holdfast.testing.waiting import eventually
+from backstay import Backstay, sync
+from backstay.testing.waiting import eventually
 
 CI = """
 name: ci
@@ -14,25 +14,25 @@ inputs: {word: hello, deploy: {type: boolean, default: false}}
 env: {GREETING: "${{ inputs.word }}"}
 jobs:
   build:
-    run: echo "tag=$GREETING-1" >> "$HOLDFAST_OUTPUT"
+    run: echo "tag=$GREETING-1" >> "$BACKSTAY_OUTPUT"
     outputs: {image: "app:${{ outputs.tag }}"}
   test:
     needs: build
     matrix: {n: [1, 2]}
     steps:
-      - run: echo "got=$IMAGE/${{ matrix.n }}/$STEP" >> "$HOLDFAST_OUTPUT"
+      - run: echo "got=$IMAGE/${{ matrix.n }}/$STEP" >> "$BACKSTAY_OUTPUT"
         env: {STEP: one}
     env: {IMAGE: "${{ needs.build.outputs.image }}"}
   flaky: {run: exit 3, continue-on-error: true}
   deploy:
     needs: [test, flaky]
     if: inputs.deploy && needs.build.result != 'failure'
-    run: echo "where=there" >> "$HOLDFAST_OUTPUT"
+    run: echo "where=there" >> "$BACKSTAY_OUTPUT"
   told:
     needs: [test]
-    run: echo "said=${{ needs.test.outputs.got }}" >> "$HOLDFAST_OUTPUT"
+    run: echo "said=${{ needs.test.outputs.got }}" >> "$BACKSTAY_OUTPUT"
   mail: {needs: [deploy, told], if: failure(), run: "true"}
-  tidy: {needs: [deploy, told, mail], if: always(), run: 'echo "result=$HOLDFAST_RESULT_DEPLOY" >> "$HOLDFAST_OUTPUT"'}
+  tidy: {needs: [deploy, told, mail], if: always(), run: 'echo "result=$BACKSTAY_RESULT_DEPLOY" >> "$BACKSTAY_OUTPUT"'}
 """.replace("needs: [test, flaky]", "needs: [build, test, flaky]")
 
 
@@ -40,10 +40,10 @@ def ran(tmp_path, text, inputs=None):
     """The run of a document, worked off on this machine."""
 
     async def whole():
-        async with Holdfast(f"sqlite:///{tmp_path / 'ci.db'}?synchronous=normal") as hf:
-            await hf.workflows.put(text, name="x")
-            run = await hf.workflows.start((await hf.workflows.list())[0].name, inputs)
-            await hf.worker(signals=False, allow_commands=True, directory=tmp_path).run(burst=True)
+        async with Backstay(f"sqlite:///{tmp_path / 'ci.db'}?synchronous=normal") as stay:
+            await stay.workflows.put(text, name="x")
+            run = await stay.workflows.start((await stay.workflows.list())[0].name, inputs)
+            await stay.worker(signals=False, allow_commands=True, directory=tmp_path).run(burst=True)
             status = await run.wait(timeout=30)
             return status, run.outputs, {job.key: job for job in await run.jobs()}
 
@@ -94,9 +94,9 @@ jobs:
 
 def test_what_another_job_put_out_is_text_whatever_it_looks_like(tmp_path):
     text = (
-        "jobs:\n  a:\n    run: |\n      printf '%s\\n' 'x=$''{{ env.A }}' >> \"$HOLDFAST_OUTPUT\"\n"
+        "jobs:\n  a:\n    run: |\n      printf '%s\\n' 'x=$''{{ env.A }}' >> \"$BACKSTAY_OUTPUT\"\n"
         "  b:\n    needs: a\n    env: {A: s3cret, B: '${{ needs.a.outputs.x }}'}\n"
-        '    run: echo "y=$B" >> "$HOLDFAST_OUTPUT"\n'
+        '    run: echo "y=$B" >> "$BACKSTAY_OUTPUT"\n'
     )
     status, outputs, _ = ran(tmp_path, text)
     assert status == "success"
@@ -106,26 +106,26 @@ def test_what_another_job_put_out_is_text_whatever_it_looks_like(tmp_path):
 
 @pytest.fixture
 def blocking(tmp_path):
-    with sync.Holdfast(f"sqlite:///{tmp_path / 'blocking.db'}?synchronous=normal") as hf:
-        yield hf
+    with sync.Backstay(f"sqlite:///{tmp_path / 'blocking.db'}?synchronous=normal") as stay:
+        yield stay
 
 
 def test_blocking_code_has_the_same_names(blocking):
-    hf = blocking
+    stay = blocking
 
-    @hf.job()
+    @stay.job()
     def double(n: int) -> int:
         return 2 * n
 
-    @hf.job()
+    @stay.job()
     def add_up(numbers: list[int]) -> int:
         return sum(numbers)
 
-    @hf.workflow(name="sums", timeout=60)
+    @stay.workflow(name="sums", timeout=60)
     def sums(flow, numbers: list[int]):
         flow.add(add_up, flow.map(double, numbers).output)
 
-    worker = hf.worker(signals=False)
+    worker = stay.worker(signals=False)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -135,10 +135,10 @@ def test_blocking_code_has_the_same_names(blocking):
         assert run.wait(timeout=30) == "success"
         assert run.outputs["add_up"] == 12
         assert [job.key for job in run.jobs()] == ["double (1)", "double (2)", "double (3)", "add_up"]
-        assert hf.runs.list(workflow="sums")[0].id == run.id
-        assert hf.runs.get(run.id).status == "success"
-        assert hf.runs.handle(run.id).status() == "success"
-        assert next(iter(hf.runs.events(run.id, after=2, follow=False))).seq == 3
+        assert stay.runs.list(workflow="sums")[0].id == run.id
+        assert stay.runs.get(run.id).status == "success"
+        assert stay.runs.handle(run.id).status() == "success"
+        assert next(iter(stay.runs.events(run.id, after=2, follow=False))).seq == 3
     finally:
         worker.stop()
         thread.join(30)
@@ -146,13 +146,13 @@ def test_blocking_code_has_the_same_names(blocking):
 
 def test_a_blocking_waiter_is_told_of_the_end(blocking):
     """By the hub: long before it would look by itself."""
-    hf = blocking
+    stay = blocking
 
-    @hf.job()
+    @stay.job()
     def work() -> int:
         return 1
 
-    @hf.workflow
+    @stay.workflow
     def plain(flow):
         flow.add(work)
 
@@ -160,8 +160,8 @@ def test_a_blocking_waiter_is_told_of_the_end(blocking):
     ends = []
     waiting = threading.Thread(target=lambda: ends.append(run.wait(timeout=30)))
     waiting.start()
-    assert eventually(lambda: hf._core.notes.get("workflow.enders") is not None)
-    hf.worker(signals=False).run(burst=True)
+    assert eventually(lambda: stay._core.notes.get("workflow.enders") is not None)
+    stay.worker(signals=False).run(burst=True)
     waiting.join(30)
     assert ends == ["success"]
     assert run.cancel() == "success", "what has ended stays as it is"
@@ -173,17 +173,17 @@ name: steps
 inputs: {folder: left}
 env: {ALL: "1"}
 jobs:
-  first: {run: "echo folder=right >> $HOLDFAST_OUTPUT"}
+  first: {run: "echo folder=right >> $BACKSTAY_OUTPUT"}
   second:
     needs: first
     steps:
-      - run: echo "own=yes" >> "$HOLDFAST_OUTPUT"
+      - run: echo "own=yes" >> "$BACKSTAY_OUTPUT"
         env: {MINE: "${{ inputs.folder }}", ALL: "2"}
         if: env.MINE == 'left' && env.ALL == '2'
-      - run: echo "others=yes" >> "$HOLDFAST_OUTPUT"
+      - run: echo "others=yes" >> "$BACKSTAY_OUTPUT"
         if: env.MINE == 'left' || env.ALL == '2'
         env: {MINE: none}
-      - run: echo "here=$(basename "$PWD")" >> "$HOLDFAST_OUTPUT"
+      - run: echo "here=$(basename "$PWD")" >> "$BACKSTAY_OUTPUT"
         working-directory: ${{ inputs.folder }}/${{ needs.first.outputs.folder }}
 """
 

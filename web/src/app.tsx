@@ -20,14 +20,14 @@ export function App() {
     setEntry((count) => count + 1);
   };
   useEffect(() => {
-    document.title = route.run ? `${route.run.slice(-8)} · Holdfast` : "Runs · Holdfast";
+    document.title = route.run ? `${route.run.slice(-8)} · Backstay` : "Runs · Backstay";
   }, [route.run]);
 
   return (
     <Door.Provider value={shutDoor}>
       <header className="top">
         <a href="#/" className="brand">
-          Holdfast
+          Backstay
         </a>
         <nav aria-label="Pages">
           <a href="#/" aria-current={route.run ? undefined : "page"}>

@@ -1,6 +1,6 @@
 // The token of this tab. Session storage: it ends with the tab, no other site reads it, and it is in no URL.
 
-const KEY = "holdfast.token";
+const KEY = "backstay.token";
 
 let current: string | null = null;
 

@@ -21,11 +21,11 @@ export function TokenForm({ refused, onToken }: Props) {
       <p>
         This server wants one with the role <code>submit</code> or <code>admin</code>. Make it where the server runs:
       </p>
-      <pre className="command">holdfast token create --role submit</pre>
+      <pre className="command">backstay token create --role submit</pre>
       {refused && <p role="alert">The server does not know this token, or it has expired.</p>}
       <form onSubmit={submit} className="token">
         <label htmlFor="token">Token</label>
-        <input id="token" ref={field} type="password" autoComplete="off" spellCheck={false} placeholder="hf_…" />
+        <input id="token" ref={field} type="password" autoComplete="off" spellCheck={false} placeholder="bst_…" />
         <button type="submit">Enter</button>
       </form>
     </main>

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast.n8n.model import Workflow
-from holdfast.testing.servers import ServerMissing
+from backstay.n8n.model import Workflow
+from backstay.testing.servers import ServerMissing
 from lab import records
 from lab.records import Execution
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from holdfast.n8n.hydrate import Hydration
-from holdfast.n8n.model import Workflow
-from holdfast.n8n.primitives import KEYS, Transport, primitive
+from backstay.n8n.hydrate import Hydration
+from backstay.n8n.model import Workflow
+from backstay.n8n.primitives import KEYS, Transport, primitive
 from lab.process import Lab, Run
 from lab.records import Execution
 
@@ -53,7 +53,7 @@ class Stage:
         return {
             "workflows": {key: {"id": key[:16]} for key in KEYS},
             "credentials": {one["id"]: {"id": one["id"], "name": one["id"]} for one in self.credentials},
-            "holdfast": {"url": self.url},
+            "backstay": {"url": self.url},
             "lockScopes": list(self.scopes),
         }
 

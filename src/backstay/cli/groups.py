@@ -1,0 +1,55 @@
+"""Everything that `backstay` can do. A new group is one module and one line here.
+
+A group's module imports what its extra brings inside its commands, so that `backstay --help` always works.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from backstay.cli import (
+    doctor,
+    hub,
+    idempotency,
+    jobs,
+    limits,
+    locks,
+    migrate,
+    n8n,
+    queues,
+    run_file,
+    run_locked,
+    runs,
+    scheduler,
+    serve,
+    token,
+    worker,
+    workflows,
+)
+
+#: `backstay NAME VERB …`
+GROUPS: tuple[tuple[str, typer.Typer], ...] = (
+    ("locks", locks.app),
+    ("limits", limits.app),
+    ("idempotency", idempotency.app),
+    ("hub", hub.app),
+    ("jobs", jobs.app),
+    ("queues", queues.app),
+    ("token", token.app),
+    ("workflows", workflows.app),
+    ("runs", runs.app),
+    ("n8n", n8n.app),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Hang every command and group under the root."""
+    app.command("lock")(run_locked.lock)
+    app.command("run")(run_file.run)
+    app.command("worker")(worker.worker)
+    app.command("serve")(serve.serve)
+    app.command("scheduler")(scheduler.scheduler)
+    app.command("doctor")(doctor.doctor)
+    app.command("migrate")(migrate.migrate)
+    for name, group in GROUPS:
+        app.add_typer(group, name=name)

@@ -1,0 +1,91 @@
+"""How others learn that a worker is well: a file that it touches, a port that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from backstay.errors import ConfigError
+from backstay.job.worker import Worker
+from backstay.loop import Loop
+from backstay.telemetry import Telemetry
+
+#: How often the file is written; a probe should allow for three of these.
+EVERY = 2.0
+#: An engine that has been away for longer makes a worker unwell.
+UNREACHABLE = 15.0
+#: A probe that says nothing is hung up on.
+PATIENCE = 2.0
+
+
+class Health:
+    """A worker's answer to "are you well?". Loopback only: whoever else wants to know asks a proxy."""
+
+    def __init__(self, worker: Worker, telemetry: Telemetry, *, file: str = "", port: int = 0) -> None:
+        self._worker = worker
+        self._file = Path(file) if file else None
+        self._port = port
+        self._loop = Loop(self._write, name="health file", every=EVERY, telemetry=telemetry)
+        self._server: asyncio.Server | None = None
+
+    @property
+    def is_well(self) -> bool:
+        return self._worker.unreachable_for < UNREACHABLE
+
+    def report(self) -> dict[str, Any]:
+        worker = self._worker
+        return {
+            "ok": self.is_well,
+            "worker": worker.id,
+            "queues": list(worker.queues),
+            "running": worker.running,
+            "done": worker.done,
+            "draining": worker.is_draining,
+            "engine_unreachable_seconds": round(worker.unreachable_for, 1),
+        }
+
+    async def open(self) -> None:
+        if self._port:
+            try:
+                self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+            except OSError as error:
+                raise ConfigError(f"--health-port {self._port} cannot be had: {error.strerror or error}") from error
+        if self._file is not None:
+            self._loop.start()
+
+    async def close(self) -> None:
+        """Safe twice. The file goes: a worker that has stopped is not well."""
+        await self._loop.stop()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    async def _write(self) -> None:
+        if self._file is not None and self.is_well:  # an old file says the rest
+            fresh = self._file.with_name(f".{self._file.name}.new")
+            fresh.write_text(json.dumps(self.report()) + "\n")
+            fresh.replace(self._file)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            body = json.dumps(self.report()).encode()
+            status = b"200 OK" if self.is_well else b"503 Service Unavailable"
+            writer.write(
+                b"HTTP/1.1 "
+                + status
+                + b"\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: "
+                + str(len(body)).encode()
+                + b"\r\n\r\n"
+                + body
+            )
+            await writer.drain()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()

@@ -1,0 +1,233 @@
+"""`backstay jobs`: look at jobs, and set right what went wrong."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, cast, get_args
+
+import typer
+
+from backstay.cli import exit_codes, job_views
+from backstay.cli.connection import connection
+from backstay.cli.found import found
+from backstay.cli.log_lines import Lines
+from backstay.cli.output import printable, quoted, say, say_json, say_table, warn
+from backstay.job.model import FINAL, LogLine, State
+from backstay.sync import Backstay
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue.")]
+Type = Annotated[str, typer.Option("--type", metavar="NAME", help="Only jobs of this type.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")]
+Before = Annotated[str, typer.Option("--before", metavar="ID", help="The next page: the last id of this one.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+#: How often `logs --follow` looks.
+FOLLOW = 0.5
+
+
+@app.callback()
+def group() -> None:
+    """Look at jobs, and set right what went wrong."""
+
+
+@app.command("ls")
+def list_jobs(
+    context: typer.Context,
+    *,
+    state: Annotated[
+        str, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(get_args(State))}.")
+    ] = "",
+    queue: Queue = "",
+    type_: Type = "",
+    limit: Limit = 50,
+    before: Before = "",
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, the newest first.
+
+    [bold]Examples[/bold]
+
+      backstay jobs ls
+
+      backstay jobs ls --state running --queue mail
+
+      backstay jobs ls --type resize --json | jq -r '.jobs[].id'
+    """
+    if state and state not in get_args(State):
+        raise typer.BadParameter(f"{state!r} is none of {', '.join(get_args(State))}", param_hint="--state")
+    with connection(context).existing() as stay:
+        listed = stay.jobs.list(
+            state=cast("State", state) if state else None, queue=queue, type=type_, before=before, limit=limit
+        )
+        now = _now(stay)
+    if as_json:
+        say_json({"jobs": [job_views.as_json(job) for job in listed]})
+    elif listed:
+        say_table(job_views.COLUMNS, (job_views.row(job, now) for job in listed), right=job_views.RIGHT)
+        if len(listed) == limit:
+            say(f"More with --before {listed[-1].id}")
+    else:
+        say("No such job.")
+
+
+@app.command()
+def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None:
+    """Show one job: its arguments, where it stands, what it came to, why it failed.
+
+    [bold]Examples[/bold]
+
+      backstay jobs show 0-19a8c3d2f4100000a1b2c3d4e5f6
+
+      backstay jobs show 0-19a8c3d2f4100000a1b2c3d4e5f6 --json | jq .error
+    """
+    with connection(context).existing() as stay:
+        job = found(lambda: stay.jobs.get(job_id))
+        outputs = found(lambda: stay.jobs.outputs(job_id))
+        now = _now(stay)
+    if as_json:
+        say_json({**job_views.as_json(job), "outputs": outputs})
+    else:
+        job_views.page(job, outputs, now)
+
+
+@app.command()
+def retry(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None:
+    """Run a job again, now, with all its attempts.
+
+    For what failed, was cancelled, was skipped or waits for its time. For the
+    whole dead letter: backstay jobs dead --retry-all
+
+    [bold]Examples[/bold]
+
+      backstay jobs retry 0-19a8c3d2f4100000a1b2c3d4e5f6
+    """
+    with connection(context).existing() as stay:
+        state = found(lambda: stay.jobs.retry(job_id))
+    if as_json:
+        say_json({"id": job_id, "state": state})
+    else:
+        say(f"{printable(job_id)} is {state}.")
+
+
+@app.command()
+def cancel(
+    context: typer.Context,
+    job_id: Id,
+    *,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the job.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """End a job: at once when it does not run, else its worker is told to stop it.
+
+    [bold]Examples[/bold]
+
+      backstay jobs cancel 0-19a8c3d2f4100000a1b2c3d4e5f6 --reason "wrong customer"
+    """
+    with connection(context).existing() as stay:
+        state = found(lambda: stay.jobs.cancel(job_id, reason))
+    if as_json:
+        say_json({"id": job_id, "state": state})
+    elif state == "running":
+        say(f"{printable(job_id)} runs; its worker was told to stop it.")
+    else:
+        say(f"{printable(job_id)} is {state}.")
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    job_id: Id,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job logged.
+
+    [bold]Examples[/bold]
+
+      backstay jobs logs 0-19a8c3d2f4100000a1b2c3d4e5f6 --follow
+    """
+    with connection(context).existing() as stay:
+        lines: list[LogLine] = []
+        text = Lines()
+        after = 0
+        while True:
+            ended = found(lambda: stay.jobs.get(job_id)).state in FINAL  # first: what is logged before it is read
+            while more := stay.jobs.logs(job_id, after):
+                after = more[-1].seq
+                lines += more
+                if not as_json:
+                    for chunk in more:
+                        for line in text.feed(job_id, chunk):
+                            say(line)
+            if ended or not follow:
+                break
+            time.sleep(FOLLOW)
+    for _, line in text.rest():
+        say(line)
+    if as_json:
+        say_json({"id": job_id, "lines": [job_views.line_json(line) for line in lines]})
+
+
+@app.command()
+def dead(
+    context: typer.Context,
+    *,
+    queue: Queue = "",
+    type_: Type = "",
+    limit: Limit = 50,
+    before: Before = "",
+    retry_all: Annotated[bool, typer.Option("--retry-all", help="Run all of them again.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete all of them.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """The dead letter: jobs that used up their attempts.
+
+    [bold]Examples[/bold]
+
+      backstay jobs dead
+
+      backstay jobs dead --type resize --retry-all
+
+      backstay jobs dead --queue mail --purge --yes
+    """
+    if retry_all and purge:
+        raise typer.BadParameter("--retry-all and --purge exclude one another")
+    if purge and type_:
+        raise typer.BadParameter("--purge takes --queue only; retry or look by --type")
+    with connection(context).existing() as stay:
+        if retry_all:
+            _told("retried", stay.jobs.dead.retry_all(queue=queue, type=type_), as_json=as_json)
+        elif purge:
+            where = f" of queue {quoted(queue)}" if queue else ""
+            if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete the dead letter{where}?", err=True):
+                warn("nothing was deleted")
+                raise typer.Exit(exit_codes.FAILED)
+            _told("deleted", stay.jobs.dead.purge(queue=queue), as_json=as_json)
+        else:
+            listed = stay.jobs.dead.list(queue=queue, type=type_, before=before, limit=limit)
+            now = _now(stay)
+            if as_json:
+                say_json({"jobs": [job_views.as_json(job) for job in listed]})
+            elif listed:
+                say_table(job_views.COLUMNS, (job_views.row(job, now) for job in listed), right=job_views.RIGHT)
+            else:
+                say("The dead letter is empty.")
+
+
+def _told(what: str, count: int, *, as_json: bool) -> None:
+    if as_json:
+        say_json({what: count})
+    else:
+        say(f"{count} {what}.")
+
+
+def _now(stay: Backstay) -> float:
+    """The engine's clock: a laptop's may differ."""
+    return stay.engine.now() / 1_000_000

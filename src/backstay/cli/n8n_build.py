@@ -1,0 +1,193 @@
+"""`backstay n8n hydrate` and `validate`: what n8n gets, and whether it will do."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backstay.cli import exit_codes
+from backstay.cli.n8n_options import HERE, AsJson, DryRun, Envs, Keys, NoDryRun, Where, finish, listed, refuse
+from backstay.cli.output import printable, say, say_json
+from backstay.errors import ConfigError, N8nError
+
+if TYPE_CHECKING:
+    from backstay.n8n.model import Workflow
+    from backstay.n8n.workspace import Workspace
+
+SOURCES = ("built", "template")
+
+
+def hydrate(
+    *,
+    environments: Envs = None,
+    workflow_key: Keys = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="An empty value, or what looks like a placeholder, is an error.")
+    ] = False,
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build workflows for n8n: placeholders get their values, from the environment's settings and from files.
+
+    All that was asked for is built, or nothing. The result is in n8n-build/ENV/KEY.json.
+
+    [bold]Examples[/bold]
+
+      backstay n8n hydrate --env dev
+
+      backstay n8n hydrate --env prod --workflow-key nightly --strict
+    """
+    from backstay.n8n.workspace import Workspace
+
+    built: list[str] = []
+    with Workspace.open(workspace).edit(dry_run=dry_run) as view:
+        for env in view.chosen(environments):
+            for key in _chosen(view, workflow_key):
+                view.write_built(env, key, view.hydrate(env, key, strict=strict))
+                built.append(view.built_path(env, key))
+    changed = {change.path for change in view.changes}
+    lines = [f"{path}{'' if path in changed else ' (as it was)'}" for path in built]
+    finish(view, {"built": built}, lines, as_json=as_json, dry_run=dry_run)
+
+
+def validate(
+    *,
+    workflow_key: Keys = None,
+    environments: Envs = None,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--source",
+            metavar="built|template",
+            help="What to look at.",
+            show_default="built with --env, else template",
+        ),
+    ] = "",
+    workspace: Where = HERE,
+    _: NoDryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look workflows over: graph, locks, scopes, code, credentials; all that n8n itself does not check.
+
+    Exit code 0: nothing that is wrong, though there may be warnings; 1: errors; 2: something could not be
+    looked at, because it is not there or no workflow.
+
+    [bold]Examples[/bold]
+
+      backstay n8n validate
+
+      backstay n8n validate --workflow-key nightly --env dev --source built --json
+    """
+    from backstay.n8n.workspace import Workspace
+
+    chosen = source or ("built" if environments else "template")
+    if chosen not in SOURCES:
+        raise ConfigError(f"--source {source!r} is neither built nor template")
+    verdicts: list[dict[str, Any]] = []
+    try:
+        with Workspace.open(workspace).look() as view:
+            for env in view.chosen(environments):
+                looked = _Source(view, env, is_built=chosen == "built")
+                verdicts += [_verdict(looked, key) for key in _chosen(view, workflow_key)]
+                if chosen == "template" and not environments:
+                    break  # a template is the same for all; ids and scopes are those of the first environment
+    except N8nError as error:
+        raise refuse(str(error), type(error).__name__, exit_codes.PROBLEMS, as_json=as_json) from error
+    worst = "unreadable" if any(one["verdict"] == "unreadable" for one in verdicts) else "valid"
+    if worst == "valid" and any(one["verdict"] == "invalid" for one in verdicts):
+        worst = "invalid"
+    if as_json:
+        say_json({"verdict": worst, "source": chosen, "workflows": verdicts})
+    else:
+        _show(verdicts)
+    raise typer.Exit({"valid": exit_codes.OK, "invalid": exit_codes.FAILED, "unreadable": exit_codes.PROBLEMS}[worst])
+
+
+def _chosen(view: Workspace, keys: list[str] | None) -> list[str]:
+    if keys:
+        return list(dict.fromkeys(keys))
+    if not view.keys:
+        raise ConfigError("there is no workflow: put one into n8n-workflows-template/KEY.template.json")
+    return list(view.keys)
+
+
+class _Source:
+    """The workflows of one environment, built or as templates, each read once."""
+
+    def __init__(self, view: Workspace, env: str, *, is_built: bool) -> None:
+        self.view, self.env, self.is_built = view, env, is_built
+        self._found: dict[str, Workflow | N8nError] = {}
+
+    def path(self, key: str) -> str:
+        return self.view.built_path(self.env, key) if self.is_built else self.view.template_path(key)
+
+    def read(self, key: str) -> Workflow:
+        """Raises N8nError when it cannot be looked at."""
+        if key not in self._found:
+            try:
+                self._found[key] = self.view.read_built(self.env, key) if self.is_built else self.view.read(key)
+            except N8nError as error:
+                self._found[key] = error
+        found = self._found[key]
+        if isinstance(found, N8nError):
+            raise found
+        return found
+
+    @cached_property
+    def known(self) -> dict[str, Workflow]:
+        """By key, with the template of what was not built. What cannot be read is told where it is looked at itself."""
+        found: dict[str, Workflow] = {}
+        for key in self.view.keys:
+            for read in (self.read, self.view.read) if self.is_built else (self.read,):
+                with contextlib.suppress(N8nError):
+                    found[key] = read(key)
+                    break
+        return found
+
+
+def _verdict(source: _Source, key: str) -> dict[str, Any]:
+    from backstay.n8n.validate import Surroundings
+    from backstay.n8n.validate import validate as check
+
+    view, env = source.view, source.env
+    head = {"workflow_key": key, "env": env, "path": source.path(key)}
+    try:
+        workflow = source.read(key)
+    except N8nError as error:
+        return {**head, "verdict": "unreadable", "error": str(error), "errors": 1, "warnings": 0, "findings": []}
+    around = Surroundings(
+        scopes=view.scopes(env),
+        workflow_ids=view.workflow_ids(env),
+        built=source.is_built,
+        others={other: read for other, read in source.known.items() if other != key},
+    )
+    findings = check(workflow, around)
+    errors = sum(finding.level == "error" for finding in findings)
+    return {
+        **head,
+        "verdict": "invalid" if errors else "valid",
+        "error": None,
+        "errors": errors,
+        "warnings": len(findings) - errors,
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def _show(verdicts: list[dict[str, Any]]) -> None:
+    for one in verdicts:
+        if one["verdict"] == "unreadable":
+            told, path = one["error"], one["path"]
+            say(printable(told if path in told else f"{path}: {told}"))
+            continue
+        counts = [f"{n} {kind}{'s' if n > 1 else ''}" for kind in ("error", "warning") if (n := one[f"{kind}s"])]
+        say(f"{one['path']}: {one['verdict']}{f' ({listed(counts)})' if counts else ''}")
+        for finding in one["findings"]:
+            at = f" {finding['node']!r}" if finding["node"] else ""
+            say(printable(f"  {finding['level']} {finding['rule']}{at}: {finding['message']}"))
+            if finding["hint"]:
+                say(printable(f"    → {finding['hint']}"))

@@ -1,0 +1,187 @@
+"""`backstay n8n manage-credentials`: credentials in n8n, and what templates call them. No secret is shown or kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backstay.cli.n8n_options import HERE, AsJson, DryRun, Env, Where, finish
+from backstay.cli.output import printable, say, say_json, say_table, warn
+from backstay.errors import ConfigError, N8nError, WorkspaceError
+
+if TYPE_CHECKING:
+    from backstay.n8n.workspace import Workspace
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+Name = Annotated[str, typer.Option("--name", metavar="TEXT", help="What n8n calls it.", show_default=False)]
+
+
+@app.callback()
+def group() -> None:
+    """Create credentials in n8n, or link those that are there."""
+
+
+@app.command()
+def create(
+    *,
+    env: Env,
+    key: Annotated[
+        str,
+        typer.Option("--key", metavar="KEY", help="What templates call it: credentials.KEY.", show_default=False),
+    ],
+    kind: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="n8n's type: redis, httpHeaderAuth, …", show_default=False)
+    ],
+    name: Name = "",
+    env_vars: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env-vars",
+            metavar="FIELD=VARIABLE,…",
+            help="Which variable each field is read from: the process's, or n8n-config/.env.ENV.",
+            show_default=False,
+        ),
+    ] = None,
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create a credential through n8n's API and write its id into the environment's settings.
+
+    Called again, it does nothing. Values are read from variables and typed as n8n's schema says: a port is a
+    number. They are shown nowhere, and kept nowhere but in n8n.
+
+    [bold]Examples[/bold]
+
+      backstay n8n manage-credentials create --env dev --key redis --type redis --name "Redis (dev)" \
+--env-vars host=REDIS_HOST,port=REDIS_PORT,password=REDIS_PASSWORD
+
+      backstay n8n manage-credentials create --env dev --key backstay --type httpHeaderAuth --env-vars value=TOKEN
+    """
+    from backstay.n8n import credentials, environments
+    from backstay.n8n.server import connect
+    from backstay.n8n.workspace import Workspace
+
+    environments.check_key(key, "credential key")
+    called = name or f"{key} ({env})"
+    with Workspace.open(workspace).edit(dry_run=dry_run) as view:
+        before = view.entry(env, key, "credentials")
+        credentials.check_type(before, key, kind)
+        facts: dict[str, Any] = {"env": env, "key": key, "type": kind, "name": called, "created": False}
+        if credentials.is_linked(before):
+            facts |= {"id": before["id"], "name": str(before.get("name", ""))}
+            lines = [f"credentials.{key} of {env} is {before.get('name', '')} ({before['id']}) already."]
+        else:
+            variables = credentials.variables_of(view, env)
+            server = None if dry_run and kind in credentials.KNOWN else connect(view, env)
+            schema = credentials.KNOWN.get(kind) or credentials.Schema.of(_connected(server).credential_schema(kind))
+            sources = credentials.Sources.parse(env_vars or [], schema)
+            data = sources.values(schema, variables)
+            facts["fields"] = sources.shown(schema)
+            made = "(given by n8n)" if dry_run else _connected(server).create_credential(called, kind, data)
+            try:
+                credentials.link(view, env, key, id=made, name=called, type=kind)
+            except N8nError:
+                if not dry_run:
+                    _connected(server).delete_credential(made)
+                raise
+            facts |= {"id": None if dry_run else made, "created": not dry_run}
+            lines = [f"{called} ({made}) was created in n8n; templates call it credentials.{key}."]
+    if dry_run and not as_json and "fields" in facts:
+        for field, shown in facts["fields"].items():
+            say(printable(f"{field}: {shown}"))
+    finish(view, facts, lines, as_json=as_json, dry_run=dry_run)
+
+
+def _connected(server: Any) -> Any:
+    if server is None:
+        raise TypeError("nothing is created without a server")
+    return server
+
+
+@app.command("list-link")
+def list_link(
+    *,
+    env: Env,
+    key: Annotated[
+        str,
+        typer.Option("--key", metavar="KEY", help="Link one under this name; else list.", show_default=False),
+    ] = "",
+    kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="Only of n8n's type.", show_default=False)] = "",
+    name: Name = "",
+    known: Annotated[
+        str,
+        typer.Option("--id", metavar="ID", help="Its id, from its page in n8n; nobody is asked.", show_default=False),
+    ] = "",
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """List credentials, or link one that is in n8n already.
+
+    n8n's API does not list credentials. Those that its workflows use can be found by name; any other is
+    linked by --id, which is at the end of the address of its page.
+
+    [bold]Examples[/bold]
+
+      backstay n8n manage-credentials list-link --env dev
+
+      backstay n8n manage-credentials list-link --env dev --key redis --name "Redis (dev)"
+
+      backstay n8n manage-credentials list-link --env dev --key redis --type redis --name Redis --id Ab3dEfGh1jKlMn0p
+    """
+    from backstay.n8n import credentials, environments
+    from backstay.n8n.server import connect, used_credentials
+    from backstay.n8n.workspace import Workspace
+
+    opened = Workspace.open(workspace)
+    if not key:
+        with opened.look() as view:
+            _list(view, env, kind, as_json=as_json)
+        return
+    environments.check_key(key, "credential key")
+    with opened.edit(dry_run=dry_run) as view:
+        before = view.entry(env, key, "credentials")
+        if known:
+            if not (kind or before.get("type")):
+                raise ConfigError("--id needs --type: n8n's API does not tell it")
+            found = {"id": known, "name": name or str(before.get("name") or key), "type": kind or str(before["type"])}
+        else:
+            seen = used_credentials(connect(view, env))
+            fits = [one for one in seen if kind in ("", one["type"]) and name in ("", one["name"])]
+            if len(fits) != 1:
+                there = ", ".join(f"{one['name']} ({one['type']})" for one in fits or seen) or "none"
+                raise WorkspaceError(
+                    f"{len(fits)} credentials fit, among those that workflows use: {there}. Say --name and --type,"
+                    " or --id"
+                )
+            found = fits[0]
+        credentials.link(view, env, key, id=found["id"], name=found["name"], type=found["type"])
+    lines = [f"credentials.{key} of {env} is {found['name']} ({found['id']})."]
+    finish(view, {"env": env, "key": key, **found}, lines, as_json=as_json, dry_run=dry_run)
+
+
+def _list(view: Workspace, env: str, kind: str, *, as_json: bool) -> None:
+    """Those of the settings, and those that n8n's workflows use where it can be asked."""
+    from backstay.n8n.server import connect, used_credentials
+
+    linked = {key: view.entry(env, key, "credentials") for key in view.credentials(env)}
+    keys = {str(entry.get("id", "")): key for key, entry in linked.items()}
+    rows: list[dict[str, str]] = [
+        {"key": key, **{part: str(entry.get(part, "")) for part in ("id", "name", "type")}}
+        for key, entry in linked.items()
+    ]
+    try:
+        seen = used_credentials(connect(view, env))
+    except (ConfigError, N8nError) as error:
+        warn(f"only those of the settings: {error}")
+        seen = []
+    rows += [{"key": "", **one} for one in seen if one["id"] not in keys]
+    rows = [row for row in rows if kind in ("", row["type"])]
+    if as_json:
+        say_json({"env": env, "credentials": rows})
+    else:
+        columns = ("key", "id", "name", "type")
+        say_table(tuple(map(str.upper, columns)), [tuple(printable(row[part]) for part in columns) for row in rows])

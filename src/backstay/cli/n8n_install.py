@@ -1,0 +1,240 @@
+"""`backstay n8n init`, `create-lock`, `copy-primitive`: a workspace, and the primitives in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from backstay.cli.n8n_options import HERE, AsJson, DryRun, Envs, Where, finish, listed
+from backstay.cli.output import printable, say, say_json, say_table
+from backstay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from backstay.n8n.primitives import Transport
+    from backstay.n8n.workspace import Workspace
+
+Force = Annotated[
+    bool, typer.Option("--force-overwrite", help="Replace files that are there; else they are kept, and named.")
+]
+TransportName = Annotated[
+    str,
+    typer.Option(
+        "--transport",
+        metavar="redis|http",
+        help="redis: n8n's own Redis nodes, no service needed. http: backstay serve; atomic, fenced, fair.",
+        show_default="redis, or what is installed",
+    ),
+]
+
+#: What a workspace begins with.
+ENVIRONMENTS = ["dev", "prod"]
+
+
+def init(
+    *,
+    environments: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="ENV", help="An environment; may be repeated.", show_default="dev, prod"),
+    ] = None,
+    url: Annotated[str, typer.Option("--n8n-url", metavar="URL", help="Where n8n is.")] = "http://127.0.0.1:5678",
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a workspace: settings for each environment, a folder for templates, one for what is built.
+
+    Files that are there stay as they are, so it can be called again, for another environment say.
+
+    [bold]Examples[/bold]
+
+      backstay n8n init
+
+      backstay n8n init --workspace flows --env dev --env staging --env prod
+    """
+    from backstay.n8n.client import check_url
+    from backstay.n8n.fresh import check_place, lay_out
+    from backstay.n8n.workspace import Workspace
+
+    check_url(url)
+    check_place(workspace)
+    known = Workspace(workspace).environments
+    with Workspace(workspace).edit(dry_run=dry_run) as view:
+        lay_out(view, environments or ([] if known else ENVIRONMENTS), url)
+    finish(
+        view,
+        {"workspace": str(workspace), "environments": list(view.environments)},
+        [
+            f"{workspace}: a workspace with the environments {listed(view.environments)}.",
+            "Next: put a workflow into n8n-workflows-template/KEY.template.json, then backstay n8n create-lock",
+        ],
+        as_json=as_json,
+        dry_run=dry_run,
+    )
+
+
+def create_lock(
+    *,
+    include_error_handler: Annotated[
+        bool, typer.Option("--include-error-handler", help="And error_handler_lock_cleanup, for --lock-on-error.")
+    ] = False,
+    include_rate_limit: Annotated[
+        bool, typer.Option("--include-rate-limit", help="And rate_limit_check, for add-rate-limit-to-workflow.")
+    ] = False,
+    force_overwrite: Force = False,
+    transport: TransportName = "",
+    environments: Envs = None,
+    mint: Annotated[
+        bool, typer.Option("--mint", help="Create them in each environment's n8n, too, through its API.")
+    ] = False,
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Install the primitives: lock_acquisition and lock_release, and the others when asked.
+
+    They are copied as templates and registered in each environment. No network is needed; with --mint they are
+    made in n8n as well, and their ids are n8n's own.
+
+    [bold]Examples[/bold]
+
+      backstay n8n create-lock
+
+      backstay n8n create-lock --include-error-handler --include-rate-limit
+
+      backstay n8n create-lock --transport http --env prod --mint
+    """
+    from backstay.n8n import install
+    from backstay.n8n.workspace import Workspace
+
+    chosen = _transport(transport)
+    with Workspace.open(workspace).edit(dry_run=dry_run) as view:
+        envs = view.chosen(environments)
+        done = install.create_lock(
+            view,
+            environments=envs,
+            transport=chosen,
+            error_handler=include_error_handler,
+            rate_limit=include_rate_limit,
+            force=force_overwrite,
+        )
+        keys = [*done.written, *done.kept]
+        minted: dict[str, dict[str, str]] = {}
+        if mint and not dry_run:
+            from backstay.cli.n8n_server import mint as create
+
+            minted = create(view, envs, keys)
+    ids = {env: {key: str(view.entry(env, key).get("id", "")) for key in keys} for env in envs}
+    finish(
+        view,
+        {
+            "transport": done.transport,
+            "written": list(done.written),
+            "kept": list(done.kept),
+            "environments": list(envs),
+            "ids": ids,
+        },
+        [
+            *([f"Installed for {done.transport}: {listed(done.written)}."] if done.written else []),
+            *([f"Kept: {listed(done.kept)}."] if done.kept else []),
+            *(f"Created in {env}: {listed(f'{key} ({made})' for key, made in minted[env].items())}." for env in minted),
+            "Next: backstay n8n add-lock-to-workflow --workflow-key KEY --scope-expression \"={{ 'name' }}\"",
+        ],
+        as_json=as_json,
+        dry_run=dry_run,
+        warnings=done.warnings,
+    )
+
+
+def copy_primitive(
+    *,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="KEY", help="Which one; may be repeated.", show_default=False),
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List them, and which of them are here.")] = False,
+    force_overwrite: Force = False,
+    transport: TransportName = "",
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy primitives as templates, without registering them anywhere.
+
+    [bold]Examples[/bold]
+
+      backstay n8n copy-primitive --list
+
+      backstay n8n copy-primitive --name rate_limit_check
+    """
+    from backstay.n8n import install, primitives
+    from backstay.n8n.workspace import Workspace
+
+    chosen = _transport(transport)
+    if show or not name:
+        if not show:
+            raise ConfigError(f"say which with --name: {', '.join(primitives.KEYS)}; --list shows more")
+        _list(Workspace.open(workspace), as_json=as_json)
+        return
+    if unknown := [one for one in name if one not in primitives.KEYS]:
+        raise ConfigError(f"there is no primitive {unknown[0]!r}: {', '.join(primitives.KEYS)}")
+    with Workspace.open(workspace).edit(dry_run=dry_run) as view:
+        spoken = install.spoken(install.transports(view), chosen)
+        done = install.copy(view, name, spoken, force=force_overwrite)
+    finish(
+        view,
+        {"transport": done.transport, "written": list(done.written), "kept": list(done.kept)},
+        [
+            *([f"Copied for {done.transport}: {listed(done.written)}."] if done.written else []),
+            *([f"Kept: {listed(done.kept)}."] if done.kept else []),
+        ],
+        as_json=as_json,
+        dry_run=dry_run,
+        warnings=done.warnings,
+    )
+
+
+def _list(workspace: Workspace, *, as_json: bool) -> None:
+    from backstay.n8n import primitives
+
+    found: list[dict[str, object]] = []
+    with workspace.look() as view:
+        for key in primitives.KEYS:
+            here = primitives.identify(view.read(key)) if view.has(key) else None
+            found.append(
+                {
+                    "name": key,
+                    "version": primitives.VERSION,
+                    "here": view.has(key),
+                    "here_version": here.version if here else None,
+                    "transport": here.transport if here else None,
+                }
+            )
+    if as_json:
+        say_json({"primitives": found})
+        return
+    say_table(
+        ("PRIMITIVE", "VERSION", "HERE"),
+        [
+            (
+                printable(str(one["name"])),
+                str(one["version"]),
+                f"version {one['here_version']}, {one['transport']}"
+                if one["here_version"]
+                else ("not ours" if one["here"] else "no"),
+            )
+            for one in found
+        ],
+    )
+    say("Copy one with --name; create-lock installs and registers.")
+
+
+def _transport(given: str) -> Transport | None:
+    match given:
+        case "":
+            return None
+        case "redis" | "http":
+            return given
+        case _:
+            pass
+    raise ConfigError(f"--transport {given!r} is neither redis nor http")

@@ -1,0 +1,237 @@
+"""`backstay n8n push`, `pull`, `diff`, `status`, `doctor`: a workspace and the n8n of one environment."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backstay.cli import exit_codes
+from backstay.cli.n8n_options import HERE, AsJson, DryRun, Env, Keys, NoDryRun, Where, finish, say_diff
+from backstay.cli.output import printable, say, say_json, say_table
+from backstay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from backstay.n8n.doctor import Check
+    from backstay.n8n.server import Deployment
+    from backstay.n8n.sync import Change
+    from backstay.n8n.workspace import Workspace
+
+ForceSync = Annotated[
+    bool, typer.Option("--force", help="Also where both sides changed: the other side's edits are lost.")
+]
+COLUMNS = ("WORKFLOW", "STATE", "ID", "WHY")
+
+
+@contextmanager
+def _deployment(workspace: Path, env: str, *, dry_run: bool) -> Generator[Deployment, None, None]:
+    from backstay.n8n.server import Deployment
+    from backstay.n8n.workspace import Workspace
+
+    with Workspace.open(workspace).edit(dry_run=dry_run) as view:
+        deployment = Deployment.of(view, env)
+        yield deployment
+        deployment.keep()
+
+
+def push(
+    *,
+    env: Env,
+    workflow_key: Keys = None,
+    force: ForceSync = False,
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring n8n up to the templates: hydrates, creates what is missing there, updates the rest.
+
+    Nothing is written when somebody changed a workflow in n8n since the last push or pull: see diff, then
+    pull, or --force. Workflows that others call are published on n8n 2.x; nothing else is activated.
+
+    [bold]Examples[/bold]
+
+      N8N_API_KEY=… backstay n8n push --env dev
+
+      backstay n8n push --env prod --workflow-key nightly --dry-run
+    """
+    with _deployment(workspace, env, dry_run=dry_run) as deployment:
+        changes = deployment.push(workflow_key, force=force, dry_run=dry_run)
+    _told(deployment, changes, as_json=as_json, dry_run=dry_run)
+
+
+def pull(
+    *,
+    env: Env,
+    workflow_key: Keys = None,
+    known: Annotated[
+        str,
+        typer.Option("--id", metavar="ID", help="A workflow that has no template yet, by its id.", show_default=False),
+    ] = "",
+    force: ForceSync = False,
+    workspace: Where = HERE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take what was changed in n8n into the templates. Placeholders stay where nothing changed.
+
+    [bold]Examples[/bold]
+
+      backstay n8n pull --env dev
+
+      backstay n8n pull --env dev --workflow-key nightly --id Ab3dEfGh1jKlMn0p
+    """
+    from backstay.n8n.environments import check_key
+
+    if known and len(workflow_key or ()) != 1:
+        raise ConfigError("--id needs one --workflow-key: what its template is to be called")
+    more = {check_key(key): known for key in (workflow_key or ())} if known else {}
+    with _deployment(workspace, env, dry_run=dry_run) as deployment:
+        if taken := [key for key in more if deployment.workspace.has(key)]:
+            raise ConfigError(f"there is a template {taken[0]} already; pull it without --id")
+        changes = deployment.pull(workflow_key, more=more, force=force, dry_run=dry_run)
+    _told(deployment, changes, as_json=as_json, dry_run=dry_run)
+
+
+def diff(
+    *,
+    env: Env,
+    workflow_key: Keys = None,
+    workspace: Where = HERE,
+    _: NoDryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how n8n and the templates differ: what a push would change. Exit code 1 when they do.
+
+    [bold]Examples[/bold]
+
+      backstay n8n diff --env prod
+    """
+    with _deployment(workspace, env, dry_run=True) as deployment:
+        changes = deployment.diff(workflow_key)
+    if as_json:
+        from backstay.n8n.server import shown
+
+        say_json({"env": env, "workflows": [{**shown(change), "diff": change.diff} for change in changes]})
+    else:
+        for change in changes:
+            say(printable(f"{change.key}: {change.detail}"))
+            say_diff(change.diff)
+        if not changes:
+            say("n8n and the templates are the same.")
+    raise typer.Exit(exit_codes.FAILED if changes else exit_codes.OK)
+
+
+def status(
+    *,
+    env: Env,
+    workflow_key: Keys = None,
+    workspace: Where = HERE,
+    _: NoDryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say for each workflow which side changed since they were last the same.
+
+    [bold]Examples[/bold]
+
+      backstay n8n status --env dev
+    """
+    with _deployment(workspace, env, dry_run=True) as deployment:
+        changes = deployment.status(workflow_key)
+    _told(deployment, changes, as_json=as_json, dry_run=False)
+
+
+def doctor(
+    *,
+    env: Env,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 when there are warnings.")] = False,
+    workspace: Where = HERE,
+    _: NoDryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at a workspace and its n8n: scopes that are not registered, old primitives, ids, what differs.
+
+    Without an API key n8n itself is not looked at. Exit code 0: fine, or warnings; 1: warnings, with --strict;
+    2: errors.
+
+    [bold]Examples[/bold]
+
+      backstay n8n doctor --env prod --strict
+    """
+    from backstay.n8n import health
+    from backstay.n8n.doctor import Check
+    from backstay.n8n.doctor import examine as look
+    from backstay.n8n.workspace import Workspace
+
+    checks: list[Check] = []
+    opened = Workspace.open(workspace)
+    with opened.look() as view:
+        view.chosen([env])
+        checks += [Check("workspace", "warning", note) for note in view.notes]
+        checks += health.examine(view, env)
+    try:
+        if any(check.level == "error" for check in checks):
+            checks.append(Check("n8n", "warning", "not looked at: mend what is wrong first"))
+        else:
+            with _deployment(workspace, env, dry_run=True) as deployment:
+                checks += look(deployment.client, deployment.built(), deployment.state)
+    except ConfigError as error:
+        checks.append(Check("n8n", "warning", f"not looked at: {error}"))
+    _show(checks, env, as_json=as_json)
+    levels = {check.level for check in checks}
+    if "error" in levels:
+        raise typer.Exit(exit_codes.PROBLEMS)
+    raise typer.Exit(exit_codes.WARNINGS if strict and "warning" in levels else exit_codes.OK)
+
+
+def mint(view: Workspace, environments: tuple[str, ...], keys: list[str]) -> dict[str, dict[str, str]]:
+    """For `create-lock --mint`, inside edit(): made and pushed, so that they can be called at once. Answers the ids.
+
+    Every n8n is asked first whether it is there and takes the key: where one does not, nothing is done anywhere.
+    """
+    from backstay.n8n.server import Deployment
+
+    deployments = [Deployment.of(view, env) for env in environments]
+    for deployment in deployments:
+        deployment.client.probe()
+    made: dict[str, dict[str, str]] = {}
+    for deployment in deployments:
+        made[deployment.env] = {change.key: change.id for change in deployment.push(keys)}
+        deployment.keep()
+    return made
+
+
+def _told(deployment: Deployment, changes: list[Change], *, as_json: bool, dry_run: bool) -> None:
+    from backstay.n8n.server import shown
+
+    view = deployment.workspace
+    facts: dict[str, Any] = {"env": deployment.env, "workflows": [shown(change) for change in changes]}
+    if as_json:
+        if dry_run:
+            facts["workflows"] = [{**shown(change), "diff": change.diff} for change in changes]
+        finish(view, facts, (), as_json=True, dry_run=dry_run)
+        return
+    if dry_run:
+        for change in changes:
+            say_diff(change.diff)
+    say_table(COLUMNS, [_row(change) for change in changes])
+    differ = any(change.action != "same" for change in changes)
+    finish(view, facts, (), as_json=False, dry_run=dry_run, elsewhere=differ)
+
+
+def _row(change: Change) -> tuple[str, ...]:
+    return (printable(change.key), change.action, printable(change.id), printable(change.detail))
+
+
+def _show(checks: list[Check], env: str, *, as_json: bool) -> None:
+    if as_json:
+        worst = next((level for level in ("error", "warning") if any(one.level == level for one in checks)), "ok")
+        found = [{"level": one.level, "name": one.name, "what": one.message, "hint": one.hint} for one in checks]
+        say_json({"env": env, "verdict": worst, "checks": found})
+        return
+    for one in checks:
+        say(printable(f"{one.level:8} {one.name}: {one.message}"))
+        if one.hint:
+            say(printable(f"         → {one.hint}"))

@@ -1,0 +1,115 @@
+"""`backstay queues`: what is in each, and whether it is handed out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from backstay.cli import exit_codes, job_views
+from backstay.cli.connection import connection
+from backstay.cli.durations import FOREVER, duration_or_forever
+from backstay.cli.output import quoted, say, say_json, say_table, warn
+from backstay.errors import ResultTimeout
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+
+
+@app.callback()
+def group() -> None:
+    """Look at queues; pause, resume and drain them."""
+
+
+@app.command("ls")
+def list_queues(context: typer.Context, *, as_json: AsJson = False) -> None:
+    """List queues and how many jobs of each state are in them.
+
+    [bold]Examples[/bold]
+
+      backstay queues ls
+
+      backstay queues ls --json | jq '.queues[] | select(.pending > 1000)'
+    """
+    with connection(context).existing() as stay:
+        found = stay.queues.list()
+    if as_json:
+        say_json({"queues": [job_views.queue_json(queue) for queue in found]})
+    elif found:
+        rows = (job_views.queue_row(queue) for queue in found)
+        say_table(job_views.QUEUE_COLUMNS, rows, right=job_views.QUEUE_RIGHT)
+    else:
+        say("There is no queue yet.")
+
+
+@app.command()
+def pause(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None:
+    """Hand out nothing of a queue; what runs goes on.
+
+    [bold]Examples[/bold]
+
+      backstay queues pause mail
+    """
+    _set(context, name, paused=True, as_json=as_json)
+
+
+@app.command()
+def resume(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None:
+    """Hand out a queue again.
+
+    [bold]Examples[/bold]
+
+      backstay queues resume mail
+    """
+    _set(context, name, paused=False, as_json=as_json)
+
+
+def _set(context: typer.Context, name: str, *, paused: bool, as_json: bool) -> None:
+    with connection(context).existing() as stay:
+        if paused:
+            stay.queues.pause(name)
+        else:
+            stay.queues.resume(name)
+        queue = stay.queues.get(name)
+    if as_json:
+        say_json(job_views.queue_json(queue))
+    else:
+        state = f"paused; {queue.running} still run" if queue.paused else f"open; {queue.pending} are pending"
+        say(f"{quoted(name)} is {state}.")
+
+
+@app.command()
+def drain(
+    context: typer.Context,
+    name: Name,
+    *,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            parser=duration_or_forever,
+            metavar="DURATION|forever",
+            help="How long to wait.",
+            show_default="forever",
+        ),
+    ] = FOREVER,
+    as_json: AsJson = False,
+) -> None:
+    """Pause a queue and wait until nothing of it runs. It stays paused.
+
+    [bold]Examples[/bold]
+
+      backstay queues drain mail --timeout 5m && ./deploy.sh && backstay queues resume mail
+    """
+    with connection(context).existing() as stay:
+        try:
+            queue = stay.queues.drain(name, None if timeout == FOREVER else timeout)
+        except ResultTimeout as error:
+            warn(str(error))
+            raise typer.Exit(exit_codes.FAILED) from error
+    if as_json:
+        say_json(job_views.queue_json(queue))
+    else:
+        say(f"{quoted(name)} is paused and nothing of it runs; {queue.pending} are pending.")

@@ -1,0 +1,208 @@
+"""`backstay run FILE`: a workflow on this machine, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec.structs import replace
+
+from backstay.cli import exit_codes
+from backstay.cli.durations import duration
+from backstay.cli.local_run import Outcome, Wish, cores, only, run_here
+from backstay.cli.output import printable, say, say_json, warn
+from backstay.cli.run_lines import Lines
+from backstay.cli.run_progress import Progress
+from backstay.cli.run_watch import Viewer
+from backstay.errors import BadDefinition, ConfigError
+from backstay.job.blocking import new_loop
+from backstay.workflow.definition import Workflow
+
+
+def run(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="The workflow, YAML or JSON; - is standard input.", show_default=False),
+    ],
+    *,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input. May be repeated.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME=VALUE", help="A variable for all jobs. May be repeated."),
+    ] = None,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Option("--job", metavar="ID", help="This job, and those that it needs, alone. May be repeated."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Jobs at once.", show_default="cores")
+    ] = None,
+    fail_fast: Annotated[
+        bool,
+        typer.Option("--fail-fast/--keep-going", help="Cancel the rest when a job fails; or do all that can be done."),
+    ] = False,
+    grace: Annotated[
+        float,
+        typer.Option(
+            "--grace",
+            parser=duration,
+            metavar="DURATION",
+            help="How long commands may take to end once they are told to.",
+            show_default="5s",
+        ),
+    ] = 5,
+    directory: Annotated[
+        str, typer.Option("--directory", metavar="PATH", help="Where commands run.", show_default="here")
+    ] = ".",
+    pass_env: Annotated[
+        str,
+        typer.Option("--pass-env", metavar="NAMES", help="Variables that commands get; * brings no secrets."),
+    ] = "*",  # noqa: S107 - which variables pass, not a password
+    secrets: Annotated[
+        str,
+        typer.Option("--secrets", metavar="NAMES", help="Variables that commands get and logs never show."),
+    ] = "",
+    logs: Annotated[
+        bool | None,
+        typer.Option("--logs/--no-logs", help="Print what jobs write.", show_default="not on a terminal"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The outcome as JSON; the rest is on standard error.")
+    ] = False,
+) -> None:
+    """Run a workflow here: all of its jobs, in their order, to the end.
+
+    Nothing else is needed: no server, no worker, no database. Jobs run as
+    commands of yours, side by side as far as they can. A terminal shows a
+    tree of them; elsewhere, lines say what happens.
+
+    The first Ctrl-C cancels the run, and its commands end; the second does
+    not wait for them.
+
+    [bold]Examples[/bold]
+
+      backstay run ci.yml
+
+      backstay run release.yml --input version=1.2 --secrets DEPLOY_TOKEN
+
+      backstay run ci.yml --job test --fail-fast
+
+      backstay run ci.yml --json | jq .status
+
+    [bold]Exit codes[/bold]
+
+      0 success, 1 a job failed, 2 the file or an option is wrong,
+      130 cancelled by Ctrl-C, 143 by SIGTERM
+    """
+    workflow = only(read(file), tuple(jobs or ()))
+    if given := pairs(env or (), "--env"):
+        workflow = replace(workflow, env={**workflow.env, **given})
+    wish = Wish(
+        workflow=workflow,
+        inputs=pairs(inputs or (), "--input"),
+        concurrency=concurrency or cores(),
+        fail_fast=fail_fast,
+        grace=grace,
+        directory=directory,
+        pass_env=names(pass_env),
+        secrets=names(secrets),
+    )
+    log = logging.getLogger("backstay")
+    with ExitStack() as stack, asyncio.Runner(loop_factory=new_loop) as runner:
+        log.addFilter(_is_news)
+        stack.callback(log.removeFilter, _is_news)
+        outcome = runner.run(run_here(wish, _viewer(stack, workflow, logs=logs, as_json=as_json)))
+    _report(outcome, as_json=as_json)
+    if outcome.signal:
+        raise typer.Exit(exit_codes.SIGNALLED + outcome.signal)
+    raise typer.Exit(exit_codes.OK if outcome.run.status == "success" else exit_codes.FAILED)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """What becomes of jobs is shown; no need to hear it from the worker, too."""
+    return record.module != "ledger"
+
+
+def read(file: str) -> Workflow:
+    """The workflow in a file. Every problem is a line of its own."""
+    from backstay.workflow.yaml import read as read_workflow
+
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    try:
+        return read_workflow(raw, name=Path(file).stem if file != "-" else "workflow", source=file)
+    except BadDefinition as error:
+        for problem in error.problems:
+            place = f"{file}:{problem.line}:{problem.column}" if problem.line else file
+            warn(f"{place}: {problem.message}")
+        raise typer.Exit(exit_codes.USAGE) from error
+
+
+def _viewer(stack: ExitStack, workflow: Workflow, *, logs: bool | None, as_json: bool) -> Callable[[Progress], Viewer]:
+    out = sys.stderr if as_json else sys.stdout
+    if not out.isatty():
+        return lambda progress: Lines(progress, out=out, quiet=logs is False)
+
+    def tree(progress: Progress) -> Viewer:
+        from rich.console import Console
+
+        from backstay.cli.run_tree import Tree
+
+        return stack.enter_context(Tree(progress, workflow.name, Console(file=out), logs=bool(logs)))
+
+    return tree
+
+
+def _report(outcome: Outcome, *, as_json: bool) -> None:
+    run, progress = outcome.run, outcome.progress
+    seconds = max(0, run.finished - run.created) / 1_000_000
+    if as_json:
+        say_json(
+            {
+                "run": run.id,
+                "workflow": run.workflow,
+                "status": run.status,
+                "reason": run.reason,
+                "seconds": round(seconds, 3),
+                "jobs": {row.key: _job(row) for row in progress.rows.values()},
+            }
+        )
+        return
+    bad = [row.key for row in progress.rows.values() if row.is_bad]
+    why = f": {', '.join(map(printable, bad))} failed" if bad else f": {printable(run.reason)}" if run.reason else ""
+    say(f"{printable(run.workflow)}: {run.status} after {seconds:.1f} s{why}")
+
+
+def _job(row: Any) -> dict[str, Any]:
+    return {
+        "status": row.status,
+        "attempts": row.attempt,
+        "seconds": round(row.seconds(row.finished), 3) if row.finished else 0.0,
+        "outputs": row.outputs,
+        "error": row.why if row.status != "success" else "",
+    }
+
+
+def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """NAME=VALUE, each once."""
+    found: dict[str, str] = {}
+    for entry in given:
+        name, equals, value = entry.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{entry!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)

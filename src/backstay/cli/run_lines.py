@@ -1,0 +1,104 @@
+"""A run as plain lines: for pipes, files and those who want to read everything."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Protocol
+
+from backstay.cli.output import printable
+from backstay.cli.run_progress import ENDED, Progress, Row
+from backstay.job.model import LogLine
+from backstay.job.runs import RunEvent
+
+#: Columns that the names of jobs take at most.
+WIDEST = 24
+#: What is left of an unfinished line at most before it is printed.
+LONGEST_REST = 16_000
+
+COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+PLAIN = "\x1b[0m"
+SIGNS = {"success": "✓", "failure": "✗", "skipped": "-", "cancelled": "!", "running": "▶", "queued": "…"}
+
+
+class Writer(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> None: ...
+
+
+class Lines:
+    """Writes to a stream. `quiet`: only what became of the jobs."""
+
+    def __init__(self, progress: Progress, *, out: Writer | None = None, quiet: bool = False) -> None:
+        self._progress = progress
+        self._out: Writer = out or sys.stdout
+        self._quiet = quiet
+        self._width = min(WIDEST, max((len(key) for key in progress.rows), default=0))
+        #: Unfinished lines by job and stream.
+        self._rest: dict[tuple[str, str], str] = {}
+
+    def moved(self, row: Row, event: RunEvent) -> None:
+        if row.status in ENDED:
+            self._flush(row)
+        if text := told(row, event):
+            self._line(row, f"{SIGNS.get(row.status, ' ')} {text}")
+
+    def wrote(self, row: Row, line: LogLine) -> None:
+        if self._quiet:
+            return
+        text = self._rest.pop((row.key, line.stream), "") + line.data
+        if line.stream not in ("stdout", "stderr") and not text.endswith("\n"):
+            text += "\n"
+        *whole, rest = text.split("\n")
+        for one in whole:
+            self._line(row, one)
+        if len(rest) > LONGEST_REST:
+            self._line(row, rest)
+        elif rest:
+            self._rest[row.key, line.stream] = rest
+
+    def look(self) -> None:
+        self._out.flush()
+
+    def _flush(self, row: Row) -> None:
+        for key, stream in [entry for entry in self._rest if entry[0] == row.key]:
+            self._line(row, self._rest.pop((key, stream)))
+
+    def _line(self, row: Row, text: str) -> None:
+        self._out.write(f"{printable(row.key)[: self._width]:{self._width}} │ {shown(text)}\n")
+
+
+def told(row: Row, event: RunEvent) -> str:
+    """What happened to a job, in a few words; "": nothing worth telling."""
+    match event.kind:
+        case "started":
+            return "started" if row.attempt <= 1 else f"started, attempt {row.attempt}"
+        case "scheduled":
+            return f"put off: {event.why}" if event.why else "put off"
+        case "lease_expired":
+            return "its worker is gone"
+        case "completed":
+            return f"completed in {row.seconds(row.finished):.1f} s"
+        case "failed":
+            soft = " (which holds nobody up)" if row.soft else ""
+            return f"failed{f' after {row.attempt} attempts' if row.attempt > 1 else ''}: {event.why}{soft}"
+        case "skipped":
+            return f"skipped{f': {event.why}' if event.why else ''}"
+        case "cancelled":
+            return f"cancelled{f': {event.why}' if event.why else ''}"
+        case _:
+            return ""
+
+
+def shown(text: str) -> str:
+    """A line of a log: colours stay, what moves the cursor or rings the bell does not."""
+    text = text.rstrip("\r").rpartition("\r")[2]
+    if text.isprintable():
+        return text
+    parts = COLOUR.split(text)
+    for place in range(0, len(parts), 2):
+        parts[place] = "".join(
+            c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in parts[place]
+        )
+    return "".join(parts) + (PLAIN if len(parts) > 1 else "")

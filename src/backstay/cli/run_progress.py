@@ -1,0 +1,96 @@
+"""What a run looks like to somebody who watches: its jobs, what they do, since when. Made of events alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backstay.engine.base import Micros
+from backstay.job.internal import DECIDE, GATHER, MAP
+from backstay.job.runs import RunEvent
+from backstay.workflow.run import RunDoc
+
+#: What a job of a run does, in the words of the server.
+Status = Literal["waiting", "queued", "running", "success", "failure", "skipped", "cancelled"]
+ENDED: tuple[Status, ...] = ("success", "failure", "skipped", "cancelled")
+INTERNAL = (DECIDE, MAP, GATHER)
+
+_ENDS: dict[str, Status] = {
+    "completed": "success",
+    "failed": "failure",
+    "skipped": "skipped",
+    "cancelled": "cancelled",
+}
+
+
+@dataclass(slots=True)
+class Row:
+    """A job."""
+
+    key: str
+    name: str
+    needs: tuple[str, ...] = ()
+    soft: bool = False
+    status: Status = "waiting"
+    attempt: int = 0
+    #: 0: not yet.
+    started: Micros = 0
+    finished: Micros = 0
+    #: Of its end, or of what it is put off for.
+    why: str = ""
+    #: The job's ids that have run something.
+    ids: list[str] = field(default_factory=list[str])
+    #: The last line it wrote.
+    line: str = ""
+    outputs: dict[str, str] = field(default_factory=dict[str, str])
+
+    def seconds(self, now: Micros) -> float:
+        return ((self.finished or now) - self.started) / 1_000_000 if self.started else 0.0
+
+    @property
+    def is_bad(self) -> bool:
+        return self.status == "failure" and not self.soft
+
+
+class Progress:
+    """All jobs of a run, in the order in which they were written."""
+
+    def __init__(self, doc: RunDoc) -> None:
+        self.rows = {
+            job.key: Row(key=job.key, name=job.name or job.key, needs=job.needs, soft=job.soft) for job in doc.jobs
+        }
+        self.began: Micros = 0
+        self.ended: Micros = 0
+
+    def apply(self, event: RunEvent, key: str, kind: str) -> Row | None:
+        """Something happened. Answers the job to which it matters; `kind` is the type of the one that moved."""
+        if not event.job:
+            if event.kind == "run_created":
+                self.began = event.at
+            elif event.kind == "run_finished":
+                self.ended = event.at
+            return None
+        row = self.rows.setdefault(key, Row(key=key, name=key))
+        own = kind not in INTERNAL
+        if own and event.job not in row.ids:
+            row.ids.append(event.job)
+        match event.kind:
+            case "ready" if own:
+                row.status = "queued"
+            case "started" if own:
+                row.status, row.attempt = "running", event.attempt
+                row.started, row.finished, row.why = row.started or event.at, 0, ""
+            case "scheduled" | "lease_expired" if own:
+                row.status, row.why = "queued", event.why
+            case "completed" | "failed" | "skipped" | "cancelled" if own or event.kind != "completed":
+                row.status, row.finished, row.why = _ENDS[event.kind], event.at, event.why
+                row.attempt = event.attempt or row.attempt
+            case _:
+                return None
+        return row
+
+    def count(self) -> dict[Status, int]:
+        counts: dict[Status, int] = {}
+        for row in self.rows.values():
+            counts[row.status] = counts.get(row.status, 0) + 1
+        return counts

@@ -1,0 +1,139 @@
+"""A run as a live tree on a terminal: each job below the last of those it waits for."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from backstay.cli.output import printable
+from backstay.cli.run_lines import SIGNS, Lines
+from backstay.cli.run_progress import Progress, Row
+from backstay.engine.base import Micros
+from backstay.job.model import LogLine
+from backstay.job.runs import RunEvent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLOURS = {
+    "success": "green",
+    "failure": "red",
+    "skipped": "bright_black",
+    "cancelled": "yellow",
+    "running": "cyan",
+    "queued": "bright_black",
+    "waiting": "bright_black",
+}
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+#: Rows that the tree leaves to the rest of the screen, and how deep it goes.
+MARGIN, DEEPEST = 4, 6
+
+
+class Tree:
+    """A `with` block: the tree lives inside, and its last state stays on the screen."""
+
+    def __init__(self, progress: Progress, title: str, console: Console, *, logs: bool = False) -> None:
+        from rich.live import Live
+
+        self._progress = progress
+        self._title = title
+        self._console = console
+        self._logs = Lines(progress, out=_Above(console)) if logs else None
+        self._order: list[tuple[str, str]] = []
+        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=10, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def moved(self, row: Row, event: RunEvent) -> None:
+        if self._logs is not None:
+            self._logs.moved(row, event)
+
+    def wrote(self, row: Row, line: LogLine) -> None:
+        text = line.data.rstrip("\r\n")
+        row.line = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :]
+        if self._logs is not None:
+            self._logs.wrote(row, line)
+
+    def look(self) -> None:
+        """The tree draws itself."""
+
+    def _render(self) -> Any:
+        from rich.text import Text
+        from rich.tree import Tree as RichTree
+
+        now = time.time_ns() // 1000
+        counts = ", ".join(f"{count} {status}" for status, count in self._progress.count().items())
+        head = Text.assemble((printable(self._title), "bold"), "  ", (counts, "bright_black"))
+        root = RichTree(head, guide_style="bright_black")
+        branches: dict[str, Any] = {}
+        room = max(5, self._console.size.height - MARGIN)
+        everything = len(self._progress.rows) <= room
+        if len(self._order) != len(self._progress.rows):
+            self._order = nested(self._progress)
+        for key, parent in self._order:
+            row = self._progress.rows[key]
+            if not everything and (row.status not in ("running", "failure") or len(branches) >= room):
+                continue
+            branches[key] = branches.get(parent, root).add(self._row(row, now))
+        return root
+
+    def _row(self, row: Row, now: Micros) -> Any:
+        from rich.text import Text
+
+        colour = COLOURS[row.status]
+        sign = SPINNER[now // 100_000 % len(SPINNER)] if row.status == "running" else SIGNS.get(row.status, "·")
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(f"{sign} ", colour)
+        text.append(printable(row.name), "bold" if row.status == "running" else "")
+        if row.started:
+            text.append(f"  {row.seconds(now):.1f} s", "bright_black")
+        if row.attempt > 1:
+            text.append(f"  attempt {row.attempt}", "yellow")
+        said = row.line if row.status == "running" else row.why if row.status != "success" else ""
+        if said:
+            text.append(f"  {printable(said)}", colour if row.status == "failure" else "bright_black")
+        return text
+
+
+class _Above:
+    """Lines that appear above the tree."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> int:
+        from rich.text import Text
+
+        self._console.print(Text.from_ansi(text.rstrip("\n")), highlight=False)
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def nested(progress: Progress) -> list[tuple[str, str]]:
+    """Every job with the one it stands below, parents first: the last of those it needs, but not too deep."""
+    place = {key: number for number, key in enumerate(progress.rows)}
+    parents = {
+        key: max((need for need in row.needs if need in place), key=place.__getitem__, default="")
+        for key, row in progress.rows.items()
+    }
+    children: dict[str, list[str]] = {}
+    for key, parent in parents.items():
+        children.setdefault(parent, []).append(key)
+    order: list[tuple[str, str]] = []
+    stack = [(key, "", 1) for key in reversed(children.get("", []))]
+    while stack:
+        key, parent, depth = stack.pop()
+        order.append((key, parent))
+        below, deeper = (key, depth + 1) if depth < DEEPEST else (parent, depth)
+        stack += [(child, below, deeper) for child in reversed(children.get(key, []))]
+    return order

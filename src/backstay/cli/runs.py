@@ -1,0 +1,217 @@
+"""`backstay runs`: look at runs of workflows, and set right what went wrong."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, cast, get_args
+
+import typer
+
+from backstay.cli import exit_codes, job_views, run_views
+from backstay.cli.connection import connection
+from backstay.cli.found import found
+from backstay.cli.log_lines import Lines
+from backstay.cli.output import printable, say, say_json, say_table
+from backstay.flow import run as do
+from backstay.job.model import FINAL
+from backstay.job.runs import FINISHED, RunStatus
+from backstay.sync import Backstay
+from backstay.workflow import flows
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+Id = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", show_default=False)]
+Key = Annotated[str, typer.Argument(metavar="JOB", help="The job's name in the run.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for its end; the exit code says how it ended.")]
+
+#: How often `logs --follow` looks.
+FOLLOW = 0.3
+
+
+@app.callback()
+def group() -> None:
+    """Look at runs of workflows, and set right what went wrong."""
+
+
+@app.command("ls")
+def list_runs(
+    context: typer.Context,
+    *,
+    workflow: Annotated[str, typer.Option("--workflow", metavar="NAME", help="Only runs of this workflow.")] = "",
+    status: Annotated[
+        str, typer.Option("--status", metavar="STATUS", help=f"Only these: {', '.join(get_args(RunStatus))}.")
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
+    before: Annotated[str, typer.Option("--before", metavar="ID", help="The next page: the last id of this one.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the newest first.
+
+    [bold]Examples[/bold]
+
+      backstay runs ls
+
+      backstay runs ls --workflow ci --status failure --json | jq -r '.runs[].id'
+    """
+    if status and status not in get_args(RunStatus):
+        raise typer.BadParameter(f"{status!r} is none of {', '.join(get_args(RunStatus))}", param_hint="--status")
+    with connection(context).existing() as stay:
+        listed = stay.runs.list(
+            workflow=workflow, status=cast("RunStatus", status) if status else None, before=before, limit=limit
+        )
+        now = stay.engine.now() / 1_000_000
+    if as_json:
+        say_json({"runs": [run_views.run_json(run) for run in listed]})
+    elif listed:
+        say_table(run_views.RUN_COLUMNS, (run_views.run_row(run, now) for run in listed), right=("age", "took"))
+        if len(listed) == limit:
+            say(f"More with --before {listed[-1].id}")
+    else:
+        say("No such run.")
+
+
+@app.command()
+def show(context: typer.Context, run_id: Id, *, as_json: AsJson = False) -> None:
+    """Show one run: where it stands, and each of its jobs.
+
+    [bold]Examples[/bold]
+
+      backstay runs show 0-19a8c3d2f4100000a1b2c3d4e5f6
+
+      backstay runs show 0-19a8c3d2f4100000a1b2c3d4e5f6 --json | jq '.jobs[] | {key, state}'
+    """
+    with connection(context).existing() as stay:
+        run = found(lambda: stay.runs.get(run_id))
+        jobs = found(lambda: stay.runs.jobs(run_id))
+        now = stay.engine.now() / 1_000_000
+    if as_json:
+        say_json({**run_views.run_json(run), "jobs": [run_views.job_json(job) for job in jobs]})
+    else:
+        run_views.run_page(run, jobs, now)
+
+
+@app.command()
+def cancel(
+    context: typer.Context,
+    run_id: Id,
+    *,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """End a run: what does not run is cancelled, what runs is told to stop.
+
+    [bold]Examples[/bold]
+
+      backstay runs cancel 0-19a8c3d2f4100000a1b2c3d4e5f6 --reason "wrong branch"
+    """
+    with connection(context).existing() as stay:
+        status = found(lambda: stay.runs.cancel(run_id, reason))
+    _told(run_id, status, as_json=as_json, still="was told to stop")
+
+
+@app.command()
+def retry(context: typer.Context, run_id: Id, key: Key, *, as_json: AsJson = False) -> None:
+    """Run one job of a run again, now, with all its attempts.
+
+    Those that were skipped because of it wait for it again. One whose needs did not succeed is refused:
+    retry those, and it follows by itself.
+
+    [bold]Examples[/bold]
+
+      backstay runs retry 0-19a8c3d2f4100000a1b2c3d4e5f6 build
+    """
+    with connection(context).existing() as stay:
+        state = found(lambda: stay.runs.retry(run_id, key))
+    if as_json:
+        say_json({"id": run_id, "job": key, "state": state})
+    else:
+        say(f"{printable(key)} is {state}.")
+
+
+@app.command()
+def rerun(context: typer.Context, run_id: Id, *, wait: Wait = False, as_json: AsJson = False) -> None:
+    """Run all jobs again that failed or were cancelled, once the run has ended.
+
+    [bold]Examples[/bold]
+
+      backstay runs rerun 0-19a8c3d2f4100000a1b2c3d4e5f6 --wait
+    """
+    with connection(context).existing() as stay:
+        status = found(lambda: stay.runs.rerun_failed(run_id))
+        if wait:
+            status = stay.runs.handle(run_id).wait()
+    _told(run_id, status, as_json=as_json)
+    if wait and status != "success":
+        raise typer.Exit(exit_codes.FAILED)
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    run_id: Id,
+    key: Annotated[str, typer.Argument(metavar="[JOB]", help="One of its jobs; all of them.", show_default=False)] = "",
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the jobs of a run logged, in order for each of them.
+
+    [bold]Examples[/bold]
+
+      backstay runs logs 0-19a8c3d2f4100000a1b2c3d4e5f6 --follow
+
+      backstay runs logs 0-19a8c3d2f4100000a1b2c3d4e5f6 "test (3.11)"
+    """
+    with connection(context).existing() as stay:
+        lines: list[dict[str, Any]] = []
+        text = Lines()
+        seen: Seen = {}
+        while True:
+            ended = found(lambda: stay.runs.get(run_id)).status in FINISHED  # first: what is logged before it is read
+            for job, one in _new_lines(stay, run_id, key, seen):
+                if as_json:
+                    lines.append({"job": job, **job_views.line_json(one)})
+                    continue
+                for line in text.feed(job, one):
+                    say(line if key else f"{printable(job)} | {line}")
+            if ended or not follow:
+                break
+            time.sleep(FOLLOW)
+    for job, line in text.rest():
+        say(line if key else f"{printable(job)} | {line}")
+    if as_json:
+        say_json({"id": run_id, "lines": lines})
+
+
+#: By chain: the number of the last line that was read, and where its last job stood if it had ended before that.
+Seen = dict[str, tuple[int, tuple[str, str, int] | None]]
+
+
+def _new_lines(stay: Backstay, run_id: str, key: str, seen: Seen) -> list[tuple[str, Any]]:
+    """What was logged since, by job."""
+    core = stay._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the house's own
+    lines: list[tuple[str, Any]] = []
+    jobs = found(lambda: stay.runs.jobs(run_id))
+    wanted = [job for job in jobs if not key or key in (job.key, job.name, job.id)]
+    if key and not wanted:
+        found(lambda: stay.runs.logs(run_id, key))
+    for job in wanted:
+        chain, stands = job.info.chain, (job.id, job.state, job.info.attempt)
+        last, then = seen.get(chain, (0, None))
+        if then == stands or (not job.info.attempt and job.id == chain):
+            continue
+        while more := do(flows.chain_logs(core, chain, last)):
+            last = more[-1].seq
+            lines += [(job.key, one) for one in more]
+        seen[chain] = last, stands if job.state in FINAL else None
+    return lines
+
+
+def _told(run_id: str, status: str, *, as_json: bool, still: str = "runs again") -> None:
+    if as_json:
+        say_json({"id": run_id, "status": status})
+    elif status in FINISHED:
+        say(f"{printable(run_id)} is {status}." if status == "cancelled" else f"{printable(run_id)} ended: {status}.")
+    else:
+        say(f"{printable(run_id)} {still}.")

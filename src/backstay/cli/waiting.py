@@ -1,0 +1,82 @@
+"""What somebody who waits for a lock gets to see: their place in the queue, and who holds it for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from backstay import Backstay
+from backstay.cli.durations import span
+from backstay.cli.lock_views import held_for
+from backstay.cli.output import quoted, warn, who
+from backstay.errors import EngineError
+from backstay.gate.view import Inspection
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+#: A lock that is free at once needs no words.
+FIRST_LOOK = 0.25
+#: How often the queue is looked at.
+LOOK_AGAIN = 1.0
+
+
+def sentence(lock: Inspection, lock_id: str, now: float) -> str:
+    """Such as "waiting for 'x': position 2, held by … for 12s"."""
+    position = next((w.position + 1 for w in lock.queue if w.lock_id == lock_id), None)
+    parts = [f"position {position}"] if position else []
+    if lock.holders:
+        first = lock.holders[0]
+        more = f" and {len(lock.holders) - 1} more" if len(lock.holders) > 1 else ""
+        parts.append(f"held by {who(first)}{more} for {span(held_for(first, now))}")
+    return f"waiting for {quoted(lock.name)}" + (f": {', '.join(parts)}" if parts else "")
+
+
+@contextlib.contextmanager
+def shown(stay: Backstay, name: str, lock_id: str, *, verbose: bool) -> Generator[None, None, None]:
+    """Show the wait inside the block: a status line on a terminal; with `verbose`, a line per change elsewhere.
+
+    Entering and leaving never suspend, so nothing can come between a granted lock and who takes care of it.
+    """
+    terminal = sys.stderr.isatty()
+    if not (terminal or verbose):
+        yield
+        return
+    status = _status() if terminal else None
+    task = asyncio.get_running_loop().create_task(_watch(stay, name, lock_id, status))
+    try:
+        yield
+    finally:
+        task.cancel()
+        if status is not None:
+            status.stop()
+
+
+def _status() -> Status:
+    from rich.console import Console
+    from rich.status import Status
+
+    return Status("", console=Console(stderr=True, highlight=False))
+
+
+async def _watch(stay: Backstay, name: str, lock_id: str, status: Status | None) -> None:
+    from rich.markup import escape
+
+    said: object = None
+    await asyncio.sleep(FIRST_LOOK)
+    while True:
+        with contextlib.suppress(EngineError):  # whoever waits will say so
+            lock = await stay.locks.inspect(name)
+            line = sentence(lock, lock_id, stay.engine.now() / 1_000_000)
+            if status is not None:
+                status.update(escape(line))
+                status.start()
+            else:
+                change = [h.lock_id for h in lock.holders], [w.position for w in lock.queue if w.lock_id == lock_id]
+                if change != said:
+                    said = change
+                    warn(line)
+        await asyncio.sleep(LOOK_AGAIN)

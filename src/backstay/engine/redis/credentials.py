@@ -1,0 +1,57 @@
+"""A user's own credential provider: asked anew for every connection, so that tokens may change."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from backstay.errors import ConfigError, EngineUnavailable
+
+
+class Credentials:
+    """Username and password at the time of asking. What the provider says, or why it failed, is never shown."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self._name = type(provider).__name__
+        if not _defines(provider, "get_credentials"):
+            raise ConfigError(
+                f"credential_provider: {self._name} has no get_credentials(); leases are renewed by a thread, which"
+                " cannot await get_credentials_async()"
+            )
+
+    def fetch(self) -> tuple[str, str]:
+        try:
+            return self._read(self._provider.get_credentials())
+        except Exception as error:
+            raise self._failed(error) from error
+
+    async def fetch_async(self) -> tuple[str, str]:
+        """Through the provider's own async way, where it has one; else in a thread, for it may take its time."""
+        provider = self._provider
+        try:
+            if _defines(provider, "get_credentials_async"):
+                return self._read(await provider.get_credentials_async())
+            return self._read(await asyncio.to_thread(provider.get_credentials))
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _read(self, found: Any) -> tuple[str, str]:
+        match found:
+            case [str() as password]:
+                return "", password
+            case [str() | None as username, str() | None as password]:
+                return username or "", password or ""
+            case _:
+                raise TypeError("neither (password,) nor (username, password)")
+
+    def _failed(self, error: Exception) -> EngineUnavailable:
+        return EngineUnavailable(f"no sign-in: the credential provider {self._name} failed ({type(error).__name__})")
+
+
+def _defines(provider: Any, method: str) -> bool:
+    """Whether a class of the user's has it, beyond the one in redis-py that only says what to write."""
+    for kind in type(provider).__mro__:
+        if method in vars(kind):
+            return kind.__name__ != "CredentialProvider"
+    return False

@@ -1,0 +1,33 @@
+"""Read-write locks: many readers or one writer, in arrival order, so that neither starves the other."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from backstay.core import Core
+from backstay.gate.base import BaseGate
+from backstay.gate.flows import Spec
+from backstay.inputs import Duration
+
+G = TypeVar("G", bound=BaseGate)
+
+
+class BaseReadWriteLock(Generic[G]):
+    """`rw.read()` is shared, `rw.write()` is exclusive."""
+
+    __slots__ = ("_core", "_gate", "_reader", "_wait", "_writer")
+
+    def __init__(self, core: Core, reader: Spec, writer: Spec, wait: Duration | None, gate: type[G]) -> None:
+        self._core = core
+        self._reader = reader
+        self._writer = writer
+        self._wait = wait
+        self._gate = gate
+
+    def read(self) -> G:
+        """Shared with other readers."""
+        return self._gate(self._core, self._reader, self._wait)
+
+    def write(self) -> G:
+        """Alone."""
+        return self._gate(self._core, self._writer, self._wait)

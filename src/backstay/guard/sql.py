@@ -1,0 +1,113 @@
+"""Guarded rows: one conditional statement on the caller's own connection, inside the caller's transaction.
+
+The table has a column for the fence, BIGINT and perhaps NULL; the fence is compared where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from backstay.dialect import dialect_of, first_column
+from backstay.errors import ConfigError, RowMissing
+from backstay.flow import run
+
+if TYPE_CHECKING:
+    from backstay.guard.base import Guard
+
+Columns = Mapping[str, Any]
+
+
+class BaseSqlGuard:
+    """What both APIs share. Nothing here commits: that is the caller's, and so is rolling back."""
+
+    __slots__ = ("_dialect", "_fence", "_guard")
+
+    def __init__(self, guard: Guard, connection: Any, fence_column: str) -> None:
+        self._guard = guard
+        self._dialect = dialect_of(connection)
+        self._fence = fence_column
+
+    async def _update(self, table: str, values: Columns, where: Columns) -> None:
+        sql = self._dialect
+        self._check(values, where, "where")
+        target, fence = sql.table(table), sql.name(self._fence)
+        given = [*values.values(), self._guard.fence, *where.values(), self._guard.fence]
+        marks = [sql.mark(i) for i in range(1, len(given) + 1)]
+        sets = ", ".join(
+            f"{sql.name(c)} = {m}" for c, m in zip((*values, self._fence), marks[: len(values) + 1], strict=True)
+        )
+        row = " AND ".join(f"{sql.name(c)} = {m}" for c, m in zip(where, marks[len(values) + 1 : -1], strict=True))
+        text = f"UPDATE {target} SET {sets} WHERE {row} AND ({fence} IS NULL OR {fence} <= {marks[-1]})"  # noqa: S608 - names are checked and quoted
+        await self._write(text, given, table, where)
+
+    async def _upsert(self, table: str, values: Columns, key: Columns) -> None:
+        sql = self._dialect
+        self._check(values, key, "key")
+        target, fence = sql.table(table), sql.name(self._fence)
+        changing = [sql.name(c) for c in (*values, self._fence)]
+        columns = [*(sql.name(c) for c in key), *changing]
+        given = [*key.values(), *values.values(), self._guard.fence]
+        text = (
+            f"INSERT INTO {target} AS guarded ({', '.join(columns)})"  # noqa: S608 - names are checked and quoted
+            f" VALUES ({', '.join(sql.mark(i) for i in range(1, len(given) + 1))})"
+            f" ON CONFLICT ({', '.join(columns[: len(key)])})"
+            f" DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in changing)}"
+            f" WHERE guarded.{fence} IS NULL OR guarded.{fence} <= excluded.{fence}"
+        )
+        await self._write(text, given, table, key)
+
+    def _check(self, values: Columns, row: Columns, what: str) -> None:
+        if not row or any(value is None for value in row.values()):
+            raise ConfigError(f"{what} names one row by its key, without None, as in {what}={{'id': 42}}; got {row!r}")
+        if self._fence in values or self._fence in row:
+            raise ConfigError(f"the column {self._fence!r} is the guard's own; leave it out, or pass fence_column=")
+        if both := sorted(set(values) & set(row)):
+            raise ConfigError(f"{', '.join(both)}: a column is either written or names the row")
+        self._guard.check()
+
+    async def _write(self, text: str, given: list[Any], table: str, row: Columns) -> None:
+        changed, _ = await self._dialect.execute(text, given)
+        if changed > 1:
+            raise ConfigError(f"{dict(row)!r} matched {changed} rows of {table}; name one row, and roll this back")
+        if changed < 1:
+            await self._explain(table, row)
+
+    async def _explain(self, table: str, row: Columns) -> None:
+        """Nothing was written: say why."""
+        sql = self._dialect
+        match = " AND ".join(f"{sql.name(c)} = {sql.mark(i)}" for i, c in enumerate(row, 1))
+        text = f"SELECT {sql.name(self._fence)} FROM {sql.table(table)} WHERE {match}"  # noqa: S608 - names are checked and quoted
+        _, found = await sql.execute(text, list(row.values()), wants_row=True)
+        if found is not None:
+            stored = first_column(found)
+            self._guard.admit(None if stored is None else int(stored))
+        raise RowMissing(name=self._guard.name, table=table, row=dict(row))
+
+
+class SqlGuard(BaseSqlGuard):
+    """Blocking: sqlite3, psycopg, Django, SQLAlchemy."""
+
+    __slots__ = ()
+
+    def update(self, table: str, values: Columns, *, where: Columns) -> None:
+        """Change one row, or raise StaleFence; RowMissing when it is not there. No values: only the fence moves on."""
+        run(self._update(table, values, where))
+
+    def upsert(self, table: str, values: Columns, *, key: Columns) -> None:
+        """Insert a row or change it, or raise StaleFence. `key` is its primary key, or another unique one."""
+        run(self._upsert(table, values, key))
+
+
+class AsyncSqlGuard(BaseSqlGuard):
+    """The same to await: psycopg's AsyncConnection, SQLAlchemy's AsyncConnection and AsyncSession."""
+
+    __slots__ = ()
+
+    async def update(self, table: str, values: Columns, *, where: Columns) -> None:
+        """Change one row, or raise StaleFence; RowMissing when it is not there. No values: only the fence moves on."""
+        await self._update(table, values, where)
+
+    async def upsert(self, table: str, values: Columns, *, key: Columns) -> None:
+        """Insert a row or change it, or raise StaleFence. `key` is its primary key, or another unique one."""
+        await self._upsert(table, values, key)

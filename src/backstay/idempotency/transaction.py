@@ -1,0 +1,279 @@
+"""Idempotency inside the caller's own SQL transaction: effect and record are both there, or neither is.
+
+The record is a row of `backstay_idempotency` in the caller's database, written through the caller's connection. A
+second transaction with the same key waits in the database until the first has committed or rolled back, and then finds
+its outcome, or runs. Nothing here commits: that is the caller's, and so is rolling back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, cast
+
+from msgspec import UNSET
+
+from backstay.dialect import AlchemyDialect, Dialect, dialect_of
+from backstay.errors import BackstayError, ConfigError, FingerprintMismatch, InProgress
+from backstay.flow import run
+from backstay.idempotency.codec import pack, unpack
+from backstay.inputs import micros
+from backstay.lease import instant
+from backstay.plain import Codec
+
+TABLE = "backstay_idempotency"
+#: A name of our own: the caller may have savepoints too.
+SAVEPOINT = "backstay_idempotency"
+#: sqlite3's own constant, without importing it.
+SQLITE_BUSY_SNAPSHOT = 517
+
+#: µs since the epoch by the database's clock, where a statement runs.
+NOW = {
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+}
+SCHEMA = {
+    "postgresql": f"""CREATE TABLE IF NOT EXISTS {TABLE} (
+    space       text   NOT NULL,
+    key         bytea  NOT NULL,
+    fingerprint text   NOT NULL,
+    outcome     bytea,
+    created     bigint NOT NULL,
+    keep_until  bigint NOT NULL,
+    PRIMARY KEY (space, key)
+);
+""",
+    "sqlite": f"""CREATE TABLE IF NOT EXISTS {TABLE} (
+    space       TEXT    NOT NULL,
+    key         BLOB    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    outcome     BLOB,
+    created     INTEGER NOT NULL,
+    keep_until  INTEGER NOT NULL,
+    PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+""",
+}
+
+
+def schema(database: str) -> str:
+    """The statement that makes the table, for the caller's own migrations."""
+    if database not in SCHEMA:
+        raise ConfigError(f"a database is {' or '.join(map(repr, SCHEMA))}; got {database!r}")
+    return SCHEMA[database]
+
+
+def product_of(connection: Any) -> str:
+    """Which database is behind a connection, told by its looks."""
+    kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    if "sqlalchemy" in kinds:
+        bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+        product = str(bind.dialect.name)
+    else:
+        product = str(getattr(connection, "vendor", ""))  # Django
+    product = product or ("postgresql" if "psycopg" in kinds else "sqlite" if "sqlite3" in kinds else "")
+    if product not in SCHEMA:
+        raise ConfigError(f"transaction() needs PostgreSQL or SQLite; {type(connection).__module__} speaks to another")
+    return product
+
+
+def _driver_of(connection: Any) -> Any:
+    """The connection below one of SQLAlchemy's; None where only its own event loop may look."""
+    if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
+        return None
+    return (connection.connection() if hasattr(connection, "get_bind") else connection).connection.driver_connection
+
+
+class Entry:
+    """One call inside the caller's transaction. `replayed`: it ran before, and `result` is what came of it. Else do the
+    work on the same connection and set `result`.
+    """
+
+    __slots__ = ("_result", "name", "replayed")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.replayed = False
+        self._result: Any = UNSET
+
+    @property
+    def result(self) -> Any:
+        """What the call answers; None until it is set."""
+        return None if self._result is UNSET else self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        if self.replayed:
+            raise ConfigError(f"{self.name!r} ran before: return entry.result instead of working again")
+        self._result = value
+
+    def replay(self, value: Any) -> None:
+        self._result = value
+        self.replayed = True
+
+
+class BaseTransaction:
+    """What both APIs share: every statement goes through the caller's connection."""
+
+    def __init__(self, connection: Any, space: str, name: str, fingerprint: str, ttl: float, codec: Codec) -> None:
+        self._sql: Dialect = dialect_of(connection)
+        self._product = product_of(connection)
+        #: SQLite would commit with the savepoint that began a transaction, so there a write has to come first.
+        self._savepoint_first = self._product == "postgresql"
+        self._key = (space, name.encode())
+        self._fingerprint = fingerprint
+        self._ttl = micros(ttl)
+        self._codec = codec
+        self._entry = Entry(name)
+
+    async def _open(self) -> Entry:
+        await self._begin()
+        if self._savepoint_first:
+            await self._run(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            if await self._claim():
+                if not self._savepoint_first:
+                    await self._run(f"SAVEPOINT {SAVEPOINT}")
+                return self._entry
+            await self._replay()
+        except BaseException:
+            if self._savepoint_first:  # the caller's transaction goes on as if nobody had asked
+                with suppress(Exception):
+                    await self._run(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+                    await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            raise
+        if self._savepoint_first:
+            await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        return self._entry
+
+    async def _replay(self) -> None:
+        entry = self._entry
+        where, key = self._where(1)
+        text = f"SELECT fingerprint, outcome, created FROM {TABLE} WHERE {where}"  # noqa: S608 - our own names
+        _, row = await self._sql.execute(text, key, wants_row=True)
+        if row is None:
+            raise BackstayError(f"the record of {entry.name!r} vanished while it was looked at; begin again")
+        columns: list[Any] = list(cast("Mapping[str, Any]", row).values() if isinstance(row, Mapping) else row)
+        fingerprint, outcome, created = columns
+        since = instant(int(created)).isoformat()
+        if self._fingerprint not in ("", fingerprint):
+            raise FingerprintMismatch(name=entry.name, since=since)
+        if outcome is None:  # only the transaction that wrote it can see it so, unless that was ended too early
+            by = "this very transaction, or one that was committed inside its block"
+            raise InProgress(name=entry.name, by=by, since=since, waited=0.0, retry_after=0.0)
+        entry.replay(unpack(entry.name, self._codec, bytes(outcome)))
+
+    async def _begin(self) -> None:
+        """Make sure that somebody will commit: a record that commits by itself protects nothing."""
+        connection = self._sql.connection
+        if isinstance(self._sql, AlchemyDialect):
+            driver = _driver_of(connection) if self._product == "sqlite" else None
+            if driver is None or driver.in_transaction or driver.isolation_level is not None:
+                return  # PostgreSQL refuses the savepoint that follows
+        elif self._product == "sqlite" and hasattr(connection, "in_transaction"):
+            if connection.in_transaction:
+                return
+            by_itself = getattr(connection, "autocommit", False) is True  # then its commit() does nothing, from 3.12 on
+            if connection.isolation_level is not None and not by_itself:  # it would begin one with the first write
+                await self._run("BEGIN IMMEDIATE")
+                return
+        elif self._product == "postgresql" and hasattr(connection, "info"):
+            from psycopg.pq import TransactionStatus  # who passes its connection has it
+
+            if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
+                return
+        elif getattr(connection, "in_atomic_block", True) or not connection.get_autocommit():  # Django
+            return
+        raise ConfigError("this connection commits every statement by itself; open a transaction first, as in BEGIN")
+
+    async def _claim(self) -> bool:
+        """Write the record. Waits for another transaction that has written it; False: that one has committed."""
+        sql, now = self._sql, NOW[self._product]
+        marks = [sql.mark(i) for i in range(1, 5)]
+        text = (
+            f"INSERT INTO {TABLE} AS known (space, key, fingerprint, created, keep_until)"  # noqa: S608 - our own names
+            f" VALUES ({marks[0]}, {marks[1]}, {marks[2]}, {now}, {now} + {marks[3]})"
+            " ON CONFLICT (space, key) DO UPDATE SET fingerprint = excluded.fingerprint, outcome = NULL,"
+            " created = excluded.created, keep_until = excluded.keep_until"
+            " WHERE known.keep_until <= excluded.created"
+        )
+        values = [*self._key, self._fingerprint, self._ttl]
+        try:
+            if self._product == "postgresql":  # in a pipeline the number of rows is not known yet
+                return (await sql.execute(f"{text} RETURNING 1", values, wants_row=True))[1] is not None
+            return (await sql.execute(text, values))[0] == 1
+        except Exception as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> Exception:
+        why = str(error)
+        if "savepoint" in why and ("no such" in why or "does not exist" in why):
+            return ConfigError(
+                f"the transaction of {self._entry.name!r} was ended inside its block, so its outcome cannot be kept:"
+                " commit or roll back after it"
+            )
+        if TABLE in why and ("no such table" in why or "does not exist" in why):
+            return ConfigError(f"there is no table {TABLE} yet; create it once:\n{SCHEMA[self._product]}")
+        cause: Any = getattr(error, "orig", error)  # SQLAlchemy wraps what the driver raised
+        if getattr(cause, "sqlite_errorcode", 0) == SQLITE_BUSY_SNAPSHOT:
+            return ConfigError("somebody wrote after this transaction had read: begin it with BEGIN IMMEDIATE")
+        return error
+
+    def _where(self, first: int) -> tuple[str, list[Any]]:
+        return f"space = {self._sql.mark(first)} AND key = {self._sql.mark(first + 1)}", list(self._key)
+
+    async def _close(self, error: BaseException | None) -> None:
+        if self._entry.replayed:
+            return
+        if error is not None:
+            with suppress(Exception):  # the caller hears what its own code raised, and rolls back
+                await self._undo()
+            return
+        try:
+            outcome = pack(self._entry.name, self._codec, self._entry.result)
+        except ConfigError:
+            await self._undo()
+            raise
+        where, key = self._where(2)
+        text = f"UPDATE {TABLE} SET outcome = {self._sql.mark(1)} WHERE {where}"  # noqa: S608 - our own names
+        try:
+            await self._sql.execute(text, [outcome, *key])
+            await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        except Exception as trouble:
+            raise self._explained(trouble) from trouble
+
+    async def _undo(self) -> None:
+        """Undo the body's work and the record, whatever the caller makes of the exception."""
+        await self._run(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        if not self._savepoint_first:
+            where, key = self._where(1)
+            await self._sql.execute(f"DELETE FROM {TABLE} WHERE {where}", key)  # noqa: S608 - our own names
+
+    async def _run(self, text: str) -> None:
+        await self._sql.execute(text, ())
+
+
+class AsyncTransaction(BaseTransaction):
+    """`async with stay.idempotency.transaction(conn, key) as entry: …`."""
+
+    async def __aenter__(self) -> Entry:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close(error)
+
+
+class Transaction(BaseTransaction):
+    """`with stay.idempotency.transaction(conn, key) as entry: …`."""
+
+    def __enter__(self) -> Entry:
+        return run(self._open())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._close(error))

@@ -1,0 +1,49 @@
+"""What people see of a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from backstay.engine.base import Micros
+from backstay.idempotency.machine import DAY, IDLE, RUNNING, Entry
+from backstay.lease import instant
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInspection:
+    """One idempotency key at one moment."""
+
+    name: str
+    #: idle, running, lapsed (its lease has ended; the next caller takes over), completed or failed.
+    state: str
+    fence: int = 0
+    #: The process that runs it, or ran it.
+    by: str = ""
+    since: datetime | None = None
+    #: When its lease ends, or its outcome is forgotten.
+    until: datetime | None = None
+    fingerprint: str = ""
+    waiters: int = 0
+
+
+def inspection(name: str, entry: Entry | None, now: Micros) -> KeyInspection:
+    """A record as stored, seen at `now`."""
+    if entry is None:
+        return KeyInspection(name, IDLE)
+    now = max(now, entry.seen)
+    waiters = sum(w.alive > now for w in entry.waiters)
+    ended = now >= (entry.until + DAY if entry.phase == RUNNING else entry.until)
+    if entry.phase == IDLE or ended:
+        return KeyInspection(name, IDLE, waiters=waiters)
+    lapsed = entry.phase == RUNNING and entry.until <= now
+    return KeyInspection(
+        name,
+        "lapsed" if lapsed else entry.phase,
+        entry.fence,
+        entry.by,
+        instant(entry.since),
+        instant(entry.until),
+        entry.fingerprint,
+        waiters,
+    )

@@ -1,0 +1,203 @@
+"""Cron: five fields (minute, hour, day, month, weekday) and a time zone, as moments.
+
+Daylight saving: a schedule that names hours means the clock on the wall. A moment that the clocks jump over comes as
+much later as they jumped (02:30 becomes 03:30); one that they pass twice comes the first time only. A schedule with `*`
+for the hour means passing time: it comes as often in those nights as in any other.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from typing import cast
+from zoneinfo import ZoneInfo
+
+from backstay.errors import ConfigError
+
+EXAMPLES = "'*/5 * * * *' (every five minutes), '30 2 * * mon-fri' or '@daily'"
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
+WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
+#: Each field's name, least and greatest value, and the names its values have.
+FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
+    ("minute", 0, 59, {}),
+    ("hour", 0, 23, {}),
+    ("day", 1, 31, {}),
+    ("month", 1, 12, MONTHS),
+    ("weekday", 0, 7, WEEKDAYS),
+)
+PART = re.compile(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/([0-9]+))?", re.ASCII)
+#: 29 February may be eight years away; further than that is never.
+FURTHEST = 366 * 9
+#: No zone's clock jumps further, and far enough on either side of a jump it shows one time once.
+JUMP = timedelta(hours=3)
+SUNDAY = 7
+
+
+class Cron:
+    """One schedule. Moments are aware datetimes in UTC, whole minutes."""
+
+    def __init__(self, text: str, timezone: str = "UTC") -> None:
+        self.text = text
+        given = cast("object", text)
+        if not isinstance(given, str):
+            raise ConfigError(f"cron is text, as in {EXAMPLES}; got {given!r}")
+        words = MACROS.get(text.strip().lower(), text).lower().split()
+        if len(words) != len(FIELDS):
+            raise ConfigError(
+                f"cron {text!r} has {len(words)} fields, and there are five: minute, hour, day, month, weekday;"
+                f" as in {EXAMPLES}"
+            )
+        self.zone = _zone(timezone)
+        minutes, hours, days, months, weekdays = (
+            _field(text, word, *field) for word, field in zip(words, FIELDS, strict=True)
+        )
+        self._minutes, self._hours = sorted(minutes), sorted(hours)
+        self._days, self._months = days, months
+        self._weekdays = {day % SUNDAY for day in weekdays}
+        #: As everywhere: where both are given, either will do.
+        self._any_day, self._any_weekday = words[2].startswith("*"), words[4].startswith("*")
+        self._passing = words[1].startswith("*")
+        if self.next(datetime(2024, 1, 1, tzinfo=UTC)) is None:
+            raise ConfigError(f"cron {text!r} names a day that never comes; write it as in {EXAMPLES}")
+
+    def __repr__(self) -> str:
+        return f"Cron({self.text!r}, {self.zone.key!r})"
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first moment after this one; None: there is none within years."""
+        start = self._wall(after if self._calm(after) else after - JUMP)
+        best: datetime | None = None
+        for wall in self._walls(start, step=1):
+            moments = self._moments(wall)
+            for moment in moments:
+                if moment > after and (best is None or moment < best):
+                    best = moment
+            if best is not None and (self._calm(best) or (moments and moments[0] > best + JUMP)):
+                return best
+        return best
+
+    def previous(self, before: datetime) -> datetime | None:
+        """The last moment at or before this one."""
+        start = self._wall(before if self._calm(before) else before + JUMP)
+        best: datetime | None = None
+        for wall in self._walls(start, step=-1):
+            moments = self._moments(wall)
+            for moment in moments:
+                if moment <= before and (best is None or moment > best):
+                    best = moment
+            if best is not None and (self._calm(best) or (moments and moments[-1] < best - JUMP)):
+                return best
+        return best
+
+    def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """All moments after the one, up to the other."""
+        moment = self.next(after)
+        while moment is not None and moment <= until:
+            yield moment
+            moment = self.next(moment)
+
+    def _wall(self, moment: datetime) -> datetime:
+        """What the clock on the wall shows."""
+        return moment.astimezone(self.zone).replace(second=0, microsecond=0, tzinfo=None)
+
+    def _calm(self, moment: datetime) -> bool:
+        """No jump anywhere near: walls and moments come in the same order."""
+        offsets = {(moment + shift).astimezone(self.zone).utcoffset() for shift in (-JUMP, timedelta(0), JUMP)}
+        return len(offsets) == 1
+
+    def _moments(self, wall: datetime) -> list[datetime]:
+        """When the clock on the wall shows this: once, twice, or never."""
+        first = wall.replace(tzinfo=self.zone).astimezone(UTC)
+        if not self._passing:
+            return [first]
+        second = wall.replace(tzinfo=self.zone, fold=1).astimezone(UTC)
+        return sorted({moment for moment in (first, second) if self._wall(moment) == wall})
+
+    def _walls(self, start: datetime, step: int) -> Iterator[datetime]:
+        """Times of the clock on the wall that fit, from `start` on, forwards or backwards."""
+        hours = self._hours if step > 0 else self._hours[::-1]
+        minutes = self._minutes if step > 0 else self._minutes[::-1]
+        day = start.date()
+        for _ in range(FURTHEST):
+            if self._fits(day):
+                for hour in hours:
+                    if day == start.date() and (hour < start.hour if step > 0 else hour > start.hour):
+                        continue
+                    for minute in minutes:
+                        wall = datetime.combine(day, time(hour, minute))
+                        if (wall >= start) if step > 0 else (wall <= start):
+                            yield wall
+            try:
+                day += timedelta(days=step)
+            except OverflowError:
+                return
+
+    def _fits(self, day: date) -> bool:
+        if day.month not in self._months:
+            return False
+        by_day, by_weekday = day.day in self._days, day.isoweekday() % SUNDAY in self._weekdays
+        if self._any_day or self._any_weekday:
+            return by_day and by_weekday
+        return by_day or by_weekday
+
+
+@lru_cache(maxsize=1024)
+def cron(text: str, timezone: str = "UTC") -> Cron:
+    """The same schedule is read once."""
+    return Cron(text, timezone)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except Exception:  # noqa: BLE001 - what zoneinfo raises for a bad name has many classes
+        raise ConfigError(f"timezone {name!r} is not known here; write it as in 'Europe/Berlin' or 'UTC'") from None
+
+
+def _field(text: str, word: str, name: str, least: int, most: int, names: dict[str, int]) -> set[int]:
+    values: set[int] = set()
+    for part in word.split(","):
+        found = PART.fullmatch(part)
+        if found is None:
+            raise _bad(text, name, part, least, most)
+        first, last, step = found.groups()
+        if first == "*":
+            if last is not None:
+                raise _bad(text, name, part, least, most)
+            low, high = least, most
+        else:
+            low = _value(text, name, first, least, most, names)
+            high = _value(text, name, last, least, most, names) if last is not None else (most if step else low)
+        if last is not None and high == 0 and name == "weekday" and low > high:
+            high = SUNDAY  # fri-sun
+        every = int(step) if step else 1
+        if low > high or not 1 <= every <= most:
+            raise _bad(text, name, part, least, most)
+        values.update(range(low, high + 1, every))
+    return values
+
+
+def _value(text: str, name: str, word: str, least: int, most: int, names: dict[str, int]) -> int:
+    value = names.get(word, -1) if not word.isdecimal() else int(word)
+    if not least <= value <= most:
+        raise _bad(text, name, word, least, most)
+    return value
+
+
+def _bad(text: str, name: str, part: str, least: int, most: int) -> ConfigError:
+    return ConfigError(
+        f"cron {text!r}: {part!r} is no {name}; it is {least} to {most}, '*', a range, a list or a step;"
+        f" as in {EXAMPLES}"
+    )

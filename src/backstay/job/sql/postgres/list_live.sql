@@ -1,0 +1,11 @@
+-- Purpose: jobs that have not ended, newest first.
+-- Parameters: space, state, queue, type, run ('': any of them), before ('': from the newest on), limit.
+-- Returns: as get.sql.
+SELECT
+-- include: _seen.sql
+    , 0::bigint, NULL::bytea, '' FROM backstay_job
+WHERE space = %(space)s AND (%(before)s = '' OR id < %(before)s)
+    AND (%(state)s = '' OR state = %(state)s OR (%(state)s = 'pending' AND state = 'parked'))
+    AND (%(queue)s = '' OR queue = %(queue)s) AND (%(type)s = '' OR type = %(type)s)
+    AND (%(run)s = '' OR run = %(run)s)
+ORDER BY id DESC LIMIT %(limit)s

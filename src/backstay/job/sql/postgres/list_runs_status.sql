@@ -1,0 +1,8 @@
+-- Purpose: runs in one status, newest first.
+-- Parameters: space, workflow, status, before ('': from the newest on), limit.
+-- Returns: the columns of `_run.sql`.
+SELECT
+-- include: _run.sql
+FROM backstay_run
+WHERE space = %(space)s AND status = %(status)s AND (%(before)s = '' OR id < %(before)s)
+ORDER BY status DESC, id DESC LIMIT %(limit)s

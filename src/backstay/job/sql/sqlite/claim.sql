@@ -1,0 +1,96 @@
+-- Purpose: hand out pending jobs.
+
+-- name: lanes
+-- Params: space, queues as JSON.
+-- Returns: lane, queue, labels, bucket, period, burst of lanes with something in them.
+SELECT lane, queue, labels, bucket, period, burst FROM backstay_job_kind
+WHERE space = ? AND queue IN (SELECT value FROM json_each(?)) AND pending > 0 GROUP BY queue, lane;
+
+-- name: lanes_of
+-- Params: space, queue.
+-- Returns: the same, of one queue.
+SELECT lane, queue, labels, bucket, period, burst FROM backstay_job_kind
+WHERE space = ? AND queue = ? AND pending > 0 GROUP BY lane;
+
+-- name: queues
+-- Params: space.
+-- Returns: name, paused, period, burst, tat of queues that are paused or limited.
+SELECT name, paused, period, burst, tat FROM backstay_job_queue WHERE space = ?;
+
+-- name: tat
+-- Params: space, bucket.
+-- Returns: tat.
+SELECT tat FROM backstay_job_rate WHERE space = ? AND bucket = ?;
+
+-- name: first
+-- Params: lane, limit.
+-- Returns: the first jobs of a lane, with all that a worker needs.
+SELECT rank, num, id, kind, attempt, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, ckey,
+    climit, uniq
+FROM backstay_job INDEXED BY backstay_job_pending WHERE state = 2 AND lane = ? ORDER BY rank, id LIMIT ?;
+
+-- name: more
+-- Params: lane, rank, id, limit.
+-- Returns: the same, of those behind a place.
+SELECT rank, num, id, kind, attempt, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, ckey,
+    climit, uniq
+FROM backstay_job INDEXED BY backstay_job_pending
+WHERE state = 2 AND lane = ? AND (rank, id) > (?, ?) ORDER BY rank, id LIMIT ?;
+
+-- name: keyed
+-- Params: space, concurrency key, limit.
+-- Returns: how many of that key run, counted up to the limit.
+SELECT count(*) FROM
+    (SELECT 1 FROM backstay_job WHERE ckey IS NOT NULL AND space = ? AND ckey = ? AND state = 3 LIMIT ?);
+
+-- name: park
+-- Params: num.
+UPDATE backstay_job SET state = 8 WHERE num = ?;
+
+-- name: take
+-- Params: the first fence, until, worker, now, numbers as JSON: each gets the next fence.
+UPDATE backstay_job SET state = 3, fence = ?1 + f.key, alarm = ?2, worker = ?3, started = ?4, attempt = attempt + 1,
+    progress = 0
+FROM json_each(?5) f WHERE num = f.value;
+
+-- name: take_row
+-- Params: what is added to a number to make its fence, until, worker, now, the first and the last number: jobs that lie
+-- in a row.
+UPDATE backstay_job SET state = 3, fence = num + ?1, alarm = ?2, worker = ?3, started = ?4, attempt = attempt + 1,
+    progress = 0
+WHERE num BETWEEN ?5 AND ?6;
+
+-- name: kinds
+-- Params: kinds as JSON.
+-- Returns: num, type, queue, labels.
+SELECT num, type, queue, labels FROM backstay_job_kind WHERE num IN (SELECT value FROM json_each(?));
+
+-- name: kind
+-- Params: num.
+-- Returns: the same, of one kind.
+SELECT num, type, queue, labels FROM backstay_job_kind WHERE num = ?;
+
+-- name: body
+-- Params: num.
+-- Returns: args, meta that were too large for the job's own row.
+SELECT args, meta FROM backstay_job_body WHERE num = ?;
+
+-- name: upstream
+-- Params: numbers as JSON.
+-- Returns: num, chain, ended, result (NULL unless it completed) of what each waited for.
+SELECT w.num, w.chain, w.ended, w.result FROM json_each(?) n CROSS JOIN backstay_job_wait w ON w.num = n.value
+ORDER BY w.num, w.place;
+
+-- name: results
+-- Params: space, chains as JSON.
+-- Returns: chain, the result of its last job.
+SELECT c.value, j.result FROM json_each(?2) c CROSS JOIN backstay_job j ON j.space = ?1
+    AND j.id = coalesce((SELECT last FROM backstay_job_chain WHERE space = ?1 AND id = c.value), c.value);
+
+-- name: charge_queue
+-- Params: tat, space, name.
+UPDATE backstay_job_queue SET tat = ? WHERE space = ? AND name = ?;
+
+-- name: charge_rate
+-- Params: space, bucket, tat.
+INSERT OR REPLACE INTO backstay_job_rate (space, bucket, tat) VALUES (?, ?, ?);

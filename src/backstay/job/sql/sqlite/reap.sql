@@ -1,0 +1,18 @@
+-- Purpose: take back what nobody tends any more, and make due what is due.
+
+-- name: ended
+-- Params: space, now, limit.
+-- Returns: an Entry for each running job whose lease has run out.
+SELECT num, id, kind, lane, state, due, priority, attempt, retries, snoozes, flags, fence, worker, keep, keep_failed,
+    chain, run, ckey, uniq, error
+FROM backstay_job WHERE alarm > 0 AND space = ? AND state = 3 AND alarm <= ? ORDER BY alarm LIMIT ?;
+
+-- name: due
+-- Params: space, now, limit.
+-- Returns: num, kind, id, run, attempt of scheduled jobs whose time has come.
+SELECT num, kind, id, run, attempt FROM backstay_job WHERE alarm > 0 AND space = ? AND state = 0 AND alarm <= ?
+ORDER BY alarm LIMIT ?;
+
+-- name: ready
+-- Params: num.
+UPDATE backstay_job SET state = 2, alarm = 0 WHERE num = ?;

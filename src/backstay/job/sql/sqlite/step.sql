@@ -1,0 +1,31 @@
+-- Purpose: a worker's turn: what its last one was answered, and when to come again.
+
+-- name: turn
+-- Params: space, worker, incarnation, lane.
+-- Returns: seq, keep_until.
+SELECT seq, keep_until FROM backstay_job_turn WHERE space = ? AND worker = ? AND incarnation = ? AND lane = ?;
+
+-- name: answered
+-- Params: space, worker, incarnation, lane.
+-- Returns: verdicts, jobs.
+SELECT verdicts, jobs FROM backstay_job_turn WHERE space = ? AND worker = ? AND incarnation = ? AND lane = ?;
+
+-- name: remember
+-- Params: space, worker, incarnation, lane, seq, keep_until, verdicts, jobs.
+INSERT INTO backstay_job_turn (space, worker, incarnation, lane, seq, keep_until, verdicts, jobs)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET seq = excluded.seq, keep_until = excluded.keep_until, verdicts = excluded.verdicts,
+    jobs = excluded.jobs;
+
+-- name: again
+-- Params: numbers as JSON.
+-- Returns: what `first` in claim.sql returns, with fence in the place of rank, of those that run.
+SELECT j.fence, j.num, j.id, j.kind, j.attempt, j.args, j.meta, j.retries, j.snoozes, j.priority, j.chain, j.run,
+    j.enqueued, j.due, j.flags, j.ckey, j.climit, j.uniq
+FROM json_each(?) n CROSS JOIN backstay_job j ON j.num = n.value WHERE j.state = 3 ORDER BY j.fence;
+
+-- name: next_due
+-- Params: space.
+-- Returns: when the first scheduled job is due (NULL: none is), when the first lease ends (NULL: nobody runs).
+SELECT (SELECT min(alarm) FROM backstay_job WHERE alarm > 0 AND space = ?1 AND state = 0),
+    (SELECT min(alarm) FROM backstay_job WHERE alarm > 0 AND space = ?1 AND state = 3);

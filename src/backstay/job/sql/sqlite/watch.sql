@@ -1,0 +1,12 @@
+-- Purpose: have a job's or a chain's end announced.
+
+-- name: chain
+-- Params: space, id.
+-- Returns: the last job of the chain that a job belongs to, or that began with a job whose record is gone. Nothing: the
+-- job is a chain of its own.
+SELECT last FROM backstay_job_chain WHERE space = ?1 AND id =
+    coalesce((SELECT iif(chain = '', id, chain) FROM backstay_job WHERE space = ?1 AND id = ?2), ?2);
+
+-- name: watch
+-- Params: flags, num.
+UPDATE backstay_job SET flags = flags | ? WHERE num = ?;

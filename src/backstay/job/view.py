@@ -1,0 +1,182 @@
+"""What people see of a job, a queue and a worker: times with their zone, arguments by name. Never changes anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from backstay.core import Core
+from backstay.engine.base import UNREADABLE, Micros
+from backstay.job.model import Failure, Job, Queue, State, Worker
+from backstay.job.presence import Status, status_of
+from backstay.lease import instant
+from backstay.plain import ANYTHING
+from backstay.rate import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """One job at one moment."""
+
+    id: str
+    type: str
+    queue: str
+    state: State
+    #: By name, as plain data; None where they cannot be read.
+    args: dict[str, Any] | None
+    labels: tuple[str, ...]
+    priority: int
+    #: Attempts so far, and how many there may be after the first.
+    attempt: int
+    retries: int
+    snoozes: int
+    chain: str
+    run: str
+    worker: str
+    #: 0 to 1, as the job itself said.
+    progress: float
+    cancel_requested: bool
+    enqueued: datetime | None
+    due: datetime | None
+    started: datetime | None
+    finished: datetime | None
+    #: Until when its worker has it.
+    lease_until: datetime | None
+    #: Plain data; None without one.
+    result: Any
+    error: Failure | None
+    #: What it has been told to be unique by, and to share with how many.
+    unique: str
+    concurrency: str
+    #: The chains it still waits for.
+    waits_for: tuple[str, ...]
+    #: The job that its chain went on with.
+    followed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """One queue and what is in it."""
+
+    name: str
+    paused: bool
+    #: As in "100/minute"; "" without one.
+    rate: str
+    scheduled: int
+    blocked: int
+    pending: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+    skipped: int
+    #: How long the oldest pending job has been due, in seconds.
+    waiting: float
+
+    @property
+    def drained(self) -> bool:
+        """Paused, and nothing of it runs any more."""
+        return self.paused and not self.running
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker, as it last told of itself."""
+
+    id: str
+    #: offline: three heartbeats were missed.
+    status: Status
+    queues: tuple[str, ...]
+    labels: tuple[str, ...]
+    concurrency: int
+    host: str
+    pid: int
+    #: How many jobs it runs, and one of them.
+    running: int
+    current: str
+    draining: bool
+    registered: datetime | None
+    beat: datetime | None
+
+
+def plain(raw: bytes) -> Any:
+    """As plain data; None where it cannot be read."""
+    try:
+        return ANYTHING.decode(raw) if raw else None
+    except UNREADABLE:
+        return None
+
+
+def _when(at: Micros) -> datetime | None:
+    return instant(at) if at else None
+
+
+def job_info(job: Job) -> JobInfo:
+    args: Any = plain(job.args) if job.args else {}
+    return JobInfo(
+        id=job.id,
+        type=job.type,
+        queue=job.queue,
+        state=job.state,
+        args=cast("dict[str, Any]", args) if isinstance(args, dict) else None,
+        labels=job.labels,
+        priority=job.priority,
+        attempt=job.attempt,
+        retries=job.retries,
+        snoozes=job.snoozes,
+        chain=job.chain,
+        run=job.run,
+        worker=job.worker,
+        progress=job.progress,
+        cancel_requested=job.cancel_requested,
+        enqueued=_when(job.enqueued),
+        due=_when(job.due),
+        started=_when(job.started),
+        finished=_when(job.finished),
+        lease_until=_when(job.lease_until),
+        result=plain(job.result or b""),
+        error=job.error,
+        unique=job.unique.key if job.unique else "",
+        concurrency=job.concurrency.key if job.concurrency else "",
+        waits_for=job.waits_for,
+        followed_by=job.followed_by,
+    )
+
+
+def worker_info(worker: Worker, now: Micros) -> WorkerInfo:
+    return WorkerInfo(
+        id=worker.id,
+        status=status_of(worker, now),
+        queues=worker.queues,
+        labels=worker.labels,
+        concurrency=worker.concurrency,
+        host=worker.host,
+        pid=worker.pid,
+        running=worker.running,
+        current=worker.current,
+        draining=worker.draining,
+        registered=_when(worker.registered),
+        beat=_when(worker.beat),
+    )
+
+
+def queue_info(core: Core, queue: Queue) -> QueueInfo:
+    rate = ""
+    if queue.rate is not None:
+        window = queue.rate.interval * queue.rate.burst // 1000
+        rate = str(Rate(queue.rate.burst, max(window, 1)))
+    return QueueInfo(
+        name=queue.name,
+        paused=queue.paused,
+        rate=rate,
+        scheduled=queue.scheduled,
+        blocked=queue.blocked,
+        pending=queue.pending,
+        running=queue.running,
+        completed=queue.completed,
+        failed=queue.failed,
+        cancelled=queue.cancelled,
+        skipped=queue.skipped,
+        waiting=max(core.engine.now() - queue.oldest_due, 0) / 1_000_000 if queue.oldest_due else 0.0,
+    )

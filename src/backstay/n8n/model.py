@@ -1,0 +1,260 @@
+"""An n8n workflow as typed data. Order and unknown fields are kept; what is not changed is written as it was.
+
+The data itself is the truth; `Node` and `Edge` are views on it. Surgery works on a `copy()`: the original stays.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backstay.errors import BadWorkflow
+from backstay.n8n import layout
+from backstay.n8n.layout import Layout
+from backstay.n8n.shapes import is_list, is_table
+
+#: Larger than any workflow that people edit; a file above it is something else.
+LARGEST = 20_000_000
+BASE = "n8n-nodes-base."
+MAIN = "main"
+STICKY_NOTE = f"{BASE}stickyNote"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. `data` is the workflow's own; change it only in a copy of the workflow."""
+
+    data: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.data["name"])
+
+    @property
+    def id(self) -> str:
+        return str(self.data.get("id", ""))
+
+    @property
+    def type(self) -> str:
+        return str(self.data["type"])
+
+    @property
+    def kind(self) -> str:
+        """The type without the name of n8n's own package: `redis`, `if`, `code`."""
+        return self.type.removeprefix(BASE)
+
+    @property
+    def version(self) -> float:
+        found = self.data.get("typeVersion", 1)
+        return found if isinstance(found, (int, float)) else 1
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """A copy where there are none: write through `data`."""
+        found = self.data.get("parameters")
+        return found if is_table(found) else {}
+
+    @property
+    def position(self) -> tuple[float, float]:
+        match self.data.get("position"):
+            case [int() | float() as x, int() | float() as y]:
+                return (x, y)
+            case {"x": int() | float() as x, "y": int() | float() as y}:
+                return (x, y)
+            case _:
+                return (0, 0)
+
+    @property
+    def disabled(self) -> bool:
+        return self.data.get("disabled") is True
+
+    @property
+    def is_note(self) -> bool:
+        return self.type == STICKY_NOTE
+
+    @property
+    def is_trigger(self) -> bool:
+        """Whether an execution may start here. A disabled node starts nothing, but it is a trigger still."""
+        kind = self.kind.rpartition(".")[2]
+        return kind.lower().endswith("trigger") or kind in ("webhook", "cron", "interval", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From an output to an input. `kind` is `main` for items; others tie an AI's tools and models to it."""
+
+    source: str
+    target: str
+    output: int = 0
+    input: int = 0
+    kind: str = MAIN
+
+
+@dataclass(slots=True)
+class Workflow:
+    """One workflow file, written as it was as long as its data is. `exact`: so is what a change leaves alone."""
+
+    data: dict[str, Any]
+    layout: Layout = field(default_factory=Layout)
+    exact: bool = True
+    source: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> Workflow:
+        """Raises BadWorkflow when the file is no workflow, and OSError when it cannot be read."""
+        return cls.parse(path.read_bytes(), source=path.name)
+
+    @classmethod
+    def parse(cls, raw: bytes | str, *, source: str = "") -> Workflow:
+        if len(raw) > LARGEST:
+            raise BadWorkflow(f"it is larger than {LARGEST // 1_000_000} MB", source=source)
+        if isinstance(raw, bytes):
+            try:
+                raw = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise BadWorkflow(f"it is not UTF-8 (byte {error.start})", source=source) from error
+        data, found, exact = layout.read(raw, source)
+        _check(data, source)
+        return cls(data, found, exact, source)
+
+    def text(self) -> str:
+        return self.layout.write(self.data)
+
+    def check(self) -> None:
+        """Raises BadWorkflow when the data is no workflow (any more): it may have been made or changed by hand."""
+        _check(self.data, self.source)
+
+    def copy(self) -> Workflow:
+        return Workflow(copy.deepcopy(self.data), self.layout, self.exact, self.source)
+
+    # ── what it is ──
+
+    @property
+    def name(self) -> str:
+        return str(self.data.get("name", ""))
+
+    @property
+    def id(self) -> str:
+        return str(self.data.get("id", ""))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """A copy where there are none: write through `data`."""
+        found = self.data.get("settings")
+        return found if is_table(found) else {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [Node(node) for node in self.data["nodes"]]
+
+    def find(self, name: str) -> Node | None:
+        return next((node for node in self.nodes if node.name == name), None)
+
+    @property
+    def triggers(self) -> list[Node]:
+        """Where executions may start: neither notes nor disabled nodes."""
+        return [node for node in self.nodes if node.is_trigger and not node.disabled and not node.is_note]
+
+    # ── how it hangs together ──
+
+    @property
+    def connections(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.data["connections"]
+        return found
+
+    def edges(self) -> Iterator[Edge]:
+        """All of them, in the file's order."""
+        for source in self.connections:
+            yield from self.leaving(source)
+
+    def leaving(self, name: str) -> list[Edge]:
+        kinds: dict[str, list[list[dict[str, Any]] | None] | None] = self.connections.get(name, {})
+        return [
+            Edge(name, to["node"], output, to.get("index", 0), kind)
+            for kind, outputs in kinds.items()
+            for output, targets in enumerate(outputs or ())
+            for to in targets or ()
+        ]
+
+    def entering(self, name: str) -> list[Edge]:
+        return [edge for edge in self.edges() if edge.target == name]
+
+    # ── surgery ──
+
+    def add(self, node: dict[str, Any]) -> Node:
+        if self.find(node["name"]) is not None:
+            raise BadWorkflow(f"there is a node named {node['name']!r} already", source=self.source)
+        self.data["nodes"].append(node)
+        return Node(node)
+
+    def remove(self, name: str) -> None:
+        """A node, and every edge that it has."""
+        self.data["nodes"] = [node for node in self.data["nodes"] if node["name"] != name]
+        for edge in [*self.leaving(name), *self.entering(name)]:
+            self.disconnect(edge)
+
+    def connect(self, edge: Edge) -> None:
+        """At the end of what leaves that output. Twice is once."""
+        if edge in self.leaving(edge.source):
+            return
+        outputs = self.connections.setdefault(edge.source, {}).setdefault(edge.kind, [])
+        while len(outputs) <= edge.output:
+            outputs.append([])
+        outputs[edge.output] = outputs[edge.output] or []
+        outputs[edge.output].append({"node": edge.target, "type": edge.kind, "index": edge.input})
+
+    def disconnect(self, edge: Edge) -> None:
+        """Outputs at the end that lead nowhere go, and so does a source without any."""
+        kinds = self.connections.get(edge.source, {})
+        outputs = kinds.get(edge.kind, [])
+        if edge.output < len(outputs):
+            outputs[edge.output] = [
+                to for to in outputs[edge.output] or () if (to["node"], to.get("index", 0)) != (edge.target, edge.input)
+            ]
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        if edge.kind in kinds and not outputs:
+            del kinds[edge.kind]
+        if edge.source in self.connections and not kinds:
+            del self.connections[edge.source]
+
+
+def _check(data: Any, source: str) -> None:
+    """What everything else here relies on; what n8n makes of the rest is for `validate` to say."""
+
+    def wrong(message: str) -> BadWorkflow:
+        return BadWorkflow(message, source=source)
+
+    if isinstance(data, list):
+        raise wrong(
+            "it is a list: n8n's export of several workflows; take one out of it (n8n export:workflow --separate)"
+        )
+    if not is_table(data) or not is_list(data.get("nodes")):
+        raise wrong("it is no n8n workflow: that is an object with nodes and connections")
+    for place, node in enumerate(data["nodes"]):
+        if not is_table(node):
+            raise wrong(f"nodes[{place}] is no object")
+        for key in ("name", "type"):
+            if not isinstance(node.get(key), str) or not node[key]:
+                raise wrong(f"nodes[{place}] has no {key}")
+    connections = data.get("connections")
+    if not is_table(connections):
+        raise wrong("it has no connections: an object, {} where there are none")
+    for name, kinds in connections.items():
+        _check_outputs(name, kinds, wrong)
+
+
+def _check_outputs(name: str, kinds: Any, wrong: Any) -> None:
+    if not is_table(kinds):
+        raise wrong(f"connections of {name!r} are no object")
+    for kind, outputs in kinds.items():
+        if not is_list(outputs) or not all(targets is None or is_list(targets) for targets in outputs):
+            raise wrong(f"connections of {name!r} ({kind}) are no list of lists")
+        for to in (to for targets in outputs for to in targets or ()):
+            if not is_table(to) or not isinstance(to.get("node"), str):
+                raise wrong(f"a connection of {name!r} ({kind}) names no node")
+            if not isinstance(to.get("index", 0), int) or to.get("index", 0) < 0:
+                raise wrong(f"a connection of {name!r} to {to['node']!r} has no whole number as its index")

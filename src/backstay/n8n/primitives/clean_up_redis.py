@@ -1,0 +1,76 @@
+"""Clean-up on Redis: of the scopes that are registered, those that a failed execution holds are released."""
+
+from __future__ import annotations
+
+from backstay.n8n.primitives import alike
+from backstay.n8n.primitives.drawing import Drawing, first, js
+from backstay.n8n.primitives.over_redis import META, VALUE, get, lock_keys, parsed
+from backstay.n8n_keys import LOCK_PREFIX, META_SUFFIX
+
+NO_SCOPES = "no scopes are registered (lockScopes): locks of a failed execution go when their TTL ends"
+#: Redis nodes try for a quarter of an hour before they fail.
+TIMEOUT_SECONDS = 300
+
+
+def lock_cleanup(d: Drawing) -> None:
+    """A lock is that execution's with whose id it was taken: a sub-workflow's is its caller's, which was passed in."""
+    prepared = first("Prepare Scope List")
+    d.settings["executionTimeout"] = TIMEOUT_SECONDS
+    d.on_error("Error Trigger", (0, 0))
+    name = "Prepare Scope List"
+    d.rows(
+        name,
+        (1, 0),
+        [
+            d.fixed(name, "scopes", "array", "{{@:env:lockScopes}}"),
+            d.row(name, "failed_execution_id", "string", alike.FAILED_EXECUTION),
+        ],
+    )
+    d.choice("Has Scopes?", (2, 0), "$json.scopes.length > 0 && $json.failed_execution_id !== ''")
+    d.node(
+        "Each Scope", "splitOut", 1, (3, 0), {"fieldToSplitOut": "scopes", "options": {"destinationFieldName": "scope"}}
+    )
+    scope = "String($json.scope)"
+    get(d, "GET Scope Meta", (4, 0), f"{js(LOCK_PREFIX)} + {scope} + {js(META_SUFFIX)}", META)
+    of_scope = f"String($({js('Each Scope')}).all()[$itemIndex].json.scope)"
+    get(d, "GET Scope Counter", (5, 0), f"{js(LOCK_PREFIX)} + {of_scope}", VALUE)
+    meta = f"$({js('GET Scope Meta')}).all()[$itemIndex].json.{META}"
+    owner = f"String(({parsed(meta)} ?? {{ }}).execution_id ?? '')"
+    d.fields(
+        "Filter Owned Scopes",
+        (6, 0),
+        {
+            "scope": ("string", of_scope),
+            **lock_keys(of_scope),
+            "should_release": ("boolean", f"{owner} === {prepared}.failed_execution_id"),
+            "nobodys": ("boolean", f"({meta} ?? '') === '' && ($json.{VALUE} ?? '') !== ''"),
+        },
+    )
+    d.choice("Owned?", (7, 0), "$json.should_release")
+    d.redis("DEL Owned Meta", (8, -1), "delete", "$json.meta_key")
+    d.redis("DEL Owned Counter", (9, -1), "delete", "$json.key")
+    d.node("Every Scope", "merge", 3, (10, 0), {"mode": "append", "numberInputs": 2})
+    _log(d, prepared)
+    d.line("Error Trigger", "Prepare Scope List", "Has Scopes?")
+    d.fork("Has Scopes?", "Each Scope", "Log Nothing To Clean")
+    d.line("Each Scope", "GET Scope Meta", "GET Scope Counter", "Filter Owned Scopes", "Owned?")
+    d.connect("Owned?", "DEL Owned Meta")
+    d.connect("Owned?", "Every Scope", output=1, index=1)
+    d.line("DEL Owned Meta", "DEL Owned Counter", "Every Scope", "Log Cleanup")
+
+
+def _log(d: Drawing, prepared: str) -> None:
+    every = f"$({js('Filter Owned Scopes')}).all().map((one) => one.json)"
+    owned = f"{every}.filter((one) => one.should_release).map((one) => one.scope)"
+    nobodys = f"{every}.filter((one) => one.nobodys).map((one) => one.scope)"
+    execution = f"{js('execution ')} + {prepared}.failed_execution_id"
+    none = f"{execution} + {js(' holds none of the registered scopes (lockScopes)')}"
+    left = (
+        f"{js('; left alone, since nobody has said that it is theirs: ')} + {nobodys}.join({js(', ')})"
+        f" + {js(' (being taken just now, or by one that ended while it took it; it expires by itself)')}"
+    )
+    said = f"({owned}.length ? {execution} + {js(' failed')} : {none}) + ({nobodys}.length ? {left} : '')"
+    alike.is_cleaned(
+        d, (11, 0), cleaned=f"{owned}.length > 0", count=f"{owned}.length", scopes=owned, reason=said, once=True
+    )
+    alike.is_clean(d, f"$json.failed_execution_id === '' ? {js(alike.NO_EXECUTION)} : {js(NO_SCOPES)}")

@@ -1,0 +1,217 @@
+"""The two worlds a flow can run in: an event loop, or threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+from backstay.engine.base import Carrier, Ear, Ears, Op, steady
+from backstay.errors import WrongLoop
+from backstay.flow import Latch, run
+
+T = TypeVar("T")
+
+
+class AsyncLatch:
+    """Set from any thread, waited for by one task."""
+
+    __slots__ = ("_flag", "_loop", "_thread", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        self._loop = loop
+        self._thread = thread
+        self._flag = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._wake()
+            return
+        with suppress(RuntimeError):  # the loop is closed; nobody waits
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._flag = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def clear(self) -> None:
+        self._flag = False
+
+    async def wait(self, timeout: float | None) -> bool:
+        if self._flag:
+            return True
+        waiter = self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(timeout, _expire, waiter) if timeout is not None else None
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return self._flag
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class AsyncPort:
+    """Awaits. Belongs to the first event loop that uses it."""
+
+    def __init__(self, engine: Carrier) -> None:
+        self._engine = engine
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._background: set[asyncio.Task[Any]] = set()
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop this belongs to, which must be the running one."""
+        running = asyncio.get_running_loop()
+        if running is not self._loop:
+            if self._loop is not None:
+                raise WrongLoop("this Backstay belongs to another event loop; make one per loop")
+            self._loop = running
+            self._thread = threading.get_ident()
+        return running
+
+    def latch(self) -> AsyncLatch:
+        return AsyncLatch(self._loop or self.loop(), self._thread)
+
+    def ears(self) -> None:
+        """The loop hears for everybody."""
+
+    def owner(self) -> object:
+        return asyncio.current_task()
+
+    def apply(self, op: Op[T]) -> Awaitable[T]:
+        if asyncio.get_running_loop() is not self._loop:
+            self.loop()
+        return self._engine.submit(op)
+
+    async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
+        self.loop()
+        return list(await asyncio.gather(*[self._engine.submit(op) for op in ops]))
+
+    async def each(self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], abreast: int) -> None:
+        """`do` for each, in order, so many at a time. The first error ends it, once those under way have ended."""
+        if len(things) == 1:
+            await do(things[0])
+            return
+        rest = iter(things)
+        failed = False
+
+        async def some() -> None:
+            nonlocal failed
+            for thing in rest:
+                try:
+                    await do(thing)
+                except BaseException:
+                    failed = True
+                    raise
+                if failed:
+                    return
+
+        self.loop()
+        done = await asyncio.gather(*[some() for _ in range(min(abreast, len(things)))], return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def park(self, latch: Latch, timeout: float | None) -> bool:
+        assert isinstance(latch, AsyncLatch)  # noqa: S101 - made by this port
+        return await latch.wait(timeout)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def invoke(self, call: Callable[[], T]) -> T:
+        return await asyncio.to_thread(call)
+
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(coro)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        cancelled: asyncio.CancelledError | None = None
+        ends = None if grace is None else steady() + grace
+        while not task.done() and (ends is None or steady() < ends):
+            try:
+                await asyncio.wait([task], timeout=None if ends is None else ends - steady())
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if task.done() and not task.cancelled():
+                task.exception()
+            raise cancelled
+        if task.done():
+            task.result()
+
+    def signal(self, callback: Any) -> None:
+        """Run `callback` on the loop, from any thread."""
+        if self._loop is None:
+            return
+        with suppress(RuntimeError):  # closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(callback)
+
+    def after_fork(self) -> None:
+        self._loop = None
+        self._background = set()
+
+
+class BlockingPort:
+    """Never suspends. Any thread may use it."""
+
+    def __init__(self, engine: Carrier, ears: Callable[[], Ears | None] = lambda: None) -> None:
+        self._engine = engine
+        self._ears = ears
+
+    def latch(self) -> BlockingLatch:
+        return BlockingLatch()
+
+    def ears(self) -> Ears | None:
+        return self._ears()
+
+    def owner(self) -> object:
+        return threading.current_thread()
+
+    async def apply(self, op: Op[T]) -> T:
+        return self._engine.apply(op)
+
+    async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
+        answers = self._engine.apply_many(ops)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    async def each(self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], abreast: int) -> None:
+        """`do` for each, one after another."""
+        for thing in things:
+            await do(thing)
+
+    async def park(self, latch: Latch, timeout: float | None) -> bool:
+        return cast("BlockingLatch | Ear", latch).wait(timeout)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - this port is the blocking one
+
+    async def invoke(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def shield(self, coro: Coroutine[Any, Any, None], grace: float | None = None) -> None:
+        run(coro)
+
+    def signal(self, callback: Any) -> None:
+        callback()
+
+    def after_fork(self) -> None:
+        pass
+
+
+class BlockingLatch(threading.Event):
+    """An event that many may wait for."""

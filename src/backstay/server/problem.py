@@ -1,0 +1,95 @@
+"""Refusals: every error of the server is an RFC 9457 body with a status, a way out, and no stack trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backstay.errors import (
+    BackstayError,
+    BadArgument,
+    BadDefinition,
+    BadExpression,
+    BadInput,
+    Closed,
+    ConfigError,
+    EngineError,
+    FingerprintMismatch,
+    InProgress,
+    JobNotFound,
+    LeaseLost,
+    LockHeld,
+    LockTimeout,
+    NotOwner,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    QueueFull,
+    RateLimited,
+    ReplayedFailure,
+    RetryRefused,
+    RunNotFound,
+    UnknownJob,
+    WorkflowNotFound,
+)
+from backstay.http.problem import problem
+
+#: Seconds after which to come back when the engine is away.
+LATER = 1
+
+
+class Refusal(Exception):
+    """A request that is refused. `members` are the problem's own, `headers` say when to come back."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, close: bool = False, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.body = problem(status, detail, **members)
+        self.headers = dict(headers or {})
+        if close:
+            self.headers["connection"] = "close"
+
+
+def not_found(what: str, name: str, hint: str = "") -> Refusal:
+    return Refusal(404, f"there is no {what} {name[:200]!r}" + (f"; {hint}" if hint else ""))
+
+
+#: What a caller did wrong, or what stands in its way, by the first class that fits.
+STATUSES: tuple[tuple[type[BackstayError], int], ...] = (
+    (JobNotFound, 404),
+    (WorkflowNotFound, 404),
+    (RunNotFound, 404),
+    (RetryRefused, 409),
+    (BadDefinition, 422),
+    (BadInput, 422),
+    (BadExpression, 422),
+    (UnknownJob, 422),
+    (BadArgument, 422),
+    (PayloadTooLarge, 413),
+    (ConfigError, 422),
+    (LockHeld, 409),
+    (LockTimeout, 409),
+    (QueueFull, 503),
+    (NotOwner, 409),
+    (LeaseLost, 409),
+    (InProgress, 409),
+    (FingerprintMismatch, 422),
+    (ReplayedFailure, 409),
+    (RateLimited, 429),
+)
+
+
+def refusal_of(error: BackstayError) -> Refusal:
+    """An error of Backstay's as an answer. What the engine said stays in the log: it may name hosts and users."""
+    if isinstance(error, (EngineError, Closed)):
+        doubt = "; it may or may not have happened" if isinstance(error, OutcomeUnknown) else ""
+        return Refusal(
+            503,
+            f"the engine cannot answer right now{doubt}; send the request again later",
+            headers={"retry-after": str(LATER)},
+        )
+    for kind, status in STATUSES:
+        if isinstance(error, kind):
+            return Refusal(status, str(error))
+    return Refusal(409, str(error))

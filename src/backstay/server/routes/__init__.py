@@ -1,0 +1,1 @@
+"""What each route does. The table of them is `backstay.server.table`."""

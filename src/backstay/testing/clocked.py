@@ -1,0 +1,33 @@
+"""Engines whose clock is given: for suites and tests that pass time by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+from backstay.engine.base import Engine, Micros
+from backstay.testing.waiting import WITHIN
+
+
+def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engine:
+    """The engine that a URL names, on a clock of the caller's.
+
+    Unless the URL says otherwise an answer may take long: a claim passes its time by hand, and the end of a long chain
+    takes a busy machine more than the usual five seconds.
+    """
+    if not url.startswith("memory:") and "timeout" not in parse_qs(urlsplit(url).query):
+        url += f"{'&' if '?' in url else '?'}timeout={WITHIN:g}"
+    if url.startswith(("memory:", "sqlite:")):
+        from backstay.engine.sqlite import SqliteEngine
+        from backstay.engine.sqlite.address import parse as parse_sqlite
+
+        path, synchronous, timeout = parse_sqlite(url)
+        return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout, clock=clock)
+    if url.startswith("postgres"):
+        from backstay.engine.postgres import PostgresEngine
+        from backstay.engine.postgres.address import parse as parse_postgres
+
+        return PostgresEngine(parse_postgres(url), namespace=namespace, clock=clock)
+    from backstay.engine.redis.topology import open_redis
+
+    return open_redis(url, namespace, clock)

@@ -1,0 +1,96 @@
+"""What cannot work is refused at once, by name, before anything happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.testing.conformance.actor import Actor, refused
+from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.gate.scenes import NAME
+
+LONE = "a\ud800b"
+NAN, INFINITY = float("nan"), float("inf")
+#: The first of them is a wait all the same: not at all.
+NO_DURATION: list[Any] = [0, -1, -0.001, NAN, INFINITY, -INFINITY, "5", True, [], 1e12]
+NO_NAME: list[Any] = ["", "x" * 513, "é" * 257, LONE, 7, None, True, ["a"], {}]
+NO_COUNT: list[Any] = [0, -1, 1.5, "2", True, None, [], 2**53, 2**64]
+
+
+async def every(actor: Actor, values: list[Any], what: str, **fixed: Any) -> None:
+    """Every value is refused as `what`, and the message says which argument is meant."""
+    for value in values:
+        try:
+            failure = await refused(actor.acquire(NAME, **fixed, **{what: value}), "ConfigError")
+        except BaseException as error:
+            error.add_note(f"with {what}={value!r}")
+            raise
+        assert "ValueError" in failure.kinds
+        assert what in failure.message, (value, failure.message)
+
+
+class BadInput:
+    """Durations, names, numbers, lists."""
+
+    @claim
+    async def test_a_duration_is_a_number_of_seconds_above_zero(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        await every(one, NO_DURATION, "ttl")
+        await every(one, NO_DURATION, "max_hold")
+        assert (await other.inspect(NAME)).count == 0
+
+    @claim
+    async def test_a_wait_is_zero_or_more(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        await every(one, NO_DURATION[1:], "wait")
+        assert (await other.inspect(NAME)).count == 0
+
+    @claim
+    async def test_a_renewal_takes_a_duration_above_zero(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        grant = await one.acquire(NAME)
+        for value in NO_DURATION:
+            await refused(one.renew(grant, value), "ConfigError")
+        assert not await one.is_lost(grant)
+
+    @claim
+    async def test_a_name_has_one_to_512_bytes_of_text(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        for value in NO_NAME:
+            for kind in ("lock", "read", "write"):
+                await refused(one.acquire(value, kind), "ConfigError")
+            await refused(one.try_acquire(value), "ConfigError")
+            await refused(one.inspect(value), "ConfigError")
+            await refused(one.force_release(value), "ConfigError")
+            await refused(one.release_by_id(value, "id"), "ConfigError")
+            await refused(one.release_by_id(NAME, value), "ConfigError")
+            await refused(one.cleanup(value), "ConfigError")
+            await refused(one.cleanup("e", [value]), "ConfigError")
+
+    @claim
+    async def test_an_identity_is_text_of_at_most_512_bytes(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        bad = [value for value in NO_NAME if value not in ("", None)]  # empty: fill it in
+        for what in ("lock_id", "execution_id", "workflow_id", "workflow_name"):
+            await every(one, [value for value in bad if value != {}], what)
+
+    @claim
+    async def test_permits_are_a_whole_number_above_zero(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        await every(one, NO_COUNT, "permits", kind="semaphore")
+
+    @claim
+    async def test_max_waiters_is_a_whole_number_above_zero(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        await every(one, [*NO_COUNT, 1000.0], "max_waiters")
+
+    @claim
+    async def test_scopes_are_a_list_of_names(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        for value in ("abc", 7, [7], ["a", ""]):
+            await refused(one.cleanup("e", value), "ConfigError")
+
+    @claim
+    async def test_a_prefix_is_text(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        for value in (7, LONE, ["a"], None):
+            await refused(one.list_all(value), "ConfigError")

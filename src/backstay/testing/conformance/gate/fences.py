@@ -1,0 +1,54 @@
+"""Fences grow with every grant, come what may."""
+
+from __future__ import annotations
+
+from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.gate.scenes import NAME, free
+
+
+class Fences:
+    """Strictly growing, exact in any language that counts to 2**53."""
+
+    @claim
+    async def test_a_fence_grows_with_every_grant(self, stage: Stage) -> None:
+        actors = await stage.actors(3)
+        fences: list[int] = []
+        for turn in range(12):
+            actor = actors[turn % len(actors)]
+            grant = await actor.acquire(NAME)
+            fences.append(grant.fence)
+            await actor.release(grant)
+        assert fences == sorted(set(fences))
+        assert fences[0] > 0
+        assert fences[-1] < 2**53
+
+    @claim
+    async def test_a_fence_grows_over_expiry(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        grant = await one.acquire(NAME, ttl=0.1, renew=False)
+        await free(other, NAME)
+        assert (await other.acquire(NAME, wait=0)).fence > grant.fence
+
+    @claim
+    async def test_a_fence_grows_over_a_forced_release(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        grant = await one.acquire(NAME)
+        forced = await other.force_release(NAME)
+        assert forced.fence > grant.fence
+        assert (await other.inspect(NAME)).fence == forced.fence
+        assert (await other.acquire(NAME, wait=0)).fence > forced.fence
+
+    @claim
+    async def test_every_permit_and_every_reader_has_a_fence_of_its_own(self, stage: Stage) -> None:
+        actors = await stage.actors(3)
+        permits = [(await actor.acquire("s", "semaphore", permits=3)).fence for actor in actors]
+        assert permits == sorted(set(permits))
+        reads = [(await actor.acquire("r", "read")).fence for actor in actors]
+        assert reads == sorted(set(reads))
+
+    @claim
+    async def test_renewing_does_not_change_the_fence(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        grant = await one.acquire(NAME)
+        assert (await one.renew(grant)).fence == grant.fence
+        assert (await one.inspect(NAME)).fence == grant.fence

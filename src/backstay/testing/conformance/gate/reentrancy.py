@@ -1,0 +1,72 @@
+"""Who would wait for himself."""
+
+from __future__ import annotations
+
+from backstay.testing.conformance.actor import refused
+from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.gate.scenes import NAME, enter
+
+
+class Reentrancy:
+    """A lock counts only when asked to; otherwise waiting for oneself is refused."""
+
+    @claim
+    async def test_a_reentrant_lock_counts(self, stage: Stage) -> None:
+        holder, other = await stage.actors(2)
+        outer = await holder.acquire(NAME, reentrant=True)
+        inner = await holder.acquire(NAME, reentrant=True)
+        assert (inner.fence, inner.lock_id) == (outer.fence, outer.lock_id)
+        await holder.release(inner)
+        assert await other.try_acquire(NAME) is None
+        await holder.release(outer)
+        assert await other.try_acquire(NAME) is not None
+
+    @claim
+    async def test_a_reentrant_lock_is_still_a_lock_to_others(self, stage: Stage) -> None:
+        actors = await stage.actors(3)
+        await actors[0].acquire(NAME, reentrant=True)
+        for other in actors[1:]:
+            assert await other.try_acquire(NAME, reentrant=True) is None
+
+    @claim
+    async def test_waiting_for_what_one_holds_is_refused(self, stage: Stage) -> None:
+        holder, observer = await stage.actors(2)
+        held = await holder.acquire(NAME)
+        failure = await refused(holder.acquire(NAME), "WouldDeadlock")
+        assert failure.facts["name"] == NAME
+        assert failure.facts["lock_id"] == held.lock_id
+        assert "reentrant=True" in failure.message
+        seen = await observer.inspect(NAME)
+        assert (seen.holder_count, seen.waiter_count) == (1, 0)
+        assert not await holder.is_lost(held)
+
+    @claim
+    async def test_not_waiting_for_what_one_holds_is_refused_as_for_anybody(self, stage: Stage) -> None:
+        (holder,) = await stage.actors(1)
+        held = await holder.acquire(NAME)
+        failure = await refused(holder.acquire(NAME, wait=0), "LockHeld")
+        assert failure.facts["holder"]["lock_id"] == held.lock_id
+        assert await holder.try_acquire(NAME) is None
+
+    @claim
+    async def test_others_may_wait_for_it(self, stage: Stage) -> None:
+        holder, other, observer = await stage.actors(3)
+        held = await holder.acquire(NAME)
+        place = await enter(observer, other, NAME)
+        await holder.release(held)
+        await place
+
+    @claim
+    async def test_a_reader_cannot_wait_to_become_the_writer(self, stage: Stage) -> None:
+        holder, observer = await stage.actors(2)
+        await holder.acquire(NAME, "read")
+        await refused(holder.acquire(NAME, "write"), "WouldDeadlock")
+        assert (await observer.inspect(NAME)).waiter_count == 0
+
+    @claim
+    async def test_who_holds_every_permit_cannot_wait_for_one_more(self, stage: Stage) -> None:
+        holder, observer = await stage.actors(2)
+        await holder.acquire(NAME, "semaphore", permits=2)
+        await holder.acquire(NAME, "semaphore", permits=2)
+        await refused(holder.acquire(NAME, "semaphore", permits=2), "WouldDeadlock")
+        assert (await observer.inspect(NAME)).waiter_count == 0

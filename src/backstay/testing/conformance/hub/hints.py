@@ -1,0 +1,88 @@
+"""Hints: N jobs announced, N slots woken, however many listen."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from backstay.testing.conformance.actor import refused
+from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.hub.scenes import Listener, announce, listen, take
+
+#: How often the crowd is called; more in the soak.
+ROUNDS = 10
+
+
+async def call_a_crowd(stage: Stage, *, listeners: int, jobs: int, slots: int, rounds: int) -> None:
+    """Everybody hears of `jobs` jobs and takes for `slots` slots: the takes add up to what there was, each time."""
+    announcer, *crowd = await stage.actors(listeners + 1)
+    ears = [await listen(actor, "scheduled", ["resize"]) for actor in crowd]
+    for nth in range(rounds):
+        hint = await announce(announcer, "scheduled", "resize", jobs)
+
+        async def come(ear: Listener, hint: str = hint) -> int:
+            assert (await ear.hear())["hint_id"] == hint
+            return await take(ear.actor, hint, slots)
+
+        taken = await asyncio.gather(*[come(ear) for ear in ears])
+        assert sum(taken) == min(jobs, slots * listeners), f"round {nth}: {taken}"
+        assert max(taken) <= slots
+
+
+class Hints:
+    """`take_hint`."""
+
+    @claim
+    async def test_exactly_as_many_take_as_were_announced(self, stage: Stage) -> None:
+        await call_a_crowd(stage, listeners=8, jobs=3, slots=1, rounds=ROUNDS)
+
+    @claim
+    async def test_a_worker_takes_for_all_its_free_slots_at_once(self, stage: Stage) -> None:
+        await call_a_crowd(stage, listeners=6, jobs=9, slots=4, rounds=ROUNDS)
+
+    @claim
+    async def test_fewer_slots_than_jobs_take_what_they_can(self, stage: Stage) -> None:
+        await call_a_crowd(stage, listeners=3, jobs=20, slots=2, rounds=2)
+
+    @claim
+    async def test_an_exhausted_hint_denies(self, stage: Stage) -> None:
+        announcer, one, two = await stage.actors(3)
+        hint = await announce(announcer, "scheduled", "resize", 3)
+        assert await take(one, hint, 2) == 2
+        assert await take(two, hint, 2) == 1
+        assert [await take(actor, hint, n) for actor in (one, two) for n in (1, 20)] == [0, 0, 0, 0]
+
+    @claim
+    async def test_a_missing_hint_lets_everybody_come(self, stage: Stage) -> None:
+        one, two = await stage.actors(2)
+        gone = str(uuid.uuid4())
+        assert [await take(actor, gone, n) for actor in (one, two) for n in (1, 20)] == [1, 20, 1, 20]
+
+    @claim
+    async def test_a_notice_of_something_missed_needs_no_hint(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        assert await take(one, "", 5) == 5
+
+    @claim
+    async def test_takes_and_denials_are_counted(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        hint = await announce(one, "scheduled", "resize", 3)
+        assert [await take(one, hint, 2) for _ in range(4)] == [2, 1, 0, 0]
+        counts = await one.do("hub_counts")
+        assert (counts["hub.hint_taken"], counts["hub.hint_denied"]) == (2, 2)
+
+    @claim
+    async def test_hints_are_apart(self, stage: Stage) -> None:
+        announcer, worker = await stage.actors(2)
+        first = await announce(announcer, "scheduled", "resize")
+        second = await announce(announcer, "scheduled", "resize")
+        assert first != second
+        assert await take(worker, first) == 1
+        assert await take(worker, first) == 0
+        assert await take(worker, second) == 1
+
+    @claim
+    async def test_what_is_no_hint_is_refused(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        for hint_id, n in (("resize", 1), (7, 1), (str(uuid.uuid4()), 0), (str(uuid.uuid4()), -1)):
+            await refused(take(one, hint_id, n), "ConfigError")

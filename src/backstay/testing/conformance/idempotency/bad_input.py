@@ -1,0 +1,41 @@
+"""What cannot work is refused at once, by name, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.testing.conformance.actor import refused
+from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.gate.bad_input import NO_DURATION, NO_NAME
+from backstay.testing.conformance.idempotency.scenes import forget, inspect, run_once
+
+NO_WORD: list[Any] = ["", "retry", 7, True, ["forget"]]
+
+
+class BadInput:
+    """Keys, durations, words."""
+
+    @claim
+    async def test_a_key_has_one_to_512_bytes_of_text(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        for value in NO_NAME:
+            failure = await refused(run_once(one, key=value), "ConfigError")
+            assert "key" in failure.message
+            await refused(inspect(one, value), "ConfigError")
+            await refused(forget(one, value), "ConfigError")
+
+    @claim
+    async def test_durations_and_words_are_checked_before_anything_runs(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        wrong = [
+            *(("ttl", value) for value in NO_DURATION),
+            *(("lease", value) for value in NO_DURATION),
+            *(("wait", value) for value in NO_DURATION[1:]),
+            *(("on_error", value) for value in NO_WORD),
+            *(("on_unavailable", value) for value in NO_WORD if value),
+            ("codec", "json"),
+        ]
+        for what, value in wrong:
+            failure = await refused(run_once(one, **{what: value}), "ConfigError")
+            assert what in failure.message, (what, value, failure.message)
+        assert (await inspect(other)).state == "idle"

@@ -1,0 +1,172 @@
+"""Actors in this process: tasks on the async API, threads on the blocking one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from backstay import Backstay, sync
+from backstay.engine.owned import Owned
+from backstay.flow import run
+from backstay.testing.conformance.actor import Actor, Failure
+from backstay.testing.conformance.driver import Driver, Stage
+from backstay.testing.conformance.hands import Hands
+
+#: How long a thread that still waits is waited for at the end; it is a daemon.
+FAREWELL = 0.5
+
+Request = tuple[str, dict[str, Any], "asyncio.Future[Any]"]
+
+
+class TaskActor(Actor):
+    """One task of its own: locks know their holder by the task that took them."""
+
+    def __init__(self, backstay: Backstay) -> None:
+        self._hands = Hands(backstay)
+        self._asked: asyncio.Queue[Request] = asyncio.Queue()
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def do(self, verb: str, **args: Any) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait((verb, args, answer))
+        return await answer
+
+    async def _work(self) -> None:
+        while True:
+            verb, args, answer = await self._asked.get()
+            try:
+                result = await self._hands.do(verb, args)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+                _settle(answer, None, error)
+            else:
+                _settle(answer, result, None)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+class ThreadActor(Actor):
+    """One thread of its own."""
+
+    def __init__(self, backstay: sync.Backstay) -> None:
+        self._hands = Hands(backstay)
+        self._asked: SimpleQueue[Request | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, name="actor", daemon=True)
+        self._thread.start()
+
+    async def do(self, verb: str, **args: Any) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked.put((verb, args, answer))
+        return await answer
+
+    def _work(self) -> None:
+        while (request := self._asked.get()) is not None:
+            verb, args, answer = request
+            try:
+                result, error = run(self._hands.do(verb, args)), None
+            except Exception as trouble:  # noqa: BLE001 - whatever it is, it is the answer
+                result, error = None, trouble
+            try:
+                self._loop.call_soon_threadsafe(_settle, answer, result, error)
+            except RuntimeError:  # the claim is over and its loop closed
+                return
+
+    async def close(self) -> None:
+        self._asked.put(None)
+        await asyncio.to_thread(self._thread.join, FAREWELL)
+
+
+def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        failure = Failure.of(error)
+        failure.__cause__ = error
+        answer.set_exception(failure)
+
+
+class InProcessStage(Stage):
+    """Actors take turns on the stage's Backstays, so that some share one and some do not."""
+
+    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
+        self._url = url
+        self._hub = hub
+        self._namespace = namespace
+        # What lives in memory is seen by its own Backstay alone.
+        self._most = 1 if isinstance(url, str) and url.startswith("memory:") else 2
+        self._cast: list[Any] = []
+
+    async def actor(self) -> Actor:
+        actor = self._hire(len(self._cast) % self._most)
+        self._cast.append(actor)
+        return actor
+
+    @abstractmethod
+    def _hire(self, turn: int) -> Actor: ...
+
+    async def close(self) -> None:
+        cast, self._cast = self._cast, []
+        await asyncio.gather(*[actor.close() for actor in cast])
+        await self._close_backstays()
+
+    @abstractmethod
+    async def _close_backstays(self) -> None: ...
+
+
+class AsyncStage(InProcessStage):
+    """The async API."""
+
+    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
+        super().__init__(url, namespace, hub)
+        self._backstays: list[Backstay] = []
+
+    def _hire(self, turn: int) -> Actor:
+        if turn == len(self._backstays):
+            self._backstays.append(Backstay(self._url, namespace=self._namespace, hub=self._hub))
+        return TaskActor(self._backstays[turn])
+
+    async def _close_backstays(self) -> None:
+        for backstay in self._backstays:
+            await backstay.close()
+
+
+class BlockingStage(InProcessStage):
+    """The blocking API."""
+
+    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
+        super().__init__(url, namespace, hub)
+        self._backstays: list[sync.Backstay] = []
+
+    def _hire(self, turn: int) -> Actor:
+        if turn == len(self._backstays):
+            self._backstays.append(sync.Backstay(self._url, namespace=self._namespace, hub=self._hub))
+        return ThreadActor(self._backstays[turn])
+
+    async def _close_backstays(self) -> None:
+        for backstay in self._backstays:
+            await asyncio.to_thread(backstay.close)
+
+
+STAGES: dict[str, Callable[[str, str, str | None], InProcessStage]] = {"async": AsyncStage, "blocking": BlockingStage}
+
+
+class AsyncDriver(Driver):
+    """Each actor is a task on the async API."""
+
+    def stage(self, namespace: str) -> Stage:
+        return AsyncStage(self.url, namespace, self.hub)
+
+
+class BlockingDriver(Driver):
+    """Each actor is a thread on the blocking API."""
+
+    def stage(self, namespace: str) -> Stage:
+        return BlockingStage(self.url, namespace, self.hub)

@@ -1,0 +1,62 @@
+"""A bench whose desks live in three processes: two on the async API, one on the blocking API. Time travels along."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from backstay.engine.base import Micros
+from backstay.testing.conformance.actor import Failure
+from backstay.testing.conformance.job import verbs
+from backstay.testing.conformance.job.bench import Bench, Desk, Heard, StoreDriver
+from backstay.testing.conformance.job.drivers import LocalBench
+from backstay.testing.conformance.processes import APIS, Process
+
+PROGRAM = "backstay.testing.conformance.job.worker"
+
+
+class RemoteBench(LocalBench):
+    """Desks take turns on the processes; only what is heard is heard here."""
+
+    def __init__(self, processes: list[Process], url: str, namespace: str, now: Micros, shards: int) -> None:
+        super().__init__(url, "async", namespace, now, shards)
+        self._processes = processes
+        self._homes: dict[str, Process] = {}
+
+    async def carry_out(self, desk: Desk, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if desk.name not in self._homes:
+            self._homes[desk.name] = self._processes[len(self._homes) % len(self._processes)]
+        request = {"now": self.now, "shards": self.shards, "arguments": verbs.pack(verb, args, named)}
+        return verbs.answer(verb, await self._homes[desk.name].ask(self.namespace, desk.name, verb, request))
+
+    async def hear(self, name: str) -> Heard:
+        # A file's hints travel in its table: the first look at it must come before them.
+        await self._office(0).carry_out("queues", (), {})
+        return await super().hear(name)
+
+    async def close(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(Failure, ProcessLookupError):
+                if process.alive:
+                    await process.ask(self.namespace, "", "close", {})
+        await super().close()
+
+
+class RemoteStoreDriver(StoreDriver):
+    """Callers live in three processes. Not for `memory://`, which no two processes share."""
+
+    def __init__(self, url: str, *, shards: int = 1) -> None:
+        super().__init__()
+        self._url = url
+        self._shards = shards
+        self._processes: list[Process] = []
+
+    def bench(self, namespace: str, now: Micros) -> Bench:
+        if not self._processes:
+            self._processes = [Process(self._url, api, program=PROGRAM) for api in APIS]
+        return RemoteBench(self._processes, self._url, namespace, now, self._shards)
+
+    def close(self) -> None:
+        processes, self._processes = self._processes, []
+        for process in processes:
+            process.close()

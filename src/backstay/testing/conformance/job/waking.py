@@ -1,0 +1,149 @@
+"""What hints promise to workers: N jobs wake about N slots of a whole fleet; and without hints all is only slower.
+
+`WakingSuite` needs a fixture `fleet`: a `Fleet` of the set-up. `LostHubSuite` needs one whose hub is a server of its
+own, which it kills and starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from backstay import Backstay
+from backstay.job.definition import JobType
+from backstay.job.worker import Worker
+from backstay.testing.servers import RedisServer
+from backstay.testing.waiting import soon
+
+#: Jobs; and five times as many slots, in so many workers.
+JOBS, WORKERS = 20, 5
+#: How often a worker looks by itself, at most, in a second.
+LOOKS = 1.0
+PATIENCE = 180.0
+
+
+class Fleet:
+    """Workers that share a queue, each with a Backstay of its own: `Fleet(URL, hub="redis://…")`."""
+
+    def __init__(self, url: str, *, hub: str | None = None, hub_server: RedisServer | None = None) -> None:
+        self.url = url
+        self.hub_server = hub_server
+        self.hub = hub_server.url if hub_server is not None else hub
+        #: What ran, and how often.
+        self.ran: Counter[int] = Counter()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncGenerator[tuple[JobType[[int], None], list[Worker]], None]:
+        """A job type, and idle workers with 5 N slots in all."""
+        self.ran.clear()
+        namespace = f"conformance-{secrets.token_hex(6)}"
+        types: list[JobType[[int], None]] = []
+        workers: list[Worker] = []
+        async with AsyncExitStack() as stack:
+            for _ in range(WORKERS):
+                stay = await stack.enter_async_context(Backstay(self.url, namespace=namespace, hub=self.hub))
+                types.append(self._define(stay))
+                worker = stay.worker(concurrency=5 * JOBS // WORKERS, signals=False)
+                await stack.enter_async_context(_running(worker))
+                workers.append(worker)
+            yield types[0], workers
+
+    def _define(self, stay: Backstay) -> JobType[[int], None]:
+        @stay.job(name="count")
+        async def count(number: int) -> None:
+            self.ran[number] += 1
+
+        return count
+
+    async def has_run(self, count: int, within: float = PATIENCE) -> bool:
+        async def all_of_them() -> bool:
+            return self.ran.total() >= count
+
+        return await soon(all_of_them, within)
+
+
+@asynccontextmanager
+async def _running(worker: Worker) -> AsyncGenerator[None, None]:
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, PATIENCE)
+
+
+def claim(scenario: Callable[[Any, Fleet], Awaitable[None]]) -> Callable[[Any, Fleet], None]:
+    """Make a test of a scenario: pytest sees a plain method that takes the `fleet` fixture."""
+
+    def test(self: Any, fleet: Fleet) -> None:
+        async def play() -> None:
+            async with asyncio.timeout(2 * PATIENCE):
+                await scenario(self, fleet)
+
+        asyncio.run(play())
+
+    return functools.update_wrapper(test, scenario, functools.WRAPPER_ASSIGNMENTS[:4], ())
+
+
+class WakingSuite:
+    """N jobs, and 5 N idle slots."""
+
+    @claim
+    async def test_jobs_that_come_one_by_one_wake_about_one_slot_each(self, fleet: Fleet) -> None:
+        async with fleet.working() as (count, workers):
+            steps = await _settled(workers)
+            began = time.monotonic()
+            for number in range(JOBS):
+                await count.enqueue(number)
+                assert await fleet.has_run(number + 1)
+            seconds = time.monotonic() - began
+            steps = sum(worker.steps for worker in workers) - steps
+        assert fleet.ran == dict.fromkeys(range(JOBS), 1)
+        # A claim and an end for each, and what is looked for anyway; were all woken by each, it were five of each.
+        assert steps <= 2 * JOBS + WORKERS * (LOOKS * seconds + 2)
+
+    @claim
+    async def test_jobs_that_come_at_once_wake_no_more_slots_than_there_are_jobs(self, fleet: Fleet) -> None:
+        async with fleet.working() as (count, workers):
+            steps = await _settled(workers)
+            began = time.monotonic()
+            await count.enqueue_many([(number,) for number in range(JOBS)])
+            assert await fleet.has_run(JOBS)
+            seconds = time.monotonic() - began
+            steps = sum(worker.steps for worker in workers) - steps
+        assert fleet.ran == dict.fromkeys(range(JOBS), 1)
+        assert steps <= JOBS + WORKERS * (LOOKS * seconds + 2)
+
+
+class LostHubSuite:
+    """The hub's server goes away and comes back; jobs live elsewhere."""
+
+    @claim
+    async def test_without_its_hub_everything_is_only_slower(self, fleet: Fleet) -> None:
+        assert fleet.hub_server is not None, "this claim kills the hub: Fleet(url, hub_server=RedisServer().start())"
+        async with fleet.working() as (count, _):
+            await count.enqueue(0)
+            assert await fleet.has_run(1)
+            fleet.hub_server.kill()
+            await count.enqueue_many([(number,) for number in range(1, JOBS)])
+            assert await fleet.has_run(JOBS)
+            fleet.hub_server.start()
+            await count.enqueue(JOBS)
+            assert await fleet.has_run(JOBS + 1)
+        assert fleet.ran == dict.fromkeys(range(JOBS + 1), 1)
+
+
+async def _settled(workers: list[Worker]) -> int:
+    """How many steps they have made, once all of them have found that there is nothing to do."""
+
+    async def all_looked() -> bool:
+        return all(worker.steps > 1 for worker in workers)
+
+    assert await soon(all_looked)
+    return sum(worker.steps for worker in workers)

@@ -1,0 +1,13 @@
+"""What limits promise, as claims that any set-up can be held to."""
+
+from backstay.testing.conformance.limit.counting import Counting
+from backstay.testing.conformance.limit.refusals import Refusals
+from backstay.testing.conformance.limit.scopes import Scopes
+from backstay.testing.conformance.limit.times import Times
+
+
+class LimitSuite(Counting, Times, Scopes, Refusals):
+    """All claims about limits. Subclass it and give it a `driver` fixture."""
+
+
+__all__ = ["LimitSuite"]

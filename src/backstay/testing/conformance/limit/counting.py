@@ -1,0 +1,110 @@
+"""As much is admitted as the limit says, whoever asks, and what is denied does not count."""
+
+from __future__ import annotations
+
+import asyncio
+
+from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.limit.scenes import ALGORITHMS, LONG, ask
+
+
+class Counting:
+    """hit, peek, refund, reset."""
+
+    @claim
+    async def test_a_crowd_is_admitted_as_often_as_the_limit_says(self, stage: Stage) -> None:
+        actors = await stage.actors(6)
+        for algorithm in ALGORITHMS:
+            views = [ask(actor, f"7/{LONG}", algorithm=algorithm) for actor in actors]
+            told = await asyncio.gather(*[view.hit("crowd") for view in views for _ in range(3)])
+            assert sum(d.allowed for d in told) == 7, algorithm
+            assert sorted(d.count for d in told if d.allowed) == [1, 2, 3, 4, 5, 6, 7], algorithm
+            assert sorted(d.remaining for d in told if d.allowed) == [0, 1, 2, 3, 4, 5, 6], algorithm
+
+    @claim
+    async def test_a_decision_says_what_was_decided(self, stage: Stage) -> None:
+        (one,) = await stage.actors(1)
+        for algorithm in ALGORITHMS:
+            api = ask(one, f"2/{LONG}", algorithm=algorithm)
+            first, second, third = [await api.hit("user:7") for _ in range(3)]
+            assert (first.allowed, first.scope, first.count, first.limit, first.remaining) == (True, "user:7", 1, 2, 1)
+            assert (second.allowed, second.count, second.remaining, second.retry_after) == (True, 2, 0, 0.0)
+            assert (third.allowed, third.count, third.limit, third.remaining) == (False, 2, 2, 0)
+            assert 0 < third.retry_after <= third.reset_after <= 2 * 3600
+            assert first.at <= second.at <= third.at
+            assert (first.window, first.by) == (3600.0, "engine")
+
+    @claim
+    async def test_a_denied_hit_does_not_count(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        for algorithm in ALGORITHMS:
+            api = ask(one, f"5/{LONG}", algorithm=algorithm)
+            assert (await api.hit("k", 3)).allowed
+            for _ in range(3):
+                assert not (await api.hit("k", 3)).allowed
+            assert (await ask(other, f"5/{LONG}", algorithm=algorithm).hit("k", 2)).count == 5, algorithm
+
+    @claim
+    async def test_all_rates_are_taken_or_none(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        for algorithm in ALGORITHMS:
+            both = ask(one, f"9/{LONG}", "3/day", algorithm=algorithm)
+            told = [await both.hit("k") for _ in range(5)]
+            assert [d.allowed for d in told] == [True, True, True, False, False], algorithm
+            assert (told[-1].limit, told[-1].window) == (3, 86400.0)
+            seen = await ask(other, f"9/{LONG}", "3/day", algorithm=algorithm).peek("k")
+            assert not seen.allowed
+            (use,) = [u for u in await other.do("limits", call="list", args=["api"]) if u["algorithm"] == algorithm]
+            assert [rate["count"] for rate in use["rates"]] == [3, 3], algorithm
+
+    @claim
+    async def test_a_peek_takes_nothing(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        for algorithm in ALGORITHMS:
+            api, theirs = (ask(actor, f"2/{LONG}", algorithm=algorithm) for actor in (one, other))
+            assert [(await api.peek("k")).remaining for _ in range(3)] == [2, 2, 2]
+            await theirs.hit("k")
+            seen = await api.peek("k")
+            assert (seen.allowed, seen.count, seen.remaining) == (True, 1, 1)
+            assert not (await api.peek("k", 2)).allowed
+            await theirs.hit("k")
+            assert not (await api.peek("k")).allowed
+
+    @claim
+    async def test_a_reset_by_anybody_begins_anew(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        for algorithm in ALGORITHMS:
+            api, theirs = (ask(actor, f"1/{LONG}", algorithm=algorithm) for actor in (one, other))
+            assert (await api.hit("k")).allowed
+            assert not (await api.peek("k")).allowed
+            await theirs.do("reset", "k")
+            assert (await theirs.hit("k")).count == 1
+        assert await one.do("limits", call="reset", args=["api", "k"]) == len(ALGORITHMS)
+        assert await one.do("limits", call="reset", args=["api", "k"]) == 0
+        assert (await ask(other, f"1/{LONG}").peek("k")).count == 0
+
+    @claim
+    async def test_a_refund_gives_back_what_was_taken(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        for algorithm in ALGORITHMS:
+            api, theirs = (ask(actor, f"5/{LONG}", algorithm=algorithm) for actor in (one, other))
+            await theirs.do("refund", "k", 3)  # of nothing: nothing
+            assert (await api.hit("k", 5)).allowed
+            assert not (await api.hit("k")).allowed
+            await api.do("refund", "k", 2)
+            assert (await theirs.peek("k")).remaining == 2, algorithm
+            assert (await api.hit("k", 2)).allowed
+            await theirs.do("refund", "k", 50)
+            assert (await theirs.peek("k")).remaining == 5, algorithm
+
+    @claim
+    async def test_a_higher_limit_counts_on(self, stage: Stage) -> None:
+        one, other = await stage.actors(2)
+        for algorithm in ALGORITHMS:
+            assert (await ask(one, f"3/{LONG}", algorithm=algorithm).hit("k", 3)).allowed
+            if algorithm in ("token-bucket", "gcra"):
+                continue  # these count in the rate's own units
+            higher = await ask(other, f"10/{LONG}", algorithm=algorithm).hit("k")
+            assert (higher.allowed, higher.count, higher.remaining) == (True, 4, 6), algorithm
+            lower = await ask(other, f"2/{LONG}", algorithm=algorithm).hit("k")
+            assert (lower.allowed, lower.remaining) == (False, 0), algorithm

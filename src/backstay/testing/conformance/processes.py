@@ -1,0 +1,199 @@
+"""Actors in three processes on one URL: two on the async API, one on the blocking API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
+from backstay.idempotency.view import KeyInspection
+from backstay.testing.conformance.actor import Actor, Failure, Grant
+from backstay.testing.conformance.driver import Driver, Stage
+from backstay.testing.conformance.idempotency.hands import Outcome
+
+#: The processes, by the API that their actors use.
+APIS = ("async", "blocking", "async")
+#: A process that has not ended by then is killed.
+FAREWELL = 5.0
+
+RESULTS: dict[str, Any] = {
+    "acquire": Grant,
+    "try_acquire": Grant | None,
+    "release": Released,
+    "renew": Grant,
+    "inspect": Inspection,
+    "list": list[Inspection],
+    "release_by_id": Released,
+    "force_release": ForceReleased,
+    "cleanup": Cleanup,
+    "run_once": Outcome,
+    "inspect_key": KeyInspection,
+}
+
+
+class Process:
+    """One worker process and the questions it has not answered yet."""
+
+    def __init__(
+        self, url: str, api: str, hub: str | None = None, program: str = "backstay.testing.conformance.worker"
+    ) -> None:
+        self.api = api
+        command = [sys.executable, "-m", program]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._ids = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._write({"url": url, "hub": hub})  # not in the command line: it may bear a password
+        self._reader = threading.Thread(target=self._read, name="worker", daemon=True)
+        self._reader.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def ask(self, stage: str, actor: str, verb: str, args: dict[str, Any]) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            number = next(self._ids)
+            self._pending[number] = future
+        request = {"id": number, "stage": stage, "api": self.api, "actor": actor, "verb": verb, "args": args}
+        try:
+            self._write(request)
+        except OSError:
+            raise _gone() from None
+        return await future
+
+    def _write(self, message: dict[str, Any]) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        pipe.write(json.dumps(message).encode() + b"\n")
+        pipe.flush()
+
+    def _read(self) -> None:
+        pipe = self._process.stdout
+        assert pipe is not None
+        for line in pipe:
+            answer = json.loads(line)
+            with self._lock:
+                future = self._pending.pop(answer["id"])
+            if "failure" in answer:
+                _tell(future, None, Failure(**answer["failure"]))
+            else:
+                _tell(future, answer["result"], None)
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for future in pending.values():
+            _tell(future, None, _gone())
+
+    def signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """End of input is the end of the worker. Safe twice."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(FAREWELL)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._reader.join()
+        process.stdout.close()
+
+
+def _gone() -> Failure:
+    return Failure(["ProcessGone"], "the actor's process has ended", {})
+
+
+def _tell(future: asyncio.Future[Any], result: Any, failure: Failure | None) -> None:
+    def settle() -> None:
+        if not future.done():
+            if failure is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failure)
+
+    with contextlib.suppress(RuntimeError):  # the claim is over and its loop closed
+        future.get_loop().call_soon_threadsafe(settle)
+
+
+class RemoteActor(Actor):
+    """Sends its verbs to where it lives."""
+
+    def __init__(self, process: Process, stage: str, name: str) -> None:
+        self._process = process
+        self._stage = stage
+        self._name = name
+
+    async def do(self, verb: str, **args: Any) -> Any:
+        result = await self._process.ask(self._stage, self._name, verb, args)
+        return msgspec.convert(result, RESULTS[verb]) if verb in RESULTS else result
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def pause(self) -> None:
+        self._process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.signal(signal.SIGCONT)
+
+
+class ProcessStage(Stage):
+    """Actors take turns on the processes, so that neighbours in a claim live apart."""
+
+    def __init__(self, processes: list[Process], namespace: str) -> None:
+        self._processes = processes
+        self._namespace = namespace
+        self._hired = 0
+
+    async def actor(self) -> Actor:
+        process = self._processes[self._hired % len(self._processes)]
+        self._hired += 1
+        return RemoteActor(process, self._namespace, f"actor-{self._hired}")
+
+    async def close(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(Failure, ProcessLookupError):
+                if process.alive:
+                    process.signal(signal.SIGCONT)
+                    await process.ask(self._namespace, "", "close", {})
+
+
+class ProcessDriver(Driver):
+    """Actors live in three processes. Not for `memory://`, which no two processes share."""
+
+    def __init__(self, url: str, *, namespace: str = "conformance", hub: str | None = None) -> None:
+        super().__init__(url, namespace=namespace, hub=hub)
+        self._where = (url, hub)
+        self._processes: list[Process] = []
+
+    def stage(self, namespace: str) -> Stage:
+        url, hub = self._where
+        if not self._processes:
+            self._processes = [Process(url, api, hub) for api in APIS]
+        self._processes = [p if p.alive else Process(url, p.api, hub) for p in self._processes]
+        return ProcessStage(self._processes, namespace)
+
+    def close(self) -> None:
+        processes, self._processes = self._processes, []
+        for process in processes:
+            process.close()

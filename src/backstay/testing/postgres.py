@@ -1,0 +1,170 @@
+"""A throw-away PostgreSQL on a free loopback port, run by a user without rights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import psycopg
+
+from backstay.testing.ports import lasting_port
+from backstay.testing.postgres_folder import DATABASE, fill, run_as_nobody
+from backstay.testing.redis_server import START_WAIT, ServerMissing
+
+#: How long backends have to end once their server was killed, in seconds; then they are, too.
+LAST_WORDS = 3.0
+
+
+def postgres_programs() -> Path:
+    """The folder with initdb and postgres: BACKSTAY_POSTGRES_BIN, PATH, or where Debian keeps them."""
+    if given := os.environ.get("BACKSTAY_POSTGRES_BIN"):
+        return Path(given)
+    if found := shutil.which("initdb"):
+        return Path(found).parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: float(p.parts[-3]))
+    if versions:
+        return versions[-1].parent
+    raise ServerMissing("PostgreSQL's server is not installed; on Debian: apt-get install postgresql")
+
+
+class PostgresServer:
+    """A PostgreSQL of one's own, with everybody on this host let in as `backstay`."""
+
+    def __init__(self, *, port: int = 0, settings: dict[str, str] | None = None) -> None:
+        self.port = port or lasting_port()
+        # A killed server loses nothing that the system has: only the machine's own crash would need these.
+        self._settings = {"fsync": "off", "full_page_writes": "off", **(settings or {})}
+        self.folder = Path(tempfile.mkdtemp(prefix="backstay-postgres-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://backstay@127.0.0.1:{self.port}/{DATABASE}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    def start(self) -> Self:
+        programs = postgres_programs()
+        data = self.folder / "data"
+        if not data.exists():
+            fill(self.folder, programs)
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": "300",
+            "shared_buffers": "32MB",
+            **self._settings,
+        }
+        command = [str(programs / "postgres"), "-D", str(data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = run_as_nobody(command, log, self.folder)
+        self._await()
+        return self
+
+    def _await(self) -> None:
+        deadline = time.monotonic() + START_WAIT
+        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
+            try:
+                psycopg.connect(self.admin_url, connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                time.sleep(0.03)
+        said = self._said()
+        self.stop()
+        raise RuntimeError(f"postgres did not start:\n{said}")
+
+    def _said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-2000:]
+
+    @property
+    def admin_url(self) -> str:
+        return f"postgresql://backstay@127.0.0.1:{self.port}/postgres"
+
+    def kill(self) -> None:
+        """Kill -9 the postmaster; its children notice and end."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop the server and everybody's backend: connections stay open, nobody answers."""
+        for pid in self._family():
+            self._signal(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self._family():
+            self._signal(pid, signal.SIGCONT)
+
+    def _family(self) -> list[int]:
+        """The server's processes, the first of them in front."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [self.pid, *(int(pid) for pid in children.read_text().split())]
+
+    def _kin(self) -> list[int]:
+        """Every process in the server's folder. Numbers of processes come back; and a zombie, which nobody in a small
+        container may collect, is nowhere.
+        """
+        data, found = str(self.folder / "data"), list[int]()
+        for link in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):
+                if str(link.readlink()) == data:
+                    found.append(int(link.parent.name))
+        return found
+
+    @staticmethod
+    def _signal(pid: int, how: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # backends come and go
+            os.kill(pid, how)
+
+    def restart(self, *, fast: bool = False) -> None:
+        """Stopped (killed, or `fast`: told to end) and started again on the same port."""
+        self._end(signal.SIGINT if fast else signal.SIGKILL)
+        self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(how)
+        process.send_signal(signal.SIGCONT)  # who was stopped cannot end
+        process.wait()
+        for pid in self._kin():
+            self._signal(pid, signal.SIGCONT)
+        # Two servers on one folder would ruin it: the old one's backends must be gone, also one that it had just begun.
+        began = time.monotonic()
+        while kin := self._kin():
+            waited = time.monotonic() - began
+            if waited > START_WAIT:
+                raise RuntimeError("the server has ended, its backends have not")
+            for pid in kin if waited > LAST_WORDS else ():
+                self._signal(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        pid_file = self.folder / "data" / "postmaster.pid"
+        pid_file.unlink(missing_ok=True)  # a killed one leaves it behind
+
+    def stop(self) -> None:
+        """Safe twice."""
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,5 +1,0 @@
--- Purpose: hold these rates, in one order for all who do.
--- Parameters: space; array buckets.
--- Returns: bucket, until when it is used up.
-SELECT bucket, "at" FROM holdfast_job_rate WHERE space = %(space)s AND bucket = ANY(%(buckets)b)
-ORDER BY bucket FOR UPDATE

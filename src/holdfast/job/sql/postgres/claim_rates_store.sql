@@ -1,5 +1,0 @@
--- Purpose: rates have been used.
--- Parameters: space; arrays buckets (sorted), ats.
-INSERT INTO holdfast_job_rate (space, bucket, "at")
-SELECT %(space)s, n.bucket, n.at FROM unnest(%(buckets)b, %(ats)b) AS n (bucket, at) ORDER BY n.bucket
-ON CONFLICT (space, bucket) DO UPDATE SET "at" = greatest(holdfast_job_rate."at", excluded."at")

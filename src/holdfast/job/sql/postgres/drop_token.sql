@@ -1,4 +1,0 @@
--- Purpose: somebody may no longer use the server.
--- Parameters: space, id.
--- Returns: a row, if there was one.
-DELETE FROM holdfast_token WHERE space = %(space)s AND id = %(id)s RETURNING id

@@ -1,4 +1,0 @@
--- Purpose: the values that a job left.
--- Parameters: space, job.
--- Returns: key, value.
-SELECT key, value FROM holdfast_job_output WHERE space = %(space)s AND job = %(job)s ORDER BY key

@@ -1,6 +1,0 @@
--- Purpose: a run without its document.
--- Parameters: space, id.
--- Returns: the columns of `_run.sql`.
-SELECT
--- include: _run.sql
-    FROM holdfast_run WHERE space = %(space)s AND id = %(id)s

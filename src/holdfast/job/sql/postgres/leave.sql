@@ -1,3 +1,0 @@
--- Purpose: a worker is gone.
--- Parameters: space, id.
-DELETE FROM holdfast_job_worker WHERE space = %(space)s AND id = %(id)s

@@ -1,8 +1,0 @@
--- Purpose: runs in one status, newest first.
--- Parameters: space, workflow, status, before ('': from the newest on), limit.
--- Returns: the columns of `_run.sql`.
-SELECT
--- include: _run.sql
-FROM holdfast_run
-WHERE space = %(space)s AND status = %(status)s AND (%(before)s = '' OR id < %(before)s)
-ORDER BY status DESC, id DESC LIMIT %(limit)s

@@ -1,1 +1,0 @@
-"""What each route does. The table of them is `holdfast.server.table`."""
