@@ -12,7 +12,7 @@ from bench.harness import Bench, Row, Worker
 
 from backstay import Backstay
 from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.lease import RENEW_AT
+from backstay.runtime.lease import RENEW_AT
 
 LOCKS, TTL = 1000, 3.0
 

@@ -9,8 +9,8 @@ import pytest
 
 from backstay.engine.base import Apply, Expired
 from backstay.errors import EngineRefused, EngineUnavailable, OutcomeUnknown
-from backstay.flow import PATIENCE_MICROS, ask, run
 from backstay.gate.machine import GATE, Renew, Renewed
+from backstay.runtime.flows import PATIENCE_MICROS, ask, run
 from backstay.telemetry import Telemetry
 
 

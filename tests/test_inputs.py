@@ -7,53 +7,54 @@ from types import SimpleNamespace
 
 import pytest
 
-from backstay import ConfigError, inputs
-from backstay.inputs import Template
+from backstay import ConfigError
+from backstay.runtime import validation
+from backstay.runtime.validation import Template
 
 
 @pytest.mark.parametrize(("given", "seconds"), [(30, 30.0), (0.5, 0.5), (timedelta(minutes=2), 120.0)])
 def test_a_duration_is_seconds_or_a_timedelta(given, seconds):
-    assert inputs.seconds(given, "ttl") == seconds
+    assert validation.seconds(given, "ttl") == seconds
 
 
 @pytest.mark.parametrize("given", [0, -1, float("nan"), float("inf"), "30", None, True, timedelta(0), 10**12])
 def test_a_bad_duration_is_refused_and_named(given):
     with pytest.raises(ConfigError, match="ttl"):
-        inputs.seconds(given, "ttl")
+        validation.seconds(given, "ttl")
 
 
 def test_zero_is_allowed_only_where_it_means_something():
-    assert inputs.seconds(0, "wait", zero=True) == 0.0
+    assert validation.seconds(0, "wait", zero=True) == 0.0
     with pytest.raises(ConfigError, match="wait"):
-        inputs.seconds(-1, "wait", zero=True)
+        validation.seconds(-1, "wait", zero=True)
 
 
 def test_microseconds_are_never_rounded_down_to_nothing():
-    assert inputs.micros(1e-9) == 1
-    assert inputs.micros(1.5) == 1_500_000
+    assert validation.micros(1e-9) == 1
+    assert validation.micros(1.5) == 1_500_000
 
 
 @pytest.mark.parametrize("given", ["", "x" * 513, "é" * 257, "\ud800", 7, None, b"bytes"])
 def test_a_bad_name_is_refused(given):
     with pytest.raises(ConfigError, match="name"):
-        inputs.name(given)
+        validation.name(given)
 
 
 @pytest.mark.parametrize("given", ["a", "x" * 512, "{}:%\n\0", "日本語", "é" * 256])
 def test_any_other_text_is_a_name(given):
-    assert inputs.name(given) == given
+    assert validation.name(given) == given
 
 
 @pytest.mark.parametrize("given", ["", "a{b", "a}b", "50%", "line\nbreak"])
 def test_a_bad_namespace_is_refused(given):
     with pytest.raises(ConfigError, match="namespace"):
-        inputs.namespace(given)
+        validation.namespace(given)
 
 
 @pytest.mark.parametrize("given", [0, -3, 1.5, "4", None, True])
 def test_a_bad_count_is_refused(given):
     with pytest.raises(ConfigError, match="permits"):
-        inputs.count(given, "permits")
+        validation.count(given, "permits")
 
 
 def work(user_id, order, *rest, size=100, **more):

@@ -10,8 +10,8 @@ import pytest
 from backstay.engine.base import Apply, Op, steady
 from backstay.errors import EngineUnavailable, LeaseLost, OutcomeUnknown
 from backstay.gate.machine import GATE, Renew
-from backstay.keeper import Keeper
-from backstay.lease import BaseLease
+from backstay.runtime.keeper import Keeper
+from backstay.runtime.lease import BaseLease
 from backstay.telemetry import Telemetry
 from backstay.testing.waiting import WITHIN, eventually
 
@@ -163,7 +163,7 @@ def test_what_nobody_can_use_any_more_is_dropped(engine, keeper):
 
 
 def test_an_errand_is_attempted_until_it_is_done_whatever_goes_wrong(keeper, monkeypatch):
-    monkeypatch.setattr("backstay.keeper.ERRAND_PAUSE", 0.01)
+    monkeypatch.setattr("backstay.runtime.keeper.ERRAND_PAUSE", 0.01)
     attempts = []
 
     def errand(timeout):

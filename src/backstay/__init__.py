@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from backstay.app import Backstay
-    from backstay.channel import Message
+    from backstay.channel.listeners import Message
     from backstay.errors import (
         BackstayError,
         BadArgument,
@@ -213,7 +213,7 @@ _HOMES = {
     "LockTimeout": "backstay.errors",
     "MAX_AVAILABILITY": "backstay.policy",
     "MAX_SAFETY": "backstay.policy",
-    "Message": "backstay.channel",
+    "Message": "backstay.channel.listeners",
     "Middleware": "backstay.job.middleware",
     "N8nError": "backstay.errors",
     "N8nRefused": "backstay.errors",

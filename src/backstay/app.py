@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
-from backstay.core import Core, Identity
+from backstay.assembly.base import Rooms, Settings, observer, shards_here
+from backstay.channel.api import Channels
 from backstay.engine.base import Carrier, Engine, WakesAfterCommit
 from backstay.engine.owned import Owned, family
 from backstay.errors import ConfigError
@@ -22,16 +23,15 @@ from backstay.hub.base import Hub
 from backstay.idempotency.api import Idempotency
 from backstay.idempotency.base import OnError, OnUnavailable, spec
 from backstay.idempotency.decorator import Calls, awaited
-from backstay.inputs import Duration, Template
+from backstay.interop.n8n_wire.option import Wire, is_n8n
 from backstay.job import closing
 from backstay.job.door import JobDoor
 from backstay.limit.limit import LimitDoor
-from backstay.listening import Channels
-from backstay.n8n_wire import Wire, is_n8n
-from backstay.plain import Codec
 from backstay.policy import Policy
-from backstay.port import AsyncPort, BlockingPort
-from backstay.rooms import Rooms, Settings, observer, shards_here
+from backstay.runtime.core import Core, Identity
+from backstay.runtime.port import AsyncPort, BlockingPort
+from backstay.runtime.serialization import Codec
+from backstay.runtime.validation import Duration, Template
 from backstay.telemetry import Telemetry
 from backstay.workflow.door import WorkflowDoor
 from backstay.workflow.worker_door import WorkerDoor

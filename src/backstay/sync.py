@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from backstay import inputs
 from backstay.app import Backstay as AsyncBackstay
 from backstay.app import build_core
-from backstay.core import Core
+from backstay.assembly.base import Rooms, Settings
+from backstay.channel.api import BlockingChannels as Channels
 from backstay.engine.base import Engine, Ping
 from backstay.engine.owned import Owned
 from backstay.errors import ConfigError, LockHeld
-from backstay.flow import run
 from backstay.gate import admin, flows
 from backstay.gate.base import UNSET, BaseGate, Unset, caller
 from backstay.gate.durability import replicas
@@ -30,19 +29,20 @@ from backstay.hub.base import Hub
 from backstay.idempotency.api import BlockingIdempotency as Idempotency
 from backstay.idempotency.base import OnError, OnUnavailable, spec
 from backstay.idempotency.decorator import Calls, blocking
-from backstay.inputs import Duration, Template
+from backstay.interop.n8n_wire.option import Wire, is_n8n, locks_n8n
 from backstay.job import closing
 from backstay.job.blocking import BlockingWorker
 from backstay.job.door import BlockingJobDoor
-from backstay.lease import LOST
 from backstay.limit.blocking import Limit as Limit  # noqa: PLC0414 - offered here
 from backstay.limit.blocking import LimitDoor
 from backstay.limit.blocking import Limits as Limits  # noqa: PLC0414 - the same
-from backstay.listening import BlockingChannels as Channels
-from backstay.n8n_wire import Wire, is_n8n, locks_n8n
-from backstay.plain import Codec
 from backstay.policy import Policy
-from backstay.rooms import Rooms, Settings
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.lease import LOST
+from backstay.runtime.serialization import Codec
+from backstay.runtime.validation import Duration, Template
 from backstay.workflow.door import BlockingWorkflowDoor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,7 +65,7 @@ class Lease(Held):
 
     def renew(self, ttl: Duration | None = None) -> None:
         """Extend it now, perhaps to another TTL. Raises LeaseLost; a lost lease never comes back."""
-        run(flows.renew(self, None if ttl is None else inputs.seconds(ttl, "ttl")))
+        run(flows.renew(self, None if ttl is None else validation.seconds(ttl, "ttl")))
 
     def release(self) -> Released:
         """Give it back. Raises NotOwner when somebody else holds it by now."""
@@ -158,9 +158,9 @@ class Locks:
 
     def inspect(self, name: str, *, wire: Wire = "backstay") -> Inspection:
         """Holders, queue with waiting times, and the fence of one name."""
-        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+        if locks_n8n(self._core.engine, wire, validation.name(name)):
             return run(n8n.inspect(self._core, name))
-        return run(admin.inspect(self._core, inputs.name(name)))
+        return run(admin.inspect(self._core, validation.name(name)))
 
     def list(self, prefix: str = "") -> builtins.list[Inspection]:
         """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
@@ -168,21 +168,21 @@ class Locks:
 
     def release(self, name: str, lock_id: str, *, wire: Wire = "backstay") -> Released:
         """Release what another process took, by its lock_id. Verifies ownership."""
-        if locks_n8n(self._core.engine, wire, inputs.name(name)):
-            return run(n8n.release_by_id(self._core, name, inputs.name(lock_id, "lock_id")))
-        return run(admin.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id")))
+        if locks_n8n(self._core.engine, wire, validation.name(name)):
+            return run(n8n.release_by_id(self._core, name, validation.name(lock_id, "lock_id")))
+        return run(admin.release_by_id(self._core, validation.name(name), validation.name(lock_id, "lock_id")))
 
     def force_release(self, name: str, *, wire: Wire = "backstay") -> ForceReleased:
         """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
-        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+        if locks_n8n(self._core.engine, wire, validation.name(name)):
             return run(n8n.force_release(self._core, name))
-        return run(admin.force_release(self._core, inputs.name(name)))
+        return run(admin.force_release(self._core, validation.name(name)))
 
     def cleanup(self, execution_id: str, scopes: Sequence[str] | None = None, *, wire: Wire = "backstay") -> Cleanup:
         """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
         if is_n8n(self._core.engine, wire):
-            return run(n8n.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
-        return run(admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes)))
+            return run(n8n.cleanup(self._core, validation.name(execution_id, "execution_id"), admin.checked(scopes)))
+        return run(admin.cleanup(self._core, validation.name(execution_id, "execution_id"), admin.checked(scopes)))
 
 
 class Backstay(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor, BlockingWorkflowDoor):

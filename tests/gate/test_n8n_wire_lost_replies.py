@@ -9,9 +9,10 @@ import pytest
 from faults import Fault
 from redis import Redis
 
-from backstay import Backstay, EngineUnavailable, OutcomeUnknown, n8n_keys
+from backstay import Backstay, EngineUnavailable, OutcomeUnknown
 from backstay.engine.base import Apply, Expired
 from backstay.gate.n8n.machine import WIRE, Granted, Release, Take
+from backstay.interop.n8n_wire import keys
 from backstay.policy import Policy
 from backstay.testing.n8n_nodes import Nodes
 from backstay.testing.waiting import eventually, soon
@@ -41,14 +42,14 @@ def fault(stay):
 
 
 def held(redis, scope):
-    return redis.exists(n8n_keys.lock_key(scope), n8n_keys.meta_key(scope))
+    return redis.exists(keys.lock_key(scope), keys.meta_key(scope))
 
 
 def test_a_take_whose_reply_is_lost_finds_itself(stay, fault, redis, scope):
     fault.lose(Take)
     lease = stay.lock(scope, wire="n8n", ttl=60).acquire(lock_id="L", wait=0)
-    assert json.loads(redis.get(n8n_keys.meta_key(scope)))["lock_id"] == "L"
-    assert redis.get(n8n_keys.lock_key(scope)) == "1"
+    assert json.loads(redis.get(keys.meta_key(scope)))["lock_id"] == "L"
+    assert redis.get(keys.lock_key(scope)) == "1"
     assert lease.as_dict()["count"] == 1
     assert len(fault.lost) == 1
     assert lease.release().idempotent is False
@@ -114,12 +115,12 @@ def test_a_resend_is_granted_for_a_whole_ttl_again(stay, redis, scope):
     engine = stay.engine
     take = Take(engine.now() + 10_000_000, "t", "L", '{"lock_id":"L"', 60_000, False, "")
     first = engine.apply(Apply(WIRE, scope, take))
-    redis.pexpire(n8n_keys.lock_key(scope), 1000)
+    redis.pexpire(keys.lock_key(scope), 1000)
     again = engine.apply(Apply(WIRE, scope, Take(take.not_after, "t", "L", take.identity, take.ttl, True, "")))
     assert isinstance(first, Granted)
     assert isinstance(again, Granted)
     assert again.locked_at == first.locked_at
-    assert redis.pttl(n8n_keys.lock_key(scope)) > 50_000
+    assert redis.pttl(keys.lock_key(scope)) > 50_000
 
 
 def test_a_cancelled_task_holds_nothing(backstay_redis, namespace, redis, scope):

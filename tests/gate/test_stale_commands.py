@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from backstay import Backstay
-from backstay.flow import PATIENCE_MICROS
 from backstay.gate import flows
 from backstay.gate.machine import Acquire
+from backstay.runtime.flows import PATIENCE_MICROS
 from backstay.testing.waiting import soon
 
 #: What a command loses of its time by waiting, in µs.

@@ -11,7 +11,7 @@ import pytest
 
 import backstay
 from backstay import Backstay, ConfigError, sync
-from backstay.channel import Ear
+from backstay.channel.listeners import Ear
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import WITHIN
 

@@ -80,14 +80,14 @@ def test_a_refused_channel_leaves_its_neighbours_alone(namespace):
 
 
 def test_an_open_without_a_server_fails_and_a_later_one_works(connect, monkeypatch, tmp_path):
-    monkeypatch.setattr("backstay.channel.OPEN_WAIT", 0.3)
+    monkeypatch.setattr("backstay.channel.listeners.OPEN_WAIT", 0.3)
     server = RedisServer()
     try:
         stay = connect(f"sqlite:///{tmp_path / 'state.db'}", hub=server.url)
         with pytest.raises(EngineUnavailable, match="could not be opened"):
             stay.hub.listen("news").__enter__()
         server.start()
-        monkeypatch.setattr("backstay.channel.OPEN_WAIT", 5.0)
+        monkeypatch.setattr("backstay.channel.listeners.OPEN_WAIT", 5.0)
         with stay.hub.listen("news") as messages:
             stay.hub.publish("news", "x")
             assert text(messages.next(timeout=WITHIN)) == "x"

@@ -20,7 +20,7 @@ from backstay.job.lanes import Lane
 from backstay.job.slots import Slots
 from backstay.job.standing import Standing
 from backstay.job.tending import Tending
-from backstay.keeper import RETRY_AT_MOST
+from backstay.runtime.keeper import RETRY_AT_MOST
 from backstay.telemetry import Telemetry
 from backstay.testing.waiting import WITHIN, soon
 

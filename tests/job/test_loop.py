@@ -6,8 +6,8 @@ import asyncio
 
 from on_a_loop import on_a_loop
 
-from backstay import loop as loops
-from backstay.loop import Loop
+from backstay.runtime import loop as loops
+from backstay.runtime.loop import Loop
 from backstay.telemetry import Telemetry
 from backstay.testing.waiting import WITHIN
 

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 from redis import Redis
 
-from backstay import Backstay, ConfigError, OutcomeUnknown, RateLimited, n8n_keys
+from backstay import Backstay, ConfigError, OutcomeUnknown, RateLimited
 from backstay.engine.redis import RedisEngine
 from backstay.engine.redis.address import parse
 from backstay.errors import EngineUnavailable
+from backstay.interop.n8n_wire import keys
 from backstay.limit.n8n.machine import Hit
 from backstay.policy import MAX_AVAILABILITY
 from backstay.testing.n8n_nodes import Nodes
@@ -62,7 +63,7 @@ def test_python_and_n8n_agree_count_by_count(stay, nodes, namespace, clock, redi
     limit = stay.limit("api", "5/60s", wire="n8n")
     scope = f"{namespace}-user"
     now_ms = clock.now // 1000
-    key = n8n_keys.limit_key(scope, now_ms // 60_000)
+    key = keys.limit_key(scope, now_ms // 60_000)
     for count in range(1, 9):
         if count % 2:
             said = limit.hit(scope)
@@ -76,7 +77,7 @@ def test_python_and_n8n_agree_count_by_count(stay, nodes, namespace, clock, redi
 
 def test_every_hit_counts_and_refreshes_the_ttl(stay, namespace, clock, redis):
     limit = stay.limit("api", "1/60s", wire="n8n")
-    key = n8n_keys.limit_key(namespace, clock.now // 60_000_000)
+    key = keys.limit_key(namespace, clock.now // 60_000_000)
     assert limit.hit(namespace)
     for count in (2, 3, 4):
         redis.expire(key, 10)
@@ -105,14 +106,14 @@ def test_the_window_is_the_servers_whatever_this_clock_says(url, namespace, conn
     said = limit.hit(namespace)
     seconds, _ = redis.time()
     assert abs(said.at - seconds) < 30
-    found = redis.keys(f"{n8n_keys.LIMIT_PREFIX}{namespace}-*")
+    found = redis.keys(f"{keys.LIMIT_PREFIX}{namespace}-*")
     assert sum(int(redis.get(key)) for key in found) == 2
     assert len(found) <= 2  # unless a minute ended between the two
 
 
 def test_the_scope_is_the_key_or_else_the_limits_name(stay, namespace, redis, clock):
     assert stay.limit(namespace, "3/60s", wire="n8n").hit().scope == namespace
-    assert redis.exists(n8n_keys.limit_key(namespace, clock.now // 60_000_000))
+    assert redis.exists(keys.limit_key(namespace, clock.now // 60_000_000))
 
 
 @pytest.mark.parametrize("scope", ["", " ", "\t\n"])
@@ -122,7 +123,7 @@ def test_a_blank_scope_is_refused_and_counts_nowhere(stay, namespace, redis, sco
     for ask in (limit.hit, limit.peek, limit.reset):
         with pytest.raises(ConfigError, match="key"):
             ask(scope)
-    assert redis.keys(f"{n8n_keys.LIMIT_PREFIX}{namespace}*") == []
+    assert redis.keys(f"{keys.LIMIT_PREFIX}{namespace}*") == []
 
 
 def test_a_cost_counts_as_so_many_hits(stay, namespace):
@@ -169,7 +170,7 @@ def test_a_hit_whose_reply_is_lost_is_not_counted_twice(stay, namespace, redis, 
     engine.apply = lose
     with pytest.raises(OutcomeUnknown):
         stay.limit("api", "5/60s", wire="n8n").hit(namespace)
-    assert redis.get(n8n_keys.limit_key(namespace, clock.now // 60_000_000)) == "1"
+    assert redis.get(keys.limit_key(namespace, clock.now // 60_000_000)) == "1"
     assert stay.limit("api", "5/60s", wire="n8n", on_unavailable="allow").hit(namespace).by == "allow"
 
 

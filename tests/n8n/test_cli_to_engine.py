@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from backstay import n8n_keys
+from backstay.interop.n8n_wire import keys
 from backstay.n8n.workspace import Workspace
 from backstay.testing.servers import say
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.redis
 
 def flow(scope):
     """An operator's workflow: looks at the lock that it should hold, and takes its time."""
-    look = {"operation": "get", "key": n8n_keys.lock_key(scope), "propertyName": "counter", "options": {}}
+    look = {"operation": "get", "key": keys.lock_key(scope), "propertyName": "counter", "options": {}}
     mark = {"assignments": [{"id": "m", "name": "mine", "type": "string", "value": "={{ $('Start').item.json.n }}"}]}
     steps = [
         ("Start", "manualTrigger", 1, {}),
@@ -113,7 +113,7 @@ def test_a_workflow_of_the_guide_runs_under_its_lock_and_leaves_nothing(tmp_path
     assert [[item["mine"] for item in items] for items in ends] == [["0"], ["1"], ["2"]]
     assert all(item["counter"] for items in ends for item in items)  # the lock's own, while the body ran
     assert never_two(done)
-    for key in (n8n_keys.lock_key(scope), n8n_keys.meta_key(scope)):
+    for key in (keys.lock_key(scope), keys.meta_key(scope)):
         assert say(backstay_redis, "EXISTS", key) == 0
 
     typed("remove-lock-from-workflow", "--workflow-key", "nightly")
@@ -126,11 +126,11 @@ def test_who_does_not_want_to_wait_fails_while_somebody_else_has_the_lock(tmp_pa
     credential = typed.workspace().entry("dev", "redis", "credentials")
     data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
     beside = {"credentials": [{"id": credential["id"], "data": data}]}
-    say(backstay_redis, "SET", n8n_keys.lock_key(scope), 1, "EX", 60)
+    say(backstay_redis, "SET", keys.lock_key(scope), 1, "EX", 60)
     done = n8n_lab.run(typed.built(), "Nightly", items=[{"json": {"n": "1"}}], **beside)
     assert done.status == "error"
     assert scope in done.message
-    say(backstay_redis, "DEL", n8n_keys.lock_key(scope))
+    say(backstay_redis, "DEL", keys.lock_key(scope))
     assert n8n_lab.run(typed.built(), "Nightly", items=[{"json": {"n": "1"}}], **beside).status == "success"
 
 

@@ -16,8 +16,8 @@ import pytest
 from lab.stage import calling, hydrated, node
 from redis import Redis
 
-from backstay import n8n_keys
 from backstay import sync as blocking
+from backstay.interop.n8n_wire import keys
 from backstay.n8n import sync
 from backstay.n8n.client import Client
 from backstay.n8n.minting import mint
@@ -176,7 +176,7 @@ def ask(backstay_server):
 
 
 def free(redis, scope):
-    return not redis.exists(n8n_keys.lock_key(scope), n8n_keys.meta_key(scope))
+    return not redis.exists(keys.lock_key(scope), keys.meta_key(scope))
 
 
 def answer(name="Body"):
@@ -243,8 +243,8 @@ def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it
     asking.join(WITHIN)
     assert work.executions("running", "lock_acquisition")  # it goes on
     lease.release()
-    assert eventually(lambda: redis.exists(n8n_keys.meta_key(work.scope)), WITHIN)
-    assert 0 < redis.ttl(n8n_keys.lock_key(work.scope)) <= 600
+    assert eventually(lambda: redis.exists(keys.meta_key(work.scope)), WITHIN)
+    assert 0 < redis.ttl(keys.lock_key(work.scope)) <= 600
     assert eventually(lambda: not work.executions("running", "lock_acquisition"), WITHIN)
     assert not free(redis, work.scope)
     assert stay.locks.force_release(work.scope, wire="n8n").holders

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 from lab.stage import caller, calling, chain, hydrated, node
 
+from backstay.interop.n8n_wire.keys import IDENTITY, limit_bucket, limit_key, lock_key, meta_key
 from backstay.n8n.primitives import primitive
-from backstay.n8n_keys import IDENTITY, limit_bucket, limit_key, lock_key, meta_key
 from backstay.testing.ports import lasting_port
 from backstay.testing.servers import say
 from backstay.testing.waiting import WITHIN, eventually

@@ -10,7 +10,7 @@ from lab.stage import chain, node
 from redis import Redis
 from woven import KEY
 
-from backstay import n8n_keys
+from backstay.interop.n8n_wire import keys
 from backstay.n8n.model import Workflow
 from backstay.n8n.weave import LockOptions, add_lock
 
@@ -69,7 +69,7 @@ def test_executions_and_processes_take_turns_and_all_are_served(desk, backstay_r
             process.wait()
     with Redis.from_url(backstay_redis.url, decode_responses=True) as redis:
         told = redis.lrange(book, 0, -1)
-        assert not redis.exists(n8n_keys.lock_key(desk.scope), n8n_keys.meta_key(desk.scope))
+        assert not redis.exists(keys.lock_key(desk.scope), keys.meta_key(desk.scope))
     assert len(told) == 2 * (EXECUTIONS + PROCESSES * ROUNDS)
     for came, left in zip(told[::2], told[1::2], strict=True):
         assert came.replace("in ", "out ", 1) == left
@@ -89,7 +89,7 @@ def test_a_python_limiter_and_rate_limit_check_agree_count_by_count(over_redis, 
             else:
                 (told,) = over_redis.call("rate_limit_check", scope=scope, limit=6, windowSeconds=10_000_000).items
             assert told == {"allowed": count <= 6, "scope": scope, "count": count, "limit": 6}
-            (key,) = [key for key in redis.scan_iter(count=1000) if key.startswith(f"{n8n_keys.LIMIT_PREFIX}{scope}-")]
+            (key,) = [key for key in redis.scan_iter(count=1000) if key.startswith(f"{keys.LIMIT_PREFIX}{scope}-")]
             assert redis.get(key) == str(count)
 
 

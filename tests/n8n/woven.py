@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.stage import hydrated
 
-from backstay import n8n_keys
+from backstay.interop.n8n_wire import keys as n8n_keys
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import KEYS, primitive
 

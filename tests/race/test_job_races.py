@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from backstay.engine.base import Ping
-from backstay.flow import run
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, NewJob, StepCommand
+from backstay.runtime.flows import run
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 

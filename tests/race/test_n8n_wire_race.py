@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from redis import Redis
 
-from backstay import n8n_keys
+from backstay.interop.n8n_wire import keys
 from backstay.testing import n8n_nodes
 from backstay.testing.waiting import eventually
 
@@ -65,7 +65,7 @@ def test_never_two_at_once_and_all_are_served(backstay_redis, namespace, tmp_pat
     assert len(found) == rounds * (python + n8n)
     assert_one_at_a_time(found)
     with Redis.from_url(backstay_redis.url) as redis:
-        assert not redis.exists(n8n_keys.lock_key(namespace), n8n_keys.meta_key(namespace))
+        assert not redis.exists(keys.lock_key(namespace), keys.meta_key(namespace))
 
 
 @pytest.mark.parametrize("victim", ["python", "n8n"])
@@ -77,10 +77,10 @@ def test_a_holder_that_is_killed_is_in_the_way_for_its_ttl_only(backstay_redis, 
     dying = subprocess.Popen([sys.executable, *program, *args])
     processes.append(dying)
     with Redis.from_url(backstay_redis.url) as redis:
-        assert eventually(lambda: redis.exists(n8n_keys.meta_key(namespace)))
+        assert eventually(lambda: redis.exists(keys.meta_key(namespace)))
         if victim == "n8n":
-            redis.pexpire(n8n_keys.lock_key(namespace), 1500)
-            redis.pexpire(n8n_keys.meta_key(namespace), 1500)
+            redis.pexpire(keys.lock_key(namespace), 1500)
+            redis.pexpire(keys.meta_key(namespace), 1500)
         dying.send_signal(signal.SIGKILL)
         dying.wait()
         args = [backstay_redis.url, namespace, str(path), "1", "0", "0.02"]

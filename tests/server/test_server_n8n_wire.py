@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from site_of_tests import serving
 
-from backstay import n8n_keys
+from backstay.interop.n8n_wire import keys
 from backstay.testing.n8n_nodes import Nodes
 from backstay.testing.waiting import WITHIN
 
@@ -44,7 +44,7 @@ class TestOnRedis:
         assert (got["acquired"], got["count"], got["lock_id"], got["fence"]) == (True, 1, "mine", "")
         assert (got["key"], got["meta_key"]) == (f"n8n-lock-{namespace}", f"n8n-lock-{namespace}:meta")
         said = json.loads(redis.get(got["meta_key"]))
-        assert said == {name: got[name] for name in n8n_keys.IDENTITY}
+        assert said == {name: got[name] for name in keys.IDENTITY}
         assert redis.ttl(got["key"]) > 86_000
         done = redis_site.post(f"/api/locks/{namespace}/release", {"lock_id": "mine", "wire": "n8n"}).json()
         assert (done["released"], done["idempotent"]) == (True, False)
@@ -105,9 +105,9 @@ class TestOnRedis:
         body = {"execution_id": "77", "scopes": [namespace], "wire": "n8n"}
         assert redis_site.post("/api/locks/cleanup", body).json()["cleaned_count"] == 1
         assert redis_site.post("/api/locks/cleanup", {"execution_id": "77", "wire": "n8n"}).status_code == 422
-        redis.incr(n8n_keys.lock_key(namespace))
+        redis.incr(keys.lock_key(namespace))
         assert redis_site.post(f"/api/locks/{namespace}/force-release?wire=n8n").json()["holders"] == []
-        assert not redis.exists(n8n_keys.lock_key(namespace))
+        assert not redis.exists(keys.lock_key(namespace))
 
     def test_a_limit_counts_with_n8n(self, redis_site, namespace, nodes, redis):
         said = redis_site.post(
@@ -124,7 +124,7 @@ class TestOnRedis:
         assert acquire(redis_site, "%20").status_code == 422
         answer = redis_site.post("/api/limits/any/hit", {"scope": " ", "rates": ["2/60s"], "wire": "n8n"})
         assert answer.status_code == 422
-        assert not redis.exists(n8n_keys.lock_key(" "))
+        assert not redis.exists(keys.lock_key(" "))
 
     def test_a_semaphore_is_no_lock_of_n8ns(self, redis_site, namespace):
         assert acquire(redis_site, namespace, permits=2).status_code == 422

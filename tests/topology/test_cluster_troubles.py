@@ -14,7 +14,7 @@ import backstay
 import backstay.sync
 from backstay import EngineError, OutcomeUnknown
 from backstay.engine.redis.address import Place
-from backstay.flow import PATIENCE
+from backstay.runtime.flows import PATIENCE
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisCluster, say
 from backstay.testing.waiting import WITHIN, eventually, soon

@@ -8,9 +8,10 @@ import pytest
 from redis.cluster import RedisCluster as Client
 
 import backstay
-from backstay import ConfigError, n8n_keys
+from backstay import ConfigError
 from backstay.engine.redis.slots import slot_of
 from backstay.gate.n8n.machine import places
+from backstay.interop.n8n_wire import keys
 
 pytestmark = pytest.mark.redis
 
@@ -38,10 +39,10 @@ def test_a_tagged_scope_is_locked_on_each_node(stay, quiet_cluster, namespace):
     for number in range(12):
         scope = f"{{{namespace}-{number}}}"
         with stay.lock(scope, wire="n8n", ttl=60) as lease:
-            assert client.get(n8n_keys.lock_key(scope)) == "1"
-            assert lease.id in client.get(n8n_keys.meta_key(scope))
+            assert client.get(keys.lock_key(scope)) == "1"
+            assert lease.id in client.get(keys.meta_key(scope))
             assert stay.lock(scope, wire="n8n").try_acquire() is None
-        assert client.get(n8n_keys.lock_key(scope)) is None
+        assert client.get(keys.lock_key(scope)) is None
     client.close()
 
 

@@ -10,7 +10,7 @@ from backstay.job import scheduler
 from backstay.job.fills import fill, filled
 from backstay.job.meta import Fill, Meta, pack
 from backstay.job.model import Claimed
-from backstay.plain import ANYTHING
+from backstay.runtime.serialization import ANYTHING
 from backstay.testing.jobs import drain, eager
 from backstay.testing.waiting import WITHIN
 

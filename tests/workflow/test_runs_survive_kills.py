@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from backstay.flow import run as do
 from backstay.job.scheduler import check_runs
+from backstay.runtime.flows import run as do
 
 HERE = Path(__file__).parent
 RUNS, KILLS = 12, 8

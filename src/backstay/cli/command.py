@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 from backstay.cli.terminal import Terminal
-from backstay.orphan_guard import Guard
+from backstay.runtime.orphan_guard import Guard
 
 #: How often the rest of an ending group is looked for.
 LOOK_AGAIN = 0.05

@@ -10,7 +10,7 @@ from typing import Any
 
 from backstay.errors import ConfigError
 from backstay.job.worker import Worker
-from backstay.loop import Loop
+from backstay.runtime.loop import Loop
 from backstay.telemetry import Telemetry
 
 #: How often the file is written; a probe should allow for three of these.

@@ -25,7 +25,7 @@ from backstay.cli.terminal import Terminal, wants_terminal
 from backstay.cli.waiting import shown
 from backstay.errors import EngineError, HolderInfo, LeaseLost, LockHeld, LockTimeout, NotOwner, QueueFull
 from backstay.gate.lock import Lease
-from backstay.orphan_guard import Guard
+from backstay.runtime.orphan_guard import Guard
 
 
 class Gate(Protocol):

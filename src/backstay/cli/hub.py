@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from backstay.channel import Message
+from backstay.channel.listeners import Message
 from backstay.cli.connection import connection
 from backstay.cli.output import printable, warn
 from backstay.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, SCHEDULED, read_scheduled

@@ -10,7 +10,7 @@ from backstay.cli.durations import span
 from backstay.cli.output import printable, say, say_table
 from backstay.job.model import LogLine
 from backstay.job.view import JobInfo, QueueInfo
-from backstay.plain import jsonable
+from backstay.runtime.serialization import jsonable
 
 COLUMNS = ("id", "type", "queue", "state", "attempt", "age", "what")
 RIGHT = ("attempt", "age")

@@ -17,7 +17,7 @@ from backstay.cli.connection import connection
 from backstay.cli.durations import FOREVER, duration, duration_or_forever
 from backstay.cli.holding import Gate, Outcome, Wish, hold, unusable
 from backstay.cli.output import warn
-from backstay.inputs import LONGEST_DURATION
+from backstay.runtime.validation import LONGEST_DURATION
 
 
 def lock(

@@ -15,7 +15,7 @@ from backstay.job.runs import FINISHED, Run, RunEvent
 from backstay.workflow.run import unpack_doc
 
 if TYPE_CHECKING:
-    from backstay.core import Core
+    from backstay.runtime.core import Core
 
 #: How often a run is looked at. It is in this process: a look costs next to nothing.
 LOOK = 0.05

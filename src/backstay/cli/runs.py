@@ -12,9 +12,9 @@ from backstay.cli.connection import connection
 from backstay.cli.found import found
 from backstay.cli.log_lines import Lines
 from backstay.cli.output import printable, say, say_json, say_table
-from backstay.flow import run as do
 from backstay.job.model import FINAL
 from backstay.job.runs import FINISHED, RunStatus
+from backstay.runtime.flows import run as do
 from backstay.sync import Backstay
 from backstay.workflow import flows
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from backstay.cli.exit_codes import USAGE
 from backstay.cli.reload import Sources
 from backstay.engine.base import steady
-from backstay.loop import Loop
+from backstay.runtime.loop import Loop
 from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")

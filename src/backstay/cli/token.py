@@ -12,11 +12,11 @@ from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.output import printable, say, say_json, say_table, warn
-from backstay.core import Core
-from backstay.flow import run
 from backstay.job.flows import send
 from backstay.job.registry import store_of
-from backstay.lease import instant
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.lease import instant
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from backstay.app import open_engine
+from backstay.assembly.base import Settings
 from backstay.doctor.finding import Finding, Report
 from backstay.errors import ConfigError
-from backstay.rooms import Settings
 
 #: Seconds since the epoch as this host sees them.
 Clock = Callable[[], float]

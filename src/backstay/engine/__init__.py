@@ -1,0 +1,1 @@
+"""Engines: what stores state and runs operations atomically."""

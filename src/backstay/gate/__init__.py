@@ -1,0 +1,1 @@
+"""Locks, semaphores and read-write locks: one machine behind all three."""

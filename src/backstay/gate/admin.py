@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.engine.base import Read, Scan, Tagged, Untag
 from backstay.errors import ConfigError, CorruptRecord, NotOwner
-from backstay.flow import deadline
 from backstay.gate.flows import carry_out, send
 from backstay.gate.machine import GATE, Evict, ForceRelease, Foreign, Release
 from backstay.gate.machine import Released as ReleasedReply
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released, first, holder_info, inspection
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import deadline
 
 
 async def release_by_id(core: Core, name: str, lock_id: str) -> Released:
@@ -49,7 +49,7 @@ async def list_gates(core: Core, prefix: str) -> list[Inspection]:
     """All gates that somebody holds or waits for. Walks every name: for people, not for programs."""
     core.check_open()
     if prefix != "":
-        inputs.name(prefix, "prefix")
+        validation.name(prefix, "prefix")
     names = await carry_out(core, Scan(GATE, prefix))
     try:
         readings = await core.port.apply_all([Read(GATE, name) for name in names])
@@ -92,4 +92,4 @@ def checked(scopes: Sequence[str] | None) -> list[str] | None:
     given = cast("object", scopes)
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ConfigError(f"scopes is a list of names, as in scopes=['invoice:42']; got {given!r}")
-    return [inputs.name(scope, "scope") for scope in scopes]
+    return [validation.name(scope, "scope") for scope in scopes]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from backstay import inputs, n8n_keys
-from backstay.core import Core
 from backstay.errors import ConfigError
 from backstay.gate.durability import replicas
 from backstay.gate.flows import NOBODY, Caller, Spec
-from backstay.inputs import Duration
-from backstay.n8n_wire import taken_scope
+from backstay.interop.n8n_wire import keys
+from backstay.interop.n8n_wire.option import taken_scope
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration
 
 #: Longer queues make the record slow to rewrite; whoever comes later hears QueueFull.
 MAX_WAITERS = 1000
@@ -22,7 +23,7 @@ class BaseGate:
     def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
         self._core = core
         self._spec = spec
-        self._wait = None if wait is None else inputs.seconds(wait, "wait", zero=True)
+        self._wait = None if wait is None else validation.seconds(wait, "wait", zero=True)
 
     @property
     def name(self) -> str:
@@ -31,7 +32,7 @@ class BaseGate:
     def _patience(self, wait: Duration | Unset | None) -> float | None:
         if isinstance(wait, Unset):
             return self._wait
-        return None if wait is None else inputs.seconds(wait, "wait", zero=True)
+        return None if wait is None else validation.seconds(wait, "wait", zero=True)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._spec.name!r}>"
@@ -59,13 +60,13 @@ def spec(
     """What the caller asked for, checked, with the policy's defaults filled in."""
     policy = core.policy
     return Spec(
-        inputs.name(name),
+        validation.name(name),
         exclusive,
         capacity,
-        policy.lock_ttl if ttl is None else inputs.seconds(ttl, "ttl"),
+        policy.lock_ttl if ttl is None else validation.seconds(ttl, "ttl"),
         policy.lock_renew if renew is None else renew,
-        policy.lock_max_hold if max_hold is None else inputs.seconds(max_hold, "max_hold"),
-        MAX_WAITERS if max_waiters is MAX_WAITERS else inputs.count(max_waiters, "max_waiters"),
+        policy.lock_max_hold if max_hold is None else validation.seconds(max_hold, "max_hold"),
+        MAX_WAITERS if max_waiters is MAX_WAITERS else validation.count(max_waiters, "max_waiters"),
         reentrant,
         replicas(core, durability) if durability is not None else 0,
     )
@@ -91,12 +92,12 @@ def n8n_spec(
         taken_scope(name, "name"),
         True,
         1,
-        float(n8n_keys.TTL_SECONDS) if ttl is None else inputs.seconds(ttl, "ttl"),
+        float(keys.TTL_SECONDS) if ttl is None else validation.seconds(ttl, "ttl"),
         renew is True,
-        core.policy.lock_max_hold if max_hold is None else inputs.seconds(max_hold, "max_hold"),
+        core.policy.lock_max_hold if max_hold is None else validation.seconds(max_hold, "max_hold"),
         MAX_WAITERS,
         reentrant,
-        poll=n8n_keys.POLL_SECONDS if poll is None else inputs.seconds(poll, "poll"),
+        poll=keys.POLL_SECONDS if poll is None else validation.seconds(poll, "poll"),
     )
 
 
@@ -111,5 +112,5 @@ def caller(lock_id: str, execution_id: str, workflow_id: str, workflow_name: str
         (workflow_name, "workflow_name"),
     ):
         if value:
-            inputs.name(value, what)
+            validation.name(value, what)
     return Caller(lock_id, execution_id, workflow_id, workflow_name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from backstay.core import Core
 from backstay.engine.base import Expired, steady
 from backstay.errors import ConfigError, NotReplicated
-from backstay.flow import CORRECTIONS, deadline
 from backstay.gate.held import Held
+from backstay.runtime.core import Core
+from backstay.runtime.flows import CORRECTIONS, deadline
 
 #: How long replicas have to confirm a grant.
 CONFIRM_WITHIN = 1.0

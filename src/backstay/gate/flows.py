@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
-from backstay.core import Core
 from backstay.engine.base import Apply, Command, Expired, Op, Tag, steady
 from backstay.errors import (
     Closed,
@@ -22,7 +21,6 @@ from backstay.errors import (
     QueueFull,
     WouldDeadlock,
 )
-from backstay.flow import GRACE, STILL_FRESH, Asked, Latch, ask, deadline, persist
 from backstay.gate.durability import confirm, time_to_confirm
 from backstay.gate.held import RELEASED_NOW, Held, Verdict
 from backstay.gate.machine import (
@@ -40,8 +38,10 @@ from backstay.gate.machine import (
 )
 from backstay.gate.machine import Held as HeldReply
 from backstay.gate.view import Released, first
-from backstay.inputs import micros
-from backstay.lease import LIVE, LOST, RELEASED
+from backstay.runtime.core import Core
+from backstay.runtime.flows import GRACE, STILL_FRESH, Asked, Latch, ask, deadline, persist
+from backstay.runtime.lease import LIVE, LOST, RELEASED
+from backstay.runtime.validation import micros
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Held)

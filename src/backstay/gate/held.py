@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from backstay.core import Core
 from backstay.engine.base import Apply, Expired, Micros
 from backstay.errors import HolderInfo
 from backstay.gate.machine import GATE, Absent, Foreign, Granted, Lost, Release, Released, Renew, Renewed, Who
 from backstay.gate.n8n import machine as n8n
 from backstay.gate.n8n import wire
 from backstay.gate.view import first
-from backstay.inputs import micros
-from backstay.lease import BaseLease
+from backstay.runtime.core import Core
+from backstay.runtime.lease import BaseLease
+from backstay.runtime.validation import micros
 
 if TYPE_CHECKING:
     from backstay.gate.flows import Spec

@@ -8,9 +8,6 @@ from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any
 
-from backstay import inputs
-from backstay.body import Body
-from backstay.core import Core
 from backstay.errors import LockHeld
 from backstay.gate import admin, flows
 from backstay.gate.base import UNSET, BaseGate, Unset, caller
@@ -19,9 +16,12 @@ from backstay.gate.held import Held
 from backstay.gate.n8n import admin as n8n
 from backstay.gate.rwlock import BaseReadWriteLock
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
-from backstay.inputs import Duration
-from backstay.lease import LIVE, LOST
-from backstay.n8n_wire import Wire, is_n8n, locks_n8n
+from backstay.interop.n8n_wire.option import Wire, is_n8n, locks_n8n
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.lease import LIVE, LOST
+from backstay.runtime.lease_scope import Body
+from backstay.runtime.validation import Duration
 
 
 class Loss:
@@ -63,7 +63,7 @@ class Lease(Held):
 
     async def renew(self, ttl: Duration | None = None) -> None:
         """Extend it now, perhaps to another TTL. Raises LeaseLost; a lost lease never comes back."""
-        await flows.renew(self, None if ttl is None else inputs.seconds(ttl, "ttl"))
+        await flows.renew(self, None if ttl is None else validation.seconds(ttl, "ttl"))
 
     async def release(self) -> Released:
         """Give it back. Raises NotOwner when somebody else holds it by now."""
@@ -163,9 +163,9 @@ class Locks:
 
     async def inspect(self, name: str, *, wire: Wire = "backstay") -> Inspection:
         """Holders, queue with waiting times, and the fence of one name."""
-        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+        if locks_n8n(self._core.engine, wire, validation.name(name)):
             return await n8n.inspect(self._core, name)
-        return await admin.inspect(self._core, inputs.name(name))
+        return await admin.inspect(self._core, validation.name(name))
 
     async def list(self, prefix: str = "") -> builtins.list[Inspection]:
         """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
@@ -173,20 +173,20 @@ class Locks:
 
     async def release(self, name: str, lock_id: str, *, wire: Wire = "backstay") -> Released:
         """Release what another process took, by its lock_id. Verifies ownership."""
-        if locks_n8n(self._core.engine, wire, inputs.name(name)):
-            return await n8n.release_by_id(self._core, name, inputs.name(lock_id, "lock_id"))
-        return await admin.release_by_id(self._core, inputs.name(name), inputs.name(lock_id, "lock_id"))
+        if locks_n8n(self._core.engine, wire, validation.name(name)):
+            return await n8n.release_by_id(self._core, name, validation.name(lock_id, "lock_id"))
+        return await admin.release_by_id(self._core, validation.name(name), validation.name(lock_id, "lock_id"))
 
     async def force_release(self, name: str, *, wire: Wire = "backstay") -> ForceReleased:
         """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
-        if locks_n8n(self._core.engine, wire, inputs.name(name)):
+        if locks_n8n(self._core.engine, wire, validation.name(name)):
             return await n8n.force_release(self._core, name)
-        return await admin.force_release(self._core, inputs.name(name))
+        return await admin.force_release(self._core, validation.name(name))
 
     async def cleanup(
         self, execution_id: str, scopes: Sequence[str] | None = None, *, wire: Wire = "backstay"
     ) -> Cleanup:
         """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
         if is_n8n(self._core.engine, wire):
-            return await n8n.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes))
-        return await admin.cleanup(self._core, inputs.name(execution_id, "execution_id"), admin.checked(scopes))
+            return await n8n.cleanup(self._core, validation.name(execution_id, "execution_id"), admin.checked(scopes))
+        return await admin.cleanup(self._core, validation.name(execution_id, "execution_id"), admin.checked(scopes))

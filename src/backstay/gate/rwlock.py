@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from backstay.core import Core
 from backstay.gate.base import BaseGate
 from backstay.gate.flows import Spec
-from backstay.inputs import Duration
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration
 
 G = TypeVar("G", bound=BaseGate)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from backstay.engine.base import Micros
 from backstay.errors import HolderInfo
 from backstay.gate.machine import UNLIMITED, Gate, Holder
-from backstay.lease import instant
+from backstay.runtime.lease import instant
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from backstay.errors import ConfigError, StaleFence
-from backstay.flow import run
 from backstay.gate.held import Held
 from backstay.guard.redis import AsyncRedisGuard, RedisGuard
 from backstay.guard.sql import AsyncSqlGuard, SqlGuard
-from backstay.settled import settled
+from backstay.runtime.flows import run
+from backstay.runtime.maybe_await import settled
 
 if TYPE_CHECKING:
     from redis import Redis

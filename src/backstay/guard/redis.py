@@ -8,11 +8,11 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from backstay import inputs
 from backstay.errors import ConfigError
-from backstay.flow import run
-from backstay.inputs import Duration
-from backstay.settled import settled
+from backstay.runtime import validation
+from backstay.runtime.flows import run
+from backstay.runtime.maybe_await import settled
+from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
     from backstay.guard.base import Guard
@@ -51,7 +51,7 @@ class BaseRedisGuard:
         self._client = client
 
     async def _set(self, key: str, value: Value, ttl: Duration | None) -> None:
-        life = 0.0 if ttl is None else inputs.seconds(ttl, "ttl")
+        life = 0.0 if ttl is None else validation.seconds(ttl, "ttl")
         await self._run("set", key, _millis(life), _millis(life + FENCE_LIFE if life else 0.0), value)
 
     async def _delete(self, key: str) -> None:
@@ -59,7 +59,7 @@ class BaseRedisGuard:
 
     async def _run(self, verb: str, key: str, *args: Value) -> None:
         guard = self._guard
-        keys = [inputs.name(key, "key"), fence_key(key)]
+        keys = [validation.name(key, "key"), fence_key(key)]
         guard.check()
         script = self._client.register_script(source(verb))
         newer = await settled(script(keys=keys, args=[guard.fence, next(_turns), *args]))
@@ -96,4 +96,4 @@ class AsyncRedisGuard(BaseRedisGuard):
 
 
 def _millis(seconds: float) -> int:
-    return -(-inputs.micros(seconds) // 1000) if seconds else 0
+    return -(-validation.micros(seconds) // 1000) if seconds else 0

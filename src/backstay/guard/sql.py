@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from backstay.dialect import dialect_of, first_column
 from backstay.errors import ConfigError, RowMissing
-from backstay.flow import run
+from backstay.runtime.flows import run
+from backstay.runtime.sql_dialect import dialect_of, first_column
 
 if TYPE_CHECKING:
     from backstay.guard.base import Guard

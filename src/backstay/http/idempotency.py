@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
-from backstay import inputs
 from backstay.app import Backstay
 from backstay.errors import ConfigError, EngineError, FingerprintMismatch, InProgress, LeaseLost
 from backstay.http.asgi import App, Header, Receive, Scope, Send
@@ -18,8 +17,9 @@ from backstay.http.exchange import NOT_KEPT, Exchange, NotFinal, Raw, read
 from backstay.http.problem import problem, send_problem
 from backstay.idempotency.base import OnUnavailable
 from backstay.idempotency.codec import LARGEST
-from backstay.inputs import Duration
-from backstay.settled import settled
+from backstay.runtime import validation
+from backstay.runtime.maybe_await import settled
+from backstay.runtime.validation import Duration
 
 #: Longer keys are a mistake more often than a wish.
 LONGEST_KEY = 255
@@ -76,11 +76,11 @@ class IdempotencyMiddleware:
         self._required = required
         self._principal = principal
         self._options: dict[str, Any] = {"wait": wait, "ttl": ttl, "lease": lease, "on_unavailable": on_unavailable}
-        self._max_body = inputs.count(max_body, "max_body", least=0)
-        self._max_response = inputs.count(max_response, "max_response", least=0)
+        self._max_body = validation.count(max_body, "max_body", least=0)
+        self._max_response = validation.count(max_response, "max_response", least=0)
         if max_response > LARGEST - HEADERS:
             raise ConfigError(f"max_response is at most {LARGEST - HEADERS}: larger outcomes cannot be kept")
-        self._later: tuple[Header, ...] = ((b"retry-after", b"%d" % inputs.count(retry_after, "retry_after")),)
+        self._later: tuple[Header, ...] = ((b"retry-after", b"%d" % validation.count(retry_after, "retry_after")),)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in self._methods:

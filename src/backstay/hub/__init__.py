@@ -1,0 +1,1 @@
+"""Hubs: hints that wake waiters."""

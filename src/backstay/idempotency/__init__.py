@@ -1,0 +1,1 @@
+"""Idempotent calls: one key, one execution, one outcome."""

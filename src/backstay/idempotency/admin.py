@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from backstay.core import Core
 from backstay.engine.base import Apply, Read
-from backstay.flow import ask, deadline, persist
 from backstay.idempotency.machine import IDEMPOTENCY, IDLE, Forget, Forgotten
 from backstay.idempotency.view import KeyInspection, inspection
+from backstay.runtime.core import Core
+from backstay.runtime.flows import ask, deadline, persist
 
 
 async def inspect(core: Core, name: str) -> KeyInspection:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
-from backstay import inputs
-from backstay.core import Core
-from backstay.flow import run
 from backstay.idempotency import admin
 from backstay.idempotency.base import OnError, OnUnavailable, spec
 from backstay.idempotency.codec import codec_for
@@ -15,8 +12,11 @@ from backstay.idempotency.fingerprint import fingerprint as fingerprint_of
 from backstay.idempotency.running import run_async, run_blocking
 from backstay.idempotency.transaction import AsyncTransaction, Transaction, schema
 from backstay.idempotency.view import KeyInspection
-from backstay.inputs import Duration
-from backstay.plain import Codec
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.serialization import Codec
+from backstay.runtime.validation import Duration
 
 T = TypeVar("T")
 
@@ -113,13 +113,13 @@ class Idempotency:
 
     async def inspect(self, key: str) -> KeyInspection:
         """Whether it runs or has run, since when, by whom, and how many wait."""
-        return await admin.inspect(self._core, inputs.name(key, "key"))
+        return await admin.inspect(self._core, validation.name(key, "key"))
 
     async def forget(self, key: str) -> bool:
         """Let the next call run, whatever came of earlier ones. True: there was something to forget. A call that runs
         goes on, and its outcome will be refused.
         """
-        return await admin.forget(self._core, inputs.name(key, "key"))
+        return await admin.forget(self._core, validation.name(key, "key"))
 
 
 class BlockingIdempotency:
@@ -179,10 +179,10 @@ class BlockingIdempotency:
 
     def inspect(self, key: str) -> KeyInspection:
         """Whether it runs or has run, since when, by whom, and how many wait."""
-        return run(admin.inspect(self._core, inputs.name(key, "key")))
+        return run(admin.inspect(self._core, validation.name(key, "key")))
 
     def forget(self, key: str) -> bool:
         """Let the next call run, whatever came of earlier ones. True: there was something to forget. A call that runs
         goes on, and its outcome will be refused.
         """
-        return run(admin.forget(self._core, inputs.name(key, "key")))
+        return run(admin.forget(self._core, validation.name(key, "key")))

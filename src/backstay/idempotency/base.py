@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, NoReturn
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import ConfigError
 from backstay.idempotency.flows import Spec
-from backstay.inputs import Duration
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration
 
 OnError = Literal["forget", "replay"]
 OnUnavailable = Literal["raise", "allow"]
@@ -33,11 +33,11 @@ def spec(
     if away not in ON_UNAVAILABLE:
         _refuse("on_unavailable", ON_UNAVAILABLE, away)
     return Spec(
-        inputs.name(key, "key"),
+        validation.name(key, "key"),
         fingerprint,
-        policy.idempotency_ttl if ttl is None else inputs.seconds(ttl, "ttl"),
-        policy.idempotency_lease if lease is None else inputs.seconds(lease, "lease"),
-        None if wait is None else inputs.seconds(wait, "wait", zero=True),
+        policy.idempotency_ttl if ttl is None else validation.seconds(ttl, "ttl"),
+        policy.idempotency_lease if lease is None else validation.seconds(lease, "lease"),
+        None if wait is None else validation.seconds(wait, "wait", zero=True),
         on_error == "replay",
         away == "allow",
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from backstay.core import Core
 from backstay.engine.base import Apply, Expired, Micros
 from backstay.idempotency.machine import IDEMPOTENCY, Begun, Lost, Renew, Renewed
-from backstay.inputs import micros
-from backstay.lease import BaseLease
+from backstay.runtime.core import Core
+from backstay.runtime.lease import BaseLease
+from backstay.runtime.validation import micros
 
 
 class Call(BaseLease):

@@ -10,7 +10,7 @@ import msgspec
 
 from backstay.engine.base import UNREADABLE
 from backstay.errors import ConfigError, CorruptRecord
-from backstay.plain import ANYTHING, Codec, Plain
+from backstay.runtime.serialization import ANYTHING, Codec, Plain
 
 #: Larger outcomes belong into a store of their own, with their name in the outcome.
 LARGEST = 8 * 1024 * 1024

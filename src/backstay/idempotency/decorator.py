@@ -9,14 +9,14 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import ConfigError
 from backstay.idempotency.codec import codec_for
 from backstay.idempotency.fingerprint import Arguments
 from backstay.idempotency.flows import Spec
 from backstay.idempotency.running import run_async, run_blocking
-from backstay.inputs import Template
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Template
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ class Calls:
     def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
         if self._template is None:
             return replace(self._options, name=self._arguments.key(args, kwargs))
-        key = inputs.name(self._template.key(args, kwargs), "key")
+        key = validation.name(self._template.key(args, kwargs), "key")
         compared = self._arguments.fingerprint(args, kwargs) if self._compares else ""
         return replace(self._options, name=key, fingerprint=compared)
 

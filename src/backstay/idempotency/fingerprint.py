@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from backstay.errors import ConfigError
-from backstay.plain import to_plain
+from backstay.runtime.serialization import to_plain
 
 
 def fingerprint(value: Any) -> str:

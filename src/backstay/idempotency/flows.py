@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from backstay.core import Core
 from backstay.engine.base import Apply, Expired, Micros, steady
 from backstay.errors import (
     ConfigError,
@@ -19,7 +18,6 @@ from backstay.errors import (
     ReplayedFailure,
     WouldDeadlock,
 )
-from backstay.flow import GRACE, STILL_FRESH, Latch, ask, deadline
 from backstay.idempotency.call import Call, why_lost
 from backstay.idempotency.codec import FAILURES, Failure, keep, pack, unpack
 from backstay.idempotency.machine import (
@@ -34,9 +32,11 @@ from backstay.idempotency.machine import (
     Mismatch,
     Running,
 )
-from backstay.inputs import micros
-from backstay.lease import LIVE, LOST, instant
-from backstay.plain import Codec
+from backstay.runtime.core import Core
+from backstay.runtime.flows import GRACE, STILL_FRESH, Latch, ask, deadline
+from backstay.runtime.lease import LIVE, LOST, instant
+from backstay.runtime.serialization import Codec
+from backstay.runtime.validation import micros
 
 #: An outcome that could not be stored at once goes on being offered for this many seconds.
 GO_ON = 60.0

@@ -7,18 +7,18 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from backstay.body import Body
-from backstay.core import Core
 from backstay.engine.base import Recall
 from backstay.errors import ConfigError, EngineError
-from backstay.flow import run
 from backstay.idempotency import flows
 from backstay.idempotency.call import Call
 from backstay.idempotency.flows import Spec
 from backstay.idempotency.machine import IDEMPOTENCY, Done
 from backstay.idempotency.recall import recalled
-from backstay.plain import Codec
-from backstay.settled import settled
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.lease_scope import Body
+from backstay.runtime.maybe_await import settled
+from backstay.runtime.serialization import Codec
 
 
 async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:

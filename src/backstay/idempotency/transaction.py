@@ -14,13 +14,13 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
-from backstay.dialect import AlchemyDialect, Dialect, dialect_of
 from backstay.errors import BackstayError, ConfigError, FingerprintMismatch, InProgress
-from backstay.flow import run
 from backstay.idempotency.codec import pack, unpack
-from backstay.inputs import micros
-from backstay.lease import instant
-from backstay.plain import Codec
+from backstay.runtime.flows import run
+from backstay.runtime.lease import instant
+from backstay.runtime.serialization import Codec
+from backstay.runtime.sql_dialect import AlchemyDialect, Dialect, dialect_of
+from backstay.runtime.validation import micros
 
 TABLE = "backstay_idempotency"
 #: A name of our own: the caller may have savepoints too.

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from backstay.engine.base import Micros
 from backstay.idempotency.machine import DAY, IDLE, RUNNING, Entry
-from backstay.lease import instant
+from backstay.runtime.lease import instant
 
 
 @dataclass(frozen=True, slots=True)

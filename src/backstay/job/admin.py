@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, get_args
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.engine.base import steady
 from backstay.errors import ConfigError, ResultTimeout
 from backstay.job.announcer import announcer_of
@@ -18,6 +16,8 @@ from backstay.job.registry import store_of
 from backstay.job.retrying import trigger
 from backstay.job.stranger import by_name
 from backstay.job.view import JobInfo, QueueInfo, WorkerInfo, job_info, queue_info, worker_info
+from backstay.runtime import validation
+from backstay.runtime.core import Core
 
 #: What a list answers at most.
 MOST_LISTED = 1000
@@ -37,7 +37,7 @@ async def list_jobs(
     core.check_open()
     if state is not None and state not in get_args(State):
         raise ConfigError(f"state is one of {', '.join(get_args(State))}; got {state!r}")
-    if inputs.count(limit, "limit") > MOST_LISTED:
+    if validation.count(limit, "limit") > MOST_LISTED:
         raise ConfigError(f"limit is at most {MOST_LISTED}; pass before=<the last id> for the next page")
     op = store_of(core).list_jobs(state=state, queue=queue, type=type_, run=run, before=before, limit=limit)
     return [job_info(job) for job in await send(core, op)]
@@ -117,7 +117,7 @@ async def list_queues(core: Core) -> list[QueueInfo]:
 
 async def get_queue(core: Core, name: str) -> QueueInfo:
     """One queue; one that nobody has used is empty."""
-    inputs.word(name, "queue")
+    validation.word(name, "queue")
     for queue in await list_queues(core):
         if queue.name == name:
             return queue
@@ -126,14 +126,14 @@ async def get_queue(core: Core, name: str) -> QueueInfo:
 
 async def pause(core: Core, name: str, *, paused: bool) -> None:
     core.check_open()
-    await send(core, store_of(core).pause(inputs.word(name, "queue"), paused=paused))
+    await send(core, store_of(core).pause(validation.word(name, "queue"), paused=paused))
     if not paused:
         await _wake(core, name)
 
 
 async def limit(core: Core, name: str, rate: str | None, burst: int | None) -> None:
     core.check_open()
-    inputs.word(name, "queue")
+    validation.word(name, "queue")
     if rate is None and burst is not None:
         raise ConfigError("burst= goes with a rate, as in rate('default', '100/minute', burst=10)")
     wanted = None if rate is None else rate_of(rate, name, burst)

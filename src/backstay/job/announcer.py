@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
-from backstay import channel
-from backstay.core import Core
+from backstay.channel import listeners
 from backstay.engine.base import steady
 from backstay.errors import BackstayError
-from backstay.flow import run
 from backstay.hub.wire import SCHEDULED
 from backstay.job.model import Enqueued, NewJob
 from backstay.job.registry import store_of
-from backstay.port import AsyncPort
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.port import AsyncPort
 
 #: How long closing waits for the last announcement.
 FLUSH_WAIT = 2.0
@@ -74,7 +74,7 @@ class Announcer:
     async def _send(self, counts: Mapping[str, int]) -> None:
         for type_, count in counts.items():
             with suppress(BackstayError):  # polling finds them
-                await channel.publish_scheduled(self._core, type_, count)
+                await listeners.publish_scheduled(self._core, type_, count)
 
 
 class LoopAnnouncer(Announcer):

@@ -6,15 +6,15 @@ import builtins
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from backstay import inputs
-from backstay.core import Core
-from backstay.flow import run as do
-from backstay.inputs import Duration
 from backstay.job import admin, flows
 from backstay.job.handle import BlockingJobHandle, JobHandle
 from backstay.job.model import Enqueued, LogLine, State
 from backstay.job.options import CallOptions
 from backstay.job.view import JobInfo, QueueInfo, WorkerInfo
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run as do
+from backstay.runtime.validation import Duration
 
 
 class Jobs:
@@ -156,7 +156,7 @@ class Queues:
 
     async def drain(self, name: str, timeout: Duration | None = None) -> QueueInfo:
         """Pause it and wait until nothing of it runs. Raises ResultTimeout; it stays paused either way."""
-        within = None if timeout is None else inputs.seconds(timeout, "timeout", zero=True)
+        within = None if timeout is None else validation.seconds(timeout, "timeout", zero=True)
         return await admin.drain(self._core, name, within)
 
 
@@ -299,5 +299,5 @@ class BlockingQueues:
 
     def drain(self, name: str, timeout: Duration | None = None) -> QueueInfo:
         """Pause it and wait until nothing of it runs. Raises ResultTimeout; it stays paused either way."""
-        within = None if timeout is None else inputs.seconds(timeout, "timeout", zero=True)
+        within = None if timeout is None else validation.seconds(timeout, "timeout", zero=True)
         return do(admin.drain(self._core, name, within))

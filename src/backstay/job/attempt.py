@@ -10,7 +10,7 @@ from backstay.engine.base import steady
 from backstay.errors import JobCancelled, JobTimeout, LeaseLost
 from backstay.job.ids import lease_id
 from backstay.job.model import Claimed, Finish, NewJob
-from backstay.lease import MARGIN, RENEW_AT, BaseLease
+from backstay.runtime.lease import MARGIN, RENEW_AT, BaseLease
 
 if TYPE_CHECKING:
     from backstay.job.context import JobContext

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backstay.core import Core
 from backstay.job.flows import send
 from backstay.job.model import FINAL, LogLine
 from backstay.job.registry import store_of
+from backstay.runtime.core import Core
 
 
 class ChainLog:

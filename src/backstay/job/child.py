@@ -40,7 +40,7 @@ from backstay.job.ids import lease_id
 from backstay.job.model import Claimed, NewJob
 from backstay.job.outcome import POINTLESS, failure
 from backstay.job.retry import Cancel, Outcome, Retry, Snooze
-from backstay.lease import BaseLease
+from backstay.runtime.lease import BaseLease
 
 FOREVER = float("inf")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from backstay.core import Core
 from backstay.job.announcer import Announcer
 from backstay.job.waiters import Waiters
+from backstay.runtime.core import Core
 
 
 async def close(core: Core) -> None:

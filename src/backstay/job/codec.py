@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from backstay.errors import BadArgument, BadResult, ConfigError, PayloadTooLarge
 from backstay.job.retry import Outcome
-from backstay.plain import Plain, from_plain, to_plain
+from backstay.runtime.serialization import Plain, from_plain, to_plain
 
 #: More than that belongs into a store of its own, with its name among the arguments.
 PAYLOAD_LIMIT = 1024 * 1024

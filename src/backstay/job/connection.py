@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from backstay.core import Core
 from backstay.engine.sqlite.callers import plainly
 from backstay.engine.sqlite.schema import is_busy, translate
 from backstay.errors import ConfigError
@@ -22,7 +21,8 @@ from backstay.job.hints import Hints, open_hints, session_hints
 from backstay.job.ids import shard_of
 from backstay.job.model import Enqueued, NewJob
 from backstay.job.registry import store_of
-from backstay.settled import settled
+from backstay.runtime.core import Core
+from backstay.runtime.maybe_await import settled
 
 if TYPE_CHECKING:
     from backstay.engine.sqlite import SqliteEngine

@@ -12,7 +12,6 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from backstay.core import Core
 from backstay.engine.base import Wake
 from backstay.engine.postgres.arrays import teach
 from backstay.engine.postgres.notify import note
@@ -21,7 +20,8 @@ from backstay.hub import wire
 from backstay.hub.base import LIFE_MICROS
 from backstay.job.model import Enqueued, NewJob
 from backstay.job.postgres import PostgresStore
-from backstay.settled import settled
+from backstay.runtime.core import Core
+from backstay.runtime.maybe_await import settled
 
 #: µs by the server's clock, as the engine's own statements take it.
 HINT = (

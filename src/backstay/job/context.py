@@ -12,8 +12,8 @@ from backstay.errors import ConfigError
 from backstay.job.ids import lease_id
 from backstay.job.meta import pack, unpack
 from backstay.job.model import Claimed, NewJob
-from backstay.lease import BaseLease
-from backstay.plain import ANYTHING
+from backstay.runtime.lease import BaseLease
+from backstay.runtime.serialization import ANYTHING
 
 
 class Hands(Protocol):

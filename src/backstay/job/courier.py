@@ -17,8 +17,8 @@ from backstay.job.ids import shard_of
 from backstay.job.model import Delivery
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.job.store import Store
+    from backstay.runtime.core import Core
 
 #: How often what others left is looked for.
 SWEEP = 10.0

@@ -9,10 +9,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cas
 
 from msgspec.structs import replace
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import ConfigError
-from backstay.flow import run
 from backstay.job import flows, meta
 from backstay.job.codec import PAYLOAD_LIMIT, RESULT_LIMIT, Call, JobCodec
 from backstay.job.cron import cron
@@ -24,6 +21,9 @@ from backstay.job.model import Alike, Concurrency, Enqueued, NewJob, Unique, Whe
 from backstay.job.options import CallOptions, CatchUp, Definition, Options, Plan, Pool, plan
 from backstay.job.registry import ids_of, middleware_of, register, store_of
 from backstay.job.retry import AnyBackoff, Backoff
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,15 +46,15 @@ class BaseJobType(Generic[P, R]):
         if not inspect.isroutine(cast("object", function)):
             raise ConfigError("@stay.job goes above a function")
         own = cast("dict[str, Any]", given)
-        self.name: str = inputs.word(own.get("name") or str(getattr(function, "__name__", "")), "name")
+        self.name: str = validation.word(own.get("name") or str(getattr(function, "__name__", "")), "name")
         self.pool: Pool = own.get("pool", "thread")
         if self.pool not in get_args(Pool) or (self.is_async and "pool" in own):
             raise ConfigError(f"pool of {self.name!r} is 'thread' or 'process', for functions that are not async")
         self.codec = JobCodec(
             self.name,
             function,
-            inputs.count(own.get("payload_limit", PAYLOAD_LIMIT), "payload_limit"),
-            inputs.count(own.get("result_limit", RESULT_LIMIT), "result_limit"),
+            validation.count(own.get("payload_limit", PAYLOAD_LIMIT), "payload_limit"),
+            validation.count(own.get("result_limit", RESULT_LIMIT), "result_limit"),
         )
         extras = _DEFINITION - _OPTIONS
         if unknown := sorted(set(own) - _DEFINITION):
@@ -150,10 +150,10 @@ class BaseJobType(Generic[P, R]):
         raw = self._encoded(args, kwargs)
         unique = concurrency = None
         if own.unique is not None:
-            key = inputs.key(own.unique.template.key(args, kwargs), "unique")
+            key = validation.key(own.unique.template.key(args, kwargs), "unique")
             unique = Unique(key, own.unique.scope, own.unique.window)
         if own.concurrency is not None:
-            key = inputs.key(own.concurrency.template.key(args, kwargs), "concurrency_key")
+            key = validation.key(own.concurrency.template.key(args, kwargs), "concurrency_key")
             concurrency = Concurrency(key, own.concurrency.limit)
         shards = store_of(core).shards
         if shards == 1:
@@ -227,7 +227,7 @@ class BaseJobType(Generic[P, R]):
             raise ConfigError("after=, at= and connection= are not for jobs of a run; flow.add(…, after=…) orders them")
         concurrency = None
         if own.concurrency is not None:
-            name = inputs.key(own.concurrency.template.key(args, kwargs), "concurrency_key")
+            name = validation.key(own.concurrency.template.key(args, kwargs), "concurrency_key")
             concurrency = Concurrency(name, own.concurrency.limit)
             home_of(store_of(self.core).shards, chain=run, concurrency=concurrency)
         return NewJob(

@@ -22,11 +22,11 @@ from backstay.job.shard import MANY, Shard
 from backstay.job.standing import Standing
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.job.ahead import Ahead
     from backstay.job.attempt import Attempt
     from backstay.job.slots import Order, Slots
     from backstay.job.store import Store
+    from backstay.runtime.core import Core
 
 log = logging.getLogger("backstay")
 

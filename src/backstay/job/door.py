@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import ConfigError
 from backstay.job.api import BlockingJobs, BlockingQueues, Jobs, Queues
 from backstay.job.definition import BlockingDecorator, BlockingJobType, Decorator, JobType
@@ -14,6 +12,8 @@ from backstay.job.middleware import Middleware
 from backstay.job.options import Definition
 from backstay.job.scheduler import KEEP, BlockingScheduler, Scheduler
 from backstay.job.transaction import AsyncTransaction, Transaction
+from backstay.runtime import validation
+from backstay.runtime.core import Core
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,7 +68,7 @@ class JobDoor(BaseJobDoor):
 
     def scheduler(self, *, keep: int = KEEP) -> Scheduler:
         """Cron and pruning without a worker, which does both as well. keep: completed jobs that stay at most."""
-        return Scheduler(self._core, inputs.count(keep, "keep"))
+        return Scheduler(self._core, validation.count(keep, "keep"))
 
     def transaction(self, connection: Any) -> AsyncTransaction:
         """A block that is one transaction on your own SQL connection, with jobs in it: they are enqueued with
@@ -111,7 +111,7 @@ class BlockingJobDoor(BaseJobDoor):
 
     def scheduler(self, *, keep: int = KEEP) -> BlockingScheduler:
         """Cron and pruning without a worker, which does both as well. keep: completed jobs that stay at most."""
-        return BlockingScheduler(self._core, inputs.count(keep, "keep"))
+        return BlockingScheduler(self._core, validation.count(keep, "keep"))
 
     def transaction(self, connection: Any) -> Transaction:
         """A block that is one transaction on your own SQL connection, with jobs in it: they are enqueued with

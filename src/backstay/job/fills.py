@@ -11,7 +11,7 @@ from backstay.errors import BadArgument
 from backstay.job.meta import Fill
 from backstay.job.model import Claimed
 from backstay.job.outcome import meta_of
-from backstay.plain import ANYTHING
+from backstay.runtime.serialization import ANYTHING
 
 
 def filled(job: Claimed) -> Claimed:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from operator import add, attrgetter
 from typing import Any, TypeVar
 
-from backstay.core import Core
 from backstay.engine.base import Op, steady
 from backstay.errors import (
     EngineUnavailable,
@@ -17,14 +16,15 @@ from backstay.errors import (
     OutcomeUnknown,
     ResultTimeout,
 )
-from backstay.flow import persist
 from backstay.job.announcer import announcer_of, worth_a_look
 from backstay.job.connection import Callers
 from backstay.job.ids import shard_of
 from backstay.job.model import FINAL, Alike, Enqueued, Job, LogLine, NewJob, State, each_kind
 from backstay.job.registry import store_of
 from backstay.job.waiters import waiters_of
-from backstay.plain import storable
+from backstay.runtime.core import Core
+from backstay.runtime.flows import persist
+from backstay.runtime.serialization import storable
 
 T = TypeVar("T")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from backstay import inputs
-from backstay.core import Core
-from backstay.flow import run
-from backstay.inputs import Duration
 from backstay.job import flows
 from backstay.job.model import Enqueued, Job, LogLine, State
 from backstay.job.view import JobInfo, job_info
-from backstay.plain import ANYTHING
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.serialization import ANYTHING
+from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
     from backstay.job.definition import BaseJobType
@@ -38,7 +38,7 @@ class BaseHandle(Generic[R]):
         return f"<{type(self).__name__} {self.id}>"
 
     async def _result(self, timeout: Duration | None, *, chain: bool) -> Any:
-        within = None if timeout is None else inputs.seconds(timeout, "timeout", zero=True)
+        within = None if timeout is None else validation.seconds(timeout, "timeout", zero=True)
         job = await flows.ended(self._core, self.chain_id if chain else self.id, chain=chain, timeout=within)
         return self._decoded(job, flows.completed(job))
 

@@ -14,17 +14,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from backstay import channel
+from backstay.channel import listeners
 from backstay.errors import BackstayError
 from backstay.hub import wire
 from backstay.job.registry import store_of
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.hub.base import Subscription
     from backstay.job.dispatch import Dispatch
     from backstay.job.model import Claimed
     from backstay.job.slots import Slots
+    from backstay.runtime.core import Core
 
 #: Announcements that wait to be looked at, and ids that are remembered; there are more than enough then.
 MOST = 100
@@ -167,7 +167,7 @@ class Hearing:
                     self._dispatch.note()
                     return
                 with suppress(BackstayError):
-                    if taken := await channel.take_hint(self._core, hint, room):
+                    if taken := await listeners.take_hint(self._core, hint, room):
                         self._dispatch.hint(taken)
         finally:
             self._task = None

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from backstay.core import Core
 from backstay.job.announcer import announcer_of
+from backstay.runtime.core import Core
 
 
 class Hints:

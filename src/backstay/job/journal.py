@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from backstay.core import Core
 from backstay.engine.base import Micros
 from backstay.errors import BackstayError, EngineError
 from backstay.job.attempt import Attempt
 from backstay.job.flows import send
 from backstay.job.store import Store
-from backstay.plain import storable
+from backstay.runtime.core import Core
+from backstay.runtime.serialization import storable
 
 log = logging.getLogger("backstay")
 

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from backstay.engine.base import steady
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
-from backstay.flow import PATIENCE_MICROS
 from backstay.job.model import Claim, Finish, Handed, StepCommand, StepReply
+from backstay.runtime.flows import PATIENCE_MICROS
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.job.store import Store
+    from backstay.runtime.core import Core
 
 log = logging.getLogger("backstay")
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from backstay.errors import ConfigError
-from backstay.plain import storable
+from backstay.runtime.serialization import storable
 
 if TYPE_CHECKING:
     from backstay.job.context import JobContext

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay import inputs
 from backstay.engine.base import Micros
 from backstay.errors import ConfigError
-from backstay.inputs import Duration, Template, micros
 from backstay.job import model, retry
 from backstay.job.model import LARGEST_PRIORITY, UniqueScope, When
 from backstay.job.retry import AnyBackoff, Backoff, BackoffLike
-from backstay.rate import parse
+from backstay.runtime import validation
+from backstay.runtime.rate import parse
+from backstay.runtime.validation import Duration, Template, micros
 
 if TYPE_CHECKING:
     from backstay.job.handle import BaseHandle
@@ -168,15 +168,15 @@ def plan(
 
 
 def _queue(value: str) -> str:
-    return inputs.word(value, "queue")
+    return validation.word(value, "queue")
 
 
 def _timeout(value: Duration | None) -> float:
-    return 0.0 if value is None else inputs.seconds(value, "timeout")
+    return 0.0 if value is None else validation.seconds(value, "timeout")
 
 
 def _retries(value: int) -> int:
-    inputs.count(value, "retries", least=0)
+    validation.count(value, "retries", least=0)
     if value > MOST_RETRIES:
         raise ConfigError(f"retries is at most {MOST_RETRIES}; got {value}")
     return value
@@ -192,18 +192,18 @@ def _priority(value: int) -> int:
 def _labels(value: Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise ConfigError(f"labels is a list, as in labels=['gpu']; got {value!r}")
-    labels = tuple(sorted({inputs.word(label, "label") for label in value}))
+    labels = tuple(sorted({validation.word(label, "label") for label in value}))
     if len(labels) > MOST_LABELS or any("," in label for label in labels):
         raise ConfigError(f"labels are up to {MOST_LABELS}, without commas; got {labels!r}")
     return labels
 
 
 def _keep(what: str) -> Callable[[Duration], Micros]:
-    return lambda value: micros(inputs.seconds(value, what, zero=True))
+    return lambda value: micros(validation.seconds(value, what, zero=True))
 
 
 def _delay(value: Duration) -> Micros:
-    seconds = inputs.seconds(value, "delay", zero=True)
+    seconds = validation.seconds(value, "delay", zero=True)
     return micros(seconds) if seconds else 0
 
 
@@ -215,7 +215,7 @@ def _after(value: Any) -> tuple[str, ...]:
         chain = one if isinstance(one, str) else getattr(one, "chain_id", None)
         if not isinstance(chain, str):
             raise ConfigError(f"after= takes handles or ids, as in after=[handle]; got {type(one).__name__}")
-        ids[inputs.key(chain, "after")] = None
+        ids[validation.key(chain, "after")] = None
     return tuple(ids)
 
 
@@ -254,7 +254,7 @@ def _unique(base: Plan, given: dict[str, Any], function: Callable[..., Any]) -> 
         if "unique" not in given:
             raise ConfigError("unique_scope and unique_window go with unique='resize:{path}'")
         return None
-    window = micros(inputs.seconds(given["unique_window"], "unique_window")) if "unique_window" in given else 0
+    window = micros(validation.seconds(given["unique_window"], "unique_window")) if "unique_window" in given else 0
     before = base.unique.scope if base.unique else "until_done"
     scope = given.get("unique_scope", "window" if window else before)
     if scope not in get_args(UniqueScope):
@@ -273,7 +273,7 @@ def _concurrency(base: Plan, given: dict[str, Any], name: str, function: Callabl
         return None
     if key is None:
         key = "type:" + name.replace("{", "{{").replace("}", "}}")
-    checked = inputs.count(1 if limit is None else limit, "concurrency")
+    checked = validation.count(1 if limit is None else limit, "concurrency")
     return ConcurrencyPlan(_template(key, "concurrency_key", function), checked)
 
 
@@ -285,7 +285,7 @@ def _rate(base: Plan, given: dict[str, Any], name: str) -> model.Rate | None:
         return base.rate if "rate" not in given else None
     if "rate" in given or base.rate is None:
         raise ConfigError("burst= goes with rate=, as in rate='100/minute', burst=10")
-    return replace(base.rate, burst=inputs.count(burst, "burst"))
+    return replace(base.rate, burst=validation.count(burst, "burst"))
 
 
 def rate_of(text: str, bucket: str, burst: int | None = None) -> model.Rate:
@@ -294,10 +294,10 @@ def rate_of(text: str, bucket: str, burst: int | None = None) -> model.Rate:
     interval = rate.window * 1000 // rate.limit
     if interval < 1:
         raise ConfigError(f"rate {text!r} is more than one job a microsecond; leave it out")
-    return model.Rate(bucket, interval, rate.limit if burst is None else inputs.count(burst, "burst"))
+    return model.Rate(bucket, interval, rate.limit if burst is None else validation.count(burst, "burst"))
 
 
 @lru_cache(maxsize=1024)
 def _template(text: str, what: str, function: Callable[..., Any]) -> Template:
-    inputs.key(text, what)
+    validation.key(text, what)
     return Template(text, function)

@@ -15,7 +15,7 @@ from backstay.job.attempt import Attempt
 from backstay.job.meta import Meta
 from backstay.job.model import Claimed, Failure, Finish
 from backstay.job.retry import Cancel, Outcome, Retry, Skip, Snooze
-from backstay.plain import storable
+from backstay.runtime.serialization import storable
 
 #: A traceback keeps its end: where it happened.
 LONGEST_TRACE = 8000

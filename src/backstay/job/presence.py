@@ -11,9 +11,9 @@ from backstay.job.flows import send
 from backstay.job.model import Worker
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.job.slots import Slots
     from backstay.job.store import Store
+    from backstay.runtime.core import Core
 
 #: How often it tells, and how many that are missed mean that it is offline.
 BEAT, MISSED = 10.0, 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from backstay.core import Core
 from backstay.errors import ConfigError, UnknownJob
 from backstay.job.ids import Ids
+from backstay.runtime.core import Core
 
 if TYPE_CHECKING:
     from backstay.job.definition import BaseJobType

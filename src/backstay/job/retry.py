@@ -12,9 +12,9 @@ from typing import cast
 
 import msgspec
 
-from backstay import inputs
 from backstay.errors import ConfigError
-from backstay.inputs import Duration
+from backstay.runtime import validation
+from backstay.runtime.validation import Duration
 
 #: A job that is to be tried again later than in a year was meant to be something else.
 LONGEST_DELAY = 366 * 86400.0
@@ -47,7 +47,7 @@ class OwnBackoff:
 
     def delay(self, attempt: int) -> float:
         """Seconds, as the function says. Raises ConfigError for what is no duration; the worker records that."""
-        return inputs.seconds(self.function(attempt), "backoff", zero=True)
+        return validation.seconds(self.function(attempt), "backoff", zero=True)
 
 
 AnyBackoff = Backoff | OwnBackoff
@@ -57,7 +57,7 @@ BackoffLike = Backoff | OwnBackoff | Duration | Callable[[int], Duration]
 
 def fixed(seconds: Duration, *, jitter: bool = False) -> Backoff:
     """The same pause before every attempt."""
-    return Backoff(inputs.seconds(seconds, "backoff", zero=True), jitter=jitter)
+    return Backoff(validation.seconds(seconds, "backoff", zero=True), jitter=jitter)
 
 
 def exponential(
@@ -68,7 +68,7 @@ def exponential(
     jitter: bool = True,
 ) -> Backoff:
     """`base` seconds, then twice that (or `factor` times), up to `max`. jitter: between half of it and all of it."""
-    first, most = inputs.seconds(base, "base"), inputs.seconds(max, "max")
+    first, most = validation.seconds(base, "base"), validation.seconds(max, "max")
     given = cast("object", factor)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 <= given < math.inf:
         raise ConfigError(f"factor is a number from 1 on, as in factor=2; got {factor!r}")
@@ -98,7 +98,7 @@ class Retry(Outcome):
 
     def __init__(self, *, after: Duration | None = None, reason: str = "") -> None:
         super().__init__(reason or "the handler asked for another attempt")
-        self.after = None if after is None else inputs.seconds(after, "after", zero=True)
+        self.after = None if after is None else validation.seconds(after, "after", zero=True)
         self.reason = reason
 
 
@@ -107,7 +107,7 @@ class Snooze(Outcome):
 
     def __init__(self, seconds: Duration, *, reason: str = "") -> None:
         super().__init__(reason or "the handler snoozed")
-        self.seconds = inputs.seconds(seconds, "seconds", zero=True)
+        self.seconds = validation.seconds(seconds, "seconds", zero=True)
         self.reason = reason
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from backstay.core import Core
 from backstay.errors import JobNotFound, RetryRefused
 from backstay.job.flows import send
 from backstay.job.meta import key_of
 from backstay.job.model import Job, State
 from backstay.job.registry import store_of
+from backstay.runtime.core import Core
 
 #: How many jobs of a run are looked at, of each kind of end, for those that are to blame.
 LOOK = 1000

@@ -27,13 +27,13 @@ from backstay.job.outcome import Abandoned, Raised
 from backstay.job.threads import Threads
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.job.ahead import Ahead
     from backstay.job.dispatch import Dispatch
     from backstay.job.overtime import Overtime
     from backstay.job.slots import Slots
     from backstay.job.store import Store
     from backstay.job.tending import Tending
+    from backstay.runtime.core import Core
 
 log = logging.getLogger("backstay")
 

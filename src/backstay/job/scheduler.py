@@ -11,17 +11,17 @@ import threading
 from datetime import datetime
 from typing import Any, cast
 
-from backstay.core import Core
 from backstay.errors import BackstayError
-from backstay.flow import run
 from backstay.job.announcer import announcer_of
 from backstay.job.cron import Cron, cron
 from backstay.job.definition import BaseJobType
 from backstay.job.flows import send
 from backstay.job.model import Tick
 from backstay.job.registry import store_of
-from backstay.lease import instant
-from backstay.loop import Loop
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.lease import instant
+from backstay.runtime.loop import Loop
 
 log = logging.getLogger("backstay")
 

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from backstay import inputs
 from backstay.errors import ConfigError
 from backstay.job.attempt import Attempt
 from backstay.job.internal import INTERNAL
 from backstay.job.model import Claimed
+from backstay.runtime import validation
 
 LARGEST_WEIGHT = 1_000_000
 
@@ -34,7 +34,7 @@ class Slots:
     __slots__ = ("ahead", "asked", "busy", "ended", "held", "outlived", "size", "waiting")
 
     def __init__(self, size: int) -> None:
-        self.size = inputs.count(size, "concurrency")
+        self.size = validation.count(size, "concurrency")
         self.busy = 0
         #: Handlers that have left their places so far.
         self.ended = 0
@@ -77,14 +77,14 @@ class Order:
         if isinstance(queues, Mapping):
             weights = cast("Mapping[str, int]", queues)
             for name, weight in weights.items():
-                inputs.count(weight, f"the weight of queue {name!r}")
+                validation.count(weight, f"the weight of queue {name!r}")
                 if weight > LARGEST_WEIGHT:
                     raise ConfigError(f"the weight of queue {name!r} is at most {LARGEST_WEIGHT}; got {weight}")
-                self._weights[inputs.word(name, "queue")] = weight
+                self._weights[validation.word(name, "queue")] = weight
             names = list(self._weights)
         else:
             given = [queues] if isinstance(queues, str) else list(queues)
-            names = list(dict.fromkeys(inputs.word(name, "queue") for name in given))
+            names = list(dict.fromkeys(validation.word(name, "queue") for name in given))
         if not names:
             raise ConfigError("a worker needs at least one queue, as in queues=['default']")
         self.names = tuple(dict.fromkeys((*names, *also)))

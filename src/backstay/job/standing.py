@@ -16,8 +16,8 @@ from backstay.job.internal import INTERNAL
 from backstay.job.model import Stand
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.job.slots import Order
+    from backstay.runtime.core import Core
 
 #: How much longer than until the next look a claim stands, in seconds: it is to be replaced, not to run out.
 OVERLAP = 1.0

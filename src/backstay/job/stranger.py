@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import BadArgument, ConfigError, PayloadTooLarge
 from backstay.job.codec import PAYLOAD_LIMIT
 from backstay.job.definition import BaseJobType
 from backstay.job.model import NewJob
 from backstay.job.options import CallOptions
-from backstay.plain import ANYTHING
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.serialization import ANYTHING
 
 
 def _anything(**arguments: Any) -> Any:
@@ -39,7 +39,7 @@ class Stranger(BaseJobType[..., Any]):
 
 def by_name(core: Core, type_: str, arguments: Mapping[str, Any] | Sequence[Any], options: CallOptions) -> NewJob:
     """A call of the job type of this name, as it is stored."""
-    known = core.jobs.get(inputs.word(type_, "type"))
+    known = core.jobs.get(validation.word(type_, "type"))
     job: BaseJobType[..., Any] = Stranger(core, _anything, {"name": type_}) if known is None else known
     job = job.options(**options) if options else job
     if isinstance(arguments, Mapping):

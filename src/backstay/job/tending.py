@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from backstay.engine.base import steady
 from backstay.job.attempt import FOREVER, Attempt
 from backstay.job.model import Renewal
-from backstay.keeper import LONGEST_CALL, RETRY_AT_LEAST, RETRY_AT_MOST, TOGETHER
+from backstay.runtime.keeper import LONGEST_CALL, RETRY_AT_LEAST, RETRY_AT_MOST, TOGETHER
 
 if TYPE_CHECKING:
-    from backstay.core import Core
     from backstay.job.slots import Slots
     from backstay.job.store import Store
+    from backstay.runtime.core import Core
 
 #: Progress is seen by others within about this time.
 TELL_PROGRESS = 1.0

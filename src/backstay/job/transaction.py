@@ -11,15 +11,15 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self, cast
 
-from backstay.core import Core
 from backstay.engine.sqlite import callers
 from backstay.engine.sqlite.callers import plainly
 from backstay.engine.sqlite.schema import translate
 from backstay.errors import ConfigError
-from backstay.flow import run
 from backstay.job.connection import Callers, no_part, same_file
 from backstay.job.hints import Hints, enter, leave, open_hints
-from backstay.settled import settled
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.maybe_await import settled
 
 
 class Manner:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from backstay.core import Core
 from backstay.engine.base import UNREADABLE, Micros
 from backstay.job.model import Failure, Job, Queue, State, Worker
 from backstay.job.presence import Status, status_of
-from backstay.lease import instant
-from backstay.plain import ANYTHING
-from backstay.rate import Rate
+from backstay.runtime.core import Core
+from backstay.runtime.lease import instant
+from backstay.runtime.rate import Rate
+from backstay.runtime.serialization import ANYTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from backstay.core import Core
-from backstay.flow import Latch
 from backstay.hub import wire
 from backstay.hub.base import Subscription
+from backstay.runtime.core import Core
+from backstay.runtime.flows import Latch
 
 CHANNELS = ("chainc", "jobc")
 #: How long the first waiter waits until the channels are heard; polling is the backstop.

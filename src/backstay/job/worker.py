@@ -14,11 +14,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.engine.base import steady
 from backstay.errors import BackstayError, ConfigError, EngineUnavailable, OutcomeUnknown
-from backstay.inputs import Duration
 from backstay.job import child_wire
 from backstay.job.ahead import Ahead
 from backstay.job.announcer import announcer_of
@@ -37,8 +34,11 @@ from backstay.job.signals import Signals
 from backstay.job.slots import Order, Queues, Slots
 from backstay.job.tending import Tending
 from backstay.job.watchdog import Watchdog
-from backstay.loop import Loop
-from backstay.port import AsyncPort
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.loop import Loop
+from backstay.runtime.port import AsyncPort
+from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
     from backstay.job.attempt import Attempt
@@ -83,18 +83,18 @@ class Worker:
             raise ConfigError(f"queue {COMMANDS!r} is for workers with allow_commands=True (--allow-commands)")
         if isinstance(labels, str):
             raise ConfigError(f"labels is a list, as in labels=[{labels!r}]")
-        self.labels = tuple(sorted({inputs.word(label, "label") for label in labels}))
+        self.labels = tuple(sorted({validation.word(label, "label") for label in labels}))
         self._slots = Slots(concurrency)
-        self._lease = inputs.seconds(lease, "lease")
+        self._lease = validation.seconds(lease, "lease")
         if self._lease < SHORTEST_LEASE:
             raise ConfigError(f"lease is at least {SHORTEST_LEASE:g} s; got {self._lease:g}")
-        self._drain_limit = inputs.seconds(drain, "drain", zero=True)
-        self._grace = inputs.seconds(grace, "grace", zero=True)
-        self._blocked_after = inputs.seconds(blocked_after, "blocked_after", zero=True)
+        self._drain_limit = validation.seconds(drain, "drain", zero=True)
+        self._grace = validation.seconds(grace, "grace", zero=True)
+        self._blocked_after = validation.seconds(blocked_after, "blocked_after", zero=True)
         self._prefetch = prefetch
         self._signals = signals
-        self._keep = inputs.count(keep, "keep")
-        self.id = inputs.word(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
+        self._keep = validation.count(keep, "keep")
+        self.id = validation.word(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
         self._ledger = Ledger(self._slots, core.telemetry)
         #: What became of the attempts here: completed, failed, retried, snoozed, released, cancelled, lost.
         self.counts = self._ledger.counts

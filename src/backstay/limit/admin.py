@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.engine.base import Read, Scan
 from backstay.errors import CorruptRecord
-from backstay.flow import persist
 from backstay.limit.flows import RETRIES, reset
 from backstay.limit.machine import LIMIT
 from backstay.limit.spec import Place, place, quote
 from backstay.limit.view import Use, use
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import persist
 
 
 async def list_uses(core: Core, name: str) -> list[Use]:
@@ -21,8 +21,8 @@ async def list_uses(core: Core, name: str) -> list[Use]:
 
 async def reset_key(core: Core, name: str, key: str) -> int:
     """Forget what a key has taken of a limit, by whatever algorithm and rates; answers how many records that were."""
-    inputs.name(key, "key")
-    records = [record for record, where in await _records(core, inputs.name(name)) if where.key == key]
+    validation.name(key, "key")
+    records = [record for record, where in await _records(core, validation.name(name)) if where.key == key]
     for record in records:
         await reset(core, record)
     return len(records)
@@ -30,7 +30,7 @@ async def reset_key(core: Core, name: str, key: str) -> int:
 
 async def _records(core: Core, name: str) -> list[tuple[str, Place]]:
     core.check_open()
-    prefix = f"{quote(inputs.name(name))}:" if name != "" else ""
+    prefix = f"{quote(validation.name(name))}:" if name != "" else ""
     names = await persist(core.port, Scan(LIMIT, prefix), retries=RETRIES, telemetry=core.telemetry)
     return [(record, where) for record in names if (where := place(record)) is not None]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from backstay import inputs
-from backstay.core import Core
-from backstay.inputs import Duration
+from backstay.interop.n8n_wire.option import Wire, is_n8n
 from backstay.limit.spec import ALGORITHM, Spec, n8n_spec, spec
-from backstay.n8n_wire import Wire, is_n8n
 from backstay.policy import OnUnavailable
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration
 
 LimitT = TypeVar("LimitT")
 
@@ -71,7 +71,7 @@ class BaseLimitDoor(Generic[LimitT]):
 
 
 def patience(timeout: Duration | None) -> float | None:
-    return None if timeout is None else inputs.seconds(timeout, "timeout", zero=True)
+    return None if timeout is None else validation.seconds(timeout, "timeout", zero=True)
 
 
 def name_of(function: Callable[..., Any]) -> str:

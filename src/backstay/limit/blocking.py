@@ -8,16 +8,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from backstay.core import Core
 from backstay.errors import ConfigError, Decision, RateLimited
-from backstay.flow import run
-from backstay.inputs import Duration, Template
+from backstay.interop.n8n_wire.option import Wire
 from backstay.limit import admin, flows
 from backstay.limit.base import ALL, BaseLimit, BaseLimitDoor, name_of, patience
 from backstay.limit.spec import ALGORITHM
 from backstay.limit.view import Use
-from backstay.n8n_wire import Wire
 from backstay.policy import OnUnavailable
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.validation import Duration, Template
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from backstay.engine.base import Apply, Command, Micros, steady
 from backstay.errors import Decision
-from backstay.flow import PATIENCE_MICROS
 from backstay.limit.machine import LIMIT, Admitted, Charge, Denied, Reply, Taken, step
 from backstay.limit.marks import Rule
 from backstay.limit.spec import Spec
+from backstay.runtime.flows import PATIENCE_MICROS
 
 #: How long a denial is answered here at most.
 MEMORY = 1.0

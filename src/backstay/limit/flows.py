@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.engine.base import Apply, Command, Engine, Expired, Micros, Ping, steady
 from backstay.errors import BackstayError, Decision, EngineRefused, RateLimited
-from backstay.flow import GRACE, PATIENCE_MICROS, Latch, ask, count_once, deadline
-from backstay.inputs import micros
 from backstay.limit.desk import Desk
 from backstay.limit.handover import AWAY, hand_over
 from backstay.limit.machine import LIMIT, Admitted, Denied, Hit, Peek, Refund, Reply, Reset
 from backstay.limit.n8n import flows as n8n
 from backstay.limit.spec import Spec
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import GRACE, PATIENCE_MICROS, Latch, ask, count_once, deadline
+from backstay.runtime.validation import micros
 
 #: A failure that comes quicker than this (s) may be a connection's last word: ask once more. A silence is an answer.
 AT_ONCE = 1.0
@@ -85,7 +85,7 @@ async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | Non
     core.check_open()
     cost, record = spec.cost(cost), spec.record(key)
     desk = desk_of(core)
-    patience = 0 if timeout == 0 else micros(inputs.LONGEST_DURATION if timeout is None else timeout)
+    patience = 0 if timeout == 0 else micros(validation.LONGEST_DURATION if timeout is None else timeout)
     command = Hit(deadline(core.engine), spec.law, spec.rules, cost, patience)
     told: list[tuple[Reply, str]] = []
 
@@ -141,7 +141,7 @@ async def refund(core: Core, spec: Spec, key: str, cost: int) -> None:
     if spec.n8n:
         raise n8n.refuse("refund")
     core.check_open()
-    await _refund(core, spec, spec.record(key), inputs.count(cost, "cost"), 0)
+    await _refund(core, spec, spec.record(key), validation.count(cost, "cost"), 0)
 
 
 async def _refund(core: Core, spec: Spec, record: str, cost: int, at: Micros) -> None:

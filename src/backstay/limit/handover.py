@@ -6,10 +6,10 @@ charge whose reply was lost is told again: rather too much than too little.
 
 from __future__ import annotations
 
-from backstay.core import Core
 from backstay.engine.base import Expired, Ping, steady
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
 from backstay.limit.desk import Desk, Untold
+from backstay.runtime.core import Core
 
 #: What makes a policy answer in the engine's place. A damaged record does not: nobody would ever hear of it.
 AWAY = (EngineUnavailable, OutcomeUnknown, EngineRefused)

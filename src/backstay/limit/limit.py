@@ -8,15 +8,15 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from backstay.core import Core
 from backstay.errors import Decision, RateLimited
-from backstay.inputs import Duration, Template
+from backstay.interop.n8n_wire.option import Wire
 from backstay.limit import admin, flows
 from backstay.limit.base import ALL, BaseLimit, BaseLimitDoor, name_of, patience
 from backstay.limit.spec import ALGORITHM
 from backstay.limit.view import Use
-from backstay.n8n_wire import Wire
 from backstay.policy import OnUnavailable
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration, Template
 
 F = TypeVar("F", bound=Callable[..., Any])
 

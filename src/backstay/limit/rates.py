@@ -6,9 +6,9 @@ import math
 
 from backstay.errors import ConfigError
 from backstay.limit.marks import Rule
-from backstay.rate import EXAMPLES as EXAMPLES  # noqa: PLC0414 - offered here
-from backstay.rate import Rate as Rate  # noqa: PLC0414 - the same
-from backstay.rate import parse as parse  # noqa: PLC0414 - the same
+from backstay.runtime.rate import EXAMPLES as EXAMPLES  # noqa: PLC0414 - offered here
+from backstay.runtime.rate import Rate as Rate  # noqa: PLC0414 - the same
+from backstay.runtime.rate import parse as parse  # noqa: PLC0414 - the same
 
 #: More rates than that on one limit is a slip.
 MOST_RATES = 8

@@ -8,11 +8,11 @@ from typing import NamedTuple, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay import inputs
 from backstay.errors import ConfigError
 from backstay.limit.marks import Rule
 from backstay.limit.rates import ALGORITHMS, BUCKET, EXAMPLES, LETTERS, MOST_RATES, Rate, parse, rule
 from backstay.policy import OnUnavailable
+from backstay.runtime import validation
 
 ALGORITHM = "sliding"
 
@@ -33,12 +33,12 @@ class Spec(Struct, frozen=True, gc=False):
     n8n: bool = False
 
     def record(self, key: str) -> str:
-        return self.prefix + inputs.name(key, "key")
+        return self.prefix + validation.name(key, "key")
 
     def cost(self, cost: int) -> int:
         if type(cost) is int and 0 < cost <= self.most:
             return cost
-        inputs.count(cost, "cost")
+        validation.count(cost, "cost")
         raise ConfigError(f"cost={cost} can never be admitted: {self.name!r} admits at most {self.most} at once")
 
 
@@ -51,7 +51,7 @@ def spec(name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, o
 
 
 def _spec(name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, on_unavailable: OnUnavailable) -> Spec:
-    inputs.name(name)
+    validation.name(name)
     if algorithm not in tuple(ALGORITHMS):
         raise ConfigError(f"algorithm is one of {', '.join(sorted(ALGORITHMS))}; got {algorithm!r}")
     if on_unavailable not in get_args(OnUnavailable):
@@ -62,7 +62,7 @@ def _spec(name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, 
     if len({rate.window for rate in parsed}) < len(parsed):
         raise ConfigError(f"two rates of {name!r} have the same window: {', '.join(map(str, parsed))}")
     if burst is not None:
-        inputs.count(burst, "burst")
+        validation.count(burst, "burst")
         if ALGORITHMS[algorithm] != BUCKET:
             raise ConfigError(f"burst= is for token-bucket and gcra; {algorithm} admits its whole limit at once")
     law = ALGORITHMS[algorithm]

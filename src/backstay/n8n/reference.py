@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from backstay.interop.n8n_wire.keys import (
+    IDENTITY,
+    LIMIT_PREFIX,
+    LOCK_PREFIX,
+    MAX_WAIT_SECONDS,
+    META_SUFFIX,
+    TTL_SECONDS,
+)
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import Transport, primitive
 from backstay.n8n.shapes import items, table, text
-from backstay.n8n_keys import IDENTITY, LIMIT_PREFIX, LOCK_PREFIX, MAX_WAIT_SECONDS, META_SUFFIX, TTL_SECONDS
 
 #: What each field means. A field that a primitive has and this has not, or the other way round, is an error.
 INPUTS: dict[str, dict[str, str]] = {

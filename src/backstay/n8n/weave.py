@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from backstay import n8n_keys
 from backstay.errors import PatchRefused
+from backstay.interop.n8n_wire import keys
 from backstay.n8n import record
 from backstay.n8n.body_wiring import body_key, body_of, unweave_moved, weave_moved
 from backstay.n8n.kept import ALL_UNSAVED, keep_as_before, keep_less
@@ -43,10 +43,10 @@ OnDenied = Literal["passthrough", "stop", "error"]
 #: A lock or limit that somebody made by hand: the primitives, the keys, or the http routes.
 _BY_HAND = {
     "lock": re.compile(
-        rf"workflows\.lock_(?:acquisition|release)\.|\block_(?:acquisition|release)\b|{n8n_keys.LOCK_PREFIX}"
+        rf"workflows\.lock_(?:acquisition|release)\.|\block_(?:acquisition|release)\b|{keys.LOCK_PREFIX}"
         r"|/api/locks/.*/(?:acquire|release)"
     ),
-    "limit": re.compile(rf"\brate_limit_check\b|{n8n_keys.LIMIT_PREFIX}|/api/limits/"),
+    "limit": re.compile(rf"\brate_limit_check\b|{keys.LIMIT_PREFIX}|/api/limits/"),
 }
 #: Kinds that could take a lock; a Redis node that only reads cannot.
 _TAKES = {"executeWorkflow", "redis", "httpRequest", "code"}
@@ -59,9 +59,7 @@ _NOT_KEPT = (
     " without the lock. Its error workflow is still told of each failure; --keep-failed-executions keeps them all the"
     " same. An n8n in queue mode keeps them whatever is set: retry none of them there"
 )
-_IDENTITY = (
-    f"the scope ends in {n8n_keys.META_SUFFIX}: its key is where another lock's holder is written down. Rename it"
-)
+_IDENTITY = f"the scope ends in {keys.META_SUFFIX}: its key is where another lock's holder is written down. Rename it"
 _KEPT_ANYWAY = "--keep-failed-executions changes nothing here: the workflow's failed executions are kept anyway"
 _NOT_HELD = "--in-place changes nothing here: it is for a lock over http whose body cannot become a sub-workflow"
 #: What is accepted with `in_place`.
@@ -81,8 +79,8 @@ class LockOptions:
     """
 
     scope: str
-    ttl_seconds: int = n8n_keys.TTL_SECONDS
-    max_wait_seconds: int = n8n_keys.MAX_WAIT_SECONDS
+    ttl_seconds: int = keys.TTL_SECONDS
+    max_wait_seconds: int = keys.MAX_WAIT_SECONDS
     fail_fast: bool = False
     transport: Transport = "redis"
     per_item: bool = False
@@ -117,8 +115,8 @@ class Woven:
 
 def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
     """Raises PatchRefused; then nothing has changed. The original stays as it is."""
-    _within(1, n8n_keys.LONGEST_SECONDS, ttl_seconds=options.ttl_seconds)
-    _within(0, n8n_keys.LONGEST_SECONDS, max_wait_seconds=options.max_wait_seconds)
+    _within(1, keys.LONGEST_SECONDS, ttl_seconds=options.ttl_seconds)
+    _within(0, keys.LONGEST_SECONDS, max_wait_seconds=options.max_wait_seconds)
     _refuse_second(workflow, "lock")
     scope = read_scope(options.scope, workflow.triggers)
     woven = workflow.copy()
@@ -139,7 +137,7 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
     if strict is None and fixed is None and options.transport == "http":
         strict = "in its place it would be taken up without its lock when n8n retries a failed or crashed execution"
     warnings = [*scope.warnings, *_around_the_lock(woven)]
-    if options.transport == "redis" and (scope.static or scope.text).endswith(n8n_keys.META_SUFFIX):
+    if options.transport == "redis" and (scope.static or scope.text).endswith(keys.META_SUFFIX):
         warnings.append(_IDENTITY)
     known = {**asdict(options), "scope": scope.text}
     for asked in ("keep_failed", "in_place"):
@@ -222,8 +220,8 @@ def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) ->
 
 def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Woven:
     """Raises PatchRefused; then nothing has changed. The original stays as it is."""
-    _within(1, n8n_keys.LARGEST_LIMIT, limit=options.limit)
-    _within(1, n8n_keys.LONGEST_SECONDS, window_seconds=options.window_seconds)
+    _within(1, keys.LARGEST_LIMIT, limit=options.limit)
+    _within(1, keys.LONGEST_SECONDS, window_seconds=options.window_seconds)
     _refuse_second(workflow, "limit")
     scope = read_scope(options.scope, workflow.triggers)
     woven = workflow.copy()

@@ -15,13 +15,13 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from backstay import Backstay
-from backstay.core import Core
 from backstay.engine.base import steady
 from backstay.errors import BackstayError
 from backstay.http.asgi import Header, Message, Receive, Scope, Send
 from backstay.http.callers import Callers
 from backstay.http.problem import MEDIA_TYPE
 from backstay.job.registry import store_of
+from backstay.runtime.core import Core
 from backstay.server import doorway, openapi
 from backstay.server.access import Access
 from backstay.server.auth import Keyring

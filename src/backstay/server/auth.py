@@ -24,7 +24,7 @@ from backstay.server.route import ROLES, Role
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from backstay.core import Core
+    from backstay.runtime.core import Core
 
 PREFIX = "bst"
 ID_BYTES, SECRET_BYTES = 6, 32

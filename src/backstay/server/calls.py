@@ -8,11 +8,8 @@ import hashlib
 
 import msgspec
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.engine.base import Apply, steady
 from backstay.errors import FingerprintMismatch, InProgress, LeaseLost
-from backstay.flow import ask, deadline
 from backstay.idempotency.call import why_lost
 from backstay.idempotency.codec import FAILURES, Failure, pack, unpack
 from backstay.idempotency.fingerprint import fingerprint
@@ -27,9 +24,12 @@ from backstay.idempotency.machine import (
     Mismatch,
     Running,
 )
-from backstay.inputs import micros
-from backstay.lease import instant
-from backstay.plain import ANYTHING
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import ask, deadline
+from backstay.runtime.lease import instant
+from backstay.runtime.serialization import ANYTHING
+from backstay.runtime.validation import micros
 from backstay.server.call import Call
 from backstay.server.problem import Refusal
 from backstay.server.shape.coordination import BeginReply, BeginRequest
@@ -48,7 +48,7 @@ async def _send(core: Core, key: str, command: object) -> object:
 async def begin(call: Call, key: str, body: BeginRequest) -> BeginReply:
     """Raises InProgress (409) and FingerprintMismatch (422)."""
     core = call.server.core
-    inputs.name(key, "key")
+    validation.name(key, "key")
     request_id = body.request_id or core.identity.new_id()
     ticket = ticket_of(key, request_id)
     about = fingerprint(body.fingerprint)
@@ -115,7 +115,7 @@ async def complete(core: Core, key: str, request_id: str, fence: str, ttl: float
     number = number_of(fence)
     ticket = ticket_of(key, request_id)
     command = Complete(deadline(core.engine), ticket, number, micros(ttl), failed, body)
-    reply = await _send(core, inputs.name(key, "key"), command)
+    reply = await _send(core, validation.name(key, "key"), command)
     if isinstance(reply, Lost):
         raise LeaseLost(name=key, lock_id=request_id, fence=number, reason=why_lost(reply.by))
 
@@ -128,7 +128,7 @@ async def fail(core: Core, key: str, request_id: str, fence: str, error: str, tt
         return
     number_of(fence)
     # However often it is said: a call that is gone already, or somebody else's, is left alone.
-    await _send(core, inputs.name(key, "key"), Abandon(deadline(core.engine), ticket_of(key, request_id), 0))
+    await _send(core, validation.name(key, "key"), Abandon(deadline(core.engine), ticket_of(key, request_id), 0))
 
 
 def number_of(fence: str) -> int:

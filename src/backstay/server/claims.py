@@ -20,7 +20,7 @@ from backstay.job.ids import lease_id
 from backstay.job.internal import COMMAND
 from backstay.job.model import FINAL, Claim, Claimed, Failure, Finish, FinishKind, Job, Renewal
 from backstay.job.retry import DEFAULT, Backoff
-from backstay.plain import ANYTHING
+from backstay.runtime.serialization import ANYTHING
 from backstay.server.call import Call, Gone
 from backstay.server.handing import handout
 from backstay.server.lanes import Lanes

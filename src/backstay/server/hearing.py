@@ -11,9 +11,9 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from backstay.core import Core
 from backstay.hub import wire
 from backstay.hub.base import Subscription
+from backstay.runtime.core import Core
 
 #: The channel on which stores tell of runs: `<run>:<seq of its last event>`.
 EVENTS = "events"

@@ -20,7 +20,7 @@ from backstay.job.flows import send
 from backstay.job.internal import INTERNAL
 from backstay.job.registry import store_of
 from backstay.job.worker import Worker
-from backstay.loop import Loop
+from backstay.runtime.loop import Loop
 from backstay.server.app import Server
 from backstay.server.serving import Serving
 from backstay.server.settings import Settings, is_loopback, refuse_open_door

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from backstay.core import Core
 from backstay.errors import BackstayError, EngineUnavailable
 from backstay.job.announcer import announcer_of
 from backstay.job.courier import Courier
@@ -21,6 +20,7 @@ from backstay.job.ids import shard_of
 from backstay.job.lanes import Identity, Lane
 from backstay.job.model import Claim, Finish, StepReply, Verdict
 from backstay.job.store import Store
+from backstay.runtime.core import Core
 from backstay.server.deadlines import Deadlines
 
 T = TypeVar("T")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backstay.core import Core
 from backstay.engine.base import Micros
 from backstay.idempotency.api import Idempotency
 from backstay.job.chain_log import ChainLog
 from backstay.job.flows import send
 from backstay.job.model import LogLine
 from backstay.job.store import Store
+from backstay.runtime.core import Core
 from backstay.server.shape.work import LogChunk, LogChunkIn
 from backstay.server.sse import Page, event
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from backstay.core import Core
 from backstay.job.model import Queue, Worker
+from backstay.runtime.core import Core
 
 if TYPE_CHECKING:
     from backstay.server.route import Route

@@ -11,16 +11,16 @@ import asyncio
 from collections import OrderedDict
 from typing import Any
 
-from backstay import n8n_keys
-from backstay.core import Core
 from backstay.engine.base import steady
 from backstay.errors import ConfigError, HolderInfo
 from backstay.gate.n8n import admin
 from backstay.gate.n8n.flows import SETTLE, SETTLE_POLL, Taking
 from backstay.gate.n8n.machine import Busy, Granted, Leaving
 from backstay.gate.n8n.wire import holder, identity
-from backstay.lease import instant
-from backstay.n8n_wire import locks_n8n, taken_scope
+from backstay.interop.n8n_wire import keys
+from backstay.interop.n8n_wire.option import locks_n8n, taken_scope
+from backstay.runtime.core import Core
+from backstay.runtime.lease import instant
 from backstay.server.call import Call
 from backstay.server.places import MOST, Places, Wish, seconds_of
 from backstay.server.problem import Refusal
@@ -55,7 +55,7 @@ class N8nPlaces:
                 if isinstance(reply, Granted):
                     self._since.pop(wish.ticket, None)
                     return self._granted(wish, reply)
-                nap = SETTLE_POLL if isinstance(reply, Leaving) else n8n_keys.POLL_SECONDS
+                nap = SETTLE_POLL if isinstance(reply, Leaving) else keys.POLL_SECONDS
                 left = until - steady()
                 if isinstance(reply, Leaving) and steady() - began < 2 * SETTLE:
                     left = max(left, SETTLE_POLL)  # it is free, or about to be
@@ -83,8 +83,8 @@ class N8nPlaces:
             count=1,
             scope=name,
             lock_id=lock_id,
-            key=n8n_keys.lock_key(name),
-            meta_key=n8n_keys.meta_key(name),
+            key=keys.lock_key(name),
+            meta_key=keys.meta_key(name),
             workflow_id=owner.workflow_id,
             workflow_name=owner.workflow_name,
             execution_id=owner.execution_id,
@@ -106,8 +106,8 @@ class N8nPlaces:
             "count": count,
             "scope": wish.name,
             "lock_id": wish.lock_id,
-            "key": n8n_keys.lock_key(wish.name),
-            "meta_key": n8n_keys.meta_key(wish.name),
+            "key": keys.lock_key(wish.name),
+            "meta_key": keys.meta_key(wish.name),
             "workflow_id": wish.who.workflow_id,
             "workflow_name": wish.who.workflow_name,
             "execution_id": wish.who.execution_id,

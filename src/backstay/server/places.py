@@ -14,11 +14,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from backstay import inputs, n8n_keys
-from backstay.core import Core
 from backstay.engine.base import Micros, Read, Tag, steady
 from backstay.errors import ConfigError, LeaseLost
-from backstay.flow import deadline
 from backstay.gate.base import MAX_WAITERS
 from backstay.gate.flows import carry_out, send
 from backstay.gate.machine import (
@@ -38,9 +35,13 @@ from backstay.gate.machine import (
     Withdraw,
 )
 from backstay.gate.view import first, holder_info
-from backstay.inputs import micros
-from backstay.lease import instant
-from backstay.n8n_wire import Wire
+from backstay.interop.n8n_wire import keys
+from backstay.interop.n8n_wire.option import Wire
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import deadline
+from backstay.runtime.lease import instant
+from backstay.runtime.validation import micros
 from backstay.server.call import Call
 from backstay.server.problem import Refusal
 from backstay.server.shape.coordination import AcquireRequest, LockReply
@@ -55,7 +56,7 @@ def seconds_of(said: float | None, wire: Wire) -> float:
     """How long a lock lives when nobody says."""
     if said is not None:
         return said
-    return TTL if wire == "backstay" else float(n8n_keys.TTL_SECONDS)
+    return TTL if wire == "backstay" else float(keys.TTL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,12 @@ class Places:
     def wish(self, name: str, body: AcquireRequest) -> Wish:
         for value, what in ((body.lock_id, "lock_id"), (body.execution_id, "execution_id")):
             if value:
-                inputs.name(value, what)
+                validation.name(value, what)
         request_id = body.request_id or self._core.identity.new_id()
         # Hashed: tickets of one length, whatever somebody calls a request; and another lock's request is another's.
         ticket = "h" + hashlib.sha256(f"{name}\0{request_id}".encode()).hexdigest()[:31]
         who = Who(body.execution_id or request_id, body.workflow_id, body.workflow_name or body.workflow_id)
-        return Wish(inputs.name(name), request_id, ticket, body.lock_id or ticket, who, body)
+        return Wish(validation.name(name), request_id, ticket, body.lock_id or ticket, who, body)
 
     # ── acquiring ──
 

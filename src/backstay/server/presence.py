@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from backstay.core import Core
 from backstay.engine.base import steady
 from backstay.errors import BackstayError
 from backstay.job.flows import send
 from backstay.job.model import Worker
 from backstay.job.presence import BEAT, Status, status_of
 from backstay.job.store import Store
+from backstay.runtime.core import Core
 
 #: Workers that are remembered; others are looked up again.
 MOST = 10_000

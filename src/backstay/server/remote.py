@@ -18,13 +18,13 @@ from typing import Any
 
 import msgspec
 
-from backstay.core import Core
 from backstay.engine.base import Micros, steady
 from backstay.errors import BackstayError, CommandFailed, EngineUnavailable
 from backstay.job.definition import BaseJobType
 from backstay.job.internal import COMMAND, COMMANDS
 from backstay.job.outcome import failure
 from backstay.job.threads import Threads
+from backstay.runtime.core import Core
 from backstay.server import remote_files
 from backstay.server.client import Answered, Client, segment
 from backstay.server.remote_function import FunctionRun, Lost

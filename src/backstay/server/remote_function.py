@@ -18,7 +18,7 @@ from backstay.job.attempt import Attempt, Why
 from backstay.job.context import enter
 from backstay.job.model import Claimed
 from backstay.job.retry import Cancel, Outcome, Retry, Snooze
-from backstay.plain import ANYTHING, storable
+from backstay.runtime.serialization import ANYTHING, storable
 from backstay.server.client import Answered
 
 if TYPE_CHECKING:

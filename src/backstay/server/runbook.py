@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from backstay.core import Core
 from backstay.errors import BackstayError, JobNotFound
 from backstay.job import meta
 from backstay.job.fills import filled
@@ -21,7 +20,8 @@ from backstay.job.model import FINAL, Claimed, Job
 from backstay.job.runs import Run
 from backstay.job.store import Store
 from backstay.job.view import plain
-from backstay.plain import jsonable
+from backstay.runtime.core import Core
+from backstay.runtime.serialization import jsonable
 from backstay.server.plain_script import script
 from backstay.server.problem import not_found
 from backstay.workflow import command_spec

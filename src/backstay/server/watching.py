@@ -9,9 +9,9 @@ import logging
 import stat
 from pathlib import Path
 
-from backstay.core import Core
 from backstay.errors import BadDefinition, ConfigError
-from backstay.loop import Loop
+from backstay.runtime.core import Core
+from backstay.runtime.loop import Loop
 from backstay.workflow import flows
 from backstay.workflow.nodes import LARGEST
 from backstay.workflow.yaml import read

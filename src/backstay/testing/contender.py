@@ -23,8 +23,8 @@ import backstay
 import backstay.sync
 from backstay.engine.base import steady
 from backstay.errors import EngineError, LockError, NotOwner
-from backstay.flow import run
-from backstay.lease import MARGIN
+from backstay.runtime.flows import run
+from backstay.runtime.lease import MARGIN
 from backstay.testing.history import Diary
 from backstay.testing.register import Register
 from backstay.testing.stacks import tell_on

@@ -18,9 +18,9 @@ from typing import Any
 import backstay.sync
 from backstay.engine.base import steady
 from backstay.errors import EngineError, EngineUnavailable
-from backstay.flow import run
 from backstay.job import flows
 from backstay.job.model import Job, NewJob
+from backstay.runtime.flows import run
 from backstay.testing import job_history
 from backstay.testing.job_fighter import chores
 from backstay.testing.job_history import JobReport, Outcome

@@ -20,11 +20,8 @@ from datetime import UTC, datetime
 from typing import Any, ParamSpec, cast, overload
 
 from backstay.app import Backstay
-from backstay.core import Core
 from backstay.engine.base import Micros
 from backstay.engine.sqlite import SqliteEngine
-from backstay.flow import run
-from backstay.inputs import Duration, micros, seconds
 from backstay.job import admin, context, flows
 from backstay.job.definition import BaseJobType, BlockingJobType, JobType
 from backstay.job.internal import INTERNAL, RESERVED
@@ -32,6 +29,9 @@ from backstay.job.model import Job
 from backstay.job.registry import store_of
 from backstay.job.scheduler import tick
 from backstay.job.view import JobInfo, job_info
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
+from backstay.runtime.validation import Duration, micros, seconds
 from backstay.sync import Backstay as BlockingBackstay
 
 P = ParamSpec("P")

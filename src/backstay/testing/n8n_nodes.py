@@ -17,7 +17,7 @@ from typing import cast
 
 from redis import Redis
 
-from backstay import n8n_keys
+from backstay.interop.n8n_wire import keys
 
 
 class Nodes:
@@ -42,20 +42,20 @@ class Nodes:
     def write_identity(self, scope: str, lock_id: str, ttl: int) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         said = (lock_id, self.workflow_id, self.workflow_name, self.execution_id, now)
-        key = n8n_keys.meta_key(scope)
-        self.redis.set(key, json.dumps(dict(zip(n8n_keys.IDENTITY, said, strict=True))))
+        key = keys.meta_key(scope)
+        self.redis.set(key, json.dumps(dict(zip(keys.IDENTITY, said, strict=True))))
         self.redis.expire(key, ttl)
 
-    def try_acquire(self, scope: str, ttl: int = n8n_keys.TTL_SECONDS) -> str | None:
+    def try_acquire(self, scope: str, ttl: int = keys.TTL_SECONDS) -> str | None:
         """A lock_id, or None where somebody else has it."""
-        key = n8n_keys.lock_key(scope)
+        key = keys.lock_key(scope)
         if self.get(key) is not None or self.incr(key, ttl) != 1:
             return None
         lock_id = str(uuid.uuid4())
         self.write_identity(scope, lock_id, ttl)
         return lock_id
 
-    def acquire(self, scope: str, ttl: int = n8n_keys.TTL_SECONDS, wait: float = 60, poll: float = 1.0) -> str:
+    def acquire(self, scope: str, ttl: int = keys.TTL_SECONDS, wait: float = 60, poll: float = 1.0) -> str:
         until = time.monotonic() + wait
         while (lock_id := self.try_acquire(scope, ttl)) is None:
             if time.monotonic() > until:
@@ -65,7 +65,7 @@ class Nodes:
 
     def release(self, scope: str, lock_id: str) -> bool:
         """True: idempotent, nothing was there. ValueError: it is somebody else's."""
-        meta = self.get(n8n_keys.meta_key(scope))
+        meta = self.get(keys.meta_key(scope))
         if meta is None:
             return True
         if json.loads(meta)["lock_id"] != lock_id:
@@ -75,12 +75,12 @@ class Nodes:
 
     def delete(self, scope: str) -> None:
         """Identity first: while the counter stands, nobody else writes an identity that this would delete."""
-        self.redis.delete(n8n_keys.meta_key(scope))
-        self.redis.delete(n8n_keys.lock_key(scope))
+        self.redis.delete(keys.meta_key(scope))
+        self.redis.delete(keys.lock_key(scope))
 
     def hit(self, scope: str, window: int, now_ms: int) -> int:
         """The limit's one node; the bucket is this host's."""
-        return self.incr(n8n_keys.limit_key(scope, n8n_keys.limit_bucket(now_ms, window)), window)
+        return self.incr(keys.limit_key(scope, keys.limit_bucket(now_ms, window)), window)
 
 
 def main(url: str, scope: str, path: str, rounds: int, hold: float, poll: float) -> None:

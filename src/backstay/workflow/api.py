@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import ConfigError
-from backstay.flow import run as do
 from backstay.job.model import LogLine, State
 from backstay.job.runs import RunEvent, RunStatus
+from backstay.runtime import validation as inputs
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run as do
 from backstay.workflow import flows
 from backstay.workflow.handle import BlockingRunHandle, RunHandle, blocking_events
 from backstay.workflow.view import RunInfo, RunJobInfo, WorkflowInfo, run_info, workflow_info

@@ -17,11 +17,11 @@ from contextlib import aclosing, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from backstay.core import Core
 from backstay.errors import ConfigError, CorruptRecord, JobError, PayloadTooLarge
 from backstay.job.flows import send
 from backstay.job.registry import store_of
 from backstay.job.runs import Artifact
+from backstay.runtime.core import Core
 
 #: Files travel in parts of this size.
 PART = 256 * 1024

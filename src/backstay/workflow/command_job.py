@@ -15,7 +15,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.core import Core
 from backstay.engine.base import steady
 from backstay.errors import CommandFailed, ConfigError
 from backstay.job.attempt import Attempt
@@ -26,6 +25,7 @@ from backstay.job.internal import COMMAND, COMMANDS
 from backstay.job.journal import Journal
 from backstay.job.outcome import Raised
 from backstay.job.registry import store_of
+from backstay.runtime.core import Core
 from backstay.workflow import environment
 from backstay.workflow.artifacts import Artifacts, checked_name, files_below
 from backstay.workflow.command import Execution, Stopped

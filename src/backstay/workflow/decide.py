@@ -13,7 +13,6 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from backstay.core import Core
 from backstay.errors import BadArgument, WorkflowError
 from backstay.job import meta
 from backstay.job.context import current_job, go_on
@@ -27,7 +26,8 @@ from backstay.job.outcome import Encoded, Raised
 from backstay.job.registry import ids_of
 from backstay.job.retry import Skip
 from backstay.job.runs import LARGEST_RUN
-from backstay.plain import ANYTHING
+from backstay.runtime.core import Core
+from backstay.runtime.serialization import ANYTHING
 from backstay.workflow import command_spec
 from backstay.workflow.expression import Context, parse
 from backstay.workflow.fitting import fit

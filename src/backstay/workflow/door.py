@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, overload
 
-from backstay.core import Core
-from backstay.inputs import Duration
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
     from backstay.workflow.api import BlockingRuns, BlockingWorkflows, Runs, Workflows

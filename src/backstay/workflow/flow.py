@@ -11,8 +11,6 @@ from typing import Any, TypeVar, cast, get_args
 
 from msgspec.structs import replace
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import BadExpression, ConfigError
 from backstay.job.definition import BaseJobType
 from backstay.job.ids import shard_of
@@ -20,6 +18,8 @@ from backstay.job.internal import DECIDE, MAP
 from backstay.job.model import NewJob, When
 from backstay.job.registry import ids_of, store_of
 from backstay.job.runs import LARGEST_RUN
+from backstay.runtime import validation
+from backstay.runtime.core import Core
 from backstay.workflow.call import Call
 from backstay.workflow.condition import condition
 from backstay.workflow.decide import Decision, Spread, internal_job
@@ -166,7 +166,7 @@ class Flow:
 
     def _key(self, key: str, usual: str) -> str:
         """A name of its own. One that was given is refused when it is taken; one that was made up is numbered."""
-        name = inputs.name(key or usual, "key")
+        name = validation.name(key or usual, "key")
         if len(name) > LONGEST_KEY or not name.isprintable():
             raise ConfigError(f"a key has up to {LONGEST_KEY} printable characters; got {name!r}")
         if name in self._keys:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from backstay.core import Core
 from backstay.engine.base import Op
 from backstay.errors import (
     EngineUnavailable,
@@ -28,7 +27,8 @@ from backstay.job.registry import store_of
 from backstay.job.retrying import trigger
 from backstay.job.runs import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
 from backstay.job.view import plain
-from backstay.plain import storable
+from backstay.runtime.core import Core
+from backstay.runtime.serialization import storable
 from backstay.workflow import definition as definitions
 from backstay.workflow.definition import Workflow
 from backstay.workflow.plan import new_run
@@ -275,7 +275,7 @@ def _result(core: Core, row: Job | JobResult) -> Any:
 
 
 def _packed(value: Any) -> bytes:
-    from backstay.plain import ANYTHING
+    from backstay.runtime.serialization import ANYTHING
 
     return ANYTHING.encode(value)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import ConfigError
-from backstay.flow import run as do
-from backstay.inputs import Duration
 from backstay.job.model import LogLine, State
 from backstay.job.runs import Run, RunEvent, RunStatus
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run as do
+from backstay.runtime.validation import Duration
 from backstay.workflow import flows
 from backstay.workflow.view import RunInfo, RunJobInfo, run_info
 
@@ -38,7 +38,7 @@ class BaseRunHandle:
         return self._outputs
 
     async def _wait(self, timeout: Duration | None) -> RunStatus:
-        within = None if timeout is None else inputs.seconds(timeout, "timeout", zero=True)
+        within = None if timeout is None else validation.seconds(timeout, "timeout", zero=True)
         run = await flows.ended(self._core, self.id, within)
         self._outputs = await flows.outputs(self._core, run)
         return run.status

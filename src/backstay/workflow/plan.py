@@ -7,8 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.core import Core
-from backstay.inputs import micros
 from backstay.job import meta
 from backstay.job.ids import shard_of
 from backstay.job.internal import COMMAND, COMMANDS, DECIDE
@@ -16,6 +14,8 @@ from backstay.job.meta import Meta, trace_context
 from backstay.job.model import NewJob
 from backstay.job.registry import ids_of, store_of
 from backstay.job.runs import NewRun
+from backstay.runtime.core import Core
+from backstay.runtime.validation import micros
 from backstay.workflow import command_spec
 from backstay.workflow.command_spec import CommandSpec
 from backstay.workflow.condition import condition

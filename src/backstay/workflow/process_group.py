@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from backstay.orphan_guard import Guard
+from backstay.runtime.orphan_guard import Guard
 
 #: How often the rest of an ending group is looked for.
 LOOK_AGAIN = 0.02

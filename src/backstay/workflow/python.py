@@ -8,14 +8,14 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.errors import BadInput, ConfigError
-from backstay.flow import run as do
-from backstay.inputs import Duration, micros
 from backstay.job.home import Elsewhere
 from backstay.job.ids import moved
 from backstay.job.runs import NewRun, Run
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run as do
+from backstay.runtime.validation import Duration, micros
 from backstay.workflow import flows
 from backstay.workflow.definition import Input, Workflow
 from backstay.workflow.flow import Flow
@@ -44,9 +44,9 @@ class BaseWorkflowType(Generic[P]):
             raise ConfigError("@stay.workflow goes above a function that is not async: it puts a run together")
         self.core = core
         self.function = function
-        self.name = inputs.name(name or function.__name__, "name")
-        self._timeout = 0.0 if timeout is None else inputs.seconds(timeout, "timeout")
-        self._keep = inputs.seconds(keep, "keep", zero=True)
+        self.name = validation.name(name or function.__name__, "name")
+        self._timeout = 0.0 if timeout is None else validation.seconds(timeout, "timeout")
+        self._keep = validation.seconds(keep, "keep", zero=True)
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
             raise ConfigError(f"workflow {self.name!r} takes the flow first: def {function.__name__}(flow, …)")

@@ -14,7 +14,7 @@ from backstay.job.meta import key_of
 from backstay.job.model import Job, JobResult, State
 from backstay.job.runs import FINISHED, Definition, Run, RunStatus
 from backstay.job.view import JobInfo, job_info
-from backstay.lease import instant
+from backstay.runtime.lease import instant
 from backstay.workflow.definition import Workflow, unpack
 from backstay.workflow.run import RunDoc, RunJob, unpack_doc
 

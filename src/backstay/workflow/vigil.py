@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from backstay.core import Core
 from backstay.engine.base import steady
 from backstay.errors import ResultTimeout
-from backstay.flow import Latch
 from backstay.job.flows import AWAY, GROWTH, HEARD, UNHEARD
 from backstay.job.runs import RunStatus
 from backstay.job.waiters import Waiters
+from backstay.runtime.core import Core
+from backstay.runtime.flows import Latch
 
 
 class Vigil:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from backstay.core import Core
 from backstay.job.waiters import Waiters
+from backstay.runtime.core import Core
 
 
 class Watchers(Waiters):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from backstay.core import Core
 from backstay.errors import ConfigError
-from backstay.inputs import Duration
-from backstay.inputs import seconds as seconds_of
 from backstay.job.scheduler import KEEP
 from backstay.job.slots import Queues
 from backstay.job.worker import CONCURRENCY, Worker
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration
+from backstay.runtime.validation import seconds as seconds_of
 
 
 class WorkerDoor:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from backstay.core import Core
 from backstay.engine.base import Apply, Command
 from backstay.errors import ConfigError, LeaseLost, NotOwner
-from backstay.flow import Asked, ask, deadline
 from backstay.gate.n8n.machine import (
     WIRE,
     Evict,
@@ -25,7 +23,9 @@ from backstay.gate.n8n.machine import (
 from backstay.gate.n8n.machine import Released as ReleasedReply
 from backstay.gate.n8n.wire import holder, millis
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
-from backstay.n8n_wire import is_n8n, locks_n8n
+from backstay.interop.n8n_wire.option import is_n8n, locks_n8n
+from backstay.runtime.core import Core
+from backstay.runtime.flows import Asked, ask, deadline
 
 
 async def send(core: Core, scope: str, command: Command) -> Asked:

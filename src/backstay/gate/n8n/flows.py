@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay.core import Core
 from backstay.engine.base import Apply, Expired, Micros, steady
 from backstay.errors import (
     EngineError,
@@ -17,13 +16,14 @@ from backstay.errors import (
     OutcomeUnknown,
     WouldDeadlock,
 )
-from backstay.flow import CORRECTIONS, GRACE, Attempts, deadline
 from backstay.gate.held import Held
 from backstay.gate.machine import Granted as Grant
 from backstay.gate.machine import Who
 from backstay.gate.n8n.machine import WIRE, Busy, Granted, Leaving, Take, Withdraw
 from backstay.gate.n8n.wire import Wired, holder, identity, millis, moment
-from backstay.lease import LIVE
+from backstay.runtime.core import Core
+from backstay.runtime.flows import CORRECTIONS, GRACE, Attempts, deadline
+from backstay.runtime.lease import LIVE
 
 if TYPE_CHECKING:
     from backstay.gate.flows import Spec

@@ -1,8 +1,9 @@
 """The lock that n8n's own Redis nodes can take: a counter, and beside it the holder's identity as JSON.
 
 Whoever makes the counter holds the lock; `*.lua` beside this file are the whole meaning, since the keys live in Redis
-and nowhere else (`backstay.n8n_keys` has their shapes). A third key, of Backstay's own, remembers for some seconds the
-tickets that gave up while a copy of their `Take` may still be under way. Times are µs of the server's clock.
+and nowhere else (`backstay.interop.n8n_wire.keys` has their shapes). A third key, of Backstay's own, remembers for some
+seconds the tickets that gave up while a copy of their `Take` may still be under way. Times are µs of the server's
+clock.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from backstay import n8n_keys
 from backstay.engine.base import Command, Expired, Micros, Record, Room, Step
 from backstay.errors import ConfigError
+from backstay.interop.n8n_wire import keys
 
 
 class Owner(Struct, frozen=True, array_like=True):
@@ -151,9 +152,9 @@ Reply = Granted | Busy | Leaving | Renewed | Lost | Released | Absent | Foreign 
 
 def places(namespace: str, scope: str) -> tuple[str, ...]:
     """The counter, the identity, and the tickets that gave up: in one slot where the scope has a hash tag."""
-    tag = n8n_keys.hash_tag(scope)
+    tag = keys.hash_tag(scope)
     gone = f"{namespace}:n8n-gone:{{{tag}}}:{scope}" if tag else f"{namespace}:n8n-gone:{scope}"
-    return (n8n_keys.lock_key(scope), n8n_keys.meta_key(scope), gone)
+    return (keys.lock_key(scope), keys.meta_key(scope), gone)
 
 
 def step(_state: Record | None, _command: Any, _now: Micros) -> Step[Record]:

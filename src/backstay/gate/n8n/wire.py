@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from backstay import n8n_keys
 from backstay.engine.base import Apply, Micros
 from backstay.errors import HolderInfo
 from backstay.gate.n8n.machine import WIRE, Owner, Release, Renew
-from backstay.lease import instant
+from backstay.interop.n8n_wire import keys
+from backstay.runtime.lease import instant
 
 if TYPE_CHECKING:
     from backstay.gate.held import Held
@@ -27,7 +27,7 @@ class Wired(Struct, frozen=True):
 
 def identity(lock_id: str, workflow_id: str, workflow_name: str, execution_id: str) -> str:
     """The JSON beside the counter, up to where the server adds when: the fields of `n8n_keys.IDENTITY`, in order."""
-    said = dict(zip(n8n_keys.IDENTITY[:-1], (lock_id, workflow_id, workflow_name, execution_id), strict=True))
+    said = dict(zip(keys.IDENTITY[:-1], (lock_id, workflow_id, workflow_name, execution_id), strict=True))
     return json.dumps(said, ensure_ascii=False, separators=(",", ":"))[:-1]
 
 
@@ -84,8 +84,8 @@ def fields(lease: Held, wired: Wired) -> dict[str, Any]:
         "count": wired.count,
         "scope": lease.name,
         "lock_id": lease.id,
-        "key": n8n_keys.lock_key(lease.name),
-        "meta_key": n8n_keys.meta_key(lease.name),
+        "key": keys.lock_key(lease.name),
+        "meta_key": keys.meta_key(lease.name),
         "workflow_id": lease.who.workflow_id,
         "workflow_name": lease.who.workflow_name,
         "execution_id": lease.who.execution_id,

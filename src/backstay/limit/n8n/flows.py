@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backstay import inputs, n8n_keys
-from backstay.core import Core
 from backstay.engine.base import Apply, Expired, Micros
 from backstay.errors import ConfigError, Decision, EngineError, EngineUnavailable, OutcomeUnknown
-from backstay.flow import CORRECTIONS, PATIENCE_MICROS, count_once, persist
+from backstay.interop.n8n_wire import keys
+from backstay.interop.n8n_wire.option import taken_scope
 from backstay.limit.n8n.machine import WIRE, Counted, Hit, Peek, Reset
 from backstay.limit.spec import Spec
-from backstay.n8n_wire import taken_scope
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import CORRECTIONS, PATIENCE_MICROS, count_once, persist
 
 #: Attempts after the first where nothing was sent.
 RETRIES = 1
@@ -24,7 +25,7 @@ RETRIES = 1
 async def hit(core: Core, spec: Spec, scope: str, cost: int) -> Decision:
     """Count, and hear whether that is still within the limit."""
     core.check_open()
-    cost, scope = inputs.count(cost, "cost"), taken_scope(scope, "key")
+    cost, scope = validation.count(cost, "cost"), taken_scope(scope, "key")
     try:
         counted = await _in_window(core, spec, scope, Hit(0, _window(spec), 0, cost))
     except EngineError as error:
@@ -38,7 +39,7 @@ async def hit(core: Core, spec: Spec, scope: str, cost: int) -> Decision:
 async def peek(core: Core, spec: Spec, scope: str, cost: int) -> Decision:
     """What a hit would hear now."""
     core.check_open()
-    cost, scope = inputs.count(cost, "cost"), taken_scope(scope, "key")
+    cost, scope = validation.count(cost, "cost"), taken_scope(scope, "key")
     try:
         counted = await _in_window(core, spec, scope, Peek(0, _window(spec), 0))
     except EngineError as error:
@@ -64,9 +65,9 @@ async def _in_window(core: Core, spec: Spec, scope: str, command: Hit | Peek | R
     """In the window that the server's clock is in; near an edge, or with a clock corrected meanwhile, on the way."""
     now = core.engine.now()
     for _ in range(CORRECTIONS + 1):
-        bucket = n8n_keys.limit_bucket(now // 1000, _window(spec) // 1000)
+        bucket = keys.limit_bucket(now // 1000, _window(spec) // 1000)
         command = replace(command, not_after=now + PATIENCE_MICROS, bucket=bucket)
-        op = Apply(WIRE, n8n_keys.limit_key(scope, bucket), command)
+        op = Apply(WIRE, keys.limit_key(scope, bucket), command)
         if isinstance(command, Hit):
             reply = await count_once(core.port, op, retries=RETRIES, telemetry=core.telemetry)
         else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from backstay.interop.n8n_wire.keys import LOCK_PREFIX, META_SUFFIX
 from backstay.n8n.primitives import alike
 from backstay.n8n.primitives.drawing import Drawing, first, js
 from backstay.n8n.primitives.over_redis import META, VALUE, get, lock_keys, parsed
-from backstay.n8n_keys import LOCK_PREFIX, META_SUFFIX
 
 NO_SCOPES = "no scopes are registered (lockScopes): locks of a failed execution go when their TTL ends"
 #: Redis nodes try for a quarter of an hour before they fail.

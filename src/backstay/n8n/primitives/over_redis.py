@@ -1,4 +1,4 @@
-"""The primitives on n8n's own Redis node: the keys of `backstay.n8n_keys`, and no server but Redis.
+"""The primitives on n8n's own Redis node: the keys of `backstay.interop.n8n_wire.keys`, and no server but Redis.
 
 Each Redis node is a command or two of its own. What two commands cannot promise is in the guide: a crash between INCR
 and SET leaves a counter that nobody owns until it expires, and between a GET and the DEL that follows a lock may pass
@@ -7,10 +7,10 @@ to somebody else.
 
 from __future__ import annotations
 
+from backstay.interop.n8n_wire.keys import IDENTITY, LIMIT_PREFIX, LOCK_PREFIX, META_SUFFIX, POLL_SECONDS
 from backstay.n8n.primitives import alike, inputs
 from backstay.n8n.primitives.alike import LOCK, NOW, RELEASE
 from backstay.n8n.primitives.drawing import Drawing, expression, first, js, object_of
-from backstay.n8n_keys import IDENTITY, LIMIT_PREFIX, LOCK_PREFIX, META_SUFFIX, POLL_SECONDS
 
 #: What GET puts the value under.
 VALUE, META = "LOCK_VALUE", "LOCK_META"

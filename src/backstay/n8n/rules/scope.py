@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from backstay.interop.n8n_wire.keys import LARGEST_LIMIT, LONGEST_SECONDS, META_SUFFIX
 from backstay.n8n.expressions import Text, begins_with_nothing, words
 from backstay.n8n.findings import Finding, Rule
 from backstay.n8n.reading import ACQUIRE, Call, Reading
-from backstay.n8n_keys import LARGEST_LIMIT, LONGEST_SECONDS, META_SUFFIX
 
 EMPTY = Rule(
     "empty-scope",

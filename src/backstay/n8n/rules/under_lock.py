@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from backstay.interop.n8n_wire.keys import LOCK_PREFIX
 from backstay.n8n import waits
 from backstay.n8n.findings import Finding, Rule
 from backstay.n8n.held import Held
@@ -13,7 +14,6 @@ from backstay.n8n.reading import ACQUIRE, RELEASE, Reading
 from backstay.n8n.record import record
 from backstay.n8n.shapes import items, table
 from backstay.n8n.stitches import AGAIN, BY_ITSELF, CONFIRMED
-from backstay.n8n_keys import LOCK_PREFIX
 
 SWITCHED_OFF = Rule(
     "disabled-lock",

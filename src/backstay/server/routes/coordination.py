@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from backstay import inputs
 from backstay.errors import ConfigError, HolderInfo
 from backstay.gate.view import Inspection
 from backstay.idempotency.codec import pack
-from backstay.n8n_wire import Wire, is_n8n
-from backstay.plain import ANYTHING
+from backstay.interop.n8n_wire.option import Wire, is_n8n
+from backstay.runtime import validation
+from backstay.runtime.serialization import ANYTHING
 from backstay.server import calls
 from backstay.server.call import Answer, Call
 from backstay.server.problem import Refusal
@@ -57,13 +57,13 @@ async def acquire_lock(call: Call, body: AcquireRequest) -> LockReply | Answer:
 async def confirm_lock(call: Call, body: HoldRequest) -> LockReply:
     """Confirm a grant that was asked for with `confirm_seconds`: from now on it lives for `ttl_seconds`."""
     places = call.server.n8n_places if _speaks_n8n(call, body.wire) else call.server.places
-    return await places.extend(inputs.name(call.path["name"]), body.lock_id, body.ttl_seconds)
+    return await places.extend(validation.name(call.path["name"]), body.lock_id, body.ttl_seconds)
 
 
 async def renew_lock(call: Call, body: HoldRequest) -> LockReply:
     """Keep a held lock for `ttl_seconds` from now on. A lost one never comes back."""
     places = call.server.n8n_places if _speaks_n8n(call, body.wire) else call.server.places
-    return await places.extend(inputs.name(call.path["name"]), body.lock_id, body.ttl_seconds)
+    return await places.extend(validation.name(call.path["name"]), body.lock_id, body.ttl_seconds)
 
 
 async def release_lock(call: Call, body: ReleaseRequest) -> ReleasedReply:
@@ -170,7 +170,7 @@ async def begin_call(call: Call, body: BeginRequest) -> BeginReply:
 
 async def complete_call(call: Call, body: CompleteCallRequest) -> SettledReply:
     """Keep what a call came to: whoever begins it from now on gets this."""
-    key = inputs.name(call.path["key"], "key")
+    key = validation.name(call.path["key"], "key")
     raw = pack(key, ANYTHING, body.result)
     await calls.complete(call.server.core, key, body.request_id, body.fence, body.ttl_seconds, raw, failed=False)
     return SettledReply(key=key, state="completed")
@@ -178,7 +178,7 @@ async def complete_call(call: Call, body: CompleteCallRequest) -> SettledReply:
 
 async def fail_call(call: Call, body: FailCallRequest) -> SettledReply:
     """A call failed: the next one runs, or (`replay`) gets this failure."""
-    key = inputs.name(call.path["key"], "key")
+    key = validation.name(call.path["key"], "key")
     await calls.fail(
         call.server.core, key, body.request_id, body.fence, body.error, body.ttl_seconds, replay=body.replay
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from backstay import inputs
 from backstay.errors import ConfigError
 from backstay.job import flows
 from backstay.job.flows import send
@@ -10,7 +9,8 @@ from backstay.job.internal import INTERNAL, RESERVED
 from backstay.job.model import Job
 from backstay.job.options import CallOptions
 from backstay.job.view import QueueInfo, plain
-from backstay.plain import jsonable
+from backstay.runtime import validation
+from backstay.runtime.serialization import jsonable
 from backstay.server.call import Call
 from backstay.server.shape.work import (
     STATUSES,
@@ -175,6 +175,6 @@ async def resume_queue(call: Call) -> QueueView:
 
 async def _paused(call: Call, *, paused: bool) -> QueueView:
     queues = call.server.stay.queues
-    name = inputs.word(call.path["queue"], "queue")
+    name = validation.word(call.path["queue"], "queue")
     await (queues.pause(name) if paused else queues.resume(name))
     return queue_view(await queues.get(name))

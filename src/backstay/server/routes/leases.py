@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from backstay import inputs
 from backstay.errors import ConfigError
 from backstay.job.internal import INTERNAL
+from backstay.runtime import validation
 from backstay.server.call import Call
 from backstay.server.claims import stale
 from backstay.server.shape.work import (
@@ -28,9 +28,9 @@ async def claim_job(call: Call, body: ClaimRequest) -> Handout | None:
 
     The lease must be kept alive with heartbeats before `lease_ttl_secs` are over. Without `queues`, command jobs.
     """
-    inputs.word(body.worker_id, "worker_id")
+    validation.word(body.worker_id, "worker_id")
     for name in (*body.labels, *body.queues):
-        inputs.word(name, "label or queue")
+        validation.word(name, "label or queue")
     if INTERNAL in body.queues:
         raise ConfigError(f"the queue {INTERNAL!r} is Backstay's own; the server looks after it")
     return await call.server.claims.claim(call, body)
@@ -44,7 +44,7 @@ async def beat_lease(call: Call, body: BeatRequest) -> BeatReply:
 async def complete_job(call: Call, body: CompleteRequest) -> FinishReply:
     """The job is done. Jobs that wait for it start; sent again by the same lease, it is answered again."""
     for key in body.outputs:
-        inputs.name(key, "an output's key")
+        validation.name(key, "an output's key")
     return await call.server.claims.complete(call.path["lease"], body.result, body.outputs)
 
 

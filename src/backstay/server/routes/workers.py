@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backstay import inputs
 from backstay.job.flows import send
 from backstay.job.model import Worker
+from backstay.runtime import validation
 from backstay.server.call import Call
 from backstay.server.problem import not_found
 from backstay.server.shape.work import RegisterRequest, WorkerBeatRequest, WorkerInfo
@@ -51,7 +51,7 @@ async def list_workers(call: Call) -> list[WorkerInfo]:
 
 async def register_worker(call: Call, body: RegisterRequest) -> WorkerInfo:
     """Say that a worker is there, and what it has. Registering again says it anew."""
-    inputs.word(body.worker_id, "worker_id")
+    validation.word(body.worker_id, "worker_id")
     server = call.server
     worker = Worker(
         id=body.worker_id,

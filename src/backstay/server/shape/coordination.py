@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from backstay.n8n_wire import Wire
+from backstay.interop.n8n_wire.option import Wire
 from backstay.server.route import Body, Query, Reply
 from backstay.server.shape.plain import Count, Fence, MaybeName, MaybeSeconds, Name, PollSeconds, Seconds, Words
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from backstay import Backstay, sync
 from backstay.engine.owned import Owned
-from backstay.flow import run
+from backstay.runtime.flows import run
 from backstay.testing.conformance.actor import Actor, Failure
 from backstay.testing.conformance.driver import Driver, Stage
 from backstay.testing.conformance.hands import Hands

@@ -7,12 +7,12 @@ from typing import Any, Literal, Protocol
 
 from backstay import Backstay, sync
 from backstay.app import open_store
-from backstay.core import Core
 from backstay.engine.base import Engine, Micros
-from backstay.flow import run
 from backstay.hub.base import Subscription
 from backstay.hub.wire import channel
 from backstay.job.store import Store
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
 from backstay.testing.clocked import open_clocked
 from backstay.testing.conformance.actor import Failure
 from backstay.testing.conformance.job.bench import Bench, Desk, Heard, StoreDriver

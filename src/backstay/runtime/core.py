@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from backstay.engine.base import Carrier, Ears, Engine, WakesAfterCommit, steady
 from backstay.errors import Closed, ConfigError, EngineError, EngineRefused
-from backstay.flow import Latch, Port
 from backstay.hub.base import Hub, Subscription
 from backstay.hub.relay import Relay
-from backstay.keeper import Keeper
-from backstay.lease import BaseLease
 from backstay.policy import Policy
+from backstay.runtime.flows import Latch, Port
+from backstay.runtime.keeper import Keeper
+from backstay.runtime.lease import BaseLease
 from backstay.telemetry import Telemetry
 
 #: How long a first waiter waits for its subscription before it goes on without; polling is the backstop.

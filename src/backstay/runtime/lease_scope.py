@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
-from backstay.lease import LOST, BaseLease
+from backstay.runtime.lease import LOST, BaseLease
 
 L = TypeVar("L", bound=BaseLease)
 

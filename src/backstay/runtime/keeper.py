@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from backstay.engine.base import Apply, Engine, Expired, steady
 from backstay.errors import EngineUnavailable, OutcomeUnknown
-from backstay.lease import LIVE, BaseLease
+from backstay.runtime.lease import LIVE, BaseLease
 from backstay.telemetry import Telemetry
 
 #: Leases due within this part of their TTL are renewed along with those due now: fewer trips.

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from backstay import inputs, n8n_keys
-from backstay.core import Core
 from backstay.engine.base import Engine
 from backstay.engine.owned import Owned
 from backstay.errors import ConfigError
@@ -15,9 +13,12 @@ from backstay.gate.base import MAX_WAITERS, UNSET, Unset, n8n_spec, spec
 from backstay.gate.flows import Spec
 from backstay.gate.machine import UNLIMITED
 from backstay.hub.base import Hub
-from backstay.inputs import Duration
-from backstay.n8n_wire import Wire, locks_n8n
+from backstay.interop.n8n_wire import keys
+from backstay.interop.n8n_wire.option import Wire, locks_n8n
 from backstay.policy import BALANCED, Policy
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Duration
 from backstay.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         renewed unless asked, and there is no queue, no push and no fence: waiters look every `poll` seconds (1).
         """
         core = self._core
-        if locks_n8n(core.engine, wire, inputs.name(name)):
+        if locks_n8n(core.engine, wire, validation.name(name)):
             shared = n8n_spec(core, name, ttl, renew, max_hold, max_waiters, reentrant, durability, poll)
-            return self._lock_type(core, shared, n8n_keys.MAX_WAIT_SECONDS if isinstance(wait, Unset) else wait)
+            return self._lock_type(core, shared, keys.MAX_WAIT_SECONDS if isinstance(wait, Unset) else wait)
         if poll is not None:
             raise ConfigError("poll= is for wire='n8n': otherwise whoever waits is told of its turn")
         if isinstance(wait, Unset):
@@ -98,7 +99,7 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
     ) -> SemaphoreT:
         """At most `permits` holders at a time. All callers of one name must agree on the number while it is in use."""
         core = self._core
-        permits = inputs.count(permits, "permits")
+        permits = validation.count(permits, "permits")
         wanted = spec(core, name, False, permits, ttl, renew, max_hold, max_waiters, False, durability)
         return self._semaphore_type(core, wanted, wait)
 
@@ -158,12 +159,12 @@ class Settings:
         self.url: str | Owned = (
             url if url is not None and url != "" else os.environ.get("BACKSTAY_URL") or "sqlite:///backstay.db"
         )
-        self.namespace = inputs.namespace(namespace or os.environ.get("BACKSTAY_NAMESPACE") or NAMESPACE)
+        self.namespace = validation.namespace(namespace or os.environ.get("BACKSTAY_NAMESPACE") or NAMESPACE)
         self.policy = profile or BALANCED
         self.hub: str | Hub | Owned | None = hub if hub is not None else os.environ.get("BACKSTAY_HUB") or None
         if self.hub is self.url or (isinstance(self.hub, str) and self.hub == self.url):  # it has that hub anyway
             self.hub = None
-        self.hub_prefix = self.namespace if hub_prefix is None else inputs.namespace(hub_prefix, "hub_prefix")
+        self.hub_prefix = self.namespace if hub_prefix is None else validation.namespace(hub_prefix, "hub_prefix")
 
 
 def shards_here() -> int:
@@ -175,7 +176,7 @@ def shards_here() -> int:
 
 
 def _shards(given: int, what: str) -> int:
-    if inputs.count(given, what) > MOST_SHARDS:
+    if validation.count(given, what) > MOST_SHARDS:
         raise ConfigError(f"{what} is at most {MOST_SHARDS}; got {given}")
     return given
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from backstay.engine.base import Carrier, Ear, Ears, Op, steady
 from backstay.errors import WrongLoop
-from backstay.flow import Latch, run
+from backstay.runtime.flows import Latch, run
 
 T = TypeVar("T")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from backstay import inputs, n8n_keys
 from backstay.engine.base import Engine
 from backstay.errors import ConfigError
+from backstay.interop.n8n_wire import keys
+from backstay.runtime import validation
 
 Wire = Literal["backstay", "n8n"]
 
@@ -26,7 +27,7 @@ def is_n8n(engine: Engine, wire: str) -> bool:
 
 def taken_scope(value: str, what: str) -> str:
     """A scope to take or to count on. n8n's primitives refuse a blank one, so nobody else may hold it either."""
-    if not inputs.name(value, what).strip():
+    if not validation.name(value, what).strip():
         raise ConfigError(f"{what} {value!r} is blank, and n8n's primitives take no such scope: name what is protected")
     return value
 
@@ -35,7 +36,7 @@ def locks_n8n(engine: Engine, wire: str, scope: str) -> bool:
     """The same for a lock, whose keys must live in one place."""
     if not is_n8n(engine, wire):
         return False
-    if getattr(engine, "spreads", False) and not n8n_keys.hash_tag(scope):
+    if getattr(engine, "spreads", False) and not keys.hash_tag(scope):
         raise ConfigError(
             f"on a Redis Cluster the two keys of {scope!r} may live on two nodes: give the scope a hash tag, as in"
             f" {'{' + scope + '}'!r}, here and in n8n"

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from backstay import channel as channels
-from backstay.channel import Ear, M, Message
-from backstay.core import Core
+from backstay.channel import listeners as channels
+from backstay.channel.listeners import Ear, M, Message
 from backstay.errors import Closed
-from backstay.flow import run
 from backstay.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, ChainCompleted, OwnershipLost, Scheduled
+from backstay.runtime.core import Core
+from backstay.runtime.flows import run
 
 
 class Listening(Ear[M]):

@@ -7,8 +7,8 @@ from typing import cast
 
 from msgspec import Struct
 
-from backstay import inputs
 from backstay.errors import ConfigError
+from backstay.runtime import validation
 
 #: Milliseconds of each unit, by every name it has.
 UNITS = {
@@ -49,8 +49,8 @@ def parse(text: str) -> Rate:
     if found is None or size is None:
         raise ConfigError(f"rate {text!r} cannot be read; write it as in {EXAMPLES}")
     limit, window = int(found[1]), int(found[2] or 1) * size
-    if not 1 <= limit <= inputs.LARGEST_COUNT:
-        raise ConfigError(f"rate {text!r}: the limit is 1 to {inputs.LARGEST_COUNT}, as in {EXAMPLES}")
+    if not 1 <= limit <= validation.LARGEST_COUNT:
+        raise ConfigError(f"rate {text!r}: the limit is 1 to {validation.LARGEST_COUNT}, as in {EXAMPLES}")
     if not 1 <= window <= LONGEST_WINDOW:
         raise ConfigError(f"rate {text!r}: the window is 1 millisecond to 366 days, as in {EXAMPLES}")
     return Rate(limit, window)

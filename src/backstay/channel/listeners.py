@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from backstay import inputs
-from backstay.core import Core
 from backstay.engine.base import Op, PublishHint, steady
 from backstay.errors import Closed, ConfigError, EngineError, EngineUnavailable
-from backstay.flow import Latch, count_once
 from backstay.hub import wire
 from backstay.hub.base import Subscription
 from backstay.hub.wire import LONGEST_PAYLOAD, ChainCompleted, OwnershipLost, Scheduled
+from backstay.runtime import validation
+from backstay.runtime.core import Core
+from backstay.runtime.flows import Latch, count_once
 
 #: Messages kept for a listener that does not read; then they go, and it is told that it missed some.
 BUFFER = 1000
@@ -176,7 +176,7 @@ class Ear(Generic[M]):
 
 def plain(channels: Iterable[str]) -> list[Tuning[Message]]:
     """Channels by name, payloads as they are."""
-    return [_plain(channel) for channel in dict.fromkeys(inputs.name(channel, "channel") for channel in channels)]
+    return [_plain(channel) for channel in dict.fromkeys(validation.name(channel, "channel") for channel in channels)]
 
 
 def _plain(channel: str) -> Tuning[Message]:
@@ -188,20 +188,20 @@ def scheduled(types: str | Iterable[str] | None) -> Tuning[Scheduled]:
     missed = Scheduled("", "", missed=True)
     if types is None:
         return Tuning(wire.SCHEDULED, wire.read_scheduled, missed)
-    wanted = frozenset(inputs.name(t, "type") for t in ([types] if isinstance(types, str) else types))
+    wanted = frozenset(validation.name(t, "type") for t in ([types] if isinstance(types, str) else types))
     if not wanted:
         raise ConfigError("listen_scheduled needs at least one type, as in listen_scheduled(['resize'])")
     return Tuning(wire.SCHEDULED, wire.read_scheduled, missed, lambda notice: notice.type in wanted)
 
 
 def chain_completed(chain_id: str) -> Tuning[ChainCompleted]:
-    inputs.name(chain_id, "id")
+    validation.name(chain_id, "id")
     missed = ChainCompleted(chain_id, missed=True)
     return Tuning(wire.CHAIN_COMPLETED, wire.read_chain_completed, missed, lambda notice: notice.id == chain_id)
 
 
 def ownership_lost(job_id: str) -> Tuning[OwnershipLost]:
-    inputs.name(job_id, "job_id")
+    validation.name(job_id, "job_id")
     missed = OwnershipLost(job_id, missed=True)
     return Tuning(wire.OWNERSHIP_LOST, wire.read_ownership_lost, missed, lambda notice: notice.job_id == job_id)
 
@@ -218,14 +218,14 @@ async def publish(core: Core, channel: str, payload: str) -> None:
         raise ConfigError(
             f"a payload has at most {LONGEST_PAYLOAD} bytes; got {length}. Store it, and publish where it lies."
         )
-    name = inputs.name(channel, "channel")
+    name = validation.name(channel, "channel")
     await _send(core, name, core.hub.publish(wire.channel(core.hub_prefix, name), payload))
 
 
 async def publish_scheduled(core: Core, job_type: str, count: int) -> str:
     """Announce work. Answers the hint's id."""
-    inputs.name(job_type, "type")
-    inputs.count(count, "count")
+    validation.name(job_type, "type")
+    validation.count(count, "count")
     hint_id = wire.new_hint_id()
     await _send(core, wire.SCHEDULED, hint_of(core, job_type, count, hint_id))
     return hint_id
@@ -241,7 +241,7 @@ def hint_of(core: Core, job_type: str, count: int, hint_id: str = "") -> Publish
 
 async def publish_id(core: Core, channel: str, value: str, what: str) -> None:
     """A message that is a name: of a chain, of a job."""
-    await publish(core, channel, inputs.name(value, what))
+    await publish(core, channel, validation.name(value, what))
 
 
 async def _send(core: Core, channel: str, op: Op[Any]) -> None:
@@ -252,7 +252,7 @@ async def _send(core: Core, channel: str, op: Op[Any]) -> None:
 
 async def take_hint(core: Core, hint_id: str, n: int) -> int:
     core.check_open()
-    inputs.count(n, "n")
+    validation.count(n, "n")
     if hint_id == "":  # a notice of something missed has none
         return n
     given = cast("object", hint_id)

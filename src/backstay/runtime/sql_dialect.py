@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from backstay.errors import ConfigError
-from backstay.settled import settled
+from backstay.runtime.maybe_await import settled
 
 #: Plain names only. They are quoted besides, so that `order` and `user` work.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

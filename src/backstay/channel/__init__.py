@@ -1,0 +1,1 @@
+"""Publish and listen: the hub, for users."""
