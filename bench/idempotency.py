@@ -13,8 +13,8 @@ from bench.harness import Bench, Row, Sample, Worker, compare
 from bench.pairs import spin_tasks
 
 from backstay import Backstay
-from backstay.engine.redis import RedisEngine
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link.protocol import pack
 
 #: A receipt of some hundred bytes, as an endpoint would answer.
 RECEIPT = {"receipt": 42, "lines": ["an article and its price"] * 10}

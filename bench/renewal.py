@@ -11,7 +11,7 @@ import uvloop
 from bench.harness import Bench, Row, Worker
 
 from backstay import Backstay
-from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.runtime.lease import RENEW_AT
 
 LOCKS, TTL = 1000, 3.0

@@ -61,11 +61,11 @@ if TYPE_CHECKING:
         WouldDeadlock,
         WrongLoop,
     )
-    from backstay.gate.lock import Lease
+    from backstay.gate.api import Lease
     from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released, WaiterInfo
     from backstay.http.idempotency import IdempotencyMiddleware
     from backstay.http.ratelimit import RateLimitMiddleware
-    from backstay.hub.wire import ChainCompleted, OwnershipLost, Scheduled
+    from backstay.hub.protocol import ChainCompleted, OwnershipLost, Scheduled
     from backstay.idempotency.view import KeyInspection
     from backstay.job.context import JobContext, current_job
     from backstay.job.handle import JobHandle
@@ -176,7 +176,7 @@ _HOMES = {
     "BadResult": "backstay.errors",
     "BadWorkflow": "backstay.errors",
     "Cancel": "backstay.job.retry",
-    "ChainCompleted": "backstay.hub.wire",
+    "ChainCompleted": "backstay.hub.protocol",
     "Cleanup": "backstay.gate.view",
     "Closed": "backstay.errors",
     "CommandFailed": "backstay.errors",
@@ -206,7 +206,7 @@ _HOMES = {
     "JobSkipped": "backstay.errors",
     "JobTimeout": "backstay.errors",
     "KeyInspection": "backstay.idempotency.view",
-    "Lease": "backstay.gate.lock",
+    "Lease": "backstay.gate.api",
     "LeaseLost": "backstay.errors",
     "LockError": "backstay.errors",
     "LockHeld": "backstay.errors",
@@ -221,7 +221,7 @@ _HOMES = {
     "NotOwner": "backstay.errors",
     "NotReplicated": "backstay.errors",
     "OutcomeUnknown": "backstay.errors",
-    "OwnershipLost": "backstay.hub.wire",
+    "OwnershipLost": "backstay.hub.protocol",
     "PayloadTooLarge": "backstay.errors",
     "Policy": "backstay.policy",
     "Problem": "backstay.errors",
@@ -236,7 +236,7 @@ _HOMES = {
     "RowMissing": "backstay.errors",
     "RunHandle": "backstay.workflow.handle",
     "RunNotFound": "backstay.errors",
-    "Scheduled": "backstay.hub.wire",
+    "Scheduled": "backstay.hub.protocol",
     "SchemaTooNew": "backstay.errors",
     "Snooze": "backstay.job.retry",
     "StaleFence": "backstay.errors",

@@ -14,19 +14,19 @@ from urllib.parse import urlsplit
 from backstay.assembly.base import Rooms, Settings, observer, shards_here
 from backstay.channel.api import Channels
 from backstay.engine.base import Carrier, Engine, WakesAfterCommit
-from backstay.engine.owned import Owned, family
+from backstay.engine.client_types import Owned, family
 from backstay.errors import ConfigError
-from backstay.gate.base import UNSET, Unset
+from backstay.gate.api import Lock, Locks, ReadWriteLock, Semaphore
 from backstay.gate.durability import replicas
-from backstay.gate.lock import Lock, Locks, ReadWriteLock, Semaphore
+from backstay.gate.options import UNSET, Unset
 from backstay.hub.base import Hub
 from backstay.idempotency.api import Idempotency
-from backstay.idempotency.base import OnError, OnUnavailable, spec
 from backstay.idempotency.decorator import Calls, awaited
+from backstay.idempotency.options import OnError, OnUnavailable, spec
 from backstay.interop.n8n_wire.option import Wire, is_n8n
 from backstay.job import closing
 from backstay.job.door import JobDoor
-from backstay.limit.limit import LimitDoor
+from backstay.limit.api import LimitDoor
 from backstay.policy import Policy
 from backstay.runtime.core import Core, Identity
 from backstay.runtime.port import AsyncPort, BlockingPort
@@ -54,19 +54,19 @@ def open_engine(url: str, namespace: str) -> Engine:
     except ValueError:
         scheme = ""
     if scheme in ("memory", "sqlite"):
-        from backstay.engine.sqlite import SqliteEngine
         from backstay.engine.sqlite.address import parse as parse_sqlite
+        from backstay.engine.sqlite.engine import SqliteEngine
 
         path, synchronous, timeout = parse_sqlite(url)
         return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout)
     if scheme.partition("+")[0] in REDIS:
-        from backstay.engine.redis.topology import open_redis
+        from backstay.engine.redis.topology.open import open_redis
 
         return open_redis(url, namespace)
     if scheme in POSTGRES:
         postgres_or_explain()
-        from backstay.engine.postgres import PostgresEngine
         from backstay.engine.postgres.address import parse as parse_postgres
+        from backstay.engine.postgres.engine import PostgresEngine
 
         return PostgresEngine(parse_postgres(url), namespace=namespace)
     # What stands before a colon may be a password where the scheme was forgotten: show only what looks like one.
@@ -82,10 +82,10 @@ def engine_of(given: object, namespace: str, *, blocking: bool, what: str = "an 
     if isinstance(given, str):
         return open_engine(given, namespace)
     if family(given, what) == "redis":
-        from backstay.engine.redis.client import open_client
+        from backstay.engine.redis.client_settings import open_client
 
         return open_client(given, namespace)
-    from backstay.engine.postgres.pool import open_pool
+    from backstay.engine.postgres.connection.pool_settings import open_pool
 
     return open_pool(given, namespace, blocking=blocking)
 
@@ -100,21 +100,21 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
     """The hub that goes with an engine, which carries out its operations, too."""
     observe = observer(telemetry, "hub")
     if engine.default_hub == "local":
-        from backstay.engine.sqlite import SqliteEngine
+        from backstay.engine.sqlite.engine import SqliteEngine
         from backstay.hub.local import LocalHub
 
         return LocalHub(cast("SqliteEngine", engine), inbox=identity.inbox, carrier=engine, observe=observe)
     if engine.default_hub == "redis":
-        from backstay.engine.redis import RedisEngine
-        from backstay.hub.dial import AsyncDialer, ThreadDialer
+        from backstay.engine.redis.engine import RedisEngine
         from backstay.hub.redis import RedisHub
+        from backstay.hub.redis_connection import AsyncDialer, ThreadDialer
 
         server = cast("RedisEngine", engine)
         server.watch(observer(telemetry, "link"))
         dialer = ThreadDialer(server) if blocking else AsyncDialer(server)
         return RedisHub(dialer, carrier=engine, observe=observe)
     if engine.default_hub == "postgres":
-        from backstay.engine.postgres import PostgresEngine
+        from backstay.engine.postgres.engine import PostgresEngine
         from backstay.hub.postgres import PostgresHub
 
         return PostgresHub(cast("PostgresEngine", engine), inbox=identity.inbox, carrier=engine, observe=observe)
@@ -134,7 +134,7 @@ def open_store(engine: Engine, prefix: str, shards: int | None) -> Store:
 
         return PostgresStore(engine.namespace, prefix)
     if engine.default_hub == "redis":
-        from backstay.engine.redis.cluster import ClusterEngine
+        from backstay.engine.redis.topology.cluster import ClusterEngine
         from backstay.job.redis import RedisStore
 
         shards = shards_here() if shards is None else shards

@@ -15,20 +15,20 @@ from backstay.app import build_core
 from backstay.assembly.base import Rooms, Settings
 from backstay.channel.api import BlockingChannels as Channels
 from backstay.engine.base import Engine, Ping
-from backstay.engine.owned import Owned
+from backstay.engine.client_types import Owned
 from backstay.errors import ConfigError, LockHeld
 from backstay.gate import admin, flows
-from backstay.gate.base import UNSET, BaseGate, Unset, caller
 from backstay.gate.durability import replicas
 from backstay.gate.flows import Spec
-from backstay.gate.held import Held
+from backstay.gate.lease import Held
 from backstay.gate.n8n import admin as n8n
+from backstay.gate.options import UNSET, BaseGate, Unset, caller
 from backstay.gate.rwlock import BaseReadWriteLock
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
 from backstay.hub.base import Hub
 from backstay.idempotency.api import BlockingIdempotency as Idempotency
-from backstay.idempotency.base import OnError, OnUnavailable, spec
 from backstay.idempotency.decorator import Calls, blocking
+from backstay.idempotency.options import OnError, OnUnavailable, spec
 from backstay.interop.n8n_wire.option import Wire, is_n8n, locks_n8n
 from backstay.job import closing
 from backstay.job.blocking import BlockingWorker

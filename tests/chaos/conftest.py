@@ -7,8 +7,8 @@ import pytest
 import backstay.sync
 from backstay.engine.redis import scripts
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
 from backstay.gate.machine import GATE, Acquire, Release, Renew, Withdraw
 from backstay.testing.proxy import FaultProxy
 

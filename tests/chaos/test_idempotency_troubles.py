@@ -12,9 +12,9 @@ import backstay
 import backstay.sync
 from backstay.engine.redis import scripts
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.idempotency.machine import IDEMPOTENCY, Abandon, Begin, Complete, Renew
 from backstay.testing.waiting import eventually, soon
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from backstay.cli import exit_codes
 from backstay.cli.root import app
 from backstay.doctor.examine import examine
-from backstay.engine.postgres.lane import SWEEPS
+from backstay.engine.postgres.batches.batch_connection import SWEEPS
 from backstay.engine.postgres.schema import latest
 from backstay.sync import Backstay
 from backstay.testing.waiting import WITHIN

@@ -18,8 +18,8 @@ from backstay.doctor import finding
 from backstay.doctor import sqlite as sqlite_doctor
 from backstay.doctor.examine import examine
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
 from backstay.sync import Backstay
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.ports import lasting_port

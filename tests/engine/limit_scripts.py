@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from backstay.engine.base import Command, Micros
 from backstay.limit import machine
+from backstay.limit.algorithms import Rule
 from backstay.limit.machine import Admitted, Taken, step
-from backstay.limit.marks import Rule
 
 BASE = 1_700_000_000_000_000
 DAY = 86_400_000_000

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from backstay.engine import group as groups
+from backstay.engine import commit_thread as groups
 from backstay.engine.base import Apply, Ping, steady
-from backstay.engine.group import LATER, Group
-from backstay.engine.sqlite import SqliteEngine
-from backstay.engine.turn import Turn
+from backstay.engine.commit_thread import LATER, Group
+from backstay.engine.loop_batcher import Turn
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import Closed, EngineUnavailable
 from backstay.gate.machine import GATE, Acquire, Granted, Queued, Release, Released, Who
 from backstay.testing.waiting import eventually

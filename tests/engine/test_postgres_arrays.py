@@ -6,7 +6,7 @@ import pytest
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
-from backstay.engine.postgres.arrays import Bytes, Floats, Numbers, Texts, dump
+from backstay.engine.postgres.connection.arrays import Bytes, Floats, Numbers, Texts, dump
 
 TEXTS = [
     [],

@@ -6,9 +6,9 @@ import pytest
 
 from backstay import ConfigError
 from backstay.engine.base import Ping, Publish, PublishHint, TakeHint
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.wire import Wire
+from backstay.engine.postgres.connection.wire import Wire
+from backstay.engine.postgres.engine import PostgresEngine
 
 pytestmark = pytest.mark.postgres
 

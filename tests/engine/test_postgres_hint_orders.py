@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from backstay.engine.base import Ping, PublishHint, TakeHint
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.engine import PostgresEngine
 
 pytestmark = [pytest.mark.postgres, pytest.mark.race]
 

@@ -10,10 +10,10 @@ import pytest
 
 from backstay import CorruptRecord, EngineUnavailable
 from backstay.engine.base import Apply, Ping, Scan, Tag, Tagged, Untag, steady
-from backstay.engine.group import Item
-from backstay.engine.postgres import PostgresEngine
+from backstay.engine.commit_thread import Item
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.lane import PATIENCE, SKIPS
+from backstay.engine.postgres.batches.batch_connection import PATIENCE, SKIPS
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.gate.machine import GATE, Acquire, Granted, Release, Who
 from backstay.testing.waiting import eventually
 

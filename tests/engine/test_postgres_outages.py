@@ -148,7 +148,7 @@ def test_a_stopped_server_that_goes_on_answers_those_who_waited(server, namespac
 def test_a_server_that_stops_while_a_connection_opens_is_given_up(server, namespace):
     """The first words of a connection are bounded too: it looks at the schema before anything else."""
     from backstay.engine.postgres.address import parse
-    from backstay.engine.postgres.session import connect
+    from backstay.engine.postgres.connection.session import connect
 
     session = connect(parse(server.url + "?timeout=0.5"), "test")
     server.pause()

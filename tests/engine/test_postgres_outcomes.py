@@ -11,10 +11,11 @@ from psycopg import errors as pg
 import backstay
 from backstay import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown, sync
 from backstay.engine.base import Apply, Ping, Publish, Read, TakeHint, steady
-from backstay.engine.postgres import PostgresEngine, batch
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.session import translate
-from backstay.engine.postgres.wire import COMMIT, Wire
+from backstay.engine.postgres.batches import batch
+from backstay.engine.postgres.connection.session import translate
+from backstay.engine.postgres.connection.wire import COMMIT, Wire
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.gate.machine import GATE, Acquire, Granted, Who
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.waiting import WITHIN, eventually

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from backstay.engine.base import Apply, Ping, Read, Scan, Tag, Tagged, Untag
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.gate.machine import GATE, Acquire, Release, Renew, Who
 
 pytestmark = pytest.mark.postgres

@@ -18,10 +18,10 @@ from psycopg_pool import ConnectionPool, NullConnectionPool
 
 from backstay import Backstay, ConfigError, EngineError, EngineUnavailable, sync
 from backstay.engine.base import Ping, steady
-from backstay.engine.postgres import batch
 from backstay.engine.postgres.address import Address, parse
-from backstay.engine.postgres.lender import BlockingLender
-from backstay.engine.postgres.pooled import PooledEngine
+from backstay.engine.postgres.batches import batch
+from backstay.engine.postgres.connection.pool_adapter import BlockingLender
+from backstay.engine.postgres.pooled_engine import PooledEngine
 from backstay.policy import BALANCED, MAX_AVAILABILITY
 from backstay.testing.postgres import PostgresServer
 from backstay.testing.waiting import WITHIN, eventually

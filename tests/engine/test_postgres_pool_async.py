@@ -13,8 +13,8 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from backstay import Backstay, ConfigError, EngineUnavailable, sync
-from backstay.engine.postgres.lender import AsyncLender, LoopBusy, Request
-from backstay.engine.postgres.pooled import PooledEngine
+from backstay.engine.postgres.connection.pool_adapter import AsyncLender, LoopBusy, Request
+from backstay.engine.postgres.pooled_engine import PooledEngine
 from backstay.testing.waiting import WITHIN, soon
 from exercise import exercise_async, exercise_blocking
 

@@ -7,10 +7,10 @@ import pytest
 
 from backstay import ConfigError, EngineRefused, EngineUnavailable, SchemaTooNew, sync
 from backstay.engine.base import Ping
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.connection.session import check
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.rights import grants
-from backstay.engine.postgres.session import check
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.ports import lasting_port
 from backstay.testing.postgres import PostgresServer

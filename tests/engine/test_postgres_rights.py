@@ -10,7 +10,7 @@ import pytest
 
 from backstay.doctor.examine import examine
 from backstay.engine.postgres import schema
-from backstay.engine.postgres.lane import SWEPT
+from backstay.engine.postgres.batches.batch_connection import SWEPT
 from backstay.engine.postgres.rights import RIGHTS, grants
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/postgresql.md"

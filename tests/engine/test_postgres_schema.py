@@ -13,8 +13,8 @@ import pytest
 from backstay.engine.base import steady
 from backstay.engine.postgres import schema
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.connection.session import connect
 from backstay.engine.postgres.rights import RIGHTS
-from backstay.engine.postgres.session import connect
 from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.postgres

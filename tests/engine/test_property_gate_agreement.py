@@ -9,14 +9,15 @@ from gate_scripts import BASE, INBOXES, Model, Moment, play, replay, scripts
 from hypothesis import HealthCheck, given, settings
 
 from backstay.engine.base import Apply, Op, Ping, Read, Room
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse as parse_postgres
-from backstay.engine.postgres.batch import HOUR
-from backstay.engine.redis import RedisEngine, keys
+from backstay.engine.postgres.batches.batch import HOUR
+from backstay.engine.postgres.engine import PostgresEngine
+from backstay.engine.redis import keys
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.gate.machine import DAY, GATE, OFFER
 
 NAME = "gate"

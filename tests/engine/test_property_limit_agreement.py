@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from limit_scripts import BASE, Model, Moment, play, replay, scripts
 
 from backstay.engine.base import Apply, Op, Ping, Read
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse as parse_postgres
-from backstay.engine.postgres.batch import HOUR
-from backstay.engine.redis import RedisEngine, keys
+from backstay.engine.postgres.batches.batch import HOUR
+from backstay.engine.postgres.engine import PostgresEngine
+from backstay.engine.redis import keys
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.link import pack
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link.protocol import pack
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.limit import machine
+from backstay.limit.algorithms import Rule
 from backstay.limit.machine import LIMIT
-from backstay.limit.marks import Rule
 
 NAME = "api:s60:user:7"
 #: Shrinking a failure takes longer than finding it.

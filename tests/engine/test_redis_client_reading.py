@@ -15,8 +15,8 @@ import redis.cluster
 import redis.sentinel
 
 from backstay import Backstay, ConfigError, EngineUnavailable, sync
-from backstay.engine.redis.client import open_client
-from backstay.engine.redis.credentials import Credentials
+from backstay.engine.redis.client_settings import open_client
+from backstay.engine.redis.link.credentials import Credentials
 
 BOTH = pytest.mark.parametrize("library", [redis, redis.asyncio], ids=["blocking", "asyncio"])
 

@@ -7,8 +7,8 @@ import pytest
 import backstay
 import backstay.sync
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
 from backstay.testing.impostor import Impostor
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import WITHIN, eventually

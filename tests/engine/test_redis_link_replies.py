@@ -10,11 +10,12 @@ import backstay
 import backstay.sync
 from backstay import EngineError, EngineUnavailable, OutcomeUnknown
 from backstay.engine.base import Ping, Read, steady
-from backstay.engine.redis import RedisEngine, async_link
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.async_link import AsyncLink
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link import async_link
+from backstay.engine.redis.link.async_link import AsyncLink
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
 from backstay.gate.machine import GATE
 from backstay.testing.impostor import Hangup, Impostor, bulk
 from backstay.testing.proxy import FaultProxy

@@ -10,10 +10,10 @@ import backstay
 import backstay.sync
 from backstay import EngineRefused, EngineUnavailable
 from backstay.engine.base import Ping
-from backstay.engine.redis import RedisEngine
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
 from backstay.testing.impostor import Hangup, Impostor, bulk
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.ports import lasting_port

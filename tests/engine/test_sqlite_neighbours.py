@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backstay.engine.base import Apply
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.gate.machine import GATE, Acquire, Granted, Who
 
 FAR = 2**62

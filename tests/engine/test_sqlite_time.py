@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from backstay.engine.base import Apply, Ping
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import Closed
 from backstay.gate.machine import GATE, Acquire, Granted, Held, Who
 from backstay.testing.waiting import WITHIN

@@ -14,7 +14,7 @@ import backstay.sync
 from backstay import EngineUnavailable
 from backstay.engine import sqlite as engine_module
 from backstay.engine.base import steady
-from backstay.engine.sqlite import SqliteEngine, host_clock, host_ticks
+from backstay.engine.sqlite.engine import SqliteEngine, host_clock, host_ticks
 from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.chaos

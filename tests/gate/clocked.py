@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from backstay.engine.base import Apply, Read
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse as parse_postgres
-from backstay.engine.redis import RedisEngine
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.redis.address import parse
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.gate import machine
 from backstay.gate.machine import DAY, GATE, Who
 

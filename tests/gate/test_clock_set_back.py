@@ -8,7 +8,7 @@ import time
 import pytest
 
 from backstay import Backstay, LockTimeout
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.testing.waiting import eventually, soon
 
 NAME = "invoice:42"

@@ -12,9 +12,9 @@ import backstay
 from backstay import ConfigError, EngineRefused, EngineUnavailable, NotReplicated
 from backstay.engine.base import Expired
 from backstay.engine.redis.address import parse
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import pack
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import pack
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.gate import durability
 from backstay.gate.machine import Lost
 from backstay.sync import Backstay

@@ -13,8 +13,8 @@ from redis import Redis
 
 from backstay import Backstay, Closed, ConfigError, LeaseLost, LockHeld, LockTimeout, NotOwner, WouldDeadlock
 from backstay.engine.base import Apply
-from backstay.engine.redis import RedisEngine
 from backstay.engine.redis.address import parse
+from backstay.engine.redis.engine import RedisEngine
 from backstay.gate.n8n.machine import WIRE, Granted, Look, Take
 from backstay.interop.n8n_wire import keys as n8n_keys
 from backstay.testing.n8n_nodes import Nodes

@@ -12,7 +12,7 @@ from faults import Fault
 from backstay import OutcomeUnknown, Policy
 from backstay.engine.base import Tagged
 from backstay.engine.redis import keys
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.link.protocol import pack
 from backstay.gate.machine import (
     GATE,
     Absent,

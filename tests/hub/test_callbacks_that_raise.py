@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from backstay import Backstay, EngineUnavailable
-from backstay.hub.listener import Listener, Subscriber
 from backstay.hub.mailbox import Mailbox
+from backstay.hub.multiplexer import Listener, Subscriber
 from backstay.testing.waiting import WITHIN, eventually, soon
 
 #: What no `except Exception` catches. KeyboardInterrupt is another matter in the main thread.

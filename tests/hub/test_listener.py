@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backstay.hub.listener import Listener, Subscriber
+from backstay.hub.multiplexer import Listener, Subscriber
 
 
 class Wire:

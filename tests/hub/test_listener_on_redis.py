@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from backstay import Backstay, EngineRefused, EngineUnavailable
-from backstay.hub.dial import PING_EVERY
+from backstay.hub.redis_connection import PING_EVERY
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import WITHIN, eventually, soon

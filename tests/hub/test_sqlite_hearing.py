@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from backstay.engine.base import TakeHint, steady
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.testing.waiting import WITHIN
 
 SPEAKER = """

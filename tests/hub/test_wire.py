@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from backstay import sync
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
@@ -164,7 +164,7 @@ def test_scripts_are_sent_whole_to_a_server_that_forgot_them(ours, plain):
     ["", ":", "x", f"{uuid.UUID(int=1)}", f"{uuid.UUID(int=1)}:", f"urn:uuid:{uuid.UUID(int=1)}:t", "g" * 36 + ":t"],
 )
 def test_what_is_no_announcement_is_none(payload):
-    assert wire.read_scheduled(payload) is None
+    assert protocol.read_scheduled(payload) is None
 
 
 @pytest.mark.parametrize(
@@ -180,34 +180,36 @@ def test_what_is_no_announcement_is_none(payload):
     ],
 )
 def test_what_is_not_shaped_like_a_uuid_is_no_hint(hint):
-    assert not wire.is_hint_id(hint)
-    assert wire.read_scheduled(f"{hint}:t") is None
+    assert not protocol.is_hint_id(hint)
+    assert protocol.read_scheduled(f"{hint}:t") is None
 
 
 def test_a_new_hint_is_a_uuid():
-    made = {wire.new_hint_id() for _ in range(1000)}
+    made = {protocol.new_hint_id() for _ in range(1000)}
     assert len(made) == 1000
-    assert all(A_UUID.fullmatch(hint) and wire.is_hint_id(hint) and wire.is_hint_id(hint.upper()) for hint in made)
+    assert all(
+        A_UUID.fullmatch(hint) and protocol.is_hint_id(hint) and protocol.is_hint_id(hint.upper()) for hint in made
+    )
 
 
 def test_hints_differ_in_processes_that_seed_alike():
     random.seed(1)
-    first = wire.new_hint_id()
+    first = protocol.new_hint_id()
     random.seed(1)
-    assert wire.new_hint_id() != first
+    assert protocol.new_hint_id() != first
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_the_hints_of_a_forked_child_are_its_own():
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as child:
-        theirs = child.submit(wire.new_hint_id).result()
-    assert theirs != wire.new_hint_id()
+        theirs = child.submit(protocol.new_hint_id).result()
+    assert theirs != protocol.new_hint_id()
 
 
 def test_an_announcement_is_split_at_its_first_colon():
     hint = str(uuid.uuid4())
-    assert wire.read_scheduled(f"{hint}:a:b: c") == wire.Scheduled("a:b: c", hint)
-    assert wire.read_scheduled(wire.write_scheduled(hint, ":")) == wire.Scheduled(":", hint)
+    assert protocol.read_scheduled(f"{hint}:a:b: c") == protocol.Scheduled("a:b: c", hint)
+    assert protocol.read_scheduled(protocol.write_scheduled(hint, ":")) == protocol.Scheduled(":", hint)
 
 
 def test_nothing_is_sent_by_a_closed_backstay(backstay_redis, namespace):

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from backstay.engine.base import Within
-from backstay.engine.redis.topology import open_redis
+from backstay.engine.redis.topology.open import open_redis
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
 from backstay.job.redis import RedisStore

@@ -6,7 +6,7 @@ import sqlite3
 
 import msgspec
 
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
 from backstay.job.sqlite import SqliteStore

@@ -10,9 +10,9 @@ import pytest
 from test_postgres_store import Worker, complete, job
 
 from backstay.engine.base import Ping
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.arrays import teach
+from backstay.engine.postgres.connection.arrays import teach
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.job.model import Renewal
 from backstay.job.postgres import PostgresStore
 from backstay.job.runs import NewRun

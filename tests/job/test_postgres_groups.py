@@ -7,10 +7,10 @@ import pytest
 from test_postgres_store import job
 
 from backstay.engine.base import Ping
-from backstay.engine.group import Item
-from backstay.engine.postgres import PostgresEngine
+from backstay.engine.commit_thread import Item
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.within import WithinLane
+from backstay.engine.postgres.engine import PostgresEngine
+from backstay.engine.postgres.pipeline.pipeline import WithinLane
 from backstay.job.model import Tick
 from backstay.job.postgres import PostgresStore
 

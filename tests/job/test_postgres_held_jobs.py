@@ -11,8 +11,8 @@ import pytest
 from test_postgres_store import Worker, complete, job
 
 from backstay.engine.base import Ping
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.job.model import Concurrency, Rate
 from backstay.job.postgres import PostgresStore
 

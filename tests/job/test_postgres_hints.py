@@ -9,12 +9,12 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from backstay.engine.base import Ping
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.connection.pool_settings import open_pool
+from backstay.engine.postgres.connection.wire import Wire
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.notify import decode, wire_channel
-from backstay.engine.postgres.pool import open_pool
-from backstay.engine.postgres.wire import Wire
-from backstay.hub.wire import hint_key
+from backstay.hub.protocol import hint_key
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
 from backstay.job.postgres import PostgresStore

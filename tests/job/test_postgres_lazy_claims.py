@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backstay.engine.base import Ping
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Concurrency, Finish, NewJob, Renewal, StepCommand
 from backstay.job.postgres import PostgresStore

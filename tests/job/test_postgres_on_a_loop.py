@@ -11,9 +11,9 @@ import pytest
 from on_a_loop import on_a_loop
 
 from backstay.engine.base import Ping
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.within import WithinLane
+from backstay.engine.postgres.engine import PostgresEngine
+from backstay.engine.postgres.pipeline.pipeline import WithinLane
 from backstay.errors import Closed, OutcomeUnknown
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand

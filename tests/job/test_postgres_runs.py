@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from backstay.engine.base import Ping
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.wire import numbered
-from backstay.engine.postgres.within import SET, WithinLane
+from backstay.engine.postgres.connection.wire import numbered
+from backstay.engine.postgres.engine import PostgresEngine
+from backstay.engine.postgres.pipeline.pipeline import SET, WithinLane
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
 from backstay.job.postgres import PostgresStore

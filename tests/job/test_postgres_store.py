@@ -15,14 +15,14 @@ from psycopg_pool import ConnectionPool
 
 from backstay import ConfigError, EngineError, OutcomeUnknown
 from backstay.engine.base import Apply, Ping, TakeHint
-from backstay.engine.postgres import OTHERS, PostgresEngine
 from backstay.engine.postgres.address import parse
+from backstay.engine.postgres.connection.pool_settings import open_pool
+from backstay.engine.postgres.connection.wire import Wire
+from backstay.engine.postgres.engine import OTHERS, PostgresEngine
 from backstay.engine.postgres.notify import decode, wire_channel
-from backstay.engine.postgres.pool import open_pool
-from backstay.engine.postgres.wire import Wire
-from backstay.engine.postgres.within import WithinLane
+from backstay.engine.postgres.pipeline.pipeline import WithinLane
 from backstay.gate.machine import GATE, Acquire, Granted, Who
-from backstay.hub.wire import hint_key
+from backstay.hub.protocol import hint_key
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
 from backstay.job.postgres import PostgresStore, pace

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis_desk import RedisDesk
 
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.errors import ConfigError, EngineError, OutcomeUnknown
 from backstay.job.ids import shard_of
 from backstay.job.model import Concurrency, Failure, Finish, Unique

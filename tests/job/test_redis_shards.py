@@ -8,7 +8,7 @@ import time
 import pytest
 from redis_desk import RedisDesk, dying
 
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.errors import ConfigError
 from backstay.job import keys
 from backstay.job.ids import home, shard_of

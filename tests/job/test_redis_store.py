@@ -8,7 +8,7 @@ import time
 import pytest
 from redis_desk import LEASE, RedisDesk
 
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.errors import ConfigError, EngineError, OutcomeUnknown
 from backstay.job.model import Concurrency, Failure, Finish, Rate, Renewal, Tick, Unique, Worker
 from backstay.testing.plugin import started_or_skip

@@ -14,11 +14,11 @@ from workshop import working
 import backstay
 import backstay.sync
 from backstay import ConfigError
-from backstay.engine.postgres import PostgresEngine
 from backstay.engine.postgres.address import parse as parse_postgres
-from backstay.engine.redis import RedisEngine
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.redis.address import parse as parse_redis
-from backstay.engine.sqlite import SqliteEngine, host_clock
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.sqlite.engine import SqliteEngine, host_clock
 from backstay.job import scheduler
 from backstay.job.cron import Cron
 from backstay.job.meta import unpack

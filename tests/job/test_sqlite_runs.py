@@ -11,7 +11,7 @@ from sqlite_shop import NOW, Shop, end, work_of
 
 from backstay.engine import migrations
 from backstay.engine.base import Ping
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import ConfigError
 from backstay.job.model import Concurrency
 from backstay.job.runs import Artifact, NewRun, TokenRecord

@@ -13,7 +13,7 @@ import pytest
 from sqlite_shop import Shop, end, work_of
 
 from backstay.engine.base import Ping, Within
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import ConfigError
 from backstay.job.model import Concurrency, NewJob, Rate, Unique
 from backstay.job.sqlite import SqliteStore

@@ -14,8 +14,8 @@ import redis
 import backstay
 from backstay import CorruptRecord, sync
 from backstay.engine.base import Read
+from backstay.limit.algorithms import Fixed
 from backstay.limit.machine import LIMIT, Taken
-from backstay.limit.marks import Fixed
 from backstay.testing.waiting import eventually
 
 ALGORITHMS = ("fixed", "sliding", "sliding-counter", "token-bucket", "gcra")

@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from backstay import Backstay, ConfigError, OutcomeUnknown, RateLimited
-from backstay.engine.redis import RedisEngine
 from backstay.engine.redis.address import parse
+from backstay.engine.redis.engine import RedisEngine
 from backstay.errors import EngineUnavailable
 from backstay.interop.n8n_wire import keys
 from backstay.limit.n8n.machine import Hit

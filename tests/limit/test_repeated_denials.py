@@ -9,7 +9,7 @@ import pytest
 
 import backstay
 from backstay import sync
-from backstay.limit import desk
+from backstay.limit import local_fallback
 from backstay.testing.proxy import FaultProxy
 
 #: Denials are remembered for a second, so most of these must get on.
@@ -45,8 +45,8 @@ def test_a_reset_by_somebody_else_is_seen_after_a_second(backstay_redis, namespa
         assert not api.hit("k").allowed
         other.limits.reset("api", "k")
         while not api.hit("k").allowed:
-            assert time.monotonic() - began < desk.MEMORY + 5
-        assert time.monotonic() - began >= desk.MEMORY - 0.01
+            assert time.monotonic() - began < local_fallback.MEMORY + 5
+        assert time.monotonic() - began >= local_fallback.MEMORY - 0.01
 
 
 def test_another_cost_has_a_time_of_its_own_to_come_back(backstay_redis, namespace):
@@ -71,7 +71,7 @@ def test_a_smaller_cost_or_a_higher_limit_is_asked_for(backstay_redis, namespace
 
 
 def test_memory_is_bounded(namespace, monkeypatch):
-    monkeypatch.setattr(desk, "MOST", 100)
+    monkeypatch.setattr(local_fallback, "MOST", 100)
 
     async def main():
         async with backstay.Backstay("memory://", namespace=namespace) as stay:

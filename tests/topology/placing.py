@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count, islice
 
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology.slots import slot_of
 
 
 def slot(name):

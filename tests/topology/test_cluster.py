@@ -12,9 +12,9 @@ import backstay
 import backstay.sync
 from backstay import ConfigError, EngineRefused, EngineUnavailable
 from backstay.engine.base import Apply, Scan
-from backstay.engine.redis.cluster import ClusterEngine
-from backstay.engine.redis.slots import slot_of
-from backstay.engine.redis.topology import parse_cluster
+from backstay.engine.redis.topology.cluster import ClusterEngine
+from backstay.engine.redis.topology.open import parse_cluster
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.gate.machine import GATE, Acquire, Who
 from backstay.testing.ports import lasting_port
 from backstay.testing.servers import RedisCluster, say

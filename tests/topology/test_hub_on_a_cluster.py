@@ -13,7 +13,7 @@ from placing import one_on_each
 from backstay import OutcomeUnknown
 from backstay.engine.base import PublishHint, TakeHint
 from backstay.engine.redis.address import Address
-from backstay.engine.redis.blocking_link import BlockingLink
+from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.testing.conformance import AsyncDriver, BlockingDriver, HubSuite, ProcessDriver
 from backstay.testing.conformance.hub.hints import call_a_crowd
 from backstay.testing.servers import say

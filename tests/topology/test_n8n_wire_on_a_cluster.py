@@ -9,7 +9,7 @@ from redis.cluster import RedisCluster as Client
 
 import backstay
 from backstay import ConfigError
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.gate.n8n.machine import places
 from backstay.interop.n8n_wire import keys
 

@@ -11,7 +11,7 @@ import pytest
 import backstay
 import backstay.sync
 from backstay import ConfigError, EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.link.protocol import pack
 from backstay.testing.impostor import Impostor
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.ports import lasting_port

@@ -14,8 +14,8 @@ import pytest
 
 import backstay.sync
 from backstay import ConfigError, EngineRefused, EngineUnavailable
-from backstay.engine.redis import async_link, blocking_link
-from backstay.engine.redis.link import sign_in
+from backstay.engine.redis.link import async_link, blocking_link
+from backstay.engine.redis.link.protocol import sign_in
 from backstay.testing.certificates import Certificates
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.testing.failovers import Failover, KillMaster, Migrate
 from backstay.testing.nemesis import Kill, Pause
 from backstay.testing.plugin import started_or_skip

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from backstay.engine.base import Engine
-from backstay.engine.owned import Owned
+from backstay.engine.client_types import Owned
 from backstay.errors import ConfigError
-from backstay.gate.base import MAX_WAITERS, UNSET, Unset, n8n_spec, spec
 from backstay.gate.flows import Spec
 from backstay.gate.machine import UNLIMITED
+from backstay.gate.options import MAX_WAITERS, UNSET, Unset, n8n_spec, spec
 from backstay.hub.base import Hub
 from backstay.interop.n8n_wire import keys
 from backstay.interop.n8n_wire.option import Wire, locks_n8n
@@ -22,7 +22,7 @@ from backstay.runtime.validation import Duration
 from backstay.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from backstay.gate.held import Held
+    from backstay.gate.lease import Held
     from backstay.guard.base import Guard
 
 LockT = TypeVar("LockT")

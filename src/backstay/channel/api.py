@@ -9,7 +9,7 @@ from typing import Self
 from backstay.channel import listeners as channels
 from backstay.channel.listeners import Ear, M, Message
 from backstay.errors import Closed
-from backstay.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, ChainCompleted, OwnershipLost, Scheduled
+from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, ChainCompleted, OwnershipLost, Scheduled
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run
 

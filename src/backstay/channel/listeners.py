@@ -15,9 +15,9 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from backstay.engine.base import Op, PublishHint, steady
 from backstay.errors import Closed, ConfigError, EngineError, EngineUnavailable
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.hub.base import Subscription
-from backstay.hub.wire import LONGEST_PAYLOAD, ChainCompleted, OwnershipLost, Scheduled
+from backstay.hub.protocol import LONGEST_PAYLOAD, ChainCompleted, OwnershipLost, Scheduled
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.flows import Latch, count_once
@@ -130,7 +130,7 @@ class Ear(Generic[M]):
     async def _tune(self, core: Core, tuning: Tuning[M]) -> None:
         ready = core.port.latch()
         subscription = core.hub.subscribe(
-            wire.channel(core.hub_prefix, tuning.channel),
+            protocol.channel(core.hub_prefix, tuning.channel),
             lambda payload: self._heard(tuning, payload),
             ready.set,
             prompt=True,
@@ -187,23 +187,23 @@ def scheduled(types: str | Iterable[str] | None) -> Tuning[Scheduled]:
     """Announcements of some types, or of all."""
     missed = Scheduled("", "", missed=True)
     if types is None:
-        return Tuning(wire.SCHEDULED, wire.read_scheduled, missed)
+        return Tuning(protocol.SCHEDULED, protocol.read_scheduled, missed)
     wanted = frozenset(validation.name(t, "type") for t in ([types] if isinstance(types, str) else types))
     if not wanted:
         raise ConfigError("listen_scheduled needs at least one type, as in listen_scheduled(['resize'])")
-    return Tuning(wire.SCHEDULED, wire.read_scheduled, missed, lambda notice: notice.type in wanted)
+    return Tuning(protocol.SCHEDULED, protocol.read_scheduled, missed, lambda notice: notice.type in wanted)
 
 
 def chain_completed(chain_id: str) -> Tuning[ChainCompleted]:
     validation.name(chain_id, "id")
     missed = ChainCompleted(chain_id, missed=True)
-    return Tuning(wire.CHAIN_COMPLETED, wire.read_chain_completed, missed, lambda notice: notice.id == chain_id)
+    return Tuning(protocol.CHAIN_COMPLETED, protocol.read_chain_completed, missed, lambda notice: notice.id == chain_id)
 
 
 def ownership_lost(job_id: str) -> Tuning[OwnershipLost]:
     validation.name(job_id, "job_id")
     missed = OwnershipLost(job_id, missed=True)
-    return Tuning(wire.OWNERSHIP_LOST, wire.read_ownership_lost, missed, lambda notice: notice.job_id == job_id)
+    return Tuning(protocol.OWNERSHIP_LOST, protocol.read_ownership_lost, missed, lambda notice: notice.job_id == job_id)
 
 
 async def publish(core: Core, channel: str, payload: str) -> None:
@@ -219,24 +219,24 @@ async def publish(core: Core, channel: str, payload: str) -> None:
             f"a payload has at most {LONGEST_PAYLOAD} bytes; got {length}. Store it, and publish where it lies."
         )
     name = validation.name(channel, "channel")
-    await _send(core, name, core.hub.publish(wire.channel(core.hub_prefix, name), payload))
+    await _send(core, name, core.hub.publish(protocol.channel(core.hub_prefix, name), payload))
 
 
 async def publish_scheduled(core: Core, job_type: str, count: int) -> str:
     """Announce work. Answers the hint's id."""
     validation.name(job_type, "type")
     validation.count(count, "count")
-    hint_id = wire.new_hint_id()
-    await _send(core, wire.SCHEDULED, hint_of(core, job_type, count, hint_id))
+    hint_id = protocol.new_hint_id()
+    await _send(core, protocol.SCHEDULED, hint_of(core, job_type, count, hint_id))
     return hint_id
 
 
 def hint_of(core: Core, job_type: str, count: int, hint_id: str = "") -> PublishHint:
     """The operation that announces work, with a counter of its own."""
-    hint_id = hint_id or wire.new_hint_id()
-    channel = wire.channel(core.hub_prefix, wire.SCHEDULED)
-    payload = wire.write_scheduled(hint_id, job_type)
-    return core.hub.publish_hint(wire.hint_key(core.hub_prefix, hint_id), count, channel, payload)
+    hint_id = hint_id or protocol.new_hint_id()
+    channel = protocol.channel(core.hub_prefix, protocol.SCHEDULED)
+    payload = protocol.write_scheduled(hint_id, job_type)
+    return core.hub.publish_hint(protocol.hint_key(core.hub_prefix, hint_id), count, channel, payload)
 
 
 async def publish_id(core: Core, channel: str, value: str, what: str) -> None:
@@ -256,10 +256,10 @@ async def take_hint(core: Core, hint_id: str, n: int) -> int:
     if hint_id == "":  # a notice of something missed has none
         return n
     given = cast("object", hint_id)
-    if not isinstance(given, str) or not wire.is_hint_id(given):
+    if not isinstance(given, str) or not protocol.is_hint_id(given):
         raise ConfigError(f"hint_id is a UUID, as a notice of listen_scheduled carries it; got {hint_id!r}")
     try:
-        taken = await core.post.apply(core.hub.take_hint(wire.hint_key(core.hub_prefix, hint_id), n))
+        taken = await core.post.apply(core.hub.take_hint(protocol.hint_key(core.hub_prefix, hint_id), n))
     except EngineError as error:
         core.telemetry.emit("hub.hint_unknown", hint_id=hint_id, why=type(error).__name__)
         return n

@@ -11,7 +11,7 @@ import typer
 
 from backstay import Backstay as AsyncBackstay
 from backstay.engine.base import Engine
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import ConfigError
 from backstay.sync import Backstay
 

@@ -24,7 +24,7 @@ from backstay.cli.relay import Relay
 from backstay.cli.terminal import Terminal, wants_terminal
 from backstay.cli.waiting import shown
 from backstay.errors import EngineError, HolderInfo, LeaseLost, LockHeld, LockTimeout, NotOwner, QueueFull
-from backstay.gate.lock import Lease
+from backstay.gate.api import Lease
 from backstay.runtime.orphan_guard import Guard
 
 

@@ -14,7 +14,7 @@ import typer
 from backstay.channel.listeners import Message
 from backstay.cli.connection import connection
 from backstay.cli.output import printable, warn
-from backstay.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, SCHEDULED, read_scheduled
+from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, SCHEDULED, read_scheduled
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 

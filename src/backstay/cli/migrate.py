@@ -73,7 +73,7 @@ def _migrate(url: str) -> None:
 
     from backstay.engine.postgres import schema
     from backstay.engine.postgres.address import parse
-    from backstay.engine.postgres.session import connect, translate
+    from backstay.engine.postgres.connection.session import connect, translate
 
     address = parse(url)
     session = connect(address, "backstay:migrate")

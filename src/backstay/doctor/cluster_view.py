@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from backstay.engine.redis.address import Address, Place
-from backstay.engine.redis.slots import SLOTS
+from backstay.engine.redis.topology.slots import SLOTS
 
 
 class Entry(NamedTuple):

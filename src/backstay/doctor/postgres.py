@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 
 from backstay.doctor.finding import OK, PROBLEM, SKEW_PROBLEM, SKEW_WARNING, WARNING, Finding, above, round_trip
-from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.connection.session import Session
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.rights import RIGHTS, grants
 from backstay.engine.postgres.schema import command, latest, version
-from backstay.engine.postgres.session import Session
 from backstay.errors import EngineError
 
 #: Two for the groups and one for the hub.

@@ -18,9 +18,9 @@ from backstay.doctor.finding import (
     round_trip,
 )
 from backstay.doctor.redis_server import Clock, Server, skew
-from backstay.engine.redis import RedisEngine
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import Refusal
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import Refusal
 from backstay.errors import EngineError, EngineRefused
 
 #: A replica reports once a second.

@@ -12,9 +12,9 @@ from backstay.doctor.redis import unreached
 from backstay.doctor.redis_fleet import Fleet, Node
 from backstay.doctor.redis_server import Clock, Server
 from backstay.engine.redis.address import Place
-from backstay.engine.redis.cluster import ClusterEngine
-from backstay.engine.redis.link import Refusal
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.link.protocol import Refusal
+from backstay.engine.redis.topology.cluster import ClusterEngine
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.errors import EngineError
 
 

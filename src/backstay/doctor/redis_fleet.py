@@ -33,8 +33,8 @@ from backstay.doctor.redis import (
     version,
 )
 from backstay.doctor.redis_server import Clock, Server
-from backstay.engine.redis import RedisEngine
 from backstay.engine.redis.address import Address, Place
+from backstay.engine.redis.engine import RedisEngine
 from backstay.errors import EngineError
 
 Look = Callable[[Server], Iterator[Finding]]

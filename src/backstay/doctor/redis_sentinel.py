@@ -10,9 +10,9 @@ from backstay.doctor.redis import unreached
 from backstay.doctor.redis_fleet import Fleet, Node
 from backstay.doctor.redis_server import Clock
 from backstay.engine.redis.address import Place
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import Refusal
-from backstay.engine.redis.sentinel import SentinelEngine, ask_sentinel, fields_of
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import Refusal
+from backstay.engine.redis.topology.sentinel import SentinelEngine, ask_sentinel, fields_of
 from backstay.errors import EngineError, EngineRefused
 
 #: With fewer, the loss of one leaves no majority to agree on a new master.

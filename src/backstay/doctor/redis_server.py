@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-from backstay.engine.redis import RedisEngine
 from backstay.engine.redis.address import Address, Place
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import Hello, Refusal, pack
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import Hello, Refusal, pack
 from backstay.errors import EngineRefused
 
 #: Of several looks at a clock the quickest is the most exact.

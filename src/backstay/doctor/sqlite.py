@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backstay.doctor.finding import OK, PROBLEM, SKEW_PROBLEM, SKEW_WARNING, WARNING, Finding, above, round_trip
 from backstay.engine import migrations
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.engine.sqlite.schema import is_busy
 
 #: File systems on which locks between hosts, or the shared memory of WAL, do not work.

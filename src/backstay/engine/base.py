@@ -142,7 +142,7 @@ class Room(Generic[S]):
 
     def _lua(self, file: str) -> str:
         for package in (self.package, "backstay.engine.redis"):
-            found = files(package).joinpath(file)
+            found = files(package).joinpath("lua", file)
             if found.is_file():
                 return re.sub(r"(?m)^-- include: (\S+)$", lambda m: self._lua(m[1]), found.read_text())
         raise FileNotFoundError(f"{self.package} has no {file}")

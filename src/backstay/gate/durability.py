@@ -7,7 +7,7 @@ from functools import partial
 
 from backstay.engine.base import Expired, steady
 from backstay.errors import ConfigError, NotReplicated
-from backstay.gate.held import Held
+from backstay.gate.lease import Held
 from backstay.runtime.core import Core
 from backstay.runtime.flows import CORRECTIONS, deadline
 

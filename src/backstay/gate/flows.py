@@ -22,7 +22,7 @@ from backstay.errors import (
     WouldDeadlock,
 )
 from backstay.gate.durability import confirm, time_to_confirm
-from backstay.gate.held import RELEASED_NOW, Held, Verdict
+from backstay.gate.lease import RELEASED_NOW, Held, Verdict
 from backstay.gate.machine import (
     DAY,
     GATE,

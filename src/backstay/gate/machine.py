@@ -11,7 +11,7 @@ waiter costs one offer window (several in a row, at most until a living one's re
 turn and not its rank.
 
 Lock: capacity 1, exclusive. Semaphore: capacity n, shared. Read-write lock: unlimited, readers shared, writers
-exclusive. Times are µs of the engine's clock. `*.lua` beside this file say the same for Redis; a property test
+exclusive. Times are µs of the engine's clock. `lua/*.lua` say the same for Redis; a property test
 holds both against each other.
 """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from backstay.gate.base import BaseGate
 from backstay.gate.flows import Spec
+from backstay.gate.options import BaseGate
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Duration
 

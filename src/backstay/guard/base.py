@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from backstay.errors import ConfigError, StaleFence
-from backstay.gate.held import Held
+from backstay.gate.lease import Held
 from backstay.guard.redis import AsyncRedisGuard, RedisGuard
 from backstay.guard.sql import AsyncSqlGuard, SqlGuard
 from backstay.runtime.flows import run

@@ -12,7 +12,7 @@ from backstay.errors import Decision
 from backstay.http.callers import Callers, KeyFunction
 from backstay.http.problem import MEDIA_TYPE
 from backstay.http.ratelimit import checked, decide, headers, key_of, refusal
-from backstay.limit.limit import Limit
+from backstay.limit.api import Limit
 
 
 class RateLimitProblem(HTTPException):

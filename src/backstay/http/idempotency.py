@@ -15,8 +15,8 @@ from backstay.errors import ConfigError, EngineError, FingerprintMismatch, InPro
 from backstay.http.asgi import App, Header, Receive, Scope, Send
 from backstay.http.exchange import NOT_KEPT, Exchange, NotFinal, Raw, read
 from backstay.http.problem import problem, send_problem
-from backstay.idempotency.base import OnUnavailable
 from backstay.idempotency.codec import LARGEST
+from backstay.idempotency.options import OnUnavailable
 from backstay.runtime import validation
 from backstay.runtime.maybe_await import settled
 from backstay.runtime.validation import Duration

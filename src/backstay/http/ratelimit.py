@@ -11,7 +11,7 @@ from backstay.errors import ConfigError, Decision, EngineError
 from backstay.http.asgi import App, Header, Message, Receive, Scope, Send
 from backstay.http.callers import Callers, KeyFunction
 from backstay.http.problem import problem, send_problem
-from backstay.limit.limit import Limit
+from backstay.limit.api import Limit
 from backstay.limit.spec import Spec
 
 TOO_MANY, UNAVAILABLE = 429, 503

@@ -27,9 +27,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from backstay.engine.base import Carrier, Publish, PublishHint, TakeHint
-from backstay.hub.listener import Listener, State, Subscriber
 from backstay.hub.mailbox import Mailbox
-from backstay.hub.wire import HINT_LIFE, LONGEST_PAYLOAD
+from backstay.hub.multiplexer import Listener, State, Subscriber
+from backstay.hub.protocol import HINT_LIFE, LONGEST_PAYLOAD
 
 LIFE_MICROS = int(HINT_LIFE * 1_000_000)
 

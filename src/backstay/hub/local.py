@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backstay.engine.base import Carrier, Wake, steady
-from backstay.engine.sqlite import SqliteEngine
 from backstay.engine.sqlite.connection import Connection
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import EngineError
 from backstay.hub.base import Hub, unobserved
 

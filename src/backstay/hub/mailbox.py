@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from backstay.hub.contain import contain
-from backstay.hub.listener import MISSED, log
+from backstay.hub.multiplexer import MISSED, log
 
 #: Messages that wait for a subscriber which is busy; then they go, and it is told that it missed some.
 MOST = 1000

@@ -19,9 +19,9 @@ import psycopg
 from psycopg import sql
 
 from backstay.engine.base import Carrier, Wake, steady
-from backstay.engine.postgres import PostgresEngine
+from backstay.engine.postgres.connection.session import Session
+from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.notify import decode, note, wire_channel
-from backstay.engine.postgres.session import Session
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable
 from backstay.hub.base import Hub, unobserved
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from backstay.engine.base import Carrier, steady
-from backstay.engine.redis.link import Refusal, pack
+from backstay.engine.redis.link.protocol import Refusal, pack
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable
 from backstay.hub.base import Hub, Subscription, unobserved
-from backstay.hub.listener import log
-from backstay.hub.wire import LONGEST_PAYLOAD
+from backstay.hub.multiplexer import log
+from backstay.hub.protocol import LONGEST_PAYLOAD
 
 #: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
 FIRST, LONGEST = 0.05, 1.0

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
 from backstay.idempotency import admin
-from backstay.idempotency.base import OnError, OnUnavailable, spec
 from backstay.idempotency.codec import codec_for
+from backstay.idempotency.execution import run_async, run_blocking
 from backstay.idempotency.fingerprint import fingerprint as fingerprint_of
-from backstay.idempotency.running import run_async, run_blocking
+from backstay.idempotency.options import OnError, OnUnavailable, spec
 from backstay.idempotency.transaction import AsyncTransaction, Transaction, schema
 from backstay.idempotency.view import KeyInspection
 from backstay.runtime import validation

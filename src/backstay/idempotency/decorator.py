@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from backstay.errors import ConfigError
 from backstay.idempotency.codec import codec_for
+from backstay.idempotency.execution import run_async, run_blocking
 from backstay.idempotency.fingerprint import Arguments
 from backstay.idempotency.flows import Spec
-from backstay.idempotency.running import run_async, run_blocking
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Template

@@ -18,8 +18,8 @@ from backstay.errors import (
     ReplayedFailure,
     WouldDeadlock,
 )
-from backstay.idempotency.call import Call, why_lost
 from backstay.idempotency.codec import FAILURES, Failure, keep, pack, unpack
+from backstay.idempotency.lease import Call, why_lost
 from backstay.idempotency.machine import (
     IDEMPOTENCY,
     LIFE,

@@ -8,7 +8,7 @@ and the one command `Begin` starts, joins those who wait, takes over and replays
 is told when the call ends. A call whose lease ended may be taken over by exactly one other; until somebody does, its
 own outcome is still welcome. From then on it is refused: the outcome of a key never changes.
 
-What a call answered is kept beside the record, not in it. Times are µs of the engine's clock. `*.lua` beside this file
+What a call answered is kept beside the record, not in it. Times are µs of the engine's clock. `lua/*.lua`
 say the same for Redis; a property test holds both against each other.
 """
 

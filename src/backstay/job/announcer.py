@@ -17,7 +17,7 @@ from typing import cast
 from backstay.channel import listeners
 from backstay.engine.base import steady
 from backstay.errors import BackstayError
-from backstay.hub.wire import SCHEDULED
+from backstay.hub.protocol import SCHEDULED
 from backstay.job.model import Enqueued, NewJob
 from backstay.job.registry import store_of
 from backstay.runtime.core import Core

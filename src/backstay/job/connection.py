@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from backstay.engine.sqlite.callers import plainly
+from backstay.engine.sqlite.caller_transactions import plainly
 from backstay.engine.sqlite.schema import is_busy, translate
 from backstay.errors import ConfigError
 from backstay.job.announcer import worth_a_look
@@ -25,7 +25,7 @@ from backstay.runtime.core import Core
 from backstay.runtime.maybe_await import settled
 
 if TYPE_CHECKING:
-    from backstay.engine.sqlite import SqliteEngine
+    from backstay.engine.sqlite.engine import SqliteEngine
 
 
 class Callers:

@@ -13,10 +13,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from backstay.engine.base import Wake
-from backstay.engine.postgres.arrays import teach
+from backstay.engine.postgres.connection.arrays import teach
 from backstay.engine.postgres.notify import note
 from backstay.errors import ConfigError
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.hub.base import LIFE_MICROS
 from backstay.job.model import Enqueued, NewJob
 from backstay.job.postgres import PostgresStore
@@ -91,14 +91,14 @@ async def announce(
     core: Core, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], types: list[str]
 ) -> None:
     """The hint inside the transaction: PostgreSQL sends it with the commit, and never after a rollback."""
-    channel = wire.channel(core.hub_prefix, wire.SCHEDULED)
+    channel = protocol.channel(core.hub_prefix, protocol.SCHEDULED)
     cursor = _cursor(driver)
     teach(cursor)
     try:
         for type_, count in Counter(types).items():
             hint_id = str(uuid.uuid4())
-            wake = Wake(channel, wire.write_scheduled(hint_id, type_))
-            await settled(cursor.execute(HINT, (wire.hint_key(core.hub_prefix, hint_id), count, LIFE_MICROS)))
+            wake = Wake(channel, protocol.write_scheduled(hint_id, type_))
+            await settled(cursor.execute(HINT, (protocol.hint_key(core.hub_prefix, hint_id), count, LIFE_MICROS)))
             await settled(cursor.execute(*note([wake])))
     finally:
         await settled(cursor.close())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from backstay.channel import listeners
 from backstay.errors import BackstayError
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.job.registry import store_of
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class Hearing:
 
     def open(self) -> None:
         prefix = self._core.hub_prefix
-        for name, heard in ((wire.SCHEDULED, self._scheduled), (wire.OWNERSHIP_LOST, self._wanted)):
+        for name, heard in ((protocol.SCHEDULED, self._scheduled), (protocol.OWNERSHIP_LOST, self._wanted)):
             # Once it is heard, whatever was said before has been missed.
             self._subscriptions.append(
-                self._core.hub.subscribe(wire.channel(prefix, name), heard, partial(heard, None), prompt=True)
+                self._core.hub.subscribe(protocol.channel(prefix, name), heard, partial(heard, None), prompt=True)
             )
         hear = getattr(self._core.hub, "subscribe_raw", None)
         if self._read_handed is not None and self._takes and hear is not None:
@@ -110,7 +110,7 @@ class Hearing:
         if payload is None:
             self._call(self._dispatch.look)
             return
-        parts = wire.split_scheduled(payload)
+        parts = protocol.split_scheduled(payload)
         if parts is None:
             return
         kind, hint = parts

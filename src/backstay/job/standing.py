@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.job.internal import INTERNAL
 from backstay.job.model import Stand
 
@@ -36,7 +36,7 @@ class Standing:
         self._queues = tuple(name for name in order.names if name != INTERNAL)
         self._life = int(min(poll + OVERLAP, lease / PART) * 1_000_000)
         #: Nobody can guess it; what a message must say besides, its lane's incarnation, is nowhere on the wire.
-        self.inbox = wire.channel(core.hub_prefix, f"{wire.HANDED}:{secrets.token_hex(8)}")
+        self.inbox = protocol.channel(core.hub_prefix, f"{protocol.HANDED}:{secrets.token_hex(8)}")
         #: Whether the inbox is heard.
         self.open = False
         self._stand: Stand | None = None

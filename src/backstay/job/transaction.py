@@ -11,8 +11,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self, cast
 
-from backstay.engine.sqlite import callers
-from backstay.engine.sqlite.callers import plainly
+from backstay.engine.sqlite import caller_transactions
+from backstay.engine.sqlite.caller_transactions import plainly
 from backstay.engine.sqlite.schema import translate
 from backstay.errors import ConfigError
 from backstay.job.connection import Callers, no_part, same_file
@@ -53,14 +53,14 @@ class SqliteManner(Manner):
                 driver.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
             raise translate(error, path) from error
-        callers.inside(driver, self._core.engine)
+        caller_transactions.inside(driver, self._core.engine)
 
     async def end(self, error: BaseException | None) -> None:
         driver = self._driver
         before = plainly(driver)
         try:
             if self.outermost:
-                callers.outside()
+                caller_transactions.outside()
                 if error is None:
                     try:
                         driver.commit()

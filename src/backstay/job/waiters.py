@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.hub.base import Subscription
 from backstay.runtime.core import Core
 from backstay.runtime.flows import Latch
@@ -72,7 +72,7 @@ class Waiters:
         core = self._core
         self._strangers = 0
         self._subscriptions = [
-            core.hub.subscribe(wire.channel(core.hub_prefix, name), self._heard, self._ready, prompt=True)
+            core.hub.subscribe(protocol.channel(core.hub_prefix, name), self._heard, self._ready, prompt=True)
             for name in self.channels
         ]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from backstay.errors import ConfigError, Decision, RateLimited
 from backstay.interop.n8n_wire.option import Wire
 from backstay.limit import admin, flows
-from backstay.limit.base import ALL, BaseLimit, BaseLimitDoor, name_of, patience
+from backstay.limit.options import ALL, BaseLimit, BaseLimitDoor, name_of, patience
 from backstay.limit.spec import ALGORITHM
 from backstay.limit.view import Use
 from backstay.policy import OnUnavailable

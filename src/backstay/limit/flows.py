@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from backstay.engine.base import Apply, Command, Engine, Expired, Micros, Ping, steady
 from backstay.errors import BackstayError, Decision, EngineRefused, RateLimited
-from backstay.limit.desk import Desk
-from backstay.limit.handover import AWAY, hand_over
+from backstay.limit.local_fallback import Desk
 from backstay.limit.machine import LIMIT, Admitted, Denied, Hit, Peek, Refund, Reply, Reset
 from backstay.limit.n8n import flows as n8n
+from backstay.limit.reconcile import AWAY, hand_over
 from backstay.limit.spec import Spec
 from backstay.runtime import validation
 from backstay.runtime.core import Core

@@ -5,7 +5,7 @@ those at which each rate has room (`marks.py`). When it has come, the hit is adm
 the caller waits, it is denied and leaves no trace; else it is reserved, and the caller sleeps until then.
 
 All callers of one record agree on the law and the windows, which are part of its name; limits may differ and follow
-the caller. Times are µs of the engine's clock. `*.lua` beside this file say the same for Redis; a property test holds
+the caller. Times are µs of the engine's clock. `lua/*.lua` say the same for Redis; a property test holds
 both against each other.
 """
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from backstay.engine.base import Command, Expired, Micros, Record, Room, Step
 from backstay.errors import CorruptRecord
-from backstay.limit.marks import LAWS, Mark, Rule
+from backstay.limit.algorithms import LAWS, Mark, Rule
 
 #: Bumped when the stored shape changes.
 VERSION = 1

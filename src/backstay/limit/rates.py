@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from backstay.errors import ConfigError
-from backstay.limit.marks import Rule
+from backstay.limit.algorithms import Rule
 from backstay.runtime.rate import EXAMPLES as EXAMPLES  # noqa: PLC0414 - offered here
 from backstay.runtime.rate import Rate as Rate  # noqa: PLC0414 - the same
 from backstay.runtime.rate import parse as parse  # noqa: PLC0414 - the same

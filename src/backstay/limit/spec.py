@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.errors import ConfigError
-from backstay.limit.marks import Rule
+from backstay.limit.algorithms import Rule
 from backstay.limit.rates import ALGORITHMS, BUCKET, EXAMPLES, LETTERS, MOST_RATES, Rate, parse, rule
 from backstay.policy import OnUnavailable
 from backstay.runtime import validation

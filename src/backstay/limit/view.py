@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backstay.engine.base import Micros
+from backstay.limit.algorithms import Rule
 from backstay.limit.machine import Taken
-from backstay.limit.marks import Rule
 from backstay.limit.rates import Rate, rule
 from backstay.limit.spec import Place
 

@@ -10,9 +10,9 @@ import msgspec
 
 from backstay.engine.base import Apply, steady
 from backstay.errors import FingerprintMismatch, InProgress, LeaseLost
-from backstay.idempotency.call import why_lost
 from backstay.idempotency.codec import FAILURES, Failure, pack, unpack
 from backstay.idempotency.fingerprint import fingerprint
+from backstay.idempotency.lease import why_lost
 from backstay.idempotency.machine import (
     IDEMPOTENCY,
     Abandon,

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.hub.base import Subscription
 from backstay.runtime.core import Core
 
@@ -37,9 +37,9 @@ class Ears:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         prefix = self._core.hub_prefix
-        for name, heard in ((wire.SCHEDULED, self._scheduled), (EVENTS, self._happened)):
+        for name, heard in ((protocol.SCHEDULED, self._scheduled), (EVENTS, self._happened)):
             self._subscriptions.append(
-                self._core.hub.subscribe(wire.channel(prefix, name), heard, partial(heard, None), prompt=True)
+                self._core.hub.subscribe(protocol.channel(prefix, name), heard, partial(heard, None), prompt=True)
             )
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 from backstay.engine.base import Micros, Read, Tag, steady
 from backstay.errors import ConfigError, LeaseLost
-from backstay.gate.base import MAX_WAITERS
 from backstay.gate.flows import carry_out, send
 from backstay.gate.machine import (
     DAY,
@@ -34,6 +33,7 @@ from backstay.gate.machine import (
     Who,
     Withdraw,
 )
+from backstay.gate.options import MAX_WAITERS
 from backstay.gate.view import first, holder_info
 from backstay.interop.n8n_wire import keys
 from backstay.interop.n8n_wire.option import Wire

@@ -18,16 +18,16 @@ def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engin
     if not url.startswith("memory:") and "timeout" not in parse_qs(urlsplit(url).query):
         url += f"{'&' if '?' in url else '?'}timeout={WITHIN:g}"
     if url.startswith(("memory:", "sqlite:")):
-        from backstay.engine.sqlite import SqliteEngine
         from backstay.engine.sqlite.address import parse as parse_sqlite
+        from backstay.engine.sqlite.engine import SqliteEngine
 
         path, synchronous, timeout = parse_sqlite(url)
         return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout, clock=clock)
     if url.startswith("postgres"):
-        from backstay.engine.postgres import PostgresEngine
         from backstay.engine.postgres.address import parse as parse_postgres
+        from backstay.engine.postgres.engine import PostgresEngine
 
         return PostgresEngine(parse_postgres(url), namespace=namespace, clock=clock)
-    from backstay.engine.redis.topology import open_redis
+    from backstay.engine.redis.topology.open import open_redis
 
     return open_redis(url, namespace, clock)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 
 from backstay.engine.base import steady
-from backstay.engine.redis.slots import slot_of
+from backstay.engine.redis.topology.slots import slot_of
 from backstay.testing.history import Amnesia
 from backstay.testing.nemesis import Nemesis, Ring
 from backstay.testing.redis_server import until

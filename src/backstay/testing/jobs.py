@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, cast, overload
 
 from backstay.app import Backstay
 from backstay.engine.base import Micros
-from backstay.engine.sqlite import SqliteEngine
+from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.job import admin, context, flows
 from backstay.job.definition import BaseJobType, BlockingJobType, JobType
 from backstay.job.internal import INTERNAL, RESERVED

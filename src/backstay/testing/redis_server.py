@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from backstay.engine.redis.address import Address
-from backstay.engine.redis.blocking_link import BlockingLink
-from backstay.engine.redis.link import Refusal, SignIn, pack
+from backstay.engine.redis.link.blocking_link import BlockingLink
+from backstay.engine.redis.link.protocol import Refusal, SignIn, pack
 from backstay.errors import EngineError
 from backstay.testing.certificates import Certificates
 from backstay.testing.ports import lasting_port

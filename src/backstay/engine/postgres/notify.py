@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from backstay.engine.base import Wake
-from backstay.engine.postgres.arrays import Texts
-from backstay.engine.postgres.wire import Statement
+from backstay.engine.postgres.connection.arrays import Texts
+from backstay.engine.postgres.connection.wire import Statement
 from backstay.errors import ConfigError
 
 #: PostgreSQL takes payloads of fewer bytes than this.

@@ -9,7 +9,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from backstay.engine import migrations
 from backstay.engine.base import steady
-from backstay.engine.postgres.session import Session
+from backstay.engine.postgres.connection.session import Session
 from backstay.errors import EngineRefused
 
 #: Whoever migrates holds this advisory lock ("backstay" as a number), so that two starting processes take turns.

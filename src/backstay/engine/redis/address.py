@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from backstay.engine.redis.credentials import Credentials
+from backstay.engine.redis.link.credentials import Credentials
 from backstay.errors import ConfigError
 
 #: Whether a scheme means TLS.

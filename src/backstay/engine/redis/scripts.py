@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from backstay.engine.base import Command, Room
-from backstay.engine.redis.link import pack
+from backstay.engine.redis.link.protocol import pack
 
 
 class Script:
@@ -52,7 +52,7 @@ def of_command(room: Room[Any], command: type[Command]) -> Script:
 @cache
 def own(name: str) -> Script:
     """A script of the engine itself."""
-    return Script(files("backstay.engine.redis").joinpath(f"{name}.lua").read_text())
+    return Script(files("backstay.engine.redis").joinpath("lua", f"{name}.lua").read_text())
 
 
 @cache

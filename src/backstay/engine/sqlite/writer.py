@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from backstay.engine.base import Op
-from backstay.engine.group import Item
+from backstay.engine.commit_thread import Item
 from backstay.engine.sqlite.connection import Connection
 from backstay.engine.sqlite.schema import is_busy, translate
 from backstay.errors import EngineError

@@ -16,7 +16,7 @@ from backstay.errors import (
     OutcomeUnknown,
     WouldDeadlock,
 )
-from backstay.gate.held import Held
+from backstay.gate.lease import Held
 from backstay.gate.machine import Granted as Grant
 from backstay.gate.machine import Who
 from backstay.gate.n8n.machine import WIRE, Busy, Granted, Leaving, Take, Withdraw

@@ -1,6 +1,6 @@
 """The lock that n8n's own Redis nodes can take: a counter, and beside it the holder's identity as JSON.
 
-Whoever makes the counter holds the lock; `*.lua` beside this file are the whole meaning, since the keys live in Redis
+Whoever makes the counter holds the lock; `lua/*.lua` are the whole meaning, since the keys live in Redis
 and nowhere else (`backstay.interop.n8n_wire.keys` has their shapes). A third key, of Backstay's own, remembers for some
 seconds the tickets that gave up while a copy of their `Take` may still be under way. Times are µs of the server's
 clock.

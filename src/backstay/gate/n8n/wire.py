@@ -15,7 +15,7 @@ from backstay.interop.n8n_wire import keys
 from backstay.runtime.lease import instant
 
 if TYPE_CHECKING:
-    from backstay.gate.held import Held
+    from backstay.gate.lease import Held
 
 
 class Wired(Struct, frozen=True):

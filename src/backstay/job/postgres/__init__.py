@@ -1,4 +1,6 @@
-"""Jobs on PostgreSQL: one statement or a few for each verb, each verb a talk (`backstay.engine.postgres.within`)."""
+"""Jobs on PostgreSQL: one statement or a few for each verb, each verb a talk
+(`backstay.engine.postgres.pipeline.pipeline`).
+"""
 
 from __future__ import annotations
 

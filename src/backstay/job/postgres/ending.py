@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from backstay.engine.base import Micros, Wake
-from backstay.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, channel
+from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, channel
 from backstay.job.model import Failure, State
 from backstay.job.postgres.moves import STATES, Held, Move, Moves, wakes_of
 from backstay.job.postgres.rows import (

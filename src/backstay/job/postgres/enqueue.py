@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from backstay.engine.base import Micros, PublishHint, Wake, steady
-from backstay.engine.postgres.counters import announce
-from backstay.engine.postgres.wire import Statement
+from backstay.engine.postgres.batches.hint_counters import announce
+from backstay.engine.postgres.connection.wire import Statement
 from backstay.errors import ConfigError, EngineUnavailable
 from backstay.hub.base import LIFE_MICROS
-from backstay.hub.wire import SCHEDULED, channel, hint_key, new_hint_id, write_scheduled
+from backstay.hub.protocol import SCHEDULED, channel, hint_key, new_hint_id, write_scheduled
 from backstay.job.model import AGEING, Enqueued, NewJob, State
 from backstay.job.postgres.ending import UNKNOWN, Ends, Outcome, cancelled, heard, outcome_of, told
 from backstay.job.postgres.rows import (

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backstay.engine.base import Micros, Wake
-from backstay.hub.wire import channel
+from backstay.hub.protocol import channel
 from backstay.job.model import FINAL
 from backstay.job.postgres.rows import SOFT
 from backstay.job.postgres.texts import Numbers, Texts, readable, storable

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from backstay.engine.base import Micros
-from backstay.engine.postgres.wire import Rows
-from backstay.engine.postgres.within import Round
+from backstay.engine.postgres.connection.wire import Rows
+from backstay.engine.postgres.pipeline.pipeline import Round
 from backstay.job.model import Claimed, Concurrency, Failure, Job, NewJob, Unique
 from backstay.job.postgres.texts import readable, statement
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backstay.engine.base import Micros, Wake
-from backstay.engine.postgres.within import Round
+from backstay.engine.postgres.pipeline.pipeline import Round
 from backstay.job.model import StepCommand, StepReply
 from backstay.job.postgres import cascade
 from backstay.job.postgres.enqueue import Enqueueing

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from backstay.engine.postgres.arrays import Bytes, Floats, Numbers, Places, Texts
+from backstay.engine.postgres.connection.arrays import Bytes, Floats, Numbers, Places, Texts
 
 __all__ = ["Bytes", "Floats", "Numbers", "Places", "Texts", "readable", "statement", "storable"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from backstay.engine.base import Micros, Wake
-from backstay.engine.postgres.wire import Statement
-from backstay.engine.postgres.within import Round
-from backstay.hub.wire import hint_key
+from backstay.engine.postgres.connection.wire import Statement
+from backstay.engine.postgres.pipeline.pipeline import Round
+from backstay.hub.protocol import hint_key
 from backstay.job.model import Claimed, StepCommand, StepReply, Verdict
 from backstay.job.postgres.ending import Ends
 from backstay.job.postgres.enqueue import Enqueueing

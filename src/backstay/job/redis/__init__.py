@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from backstay.engine.base import UNREADABLE, Micros, Op, Within
-from backstay.engine.redis.gathering import Gathered
-from backstay.engine.redis.talks import Ready, Talk
-from backstay.hub.wire import new_hint_id, write_scheduled
+from backstay.engine.redis.coalescing import Gathered
+from backstay.engine.redis.encoder import Ready, Talk
+from backstay.hub.protocol import new_hint_id, write_scheduled
 from backstay.job.model import (
     Alike,
     Claimed,

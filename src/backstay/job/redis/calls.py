@@ -9,11 +9,11 @@ from importlib.resources import files
 from typing import Any
 
 from backstay.engine.base import Within
-from backstay.engine.redis.link import Refusal
+from backstay.engine.redis.encoder import Talk, To
+from backstay.engine.redis.link.protocol import Refusal
 from backstay.engine.redis.scripts import Script
-from backstay.engine.redis.talks import Talk, To
 from backstay.errors import ConfigError
-from backstay.hub import wire
+from backstay.hub import protocol
 from backstay.job import keys
 
 #: More would make ids longer for nothing: a shard is a core's worth of work.
@@ -50,7 +50,7 @@ class Calls:
         self.announces = self.takes = announces
         self.gap = 0.0
         self._prefix = prefix.encode()
-        self._hint_keys = f"{wire.hint_key(prefix, '')}%s"
+        self._hint_keys = f"{protocol.hint_key(prefix, '')}%s"
         self._count = str(shards).encode()
         self._keys = [keys.shard(namespace, number) for number in range(shards)]
         self._wire_keys = [

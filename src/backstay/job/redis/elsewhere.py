@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterable, Sequence
 from struct import Struct
 from typing import Any
 
-from backstay.engine.redis.talks import To
+from backstay.engine.redis.encoder import To
 from backstay.errors import ConfigError
 from backstay.job.ids import home, shard_of
 from backstay.job.model import Alike, Delivery, NewJob

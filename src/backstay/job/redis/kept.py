@@ -7,7 +7,7 @@ from struct import Struct
 import msgspec
 
 from backstay.engine.base import Op
-from backstay.engine.redis.talks import Talk
+from backstay.engine.redis.encoder import Talk
 from backstay.errors import ConfigError
 from backstay.job.redis.calls import flat
 from backstay.job.redis.looking import Looking

@@ -9,7 +9,7 @@ from struct import Struct
 import msgspec
 
 from backstay.engine.base import Micros, Op
-from backstay.engine.redis.talks import Talk
+from backstay.engine.redis.encoder import Talk
 from backstay.errors import ConfigError
 from backstay.job.model import FINAL, Job, JobResult, LogLine, Queue, Rate, State, Tick, Worker
 from backstay.job.redis import record

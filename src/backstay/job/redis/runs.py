@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backstay.engine.base import Op
-from backstay.engine.redis.talks import Talk
+from backstay.engine.redis.encoder import Talk
 from backstay.errors import ConfigError, CorruptRecord
 from backstay.job.model import NewJob, State
 from backstay.job.redis import record

@@ -9,7 +9,7 @@ import sqlite3
 from typing import Final
 
 from backstay.engine.base import Micros, Wake
-from backstay.hub.wire import CHAIN_COMPLETED, OWNERSHIP_LOST, channel
+from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, channel
 from backstay.job.sqlite.run import EVENT_BITS, LEASE_EXPIRED, RUN, RunCourse
 from backstay.job.sqlite.shape import COLUMNS, PENDING, RUNNING, text_of
 from backstay.job.sqlite.texts import load

@@ -1,6 +1,6 @@
 """The limit that n8n's rate_limit_check counts: a counter for each window, which every hit moves, admitted or not.
 
-`*.lua` beside this file are the whole meaning, since the keys live in Redis and nowhere else. The key of a window is in
+`lua/*.lua` are the whole meaning, since the keys live in Redis and nowhere else. The key of a window is in
 its name (`backstay.interop.n8n_wire.keys`), so a caller says which one it means, and the server says when that is over:
 the window is the server's, whatever the caller's clock.
 """

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-from backstay.engine.owned import Owned
+from backstay.engine.client_types import Owned
 from backstay.testing.conformance.actor import Actor
 from backstay.testing.waiting import WITHIN
 

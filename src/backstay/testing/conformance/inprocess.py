@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from backstay import Backstay, sync
-from backstay.engine.owned import Owned
+from backstay.engine.client_types import Owned
 from backstay.runtime.flows import run
 from backstay.testing.conformance.actor import Actor, Failure
 from backstay.testing.conformance.driver import Driver, Stage

@@ -11,7 +11,7 @@ import msgspec
 
 from backstay.engine.base import Micros, Op, Wake, Within
 from backstay.errors import ConfigError
-from backstay.hub.wire import channel
+from backstay.hub.protocol import channel
 from backstay.job.model import FINAL, Enqueued, Failure, NewJob, State, Unique
 from backstay.job.runs import EventKind, RunEvent
 from backstay.testing.model.row import Row, RunRow

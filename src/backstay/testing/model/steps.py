@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from backstay.engine.base import Micros
-from backstay.hub.wire import SCHEDULED, new_hint_id, write_scheduled
+from backstay.hub.protocol import SCHEDULED, new_hint_id, write_scheduled
 from backstay.job.model import (
     Claim,
     Claimed,

@@ -9,7 +9,7 @@ from backstay import Backstay, sync
 from backstay.app import open_store
 from backstay.engine.base import Engine, Micros
 from backstay.hub.base import Subscription
-from backstay.hub.wire import channel
+from backstay.hub.protocol import channel
 from backstay.job.store import Store
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run

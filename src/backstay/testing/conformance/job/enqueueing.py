@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from backstay.hub.wire import SCHEDULED, read_scheduled
+from backstay.hub.protocol import SCHEDULED, read_scheduled
 from backstay.job.model import Enqueued
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.job.bench import MINUTE, SECOND, Bench, claim

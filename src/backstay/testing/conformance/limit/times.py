@@ -7,7 +7,7 @@ import itertools
 
 from backstay.engine.base import steady
 from backstay.errors import Decision
-from backstay.limit.desk import MEMORY
+from backstay.limit.local_fallback import MEMORY
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
 from backstay.testing.conformance.limit.scenes import ALGORITHMS, LONG, Ask, ask

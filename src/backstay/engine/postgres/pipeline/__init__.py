@@ -1,0 +1,1 @@
+"""Operations of stores with tables of their own, pipelined."""

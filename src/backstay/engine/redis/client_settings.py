@@ -1,0 +1,214 @@
+"""What a redis-py (or valkey-py) object points at: Backstay reads it, and makes connections of its own.
+
+The object itself is never used for I/O and never closed: one multiplexed link that stays in step under cancellation is
+what the engine stands on, and a pool cannot give that. What cannot be read faithfully is refused by name.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from backstay.engine.redis.address import LONGEST_TIMEOUT, Address, Place
+from backstay.engine.redis.engine import RedisEngine
+from backstay.engine.redis.link.client_tls import TLS_SETTINGS, trust
+from backstay.engine.redis.link.credentials import Credentials
+from backstay.engine.redis.topology.open import Seeds
+from backstay.errors import ConfigError
+
+DEFAULT = Address()
+LIBRARIES = ("redis", "valkey")
+
+#: What is taken over.
+TAKEN = {
+    "host",
+    "port",
+    "path",
+    "db",
+    "username",
+    "password",
+    "credential_provider",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "client_name",
+    "connection_class",
+    "ssl",
+}
+#: What is about their connections, commands and replies, and has no meaning for ours.
+THEIRS = {
+    "cache",
+    "cache_config",
+    "command_packer",
+    "connection_pool",  # of a Sentinel's own connections
+    "connection_pool_class",
+    "decode_responses",
+    "driver_info",
+    "encoder_class",
+    "encoding",
+    "encoding_errors",
+    "event_dispatcher",
+    "health_check_interval",
+    "himport_registry",
+    "legacy_responses",
+    "lib_name",
+    "lib_version",
+    "max_connections",
+    "nodes_flag",
+    "orig_host_address",
+    "orig_socket_connect_timeout",
+    "orig_socket_timeout",
+    "parser_class",
+    "protocol",
+    "queue_class",
+    "response_callbacks",
+    "retry",
+    "retry_on_error",
+    "retry_on_timeout",
+    "socket_keepalive",
+    "socket_keepalive_options",
+    "socket_read_size",
+    "timeout",  # of a BlockingConnectionPool
+}
+
+
+def open_client(client: Any, namespace: str) -> RedisEngine:
+    """The engine for the servers of a client or a connection pool."""
+    what = type(client).__name__
+    if hasattr(client, "discover_master"):
+        raise ConfigError(f"a {what} may watch many services: pass sentinel.master_for('mymaster')")
+    if hasattr(client, "nodes_manager"):
+        return _cluster(client, namespace)
+    pool = getattr(client, "connection_pool", client)
+    if not isinstance(getattr(pool, "connection_kwargs", None), Mapping):
+        raise ConfigError(
+            f"this {what} does not say where its server is: pass a Redis, a RedisCluster, a ConnectionPool,"
+            " sentinel.master_for(…) or a URL"
+        )
+    if hasattr(pool, "sentinel_manager"):
+        return _sentinel(pool, namespace)
+    address, tls = _server(pool.connection_kwargs, pool.connection_class)
+    return RedisEngine(address, namespace=namespace, client_name=_name(pool.connection_kwargs), tls=tls)
+
+
+def _sentinel(pool: Any, namespace: str) -> RedisEngine:
+    from backstay.engine.redis.topology.sentinel import SentinelEngine
+
+    manager = pool.sentinel_manager
+    if not pool.is_master:
+        raise ConfigError("this client is of replicas, which take no writes: pass sentinel.master_for(…)")
+    for name in ("min_other_sentinels", "_force_master_ip"):
+        if getattr(manager, name, None):
+            raise _not_taken(name.lstrip("_"))
+    if not manager.sentinels:
+        raise ConfigError("this client has no Sentinels to ask")
+    address, tls = _server(pool.connection_kwargs, pool.connection_class)
+    read = [
+        _server(sentinel.connection_pool.connection_kwargs, sentinel.connection_pool.connection_class)
+        for sentinel in manager.sentinels
+    ]
+    # One class made all of them from the same arguments: what the first says holds for the others.
+    sentinels, sentinel_tls = read[0]
+    places = tuple(Place(each.host, each.port) for each, _ in read)
+    scheme = f"redis{'s' if address.tls else ''}+sentinel"
+    seeds = Seeds(
+        f"{scheme}://{','.join(map(str, places))}",
+        address,
+        places,
+        service=str(pool.service_name),
+        sentinels=replace(sentinels, db=0),
+    )
+    name = _name(pool.connection_kwargs)
+    return SentinelEngine(seeds, namespace=namespace, client_name=name, tls=tls, sentinel_tls=sentinel_tls)
+
+
+def _cluster(client: Any, namespace: str) -> RedisEngine:
+    from backstay.engine.redis.topology.cluster import ClusterEngine
+
+    manager = client.nodes_manager
+    if getattr(manager, "address_remap", None):
+        raise _not_taken("address_remap")
+    if getattr(client, "user_on_connect_func", None):
+        raise _not_taken("redis_connect_func")
+    options = dict(manager.connection_kwargs)
+    options.pop("redis_connect_func", None)  # the client's own, for replicas
+    address, tls = _server(options, options.get("connection_class"))
+    if address.db:
+        raise ConfigError("a Cluster has one database, 0")
+    places = tuple(Place(str(node.host), int(node.port)) for node in manager.startup_nodes.values())
+    if not places:
+        raise ConfigError("this client has no nodes to begin with")
+    url = f"redis{'s' if address.tls else ''}+cluster://{','.join(map(str, places))}"
+    return ClusterEngine(Seeds(url, address, places), namespace=namespace, client_name=_name(options), tls=tls)
+
+
+def _server(options: Mapping[str, Any], connection: Any) -> tuple[Address, ssl.SSLContext | None]:
+    """One server of a client, and how to trust it."""
+    kind = connection.__name__ if isinstance(connection, type) else ""
+    if kind and connection.__module__.partition(".")[0] not in LIBRARIES:
+        raise ConfigError(
+            f"this client's connection_class {kind} may do anything, and Backstay's own connections would not:"
+            " pass a client with a class of redis-py's, or a URL"
+        )
+    tls = "SSL" in kind or bool(options.get("ssl"))
+    known = TAKEN | THEIRS | (TLS_SETTINGS if tls else set[str]())
+    for name, value in options.items():
+        if name not in known and not _unset(value):
+            raise _not_taken(name)
+    given = options.get("credential_provider")
+    address = Address(
+        host=str(options.get("host") or DEFAULT.host),
+        port=_number(options, "port", DEFAULT.port),
+        db=_number(options, "db", 0),
+        username=_text(options, "username"),
+        password=_text(options, "password"),
+        tls=tls,
+        timeout=_seconds(options, "socket_timeout", DEFAULT.timeout),
+        connect_timeout=_seconds(options, "socket_connect_timeout", DEFAULT.connect_timeout),
+        path=str(options.get("path") or ""),
+        credentials=None if given is None else Credentials(given),
+    )
+    return address, trust(options) if tls else None
+
+
+def _unset(value: Any) -> bool:
+    """Nothing, a marker for nothing, or a part of redis-py's own that nobody set."""
+    if not value:
+        return True
+    kind = cast("type[object]", type(value))
+    return kind is object or kind.__module__.partition(".")[0] in LIBRARIES
+
+
+def _not_taken(name: str) -> ConfigError:
+    return ConfigError(f"this client uses {name}, which cannot be taken over; pass a client without it, or a URL")
+
+
+def _name(options: Mapping[str, Any]) -> str:
+    return str(options.get("client_name") or "backstay")
+
+
+def _text(options: Mapping[str, Any], name: str) -> str:
+    value = options.get(name)
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value or "")
+    except UnicodeDecodeError:
+        raise ConfigError(f"this client's {name} is not UTF-8") from None
+
+
+def _number(options: Mapping[str, Any], name: str, default: int) -> int:
+    value = options.get(name) or default
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"this client's {name} is a number; got {value!r}") from None
+
+
+def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:
+    """A time-out. Theirs may be none at all; ours always ends, for a lock must notice a dead server."""
+    value = options.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, (int, float)) or not 0 < value <= LONGEST_TIMEOUT:
+        raise ConfigError(f"this client's {name} must be above 0 and at most an hour, or None; got {value!r}")
+    return float(value)

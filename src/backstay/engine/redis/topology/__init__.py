@@ -1,0 +1,1 @@
+"""Which server to talk to: a single one, Sentinel, Cluster."""
