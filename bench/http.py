@@ -14,7 +14,7 @@ from bench.http_logs import streamed
 from bench.http_workers import claimed
 
 from backstay import Backstay, Flow
-from backstay.job.blocking import new_loop
+from backstay.job.worker.blocking import new_loop
 
 WORKERS, LINKS = 8, 40
 LEAST_JOBS, LEAST_LINES, MOST_MS = 1000, 20_000, 20.0

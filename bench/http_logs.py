@@ -16,7 +16,7 @@ from bench.harness import Sample
 from bench.http_client import connect, database, serving
 
 from backstay import Backstay
-from backstay.job.blocking import new_loop
+from backstay.job.worker.blocking import new_loop
 
 BATCH = 1000
 

@@ -15,7 +15,7 @@ from bench.harness import Sample, percentile
 from bench.http_client import Serving, connect, database, serving
 
 from backstay import Backstay
-from backstay.job.blocking import new_loop
+from backstay.job.worker.blocking import new_loop
 
 
 class Claimed(NamedTuple):

@@ -19,7 +19,7 @@ from bench.cpu import used_by_all
 from bench.harness import PATIENCE, Bench, Row, Sample, Worker, percentile
 
 from backstay import Backstay, Flow
-from backstay.job.blocking import new_loop
+from backstay.job.worker.blocking import new_loop
 from backstay.testing.postgres import PostgresServer
 from backstay.workflow import graph
 

@@ -10,8 +10,8 @@ import pytest
 
 import backstay
 from backstay import sync
-from backstay.job.definition import BlockingJobType, JobType
-from backstay.job.handle import BlockingJobHandle
+from backstay.job.api.definition import BlockingJobType, JobType
+from backstay.job.api.handle import BlockingJobHandle
 from backstay.workflow.handle import BlockingRunHandle
 from backstay.workflow.python import BlockingWorkflowType, WorkflowType
 

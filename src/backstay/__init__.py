@@ -67,11 +67,11 @@ if TYPE_CHECKING:
     from backstay.http.ratelimit import RateLimitMiddleware
     from backstay.hub.protocol import ChainCompleted, OwnershipLost, Scheduled
     from backstay.idempotency.view import KeyInspection
-    from backstay.job.context import JobContext, current_job
-    from backstay.job.handle import JobHandle
-    from backstay.job.middleware import Middleware
-    from backstay.job.retry import Backoff, Cancel, Retry, Snooze, exponential, fixed
-    from backstay.job.tracing import Tracing
+    from backstay.job.api.context import JobContext, current_job
+    from backstay.job.api.handle import JobHandle
+    from backstay.job.api.middleware import Middleware
+    from backstay.job.api.retry import Backoff, Cancel, Retry, Snooze, exponential, fixed
+    from backstay.job.api.tracing import Tracing
     from backstay.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
     from backstay.telemetry import Event
     from backstay.workflow.flow import Flow
@@ -168,14 +168,14 @@ __all__ = [
 #: Where each name lives. Loaded at first use, so that a program that only catches an error does not start an engine.
 _HOMES = {
     "BALANCED": "backstay.policy",
-    "Backoff": "backstay.job.retry",
+    "Backoff": "backstay.job.api.retry",
     "BadArgument": "backstay.errors",
     "BadDefinition": "backstay.errors",
     "BadExpression": "backstay.errors",
     "BadInput": "backstay.errors",
     "BadResult": "backstay.errors",
     "BadWorkflow": "backstay.errors",
-    "Cancel": "backstay.job.retry",
+    "Cancel": "backstay.job.api.retry",
     "ChainCompleted": "backstay.hub.protocol",
     "Cleanup": "backstay.gate.view",
     "Closed": "backstay.errors",
@@ -198,10 +198,10 @@ _HOMES = {
     "InProgress": "backstay.errors",
     "Inspection": "backstay.gate.view",
     "JobCancelled": "backstay.errors",
-    "JobContext": "backstay.job.context",
+    "JobContext": "backstay.job.api.context",
     "JobError": "backstay.errors",
     "JobFailed": "backstay.errors",
-    "JobHandle": "backstay.job.handle",
+    "JobHandle": "backstay.job.api.handle",
     "JobNotFound": "backstay.errors",
     "JobSkipped": "backstay.errors",
     "JobTimeout": "backstay.errors",
@@ -214,7 +214,7 @@ _HOMES = {
     "MAX_AVAILABILITY": "backstay.policy",
     "MAX_SAFETY": "backstay.policy",
     "Message": "backstay.channel.listeners",
-    "Middleware": "backstay.job.middleware",
+    "Middleware": "backstay.job.api.middleware",
     "N8nError": "backstay.errors",
     "N8nRefused": "backstay.errors",
     "N8nUnreachable": "backstay.errors",
@@ -232,15 +232,15 @@ _HOMES = {
     "ReplayedFailure": "backstay.errors",
     "ResultTimeout": "backstay.errors",
     "RetryRefused": "backstay.errors",
-    "Retry": "backstay.job.retry",
+    "Retry": "backstay.job.api.retry",
     "RowMissing": "backstay.errors",
     "RunHandle": "backstay.workflow.handle",
     "RunNotFound": "backstay.errors",
     "Scheduled": "backstay.hub.protocol",
     "SchemaTooNew": "backstay.errors",
-    "Snooze": "backstay.job.retry",
+    "Snooze": "backstay.job.api.retry",
     "StaleFence": "backstay.errors",
-    "Tracing": "backstay.job.tracing",
+    "Tracing": "backstay.job.api.tracing",
     "UnknownJob": "backstay.errors",
     "WaiterInfo": "backstay.gate.view",
     "PatchRefused": "backstay.errors",
@@ -249,9 +249,9 @@ _HOMES = {
     "WorkspaceError": "backstay.errors",
     "WouldDeadlock": "backstay.errors",
     "WrongLoop": "backstay.errors",
-    "current_job": "backstay.job.context",
-    "exponential": "backstay.job.retry",
-    "fixed": "backstay.job.retry",
+    "current_job": "backstay.job.api.context",
+    "exponential": "backstay.job.api.retry",
+    "fixed": "backstay.job.api.retry",
 }
 
 

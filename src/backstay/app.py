@@ -24,8 +24,8 @@ from backstay.idempotency.api import Idempotency
 from backstay.idempotency.decorator import Calls, awaited
 from backstay.idempotency.options import OnError, OnUnavailable, spec
 from backstay.interop.n8n_wire.option import Wire, is_n8n
-from backstay.job import closing
-from backstay.job.door import JobDoor
+from backstay.job import shutdown
+from backstay.job.api.mixin import JobDoor
 from backstay.limit.api import LimitDoor
 from backstay.policy import Policy
 from backstay.runtime.core import Core, Identity
@@ -126,16 +126,16 @@ def open_store(engine: Engine, prefix: str, shards: int | None) -> Store:
     if engine.default_hub != "redis" and shards not in (None, 1):
         raise ConfigError(f"shards={shards} is for Redis; SQLite and PostgreSQL keep all jobs in one place")
     if engine.default_hub == "local":
-        from backstay.job.sqlite import SqliteStore
+        from backstay.job.stores.sqlite.store import SqliteStore
 
         return SqliteStore(engine.namespace, prefix)
     if engine.default_hub == "postgres":
-        from backstay.job.postgres import PostgresStore
+        from backstay.job.stores.postgres.store import PostgresStore
 
         return PostgresStore(engine.namespace, prefix)
     if engine.default_hub == "redis":
         from backstay.engine.redis.topology.cluster import ClusterEngine
-        from backstay.job.redis import RedisStore
+        from backstay.job.stores.redis.store import RedisStore
 
         shards = shards_here() if shards is None else shards
         # On a Cluster a hint's counter may be another node's than the job's; and a hint names no shard.
@@ -349,7 +349,7 @@ class Backstay(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, JobDoor, Worker
         if self._twin is not None:
             await asyncio.to_thread(self._twin.close)
         if not self._core.closed:
-            await closing.close(self._core)
+            await shutdown.close(self._core)
             await self._core.dismiss()
             if self._core.owns_hub:
                 await self._core.hub.join()

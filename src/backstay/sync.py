@@ -30,9 +30,9 @@ from backstay.idempotency.api import BlockingIdempotency as Idempotency
 from backstay.idempotency.decorator import Calls, blocking
 from backstay.idempotency.options import OnError, OnUnavailable, spec
 from backstay.interop.n8n_wire.option import Wire, is_n8n, locks_n8n
-from backstay.job import closing
-from backstay.job.blocking import BlockingWorker
-from backstay.job.door import BlockingJobDoor
+from backstay.job import shutdown
+from backstay.job.api.mixin import BlockingJobDoor
+from backstay.job.worker.blocking import BlockingWorker
 from backstay.limit.blocking import Limit as Limit  # noqa: PLC0414 - offered here
 from backstay.limit.blocking import LimitDoor
 from backstay.limit.blocking import Limits as Limits  # noqa: PLC0414 - the same
@@ -320,7 +320,7 @@ class Backstay(Rooms[Lock, Semaphore, ReadWriteLock], LimitDoor, BlockingJobDoor
     def close(self) -> None:
         """Let go of connections and threads. Leases still held run out by themselves. Safe twice."""
         if not self._core.closed:
-            run(closing.close(self._core))
+            run(shutdown.close(self._core))
             run(self._core.dismiss())
             self._core.close_parts()
         if (carrier := self._core.foreign_carrier) is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from job_scripts import LEASE, OOPS, Dice, shown
 
 from backstay.job.model import FINAL, Claim, Claimed, Finish, NewJob, StepCommand
-from backstay.job.runs import NewRun
+from backstay.job.run_model import NewRun
 from backstay.workflow import graph as pure
 
 KINDS = ("complete",) * 5 + ("fail", "fail", "fail", "skip", "skip", "retry", "snooze", "release", "cancel")

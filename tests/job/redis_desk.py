@@ -10,8 +10,8 @@ from backstay.engine.base import Within
 from backstay.engine.redis.topology.open import open_redis
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
-from backstay.job.redis import RedisStore
-from backstay.job.redis.calls import script
+from backstay.job.stores.redis.calls import script
+from backstay.job.stores.redis.store import RedisStore
 
 MINUTE = 60_000_000
 LEASE = 30_000_000

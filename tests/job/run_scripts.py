@@ -11,7 +11,7 @@ import msgspec
 from job_scripts import LEASE, OOPS, SECOND, Dice, Lockstep
 
 from backstay.job.model import AGEING, Claim, Finish, NewJob
-from backstay.job.runs import FINISHED, NewRun, RunEvent
+from backstay.job.run_model import FINISHED, NewRun, RunEvent
 from backstay.testing.waiting import eventually
 
 QUEUES = (("q1",),)

@@ -9,7 +9,7 @@ import msgspec
 from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
-from backstay.job.sqlite import SqliteStore
+from backstay.job.stores.sqlite.store import SqliteStore
 
 FAR = 2**60
 NOW = 1_700_000_000_000_000

@@ -11,9 +11,9 @@ from workshop import working
 
 import backstay
 from backstay import ConfigError, current_job
-from backstay.job.dispatch import POLL
 from backstay.job.ids import home, shard_of
-from backstay.job.scheduler import tick
+from backstay.job.scheduler.scheduler import tick
+from backstay.job.worker.producer import POLL
 from backstay.testing.jobs import enqueued
 from backstay.testing.waiting import WITHIN
 

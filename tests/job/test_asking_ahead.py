@@ -9,11 +9,11 @@ import pytest
 from on_a_loop import on_a_loop
 from workshop import reaches, shop, working
 
-from backstay.job import ahead as module
-from backstay.job.ahead import AHEAD, PATIENCE, Ahead
-from backstay.job.lanes import Lane
-from backstay.job.postgres import PostgresStore
-from backstay.job.slots import Slots
+from backstay.job.stores.postgres.store import PostgresStore
+from backstay.job.worker import prefetch as module
+from backstay.job.worker.channel import Lane
+from backstay.job.worker.prefetch import AHEAD, PATIENCE, Ahead
+from backstay.job.worker.slots import Slots
 from backstay.testing.waiting import WITHIN, soon
 
 SLOTS = 40

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backstay import ConfigError
-from backstay.job.cron import Cron
+from backstay.job.scheduler.cron import Cron
 
 
 def at(text):

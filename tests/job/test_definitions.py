@@ -10,9 +10,9 @@ import backstay
 import backstay.sync
 from backstay import ConfigError, Middleware, exponential, fixed
 from backstay.job import ids
-from backstay.job.meta import Meta, unpack
+from backstay.job.api.retry import LONGEST_DELAY, OwnBackoff
+from backstay.job.metadata import Meta, unpack
 from backstay.job.model import Concurrency, Rate, Unique
-from backstay.job.retry import LONGEST_DELAY, OwnBackoff
 
 
 @pytest.fixture

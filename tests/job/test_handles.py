@@ -15,7 +15,7 @@ import backstay
 import backstay.sync
 from backstay import Cancel, Closed, JobCancelled, JobFailed, JobNotFound, JobSkipped, ResultTimeout, current_job
 from backstay.job import flows
-from backstay.job.waiters import STRANGERS, waiters_of
+from backstay.job.api.completion_waiters import STRANGERS, waiters_of
 from backstay.testing.waiting import WITHIN, soon
 
 

@@ -12,14 +12,14 @@ from workshop import POSTGRES, REDIS, reaches, shop, url_of, working
 
 from backstay import Backstay
 from backstay.engine.base import steady
-from backstay.job import dispatch
-from backstay.job.attempt import Attempt
-from backstay.job.dispatch import Dispatch
-from backstay.job.hearing import Hearing
-from backstay.job.lanes import Lane
-from backstay.job.slots import Slots
-from backstay.job.standing import Standing
-from backstay.job.tending import Tending
+from backstay.job.worker import producer
+from backstay.job.worker.channel import Lane
+from backstay.job.worker.execution.attempt import Attempt
+from backstay.job.worker.lease_renewer import Tending
+from backstay.job.worker.notifications import Hearing
+from backstay.job.worker.producer import Dispatch
+from backstay.job.worker.slots import Slots
+from backstay.job.worker.waiting_claim import Standing
 from backstay.runtime.keeper import RETRY_AT_MOST
 from backstay.telemetry import Telemetry
 from backstay.testing.waiting import WITHIN, soon
@@ -28,7 +28,7 @@ from backstay.testing.waiting import WITHIN, soon
 @pytest.fixture(autouse=True)
 def hints_alone(monkeypatch):
     """Whoever waits for the next poll waits for too long, and nobody is handed a job by the one who enqueues it."""
-    monkeypatch.setattr(dispatch, "POLL", 600.0)
+    monkeypatch.setattr(producer, "POLL", 600.0)
     monkeypatch.setattr(Standing, "stand", lambda self: None)
 
 
@@ -125,7 +125,7 @@ async def test_a_hint_beyond_those_that_a_claim_can_name_is_not_forgotten(url, n
         await stay.hub.take_hint(used)
         dispatcher = worker._dispatch
         dispatcher._stirred = True  # all of them are heard in one turn
-        for _ in range(dispatch.MOST):
+        for _ in range(producer.MOST):
             ears.called(dispatcher, used)
         ears.called(*ears.heard[0])
         dispatcher._go()

@@ -14,7 +14,7 @@ import pydantic
 import pytest
 
 from backstay import BadArgument, BadResult, ConfigError, PayloadTooLarge, Retry, Snooze
-from backstay.job.codec import JobCodec
+from backstay.job.api.codec import JobCodec
 
 
 @dataclass

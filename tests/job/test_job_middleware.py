@@ -7,7 +7,7 @@ from on_a_loop import on_a_loop
 
 import backstay
 from backstay import JobCancelled, Middleware, Tracing, current_job
-from backstay.job.retry import Cancel
+from backstay.job.api.retry import Cancel
 from backstay.testing.jobs import drain
 from backstay.testing.waiting import WITHIN
 

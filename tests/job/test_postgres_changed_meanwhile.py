@@ -14,8 +14,8 @@ from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.connection.arrays import teach
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.job.model import Renewal
-from backstay.job.postgres import PostgresStore
-from backstay.job.runs import NewRun
+from backstay.job.run_model import NewRun
+from backstay.job.stores.postgres.store import PostgresStore
 from backstay.testing.waiting import eventually
 
 pytestmark = pytest.mark.postgres

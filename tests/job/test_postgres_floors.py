@@ -10,7 +10,8 @@ from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, NewJob, StepCommand
-from backstay.job.postgres import PostgresStore, pace
+from backstay.job.stores.postgres import claim_heuristics
+from backstay.job.stores.postgres.store import PostgresStore
 from backstay.sync import Backstay
 
 pytestmark = pytest.mark.postgres
@@ -68,8 +69,8 @@ class Place:
 @pytest.fixture
 def place(backstay_postgres, namespace, monkeypatch):
     """Floors and looks after leases last until a test says otherwise."""
-    monkeypatch.setattr(pace, "FLOOR", 1e6)
-    monkeypatch.setattr(pace, "BUSY_LOOK", 1e6)
+    monkeypatch.setattr(claim_heuristics, "FLOOR", 1e6)
+    monkeypatch.setattr(claim_heuristics, "BUSY_LOOK", 1e6)
     made = Place(backstay_postgres.url, namespace)
     yield made
     made.engine.close_blocking()
@@ -113,7 +114,7 @@ def test_jobs_of_one_priority_leave_the_floor_alone(place):
 def test_what_lies_below_the_floor_is_found_with_the_next_look_there(place, monkeypatch):
     ids = busy(place)
     place.sink(ids[-1])
-    monkeypatch.setattr(pace, "steady", lambda: 1e12)
+    monkeypatch.setattr(claim_heuristics, "steady", lambda: 1e12)
     assert place.claim() == [ids[-1], *ids[30:39]]
 
 
@@ -136,8 +137,8 @@ def test_whoever_holds_a_lanes_row_keeps_nobody_from_claiming(place, monkeypatch
     ids = busy(place)
     place.sink(ids[-1])
     floor = place.floor()
-    monkeypatch.setattr(pace, "FLOOR", -1.0)  # each claim looks below
-    monkeypatch.setattr(pace, "steady", lambda: 1e12)
+    monkeypatch.setattr(claim_heuristics, "FLOOR", -1.0)  # each claim looks below
+    monkeypatch.setattr(claim_heuristics, "steady", lambda: 1e12)
     with psycopg.connect(place.url) as another:
         another.execute("SELECT FROM backstay_job_lane FOR UPDATE")
         assert place.claim() == [ids[-1], *ids[30:39]]

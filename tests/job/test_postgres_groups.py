@@ -12,7 +12,7 @@ from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.pipeline.pipeline import WithinLane
 from backstay.job.model import Tick
-from backstay.job.postgres import PostgresStore
+from backstay.job.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.postgres
 

@@ -14,7 +14,7 @@ from backstay.engine.base import Ping
 from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.job.model import Concurrency, Rate
-from backstay.job.postgres import PostgresStore
+from backstay.job.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.postgres
 

@@ -17,7 +17,7 @@ from backstay.engine.postgres.notify import decode, wire_channel
 from backstay.hub.protocol import hint_key
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
-from backstay.job.postgres import PostgresStore
+from backstay.job.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.postgres
 

@@ -9,7 +9,7 @@ from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Concurrency, Finish, NewJob, Renewal, StepCommand
-from backstay.job.postgres import PostgresStore
+from backstay.job.stores.postgres.store import PostgresStore
 from backstay.testing.postgres import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
@@ -122,7 +122,7 @@ def test_a_claim_that_must_not_be_made_twice_waits_for_the_disk(place, fields):
 
 
 def test_a_job_of_a_run_is_started_for_good_with_its_event(place):
-    from backstay.job.runs import NewRun
+    from backstay.job.run_model import NewRun
 
     engine, store, crash = place
     id_ = IDS.new(0)

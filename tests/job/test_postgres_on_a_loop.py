@@ -17,8 +17,8 @@ from backstay.engine.postgres.pipeline.pipeline import WithinLane
 from backstay.errors import Closed, OutcomeUnknown
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
-from backstay.job.postgres import PostgresStore
-from backstay.job.runs import NewRun
+from backstay.job.run_model import NewRun
+from backstay.job.stores.postgres.store import PostgresStore
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.waiting import soon
 

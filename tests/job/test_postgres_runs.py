@@ -17,9 +17,9 @@ from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.pipeline.pipeline import SET, WithinLane
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Finish, NewJob, StepCommand
-from backstay.job.postgres import PostgresStore
-from backstay.job.postgres.texts import statement
-from backstay.job.runs import NewRun
+from backstay.job.run_model import NewRun
+from backstay.job.stores.postgres.statements import statement
+from backstay.job.stores.postgres.store import PostgresStore
 from backstay.testing.postgres import PostgresServer
 from backstay.testing.waiting import eventually
 

@@ -25,8 +25,9 @@ from backstay.gate.machine import GATE, Acquire, Granted, Who
 from backstay.hub.protocol import hint_key
 from backstay.job.ids import Ids
 from backstay.job.model import Claim, Concurrency, Finish, NewJob, Rate, Renewal, StepCommand, Unique
-from backstay.job.postgres import PostgresStore, pace
-from backstay.job.runs import NewRun
+from backstay.job.run_model import NewRun
+from backstay.job.stores.postgres import claim_heuristics
+from backstay.job.stores.postgres.store import PostgresStore
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.waiting import WITHIN, eventually
 
@@ -388,7 +389,7 @@ def untouched(backstay_postgres, admin, namespace):
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False], ids=["analysed", "filled after planning"])
 def test_no_statement_reads_a_whole_table(untouched, store, namespace, known, monkeypatch):
-    monkeypatch.setattr(pace, "BUSY_LOOK", 60.0)
+    monkeypatch.setattr(claim_heuristics, "BUSY_LOOK", 60.0)
     engine, admin = untouched
     worker = Worker(engine, store)
 

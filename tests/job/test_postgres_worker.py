@@ -10,11 +10,11 @@ from on_a_loop import on_a_loop
 from workshop import shop, working
 
 from backstay.errors import JobFailed, OutcomeUnknown
-from backstay.job.context import go_on
+from backstay.job.api.context import go_on
 from backstay.job.ids import Ids
-from backstay.job.lanes import Identity, Lane
 from backstay.job.model import Claim, NewJob, StepReply
-from backstay.job.postgres import PostgresStore
+from backstay.job.stores.postgres.store import PostgresStore
+from backstay.job.worker.channel import Identity, Lane
 from backstay.testing.waiting import soon
 
 JOBS, SLOTS = 600, 40

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from backstay.engine.redis.topology.slots import slot_of
 from backstay.errors import ConfigError, EngineError, OutcomeUnknown
 from backstay.job.ids import shard_of
 from backstay.job.model import Concurrency, Failure, Finish, Unique
-from backstay.job.runs import Artifact, NewRun, TokenRecord
+from backstay.job.run_model import Artifact, NewRun, TokenRecord
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.redis_server import say
@@ -165,7 +164,7 @@ def test_the_page_of_keys_names_them_all():
     page = (Path(__file__).parents[2] / "docs/reference/redis-keys.md").read_text("utf-8")
     named = set(re.findall(r"`([a-z-]+)[:`]", page.partition("## Where")[0]))
     used = set()
-    for path in files("backstay.job").joinpath("lua").iterdir():
+    for path in (Path(__file__).parents[2] / "src/backstay/job/stores/redis/lua").rglob("*.lua"):
         used |= set(re.findall(r"(?:SHARD \.\. |each\('[A-Z]+', |fields_of\()'([a-z-]+)", path.read_text("utf-8")))
     assert len(used) > 40
     assert used - named == set()

@@ -10,9 +10,9 @@ from redis_desk import RedisDesk, dying
 
 from backstay.engine.redis.topology.slots import slot_of
 from backstay.errors import ConfigError
-from backstay.job import keys
 from backstay.job.ids import home, shard_of
 from backstay.job.model import Concurrency, Delivery, Tick, Unique
+from backstay.job.stores.redis import keys
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.redis_server import say
 from backstay.testing.servers import RedisCluster

@@ -16,8 +16,8 @@ from workshop import working
 
 from backstay import Backstay
 from backstay.errors import OutcomeUnknown
-from backstay.job.lanes import Identity, Lane
 from backstay.job.model import Claim, Concurrency, Finish, Rate, Stand, Unique
+from backstay.job.worker.channel import Identity, Lane
 from backstay.telemetry import Telemetry
 from backstay.testing.redis_server import say
 from backstay.testing.waiting import soon
@@ -342,7 +342,7 @@ def test_a_job_may_be_sent_to_an_inbox_that_is_forbidden(desk, inbox, backstay_r
 
 
 class Hand:
-    """A lane as `job/lanes.py` has it, whose messages and answers may be lost."""
+    """A lane as `job/worker/channel.py` has it, whose messages and answers may be lost."""
 
     def __init__(self, desk, name, inbox, chance):
         self.name, self._inbox, self._desk, self._chance = name, inbox, desk, chance

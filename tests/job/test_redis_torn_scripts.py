@@ -11,7 +11,7 @@ import pytest
 from redis_desk import LEASE, RedisDesk
 
 from backstay.job.model import Concurrency, Finish, Rate
-from backstay.job.runs import NewRun
+from backstay.job.run_model import NewRun
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.redis_server import say, until
 from backstay.testing.servers import RedisServer

@@ -10,7 +10,7 @@ from workshop import working
 
 import backstay
 from backstay import EngineError, ResultTimeout
-from backstay.job.waiters import waiters_of
+from backstay.job.api.completion_waiters import waiters_of
 from backstay.testing.postgres import PostgresServer
 from backstay.testing.waiting import soon
 

@@ -19,10 +19,10 @@ from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.redis.address import parse as parse_redis
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.sqlite.engine import SqliteEngine, host_clock
-from backstay.job import scheduler
-from backstay.job.cron import Cron
-from backstay.job.meta import unpack
-from backstay.job.scheduler import due, prune, tick
+from backstay.job.metadata import unpack
+from backstay.job.scheduler import scheduler
+from backstay.job.scheduler.cron import Cron
+from backstay.job.scheduler.scheduler import due, prune, tick
 from backstay.testing.jobs import Clock, drain, enqueued
 from backstay.testing.waiting import WITHIN, soon
 

@@ -14,10 +14,10 @@ from backstay.engine.base import Ping
 from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import ConfigError
 from backstay.job.model import Concurrency
-from backstay.job.runs import Artifact, NewRun, TokenRecord
-from backstay.job.sqlite import SqliteStore
-from backstay.job.sqlite.shape import STATES
-from backstay.job.sqlite.texts import load
+from backstay.job.run_model import Artifact, NewRun, TokenRecord
+from backstay.job.stores.sqlite.columns import STATES
+from backstay.job.stores.sqlite.statements import load
+from backstay.job.stores.sqlite.store import SqliteStore
 
 DAY = 86_400_000_000
 #: What a run is made of, and what belongs to its jobs.

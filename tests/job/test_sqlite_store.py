@@ -6,7 +6,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-from importlib.resources import files
 
 import msgspec
 import pytest
@@ -16,11 +15,11 @@ from backstay.engine.base import Ping, Within
 from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import ConfigError
 from backstay.job.model import Concurrency, NewJob, Rate, Unique
-from backstay.job.sqlite import SqliteStore
-from backstay.job.sqlite.shape import COLUMNS
-from backstay.job.sqlite.texts import load
+from backstay.job.stores.sqlite.columns import COLUMNS
+from backstay.job.stores.sqlite.statements import FOLDERS, SQL, load
+from backstay.job.stores.sqlite.store import SqliteStore
 
-VERBS = sorted(file.name[:-4] for file in files("backstay.job").joinpath("sql", "sqlite").iterdir())
+VERBS = sorted(file.name[:-4] for folder in FOLDERS for file in SQL.joinpath(folder).iterdir())
 
 
 @pytest.fixture

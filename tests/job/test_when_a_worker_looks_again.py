@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backstay.job.shard import JITTER, MANY, PATIENT, Shard
+from backstay.job.worker.shard_state import JITTER, MANY, PATIENT, Shard
 
 SECOND = 1_000_000
 

@@ -11,10 +11,10 @@ from on_a_loop import on_a_loop
 from workshop import KINDS, look, reaches, shop, url_of, working
 
 import backstay
+from backstay.job.api.retry import fixed
 from backstay.job.ids import shard_of
-from backstay.job.lanes import Lane
-from backstay.job.retry import fixed
-from backstay.job.tending import Tending
+from backstay.job.worker.channel import Lane
+from backstay.job.worker.lease_renewer import Tending
 from backstay.testing.waiting import WITHIN, soon
 
 

@@ -12,7 +12,7 @@ from on_a_loop import on_a_loop
 from workshop import KINDS, look, reaches, shop, url_of, working
 
 import backstay
-from backstay.job.retry import Cancel, Retry, Snooze, fixed
+from backstay.job.api.retry import Cancel, Retry, Snooze, fixed
 from backstay.testing.waiting import soon
 
 
@@ -202,7 +202,7 @@ async def _snoozed(stay, handle):
 @on_a_loop
 async def test_back_off_of_an_unknown_type_grows():
     from backstay.job.model import Claimed
-    from backstay.job.outcome import unknown
+    from backstay.job.worker.execution.outcome import unknown
 
     def claimed(snoozes):
         return Claimed(

@@ -10,9 +10,9 @@ from on_a_loop import on_a_loop
 from workshop import reaches, working
 
 from backstay import Backstay
-from backstay.job import dispatch
-from backstay.job.courier import Courier
 from backstay.job.ids import shard_of
+from backstay.job.worker import producer
+from backstay.job.worker.outbox_relay import Courier
 
 pytestmark = pytest.mark.redis
 
@@ -51,7 +51,7 @@ async def test_what_came_while_all_places_were_taken_begins_when_one_is_free_in_
     backstay_redis, namespace, monkeypatch
 ):
     """Whose place becomes free says nothing of where there is work; and the next poll is too late."""
-    monkeypatch.setattr(dispatch, "POLL", 600.0)
+    monkeypatch.setattr(producer, "POLL", 600.0)
     stay = Backstay(backstay_redis.url, namespace=namespace, shards=4)
     gate = asyncio.Event()
 

@@ -15,8 +15,8 @@ from on_a_loop import on_a_loop
 from workshop import KINDS, ONE_PLACE, REDIS, reaches, shop, url_of, working
 
 from backstay import sync
-from backstay.job.internal import INTERNAL
-from backstay.job.slots import Order
+from backstay.job.reserved import INTERNAL
+from backstay.job.worker.slots import Order
 from backstay.testing.redis_server import say
 from backstay.testing.waiting import WITHIN, eventually, soon
 
@@ -128,7 +128,7 @@ async def test_a_worker_takes_no_more_than_it_can_run(shared, namespace):
 
 @on_a_loop
 async def test_delayed_jobs_start_when_they_are_due(url, namespace, monkeypatch):
-    monkeypatch.setattr("backstay.job.dispatch.POLL", 60.0)  # whoever waits for the next look comes too late
+    monkeypatch.setattr("backstay.job.worker.producer.POLL", 60.0)  # whoever waits for the next look comes too late
     stay = shop(url, namespace)
     started = []
 

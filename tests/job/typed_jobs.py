@@ -3,8 +3,8 @@
 from typing import assert_type
 
 from backstay import Backstay, Flow, JobHandle, RunHandle, exponential, sync
-from backstay.job.handle import BlockingJobHandle
-from backstay.job.runs import RunEvent, RunStatus
+from backstay.job.api.handle import BlockingJobHandle
+from backstay.job.run_model import RunEvent, RunStatus
 from backstay.testing.jobs import assert_enqueued, drain
 from backstay.testing.waiting import WITHIN
 from backstay.workflow.task import Output, Task

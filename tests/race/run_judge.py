@@ -8,15 +8,15 @@ from typing import Any
 from run_fates import MARKS, Fate
 from run_witness import Seen
 
-from backstay.job import meta
+from backstay.job import metadata
 from backstay.job.model import FINAL, Job
-from backstay.job.runs import Run, RunEvent
+from backstay.job.run_model import Run, RunEvent
 from backstay.job.view import plain
 from backstay.workflow.graph import Completed, Failed, Graph, Node, PutOff, Skipped, Started, advance
 
 
 def name_of(job: Job) -> str:
-    return meta.unpack(job.meta).key + MARKS.get(job.type, "")
+    return metadata.unpack(job.meta).key + MARKS.get(job.type, "")
 
 
 def judge(fate: Fate, run: Run, jobs: list[Job], told: list[RunEvent], seen: list[Seen]) -> list[str]:

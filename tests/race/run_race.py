@@ -25,9 +25,9 @@ from run_witness import Readers, Seen
 
 from backstay import sync
 from backstay.engine.base import steady
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
-from backstay.job.registry import store_of
-from backstay.job.scheduler import check_runs
+from backstay.job.scheduler.scheduler import check_runs
 from backstay.runtime.flows import run as do
 from backstay.testing.ports import lasting_port
 from backstay.workflow import flows

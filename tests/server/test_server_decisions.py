@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from backstay.job.internal import INTERNAL
+from backstay.job.reserved import INTERNAL
 
 FLOW = """\
 name: flow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from backstay.job.flows import send
 from backstay.job.ids import lease_id
-from backstay.job.internal import INTERNAL
+from backstay.job.reserved import INTERNAL
 from backstay.testing.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 
-from backstay.job.blocking import new_loop
+from backstay.job.worker.blocking import new_loop
 
 
 def awaited(test):

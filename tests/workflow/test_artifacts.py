@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from backstay import Backstay, ConfigError, CorruptRecord, PayloadTooLarge
 from backstay.errors import JobError
 from backstay.job import flows
+from backstay.job.api.registry import ids_of
 from backstay.job.model import NewJob
-from backstay.job.registry import ids_of
 from backstay.workflow.artifacts import PART, Artifacts, checked_name, files_below
 
 

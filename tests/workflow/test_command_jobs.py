@@ -15,11 +15,11 @@ import pytest
 from awaited import awaited
 
 from backstay import Backstay, ConfigError
-from backstay.job import flows, meta
-from backstay.job.internal import COMMAND, COMMANDS
-from backstay.job.meta import Meta
+from backstay.job import flows, metadata
+from backstay.job.api.registry import ids_of
+from backstay.job.metadata import Meta
 from backstay.job.model import NewJob
-from backstay.job.registry import ids_of
+from backstay.job.reserved import COMMAND, COMMANDS
 from backstay.testing.waiting import eventually, soon
 from backstay.workflow import flows as workflow_flows
 from backstay.workflow.command_spec import CommandSpec, Step, encode
@@ -34,7 +34,7 @@ def command(stay: Backstay, run: str | tuple[Step, ...], *, timeout: float = 0.0
         type=COMMAND,
         queue=spec.pop("queue", COMMANDS),
         args=encode(CommandSpec(steps=steps, key="build", workflow="ci", **spec)),
-        meta=meta.pack(Meta(timeout=timeout)),
+        meta=metadata.pack(Meta(timeout=timeout)),
         labels=spec.pop("labels", ()),
         retries=retries,
     )

@@ -5,11 +5,11 @@ import logging
 
 from test_flows_run import on_a_loop, working
 
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
-from backstay.job.internal import GATHER, INTERNAL
-from backstay.job.lanes import Identity, Lane
 from backstay.job.model import Claim
-from backstay.job.registry import store_of
+from backstay.job.reserved import GATHER, INTERNAL
+from backstay.job.worker.channel import Identity, Lane
 from backstay.testing.waiting import WITHIN, soon
 
 

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from backstay import BadInput, WorkflowError, WorkflowNotFound
-from backstay.job import meta
-from backstay.job.internal import COMMAND, COMMANDS, DECIDE, INTERNAL
+from backstay.job import metadata
 from backstay.job.model import LARGEST_PRIORITY
+from backstay.job.reserved import COMMAND, COMMANDS, DECIDE, INTERNAL
 from backstay.sync import Backstay
 from backstay.workflow import command_spec
 from backstay.workflow.definition import Input, Matrix, Workflow, as_json
@@ -117,7 +117,7 @@ def test_a_job_becomes_a_command(stay):
     spec = command_spec.decode(job.args)
     assert spec.env == {"A": "a2", "B": "a2b"}
     assert spec.steps[0].run == "echo a2"
-    carried = meta.unpack(job.meta)
+    carried = metadata.unpack(job.meta)
     assert (carried.key, carried.timeout, carried.backoff.base) == ("b", 9.0, 3.0)
     assert (run.workflow, run.version) == ("x", 3)
     assert doc["b"].id == job.id

@@ -6,10 +6,10 @@ import functools
 import pytest
 
 from backstay import Backstay, Middleware, sync
-from backstay.job import scheduler
-from backstay.job.fills import fill, filled
-from backstay.job.meta import Fill, Meta, pack
+from backstay.job.metadata import Fill, Meta, pack
 from backstay.job.model import Claimed
+from backstay.job.scheduler import scheduler
+from backstay.job.worker.execution.inject_results import fill, filled
 from backstay.runtime.serialization import ANYTHING
 from backstay.testing.jobs import drain, eager
 from backstay.testing.waiting import WITHIN

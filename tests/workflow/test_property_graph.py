@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backstay.job.model import FINAL
-from backstay.job.runs import FINISHED
+from backstay.job.run_model import FINISHED
 from backstay.workflow.graph import (
     Cancelled,
     Completed,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backstay.job.scheduler import check_runs
+from backstay.job.scheduler.scheduler import check_runs
 from backstay.runtime.flows import run as do
 
 HERE = Path(__file__).parent

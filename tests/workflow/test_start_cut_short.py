@@ -12,7 +12,7 @@ from backstay import Backstay
 from backstay.job.flows import send
 from backstay.job.ids import Ids
 from backstay.job.model import NewJob
-from backstay.job.runs import NewRun
+from backstay.job.run_model import NewRun
 from backstay.workflow import flows
 
 pytestmark = [pytest.mark.race, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backstay import BadDefinition, ConfigError, Problem
-from backstay.job.retry import Backoff
+from backstay.job.api.retry import Backoff
 from backstay.workflow.command_spec import Step
 from backstay.workflow.definition import Input, JobSpec, Matrix, as_json, digest, pack, unpack
 from backstay.workflow.nodes import DEEPEST, LARGEST, MOST_NODES

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 from backstay import Backstay
 from backstay.errors import BackstayError
-from backstay.job.worker import Worker
+from backstay.job.worker.worker import Worker
 
 #: How often the bar moves, and how often the rest is counted anew: what runs may enqueue more.
 MOVE, COUNT = 0.2, 2.0

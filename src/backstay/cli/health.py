@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backstay.errors import ConfigError
-from backstay.job.worker import Worker
+from backstay.job.worker.worker import Worker
 from backstay.runtime.loop import Loop
 from backstay.telemetry import Telemetry
 

@@ -17,7 +17,7 @@ from backstay.cli.run_progress import Progress, Row
 from backstay.cli.run_watch import Viewer, Watch
 from backstay.errors import ConfigError
 from backstay.job.model import LogLine
-from backstay.job.runs import Run, RunEvent
+from backstay.job.run_model import Run, RunEvent
 from backstay.workflow import flows
 from backstay.workflow.definition import Workflow
 from backstay.workflow.plan import new_run

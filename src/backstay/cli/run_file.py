@@ -21,7 +21,7 @@ from backstay.cli.run_lines import Lines
 from backstay.cli.run_progress import Progress
 from backstay.cli.run_watch import Viewer
 from backstay.errors import BadDefinition, ConfigError
-from backstay.job.blocking import new_loop
+from backstay.job.worker.blocking import new_loop
 from backstay.workflow.definition import Workflow
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from backstay.cli.output import printable
 from backstay.cli.run_progress import ENDED, Progress, Row
 from backstay.job.model import LogLine
-from backstay.job.runs import RunEvent
+from backstay.job.run_model import RunEvent
 
 #: Columns that the names of jobs take at most.
 WIDEST = 24

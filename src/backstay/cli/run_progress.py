@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backstay.engine.base import Micros
-from backstay.job.internal import DECIDE, GATHER, MAP
-from backstay.job.runs import RunEvent
+from backstay.job.reserved import DECIDE, GATHER, MAP
+from backstay.job.run_model import RunEvent
 from backstay.workflow.run import RunDoc
 
 #: What a job of a run does, in the words of the server.

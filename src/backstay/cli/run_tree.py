@@ -11,7 +11,7 @@ from backstay.cli.run_lines import SIGNS, Lines
 from backstay.cli.run_progress import Progress, Row
 from backstay.engine.base import Micros
 from backstay.job.model import LogLine
-from backstay.job.runs import RunEvent
+from backstay.job.run_model import RunEvent
 
 if TYPE_CHECKING:
     from rich.console import Console

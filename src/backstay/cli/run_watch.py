@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from backstay.cli.run_progress import ENDED, Progress, Row
-from backstay.job import meta
+from backstay.job import metadata
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.model import LogLine
-from backstay.job.registry import store_of
-from backstay.job.runs import FINISHED, Run, RunEvent
+from backstay.job.run_model import FINISHED, Run, RunEvent
 from backstay.workflow.run import unpack_doc
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Watch:
     async def _whose(self, job: str) -> tuple[str, str]:
         if job not in self._known:
             found = await send(self._core, self._store.get(job))
-            self._known[job] = (meta.unpack(found.meta).key or job, found.type) if found is not None else (job, "")
+            self._known[job] = (metadata.unpack(found.meta).key or job, found.type) if found is not None else (job, "")
         return self._known[job]
 
     async def _logs(self) -> None:

@@ -13,7 +13,7 @@ from backstay.cli.found import found
 from backstay.cli.log_lines import Lines
 from backstay.cli.output import printable, say, say_json, say_table
 from backstay.job.model import FINAL
-from backstay.job.runs import FINISHED, RunStatus
+from backstay.job.run_model import FINISHED, RunStatus
 from backstay.runtime.flows import run as do
 from backstay.sync import Backstay
 from backstay.workflow import flows

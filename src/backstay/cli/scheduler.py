@@ -13,9 +13,9 @@ from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
 from backstay.cli.worker import Keep
-from backstay.job.blocking import new_loop
-from backstay.job.internal import INTERNAL
-from backstay.job.scheduler import KEEP
+from backstay.job.reserved import INTERNAL
+from backstay.job.scheduler.scheduler import KEEP
+from backstay.job.worker.blocking import new_loop
 
 log = logging.getLogger("backstay")
 

@@ -16,7 +16,7 @@ from backstay.cli.find_app import find_app
 from backstay.cli.output import say
 from backstay.cli.worker import parse_queues, split_names
 from backstay.errors import ConfigError
-from backstay.job.blocking import new_loop
+from backstay.job.worker.blocking import new_loop
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -12,8 +12,8 @@ from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.output import printable, say, say_json, say_table, warn
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
-from backstay.job.registry import store_of
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run
 from backstay.runtime.lease import instant

@@ -19,9 +19,9 @@ from backstay.cli.find_app import find_app
 from backstay.cli.health import Health
 from backstay.cli.supervisor import Supervisor, hear_the_end
 from backstay.errors import ConfigError
-from backstay.job.blocking import new_loop
-from backstay.job.scheduler import KEEP
-from backstay.job.worker import CONCURRENCY
+from backstay.job.scheduler.scheduler import KEEP
+from backstay.job.worker.blocking import new_loop
+from backstay.job.worker.worker import CONCURRENCY
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -8,13 +8,13 @@ from typing import Any, get_args
 
 from backstay.engine.base import steady
 from backstay.errors import ConfigError, ResultTimeout
-from backstay.job.announcer import announcer_of
+from backstay.job.api.announcer import announcer_of
+from backstay.job.api.manual_retry import trigger
+from backstay.job.api.options import CallOptions, rate_of
+from backstay.job.api.registry import store_of
+from backstay.job.api.untyped import by_name
 from backstay.job.flows import enqueue, known_shard, look, send, send_all
 from backstay.job.model import FINAL, Enqueued, Job, Queue, State
-from backstay.job.options import CallOptions, rate_of
-from backstay.job.registry import store_of
-from backstay.job.retrying import trigger
-from backstay.job.stranger import by_name
 from backstay.job.view import JobInfo, QueueInfo, WorkerInfo, job_info, queue_info, worker_info
 from backstay.runtime import validation
 from backstay.runtime.core import Core

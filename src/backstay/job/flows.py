@@ -16,12 +16,12 @@ from backstay.errors import (
     OutcomeUnknown,
     ResultTimeout,
 )
-from backstay.job.announcer import announcer_of, worth_a_look
-from backstay.job.connection import Callers
+from backstay.job.api.announcer import announcer_of, worth_a_look
+from backstay.job.api.caller_connection import Callers
+from backstay.job.api.completion_waiters import waiters_of
+from backstay.job.api.registry import store_of
 from backstay.job.ids import shard_of
 from backstay.job.model import FINAL, Alike, Enqueued, Job, LogLine, NewJob, State, each_kind
-from backstay.job.registry import store_of
-from backstay.job.waiters import waiters_of
 from backstay.runtime.core import Core
 from backstay.runtime.flows import persist
 from backstay.runtime.serialization import storable

@@ -39,7 +39,7 @@ from backstay.job.model import (
     Tick,
     Worker,
 )
-from backstay.job.runs import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
+from backstay.job.run_model import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
 
 ReadHanded = Callable[[bytes], Handed | None] | None
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from backstay.engine.base import UNREADABLE, Micros
 from backstay.job.model import Failure, Job, Queue, State, Worker
-from backstay.job.presence import Status, status_of
+from backstay.job.worker.heartbeat import Status, status_of
 from backstay.runtime.core import Core
 from backstay.runtime.lease import instant
 from backstay.runtime.rate import Rate

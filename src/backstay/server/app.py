@@ -20,7 +20,7 @@ from backstay.errors import BackstayError
 from backstay.http.asgi import Header, Message, Receive, Scope, Send
 from backstay.http.callers import Callers
 from backstay.http.problem import MEDIA_TYPE
-from backstay.job.registry import store_of
+from backstay.job.api.registry import store_of
 from backstay.runtime.core import Core
 from backstay.server import doorway, openapi
 from backstay.server.access import Access

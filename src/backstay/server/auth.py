@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from backstay.engine.base import steady
 from backstay.errors import ConfigError, EngineError
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
-from backstay.job.registry import store_of
-from backstay.job.runs import TokenRecord
+from backstay.job.run_model import TokenRecord
 from backstay.server.problem import Refusal
 from backstay.server.route import ROLES, Role
 

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from backstay.engine.base import Micros, steady
 from backstay.errors import ConfigError, CorruptRecord, JobError, JobNotFound, WorkflowError
-from backstay.job import meta
-from backstay.job.codec import RESULT_LIMIT
+from backstay.job import metadata
+from backstay.job.api.codec import RESULT_LIMIT
+from backstay.job.api.retry import DEFAULT, Backoff
 from backstay.job.flows import known_shard, send
 from backstay.job.ids import lease_id
-from backstay.job.internal import COMMAND
 from backstay.job.model import FINAL, Claim, Claimed, Failure, Finish, FinishKind, Job, Renewal
-from backstay.job.retry import DEFAULT, Backoff
+from backstay.job.reserved import COMMAND
 from backstay.runtime.serialization import ANYTHING
 from backstay.server.call import Call, Gone
 from backstay.server.handing import handout
@@ -96,7 +96,7 @@ class Claims:
     async def _hand_out(self, job: Claimed, worker: str, ttl: Micros) -> Handout:
         scene = await self._server.runbook.scene(job)
         made = handout(job, scene, worker, ttl)
-        travels = meta.unpack(job.meta)
+        travels = metadata.unpack(job.meta)
         spec = scene.declared if scene.declared is not None and scene.declared.outputs else None
         held = Held(worker, ttl, scene.name, job.attempt, job.retries, travels.backoff, spec)
         self._held[made.lease.lease_id] = held
@@ -164,7 +164,7 @@ class Claims:
         name = await self._server.runbook.key_of(job)
         spec = command_spec.decode(job.args) if job.type == COMMAND else None
         _, _, ttl = read_name(lease)
-        found = Held(job.worker, ttl, name, job.attempt, job.retries, meta.unpack(job.meta).backoff, spec)
+        found = Held(job.worker, ttl, name, job.attempt, job.retries, metadata.unpack(job.meta).backoff, spec)
         self._held[lease] = found
         return found
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from math import isfinite
 
 from backstay.engine.base import Micros
-from backstay.job import meta
+from backstay.job import metadata
+from backstay.job.api.retry import DEFAULT, Backoff
 from backstay.job.model import Claimed
-from backstay.job.retry import DEFAULT, Backoff
 from backstay.server.lease_names import lease_name
 from backstay.server.runbook import Scene
 from backstay.server.shape.work import BackoffView, ExponentialDelay, FixedDelay, Handout, Lease, QueuedJob, RetryPolicy
 
 
 def handout(job: Claimed, scene: Scene, worker: str, ttl: Micros) -> Handout:
-    travels = meta.unpack(job.meta)
+    travels = metadata.unpack(job.meta)
     queued = QueuedJob(
         job_id=scene.name,
         workflow_id=scene.workflow,

@@ -15,8 +15,8 @@ import msgspec
 
 from backstay.errors import BackstayError, EngineError
 from backstay.job.flows import look, send
-from backstay.job.internal import is_internal
-from backstay.job.runs import FINISHED, RunEvent
+from backstay.job.reserved import is_internal
+from backstay.job.run_model import FINISHED, RunEvent
 from backstay.server.problem import Refusal
 from backstay.server.shape.flow import Event, Happening
 from backstay.server.sse import Page, event

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from backstay import Backstay
 from backstay.engine.base import steady
 from backstay.errors import ConfigError, EngineUnavailable, OutcomeUnknown
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
-from backstay.job.internal import INTERNAL
-from backstay.job.registry import store_of
-from backstay.job.worker import Worker
+from backstay.job.reserved import INTERNAL
+from backstay.job.worker.worker import Worker
 from backstay.runtime.loop import Loop
 from backstay.server.app import Server
 from backstay.server.serving import Serving

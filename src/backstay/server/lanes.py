@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from backstay.errors import BackstayError, EngineUnavailable
-from backstay.job.announcer import announcer_of
-from backstay.job.courier import Courier
+from backstay.job.api.announcer import announcer_of
 from backstay.job.ids import shard_of
-from backstay.job.lanes import Identity, Lane
 from backstay.job.model import Claim, Finish, StepReply, Verdict
 from backstay.job.store import Store
+from backstay.job.worker.channel import Identity, Lane
+from backstay.job.worker.outbox_relay import Courier
 from backstay.runtime.core import Core
 from backstay.server.deadlines import Deadlines
 

@@ -10,7 +10,7 @@ import msgspec
 
 from backstay.engine.base import Micros
 from backstay.idempotency.api import Idempotency
-from backstay.job.chain_log import ChainLog
+from backstay.job.api.chain_log import ChainLog
 from backstay.job.flows import send
 from backstay.job.model import LogLine
 from backstay.job.store import Store

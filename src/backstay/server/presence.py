@@ -12,8 +12,8 @@ from backstay.engine.base import steady
 from backstay.errors import BackstayError
 from backstay.job.flows import send
 from backstay.job.model import Worker
-from backstay.job.presence import BEAT, Status, status_of
 from backstay.job.store import Store
+from backstay.job.worker.heartbeat import BEAT, Status, status_of
 from backstay.runtime.core import Core
 
 #: Workers that are remembered; others are looked up again.

@@ -20,10 +20,10 @@ import msgspec
 
 from backstay.engine.base import Micros, steady
 from backstay.errors import BackstayError, CommandFailed, EngineUnavailable
-from backstay.job.definition import BaseJobType
-from backstay.job.internal import COMMAND, COMMANDS
-from backstay.job.outcome import failure
-from backstay.job.threads import Threads
+from backstay.job.api.definition import BaseJobType
+from backstay.job.reserved import COMMAND, COMMANDS
+from backstay.job.worker.execution.outcome import failure
+from backstay.job.worker.execution.threads import Threads
 from backstay.runtime.core import Core
 from backstay.server import remote_files
 from backstay.server.client import Answered, Client, segment

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from backstay.engine.base import steady
 from backstay.errors import BackstayError, ConfigError
-from backstay.job import outcome
-from backstay.job.attempt import Attempt, Why
-from backstay.job.context import enter
+from backstay.job.api.context import enter
+from backstay.job.api.retry import Cancel, Outcome, Retry, Snooze
 from backstay.job.model import Claimed
-from backstay.job.retry import Cancel, Outcome, Retry, Snooze
+from backstay.job.worker.execution import outcome
+from backstay.job.worker.execution.attempt import Attempt, Why
 from backstay.runtime.serialization import ANYTHING, storable
 from backstay.server.client import Answered
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from backstay.engine.base import Micros
-    from backstay.job.definition import BaseJobType
-    from backstay.job.threads import Threads
+    from backstay.job.api.definition import BaseJobType
+    from backstay.job.worker.execution.threads import Threads
 
 #: Lines wait this long for company; one that is longer is cut; so many may wait for a server that is away.
 PATIENCE, LONGEST_LINE, MOST_WAITING = 0.1, 16_000, 10_000

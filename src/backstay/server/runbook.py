@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from backstay.errors import BackstayError, JobNotFound
-from backstay.job import meta
-from backstay.job.fills import filled
+from backstay.job import metadata
 from backstay.job.flows import known_shard, look, send
 from backstay.job.ids import shard_of
-from backstay.job.internal import COMMAND
 from backstay.job.model import FINAL, Claimed, Job
-from backstay.job.runs import Run
+from backstay.job.reserved import COMMAND
+from backstay.job.run_model import Run
 from backstay.job.store import Store
 from backstay.job.view import plain
+from backstay.job.worker.execution.inject_results import filled
 from backstay.runtime.core import Core
 from backstay.runtime.serialization import jsonable
 from backstay.server.plain_script import script
@@ -160,7 +160,7 @@ class Runbook:
 
     async def key_of(self, job: Job) -> str:
         """What a job is called: its key in its run, else its own id."""
-        return meta.unpack(job.meta).key or job.id
+        return metadata.unpack(job.meta).key or job.id
 
     async def name_of(self, job_id: str, job: Job | None) -> str:
         """The same where the job may have to be looked up."""
@@ -173,7 +173,7 @@ class Runbook:
 
     async def scene(self, job: Claimed) -> Scene:
         """Raises BackstayError for a job that cannot be told."""
-        name = meta.unpack(job.meta).key or job.id
+        name = metadata.unpack(job.meta).key or job.id
         if not job.run and job.type != COMMAND:
             upstream = {chain: as_strings(outputs_of(raw)) for chain, raw in job.upstream.items() if raw is not None}
             return Scene(name=name, workflow=NONE, args=jsonable(plain(job.args)), upstream=upstream)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backstay.job import meta
-from backstay.job.internal import is_internal
+from backstay.job import metadata
 from backstay.job.model import FINAL, Job
-from backstay.job.runs import Run
+from backstay.job.reserved import is_internal
+from backstay.job.run_model import Run
 from backstay.job.view import plain
 from backstay.server.routes.jobs import millis, seconds_of
 from backstay.server.shape.flow import FlowJob
@@ -29,7 +29,7 @@ async def flow_jobs(server: Server, run: Run) -> list[FlowJob]:
     last = last_of_chains(await server.runbook.jobs(run.id))
     now = server.core.engine.now()
     made = [_planned(planned, last.pop(planned.id, None), now) for planned in play.doc.jobs]
-    return made + [_added(job, play.names, now) for job in last.values() if meta.unpack(job.meta).key]
+    return made + [_added(job, play.names, now) for job in last.values() if metadata.unpack(job.meta).key]
 
 
 def _planned(planned: RunJob, job: Job | None, now: int) -> FlowJob:
@@ -53,7 +53,7 @@ def _undecided(made: FlowJob, job: Job) -> FlowJob:
 
 
 def _added(job: Job, names: dict[str, str], now: int) -> FlowJob:
-    key = meta.unpack(job.meta).key
+    key = metadata.unpack(job.meta).key
     return _job(key, key, "", [names.get(chain, chain) for chain in job.after], job, now)
 
 

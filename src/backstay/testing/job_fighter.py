@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backstay import Backstay
-from backstay.job.context import current_job
+from backstay.job.api.context import current_job
 from backstay.testing.job_history import END, START, Notebook
 
 #: More than any race can use up: a race is about leases, not about giving up.

@@ -22,12 +22,13 @@ from typing import Any, ParamSpec, cast, overload
 from backstay.app import Backstay
 from backstay.engine.base import Micros
 from backstay.engine.sqlite.engine import SqliteEngine
-from backstay.job import admin, context, flows
-from backstay.job.definition import BaseJobType, BlockingJobType, JobType
-from backstay.job.internal import INTERNAL, RESERVED
+from backstay.job import admin, flows
+from backstay.job.api import context
+from backstay.job.api.definition import BaseJobType, BlockingJobType, JobType
+from backstay.job.api.registry import store_of
 from backstay.job.model import Job
-from backstay.job.registry import store_of
-from backstay.job.scheduler import tick
+from backstay.job.reserved import INTERNAL, RESERVED
+from backstay.job.scheduler.scheduler import tick
 from backstay.job.view import JobInfo, job_info
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run

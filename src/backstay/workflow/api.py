@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from backstay.errors import ConfigError
 from backstay.job.model import LogLine, State
-from backstay.job.runs import RunEvent, RunStatus
+from backstay.job.run_model import RunEvent, RunStatus
 from backstay.runtime import validation as inputs
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run as do

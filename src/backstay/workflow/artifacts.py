@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from backstay.errors import ConfigError, CorruptRecord, JobError, PayloadTooLarge
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
-from backstay.job.registry import store_of
-from backstay.job.runs import Artifact
+from backstay.job.run_model import Artifact
 from backstay.runtime.core import Core
 
 #: Files travel in parts of this size.

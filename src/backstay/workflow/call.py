@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from backstay.errors import ConfigError
-from backstay.job.definition import BaseJobType
-from backstay.job.meta import Fill
+from backstay.job.api.definition import BaseJobType
+from backstay.job.metadata import Fill
 from backstay.job.model import NewJob
 from backstay.workflow.run import RunJob
 from backstay.workflow.task import After, Output, Task

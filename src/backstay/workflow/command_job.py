@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from backstay.engine.base import steady
 from backstay.errors import CommandFailed, ConfigError
-from backstay.job.attempt import Attempt
-from backstay.job.context import current_hands
-from backstay.job.definition import BaseJobType
+from backstay.job.api.context import current_hands
+from backstay.job.api.definition import BaseJobType
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
-from backstay.job.internal import COMMAND, COMMANDS
-from backstay.job.journal import Journal
-from backstay.job.outcome import Raised
-from backstay.job.registry import store_of
+from backstay.job.reserved import COMMAND, COMMANDS
+from backstay.job.worker.execution.attempt import Attempt
+from backstay.job.worker.execution.log_buffer import Journal
+from backstay.job.worker.execution.outcome import Raised
 from backstay.runtime.core import Core
 from backstay.workflow import environment
 from backstay.workflow.artifacts import Artifacts, checked_name, files_below

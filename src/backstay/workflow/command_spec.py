@@ -12,7 +12,7 @@ import msgspec
 
 from backstay.engine.base import UNREADABLE
 from backstay.errors import CorruptRecord
-from backstay.job.internal import COMMAND, COMMANDS
+from backstay.job.reserved import COMMAND, COMMANDS
 
 __all__ = ["COMMAND", "COMMANDS", "CommandSpec", "Step", "decode", "encode"]
 

@@ -14,18 +14,18 @@ import msgspec
 from msgspec.structs import replace
 
 from backstay.errors import BadArgument, WorkflowError
-from backstay.job import meta
-from backstay.job.context import current_job, go_on
-from backstay.job.definition import BaseJobType
-from backstay.job.fills import fill
+from backstay.job import metadata
+from backstay.job.api.context import current_job, go_on
+from backstay.job.api.definition import BaseJobType
+from backstay.job.api.registry import ids_of
+from backstay.job.api.retry import Skip
 from backstay.job.ids import shard_of
-from backstay.job.internal import COMMAND, DECIDE, GATHER, INTERNAL, MAP
-from backstay.job.meta import Fill, Meta
+from backstay.job.metadata import Fill, Meta
 from backstay.job.model import LARGEST_PRIORITY, NewJob
-from backstay.job.outcome import Encoded, Raised
-from backstay.job.registry import ids_of
-from backstay.job.retry import Skip
-from backstay.job.runs import LARGEST_RUN
+from backstay.job.reserved import COMMAND, DECIDE, GATHER, INTERNAL, MAP
+from backstay.job.run_model import LARGEST_RUN
+from backstay.job.worker.execution.inject_results import fill
+from backstay.job.worker.execution.outcome import Encoded, Raised
 from backstay.runtime.core import Core
 from backstay.runtime.serialization import ANYTHING
 from backstay.workflow import command_spec
@@ -82,7 +82,7 @@ def internal_job(kind: str, plan: Any, like: NewJob, **changes: Any) -> NewJob:
         "type": kind,
         "queue": INTERNAL,
         "args": ANYTHING.encode({"plan": plan}),
-        "meta": meta.pack(Meta(key=meta.unpack(like.meta).key)),
+        "meta": metadata.pack(Meta(key=metadata.unpack(like.meta).key)),
         "priority": LARGEST_PRIORITY,
         "retries": RETRIES,
         "after": like.after,
@@ -132,18 +132,18 @@ async def spread(core: Core, plan: Spread) -> Any:
     common: dict[str, Any] = cast("dict[str, Any]", ANYTHING.decode(plan.job.args)) if plan.job.args else {}
     fill(common, plan.fills, upstream, plan.job.type)
     ids, shard = ids_of(core), shard_of(ctx.id)
-    carried = meta.unpack(plan.job.meta)
+    carried = metadata.unpack(plan.job.meta)
     adds = tuple(
         replace(
             plan.job,
             id=ids.new(shard),
             args=ANYTHING.encode({**common, plan.argument: item}),
-            meta=meta.pack(replace(carried, key=key)),
+            meta=metadata.pack(replace(carried, key=key)),
         )
         for key, item in zip(spread_keys(plan.key, given), given, strict=True)
     )
     chains = tuple(job.id for job in adds)
-    like = replace(plan.job, id=ids.new(shard), after=chains, when="all_done", meta=meta.pack(Meta(key=plan.key)))
+    like = replace(plan.job, id=ids.new(shard), after=chains, when="all_done", meta=metadata.pack(Meta(key=plan.key)))
     gathering = Gathering(chains=chains, soft=plan.job.soft, key=plan.key)
     go_on(internal_job(GATHER, gathering, like), adds)
     return len(adds)

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from backstay.job.api.options import MOST_LABELS, MOST_RETRIES
 from backstay.job.model import LARGEST_PRIORITY
-from backstay.job.options import MOST_LABELS, MOST_RETRIES
 
 #: What a job, an input, an axis of a matrix or an output may be called.
 NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,99}"

@@ -12,12 +12,12 @@ from typing import Any, TypeVar, cast, get_args
 from msgspec.structs import replace
 
 from backstay.errors import BadExpression, ConfigError
-from backstay.job.definition import BaseJobType
+from backstay.job.api.definition import BaseJobType
+from backstay.job.api.registry import ids_of, store_of
 from backstay.job.ids import shard_of
-from backstay.job.internal import DECIDE, MAP
 from backstay.job.model import NewJob, When
-from backstay.job.registry import ids_of, store_of
-from backstay.job.runs import LARGEST_RUN
+from backstay.job.reserved import DECIDE, MAP
+from backstay.job.run_model import LARGEST_RUN
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.workflow.call import Call

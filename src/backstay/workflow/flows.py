@@ -16,16 +16,16 @@ from backstay.errors import (
     WorkflowError,
     WorkflowNotFound,
 )
-from backstay.job.announcer import announcer_of
-from backstay.job.chain_log import ChainLog
-from backstay.job.definition import BaseJobType
+from backstay.job.api.announcer import announcer_of
+from backstay.job.api.chain_log import ChainLog
+from backstay.job.api.definition import BaseJobType
+from backstay.job.api.manual_retry import trigger
+from backstay.job.api.registry import store_of
 from backstay.job.flows import EAGER, LOG_PAGE, LONGEST_LOG, send
 from backstay.job.flows import look as look_at_job
 from backstay.job.ids import shard_of
 from backstay.job.model import Job, JobResult, LogLine, State
-from backstay.job.registry import store_of
-from backstay.job.retrying import trigger
-from backstay.job.runs import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
+from backstay.job.run_model import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
 from backstay.job.view import plain
 from backstay.runtime.core import Core
 from backstay.runtime.serialization import storable

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from backstay.job.model import FINAL, NewJob
-from backstay.job.runs import FINISHED
+from backstay.job.run_model import FINISHED
 from backstay.workflow.graph_draft import Draft
 from backstay.workflow.graph_state import (
     AGAIN,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from backstay.job.model import FINAL, State
-from backstay.job.runs import FINISHED
+from backstay.job.run_model import FINISHED
 from backstay.workflow.graph_state import AGAIN, SPOILT, Changes, End, Node, Standing
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from backstay.job.model import FINAL, State, When
-from backstay.job.runs import RunStatus
+from backstay.job.run_model import RunStatus
 
 #: What a chain's end is to those who wait for it: completed; failed, and soft; ended without completing; failed, or
 #: skipped because of a failure.

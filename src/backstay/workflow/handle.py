@@ -7,7 +7,7 @@ from typing import Any
 
 from backstay.errors import ConfigError
 from backstay.job.model import LogLine, State
-from backstay.job.runs import Run, RunEvent, RunStatus
+from backstay.job.run_model import Run, RunEvent, RunStatus
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run as do

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from backstay.job.api.options import MOST_LABELS, MOST_RETRIES
 from backstay.job.model import LARGEST_PRIORITY
-from backstay.job.options import MOST_LABELS, MOST_RETRIES
 from backstay.workflow import matrix as matrices
 from backstay.workflow.command_spec import Step
 from backstay.workflow.definition import JobSpec, Matrix

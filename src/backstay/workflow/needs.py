@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.model import Job
-from backstay.job.registry import store_of
 from backstay.job.view import plain
 from backstay.runtime.core import Core
 from backstay.workflow.expression import Need, Result, as_text

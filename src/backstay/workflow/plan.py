@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.job import meta
+from backstay.job import metadata
+from backstay.job.api.registry import ids_of, store_of
 from backstay.job.ids import shard_of
-from backstay.job.internal import COMMAND, COMMANDS, DECIDE
-from backstay.job.meta import Meta, trace_context
+from backstay.job.metadata import Meta, trace_context
 from backstay.job.model import NewJob
-from backstay.job.registry import ids_of, store_of
-from backstay.job.runs import NewRun
+from backstay.job.reserved import COMMAND, COMMANDS, DECIDE
+from backstay.job.run_model import NewRun
 from backstay.runtime.core import Core
 from backstay.runtime.validation import micros
 from backstay.workflow import command_spec
@@ -87,7 +87,7 @@ class Builder:
             type=COMMAND,
             queue=COMMANDS,
             args=command_spec.encode(command),
-            meta=meta.pack(Meta(spec.timeout, spec.backoff, self._trace, key=key)),
+            meta=metadata.pack(Meta(spec.timeout, spec.backoff, self._trace, key=key)),
             labels=labels,
             priority=spec.priority,
             retries=spec.retries,

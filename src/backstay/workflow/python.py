@@ -9,9 +9,9 @@ from hashlib import sha256
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
 
 from backstay.errors import BadInput, ConfigError
-from backstay.job.home import Elsewhere
 from backstay.job.ids import moved
-from backstay.job.runs import NewRun, Run
+from backstay.job.run_model import NewRun, Run
+from backstay.job.sharding import Elsewhere
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run as do

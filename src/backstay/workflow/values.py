@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from backstay.errors import BadExpression, Problem
-from backstay.job.retry import Backoff
+from backstay.job.api.retry import Backoff
 from backstay.workflow.expression import Expression, parse
 from backstay.workflow.fields import DURATION, NAME, Field
 from backstay.workflow.interpolation import OPEN, pieces

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from backstay.engine.base import Micros
 from backstay.errors import CorruptRecord
-from backstay.job.internal import RESERVED
-from backstay.job.meta import key_of
+from backstay.job.metadata import key_of
 from backstay.job.model import Job, JobResult, State
-from backstay.job.runs import FINISHED, Definition, Run, RunStatus
+from backstay.job.reserved import RESERVED
+from backstay.job.run_model import FINISHED, Definition, Run, RunStatus
 from backstay.job.view import JobInfo, job_info
 from backstay.runtime.lease import instant
 from backstay.workflow.definition import Workflow, unpack

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from backstay.engine.base import steady
 from backstay.errors import ResultTimeout
+from backstay.job.api.completion_waiters import Waiters
 from backstay.job.flows import AWAY, GROWTH, HEARD, UNHEARD
-from backstay.job.runs import RunStatus
-from backstay.job.waiters import Waiters
+from backstay.job.run_model import RunStatus
 from backstay.runtime.core import Core
 from backstay.runtime.flows import Latch
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from backstay.job.waiters import Waiters
+from backstay.job.api.completion_waiters import Waiters
 from backstay.runtime.core import Core
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from backstay.errors import ConfigError
-from backstay.job.scheduler import KEEP
-from backstay.job.slots import Queues
-from backstay.job.worker import CONCURRENCY, Worker
+from backstay.job.scheduler.scheduler import KEEP
+from backstay.job.worker.slots import Queues
+from backstay.job.worker.worker import CONCURRENCY, Worker
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Duration
 from backstay.runtime.validation import seconds as seconds_of

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from backstay.errors import BadDefinition, ConfigError, Problem
-from backstay.job.runs import LARGEST_RUN
+from backstay.job.run_model import LARGEST_RUN
 from backstay.workflow import matrix as matrices
 from backstay.workflow.definition import Input, JobSpec, Workflow
 from backstay.workflow.fields import INPUT, WORKFLOW

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from backstay.errors import ConfigError, JobError
 from backstay.job.flows import send
-from backstay.job.runs import Artifact
+from backstay.job.run_model import Artifact
 from backstay.server.call import Call, Stream
 from backstay.server.claims import stale
 from backstay.server.problem import Refusal, not_found

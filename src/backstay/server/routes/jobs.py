@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from backstay.errors import ConfigError
 from backstay.job import flows
+from backstay.job.api.options import CallOptions
 from backstay.job.flows import send
-from backstay.job.internal import INTERNAL, RESERVED
 from backstay.job.model import Job
-from backstay.job.options import CallOptions
+from backstay.job.reserved import INTERNAL, RESERVED
 from backstay.job.view import QueueInfo, plain
 from backstay.runtime import validation
 from backstay.runtime.serialization import jsonable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backstay.errors import ConfigError
-from backstay.job.internal import INTERNAL
+from backstay.job.reserved import INTERNAL
 from backstay.runtime import validation
 from backstay.server.call import Call
 from backstay.server.claims import stale

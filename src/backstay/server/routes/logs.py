@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backstay.job.chain_log import ChainLog
+from backstay.job.api.chain_log import ChainLog
 from backstay.server.call import Call, EventStream
 from backstay.server.logbook import LogSource, chunk_of
 from backstay.server.shape.work import LogChunk, LogQuery, StreamQuery

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from backstay.errors import ConfigError
 from backstay.job.flows import send
-from backstay.job.runs import Run
+from backstay.job.run_model import Run
 from backstay.server.call import Call, EventStream
 from backstay.server.happenings import AllSource, RunSource, no_position, position
 from backstay.server.routes.jobs import millis

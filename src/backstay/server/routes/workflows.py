@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backstay.errors import BadDefinition
+from backstay.job.api.registry import ids_of
 from backstay.job.flows import send
-from backstay.job.registry import ids_of
-from backstay.job.runs import Definition, Run
+from backstay.job.run_model import Definition, Run
 from backstay.server.call import Call
 from backstay.server.problem import Refusal
 from backstay.server.routes.runs import info

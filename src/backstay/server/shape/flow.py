@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from backstay.job.runs import EventKind, RunStatus
+from backstay.job.run_model import EventKind, RunStatus
 from backstay.server.route import Body, Query, Reply
 from backstay.server.shape.plain import MaybeName, Millis, Offset, PageSize, Sequence
 from backstay.server.shape.work import Status

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backstay.job.internal import COMMANDS
 from backstay.job.model import State
+from backstay.job.reserved import COMMANDS
 from backstay.server.route import Body, Query, Reply
 from backstay.server.shape.plain import (
     Labels,

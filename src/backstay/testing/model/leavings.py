@@ -9,7 +9,7 @@ import msgspec
 from backstay.engine.base import Micros
 from backstay.errors import ConfigError
 from backstay.job.model import LogLine
-from backstay.job.runs import Artifact
+from backstay.job.run_model import Artifact
 from backstay.testing.model.moves import Moves, verb
 from backstay.testing.model.row import File, Row
 

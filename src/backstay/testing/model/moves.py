@@ -13,7 +13,7 @@ from backstay.engine.base import Micros, Op, Wake, Within
 from backstay.errors import ConfigError
 from backstay.hub.protocol import channel
 from backstay.job.model import FINAL, Enqueued, Failure, NewJob, State, Unique
-from backstay.job.runs import EventKind, RunEvent
+from backstay.job.run_model import EventKind, RunEvent
 from backstay.testing.model.row import Row, RunRow
 
 P = ParamSpec("P")

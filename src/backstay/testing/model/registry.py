@@ -8,7 +8,7 @@ import msgspec
 
 from backstay.engine.base import Micros
 from backstay.job.model import Tick, Worker
-from backstay.job.runs import Definition, TokenRecord
+from backstay.job.run_model import Definition, TokenRecord
 from backstay.testing.model.moves import Moves, verb
 
 DAY: Micros = 86_400_000_000

@@ -10,7 +10,7 @@ import msgspec
 
 from backstay.engine.base import Micros
 from backstay.job.model import FINAL, Claimed, Failure, Job, LogLine, NewJob, State, rank
-from backstay.job.runs import FINISHED, Artifact, NewRun, Run, RunEvent, RunStatus
+from backstay.job.run_model import FINISHED, Artifact, NewRun, Run, RunEvent, RunStatus
 
 T = TypeVar("T", Claimed, Job)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from backstay.errors import ConfigError
 from backstay.job.model import FINAL
-from backstay.job.runs import LARGEST_RUN, EventPage, NewRun, Run, RunEvent, RunStatus
+from backstay.job.run_model import LARGEST_RUN, EventPage, NewRun, Run, RunEvent, RunStatus
 from backstay.testing.model.by_hand import ByHand
 from backstay.testing.model.moves import verb
 from backstay.testing.model.row import RunRow

@@ -16,8 +16,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from backstay import Backstay
-from backstay.job.definition import JobType
-from backstay.job.worker import Worker
+from backstay.job.api.definition import JobType
+from backstay.job.worker.worker import Worker
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import soon
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from backstay.job.runs import Definition
+from backstay.job.run_model import Definition
 from backstay.testing.conformance.job.bench import Bench, claim
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backstay.job.runs import Artifact
+from backstay.job.run_model import Artifact
 from backstay.testing.conformance.job.bench import LEASE, Bench, Desk, claim
 from backstay.testing.conformance.run.scenes import outcome
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 
 from backstay.job.model import FINAL
-from backstay.job.runs import FINISHED, RunEvent
+from backstay.job.run_model import FINISHED, RunEvent
 from backstay.testing.conformance.job.bench import Bench, Desk, claim, long_claim
 from backstay.testing.conformance.run.scenes import Begun, all_events, begin, outcome, planned, work_together
 

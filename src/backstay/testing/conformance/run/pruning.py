@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backstay.job.runs import Artifact
+from backstay.job.run_model import Artifact
 from backstay.testing.conformance.job.bench import DAY, HOUR, LEASE, MINUTE, SECOND, Bench, Desk, claim
 from backstay.testing.conformance.run.scenes import Begun, all_events, begin, outcome, play
 

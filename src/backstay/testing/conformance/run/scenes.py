@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from backstay.job.model import FINAL, Claimed, Failure, Finish, Job, JobResult, NewJob
-from backstay.job.runs import FINISHED, NewRun, Run, RunEvent
+from backstay.job.run_model import FINISHED, NewRun, Run, RunEvent
 from backstay.testing.conformance.job.bench import Bench, Desk, end
 
 OOPS = Failure("OSError", "disk full")

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from backstay.job.model import Unique
-from backstay.job.runs import LARGEST_RUN, NewRun, Run
+from backstay.job.run_model import LARGEST_RUN, NewRun, Run
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.job.bench import DAY, MINUTE, Bench, claim, long_claim
 from backstay.testing.conformance.run.scenes import Begun, begin, jobs_of, planned, play

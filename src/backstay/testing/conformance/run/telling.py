@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backstay.job.model import Failure
-from backstay.job.runs import EventPage, RunEvent
+from backstay.job.run_model import EventPage, RunEvent
 from backstay.testing.conformance.job.bench import LEASE, MINUTE, Bench, claim
 from backstay.testing.conformance.run.scenes import OOPS, all_events, begin, outcome, play
 

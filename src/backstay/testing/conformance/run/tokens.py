@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backstay.job.runs import TokenRecord
+from backstay.job.run_model import TokenRecord
 from backstay.testing.conformance.job.bench import HOUR, Bench, claim
 
 

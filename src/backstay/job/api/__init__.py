@@ -1,0 +1,1 @@
+"""What users call: definitions, handles, `stay.jobs`, transactions."""

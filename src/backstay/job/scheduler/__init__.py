@@ -1,0 +1,1 @@
+"""Cron ticks, pruning and what else happens without a worker."""

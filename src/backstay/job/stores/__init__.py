@@ -1,0 +1,1 @@
+"""Where jobs are stored: one package per engine."""

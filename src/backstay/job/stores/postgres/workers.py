@@ -1,0 +1,33 @@
+"""Workers as they tell of themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backstay.engine.base import Op
+from backstay.job.model import Worker
+from backstay.job.stores.postgres.verbs import Verbs
+
+_encode = msgspec.msgpack.Encoder().encode
+_worker = msgspec.msgpack.Decoder(Worker)
+
+
+class Workers(Verbs):
+    """beat, leave, workers."""
+
+    def beat(self, worker: Worker) -> Op[None]:
+        return self.one("beat", {"id": worker.id, "doc": _encode(worker)})
+
+    def leave(self, worker: str) -> Op[None]:
+        return self.one("leave", {"id": worker})
+
+    def workers(self) -> Op[list[Worker]]:
+        def answer(rows: list[Any]) -> list[Worker]:
+            return [
+                msgspec.structs.replace(_worker.decode(doc), registered=registered, beat=beat)
+                for doc, registered, beat in rows
+            ]
+
+        return self.one("workers", {}, answer, reads=True)

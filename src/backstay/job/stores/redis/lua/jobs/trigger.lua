@@ -1,0 +1,35 @@
+-- Purpose: again, now: a scheduled, failed, cancelled or skipped job starts over with all its attempts; those that were
+-- skipped because of it wait for it again.
+-- KEYS: 1 = the shard; 2 = nothing
+-- ARGV: 1 = test clock; 2 = prefix of channels; 3 = job
+-- Returns: {its state then, or ''; ready: type, number, …; who waits for it elsewhere: job, chain, …}
+
+-- include: _shard.lua
+local id = ARGV[3]
+-- include: _record.lua
+-- include: _moves.lua
+-- include: _retry.lua
+
+local job = job_of(id)
+if not job then return { '', {}, {} } end
+local elsewhere, before = {}, job.state
+local run = job.ext.run ~= '' and run_of(job.ext.run)
+-- Nothing comes back in a run whose end is wanted.
+if run and run.cancelling and not is_over(run) then return { job.state, {}, {} } end
+if job.state == 's' then
+  from_due[1] = id
+  listen_again(job)
+  start_over(job)
+elseif job.state == 'f' or job.state == 'x' or job.state == 'k' then
+  if run and is_held_back(job) then return { job.state, {}, {} } end
+  push(from_end, job.state, id)
+  listen_again(job)
+  start_over(job)
+  elsewhere = wait_again(job, {})
+end
+-- One that was open already may be so by this very call, which was broken off. Nobody lives elsewhere in a single shard.
+if (before == 's' or before == 'b' or before == 'p' or before == 'r') and redis.call('HGET', KEYS[1], 'shards') ~= '1' then
+  elsewhere = perhaps_untold(job)
+end
+flush(ARGV[2])
+return { job.state, made_ready(), elsewhere }

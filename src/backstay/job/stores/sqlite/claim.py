@@ -1,0 +1,293 @@
+"""Claim: the smallest ranks over all lanes that a worker may take from.
+
+A lane holds the pending jobs of one queue, label set and rate in the order of their ranks, so what one worker cannot
+take never lies in front of what it can. Nothing here grows with the backlog, only with the number of lanes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from backstay.engine.base import Micros
+from backstay.job.model import Claim, Claimed
+from backstay.job.stores.sqlite.changes import Changes
+from backstay.job.stores.sqlite.columns import (
+    HAS_BLOCKERS,
+    HAS_BODY,
+    PARKED,
+    PENDING,
+    RUNNING,
+    SPECIAL,
+    THERE,
+    label_set,
+    labels_of,
+    text_of,
+)
+from backstay.job.stores.sqlite.ending import free_unique
+from backstay.job.stores.sqlite.lanes import (
+    ATTEMPT,
+    CKEY,
+    CLAIM,
+    CLIMIT,
+    FLAGS,
+    ID,
+    KIND,
+    NUM,
+    RANK,
+    RUN,
+    UNIQ,
+    Budget,
+    Lane,
+)
+
+#: At least this many jobs of a lane are read at once.
+CHUNK = 4
+#: One claim parks at most this many jobs whose key is taken, then leaves the rest to the next.
+PARKS = 2000
+#: What most jobs waited for.
+NOTHING: dict[str, bytes | None] = {}
+
+
+class Claiming:
+    """One claim. `next_in` afterwards: µs until a rate lets something more start that waits here."""
+
+    def __init__(self, changes: Changes, claim: Claim, worker: str) -> None:
+        self._changes = changes
+        self._claim = claim
+        self._worker = worker
+        self._buckets: dict[str, Budget] = {}
+        self._queues: dict[str, Budget] = {}
+        self._keys: dict[str, int] = {}
+        self._parked: list[tuple[Any, ...]] = []
+        self.next_in: Micros | None = None
+
+    def run(self) -> tuple[list[Claimed], list[tuple[int, int]]]:
+        """The jobs, and number and fence of each."""
+        taken: list[tuple[Any, ...]] = []
+        if self._claim.want > 0:
+            for lanes in self._lanes():
+                self._merge(lanes, taken)
+                if len(taken) >= self._claim.want:
+                    break
+        self._park()
+        if not taken:
+            return [], []
+        self._charge()
+        return self._take(taken)
+
+    def _lanes(self) -> list[list[Lane]]:
+        """The lanes of each group of queues that this worker may take from."""
+        changes = self._changes
+        wanted = [queue for group in self._claim.queues for queue in group]
+        limits = {row[0]: row for row in changes.db.execute(CLAIM["queues"], (changes.space,))}
+        mine = frozenset(self._claim.labels)
+        found: dict[str, list[Lane]] = {}
+        one = len(wanted) == 1
+        rows = changes.db.execute(
+            CLAIM["lanes_of" if one else "lanes"], (changes.space, wanted[0] if one else text_of(wanted))
+        ).fetchall()
+        for num, queue, labels, bucket, period, burst in rows:
+            if labels != "[]" and not label_set(labels) <= mine:
+                continue
+            budgets: list[Budget] = []
+            if queue in limits:
+                _, paused, queue_period, queue_burst, tat = limits[queue]
+                if paused:
+                    continue
+                if queue_burst:
+                    budget = self._queues.get(queue)
+                    if budget is None:
+                        budget = self._queues[queue] = Budget(queue_period, queue_burst, tat, changes.now)
+                    budgets.append(budget)
+            if burst:
+                budgets.append(self._bucket(bucket, period, burst))
+            if all(budget.left > 0 for budget in budgets):
+                found.setdefault(queue, []).append(Lane(changes, num, budgets))
+            else:
+                self._exhausted(budgets)
+        return [[lane for queue in group for lane in found.pop(queue, [])] for group in self._claim.queues]
+
+    def _bucket(self, bucket: str, period: Micros, burst: int) -> Budget:
+        budget = self._buckets.get(bucket)
+        if budget is None:
+            changes = self._changes
+            row = changes.db.execute(CLAIM["tat"], (changes.space, bucket)).fetchone()
+            budget = self._buckets[bucket] = Budget(period, burst, row[0] if row else 0, changes.now)
+        return budget
+
+    def _exhausted(self, budgets: Sequence[Budget]) -> None:
+        wait = max(budget.next_in() for budget in budgets if budget.left <= 0)
+        self.next_in = wait if self.next_in is None else min(self.next_in, wait)
+
+    def _merge(self, lanes: list[Lane], taken: list[tuple[Any, ...]]) -> None:
+        """The smallest ranks over these lanes, of what may start."""
+        want = self._claim.want
+        if not lanes:
+            return
+        left = want - len(taken)
+        if len(lanes) == 1 and not lanes[0].budgets:
+            # Most of the time there is one, and all of it may start.
+            rows = lanes[0].read(left)
+            if all(row[CKEY] is None for row in rows):
+                taken += rows
+                return
+        chunk = left if len(lanes) == 1 else min(left, CHUNK + 2 * left // len(lanes))
+        heap: list[tuple[int, str, tuple[Any, ...], Lane]] = []
+        for lane in lanes:
+            row = lane.open(chunk)
+            if row is not None:
+                heap.append((row[RANK], row[ID], row, lane))
+        heapify(heap)
+        while heap and len(taken) < want:
+            _, _, row, lane = heap[0]
+            if len(self._parked) >= PARKS:
+                self.next_in = 0
+                return
+            if lane.budgets and any(budget.left <= 0 for budget in lane.budgets):
+                self._exhausted(lane.budgets)
+                heappop(heap)
+                continue
+            if row[CKEY] is None or self._key_is_free(row):
+                for budget in lane.budgets:
+                    budget.charge()
+                taken.append(row)
+                if len(taken) >= want:
+                    return
+            following = lane.next()
+            if following is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, (following[RANK], following[ID], following, lane))
+
+    def _key_is_free(self, row: tuple[Any, ...]) -> bool:
+        """Whether one more job of its concurrency key may run. If not, it is parked until one of them ends."""
+        changes = self._changes
+        key, limit = row[CKEY], row[CLIMIT]
+        running = self._keys.get(key)
+        if running is None:
+            (running,) = changes.db.execute(CLAIM["keyed"], (changes.space, key, limit)).fetchone()
+        if running >= limit:
+            self._parked.append(row)
+            return False
+        self._keys[key] = running + 1
+        return True
+
+    def _park(self) -> None:
+        changes = self._changes
+        if self._parked:
+            changes.db.executemany(CLAIM["park"], [(row[NUM],) for row in self._parked])
+            for row in self._parked:
+                changes.moved(row[KIND], PENDING, PARKED)
+                changes.ready.pop(row[NUM], None)
+
+    def _charge(self) -> None:
+        changes = self._changes
+        for queue, budget in self._queues.items():
+            if budget.charged:
+                changes.db.execute(CLAIM["charge_queue"], (budget.tat, changes.space, queue))
+        for bucket, budget in self._buckets.items():
+            if budget.charged:
+                changes.db.execute(CLAIM["charge_rate"], (changes.space, bucket, budget.tat))
+
+    def _take(self, rows: list[tuple[Any, ...]]) -> tuple[list[Claimed], list[tuple[int, int]]]:
+        changes = self._changes
+        db, now = changes.db, changes.now
+        first = changes.fences(len(rows))
+        until = now + self._claim.lease
+        nums = [row[NUM] for row in rows]
+        if nums == list(range(nums[0], nums[0] + len(nums))):
+            db.execute(CLAIM["take_row"], (first - nums[0], until, self._worker, now, nums[0], nums[-1]))
+        else:
+            db.execute(CLAIM["take"], (first, until, self._worker, now, text_of(nums)))
+        for kind, times in Counter([row[KIND] for row in rows]).items():
+            changes.moved(kind, PENDING, RUNNING, times)
+        for row in rows:
+            if row[FLAGS] & SPECIAL:
+                if row[RUN]:
+                    changes.started(row[RUN], row[ID], row[ATTEMPT] + 1, self._worker)
+                if row[UNIQ] is not None:
+                    free_unique(changes, row[UNIQ], row[ID], started=True)
+        if changes.ready:
+            for num in nums:
+                changes.ready.pop(num, None)
+        jobs = hand_out(changes, rows, range(first, first + len(rows)), until, 1)
+        return jobs, list(zip(nums, range(first, first + len(rows)), strict=True))
+
+
+def hand_out(
+    changes: Changes, rows: Sequence[tuple[Any, ...]], fences: Iterable[int], until: Micros, begun: int
+) -> list[Claimed]:
+    """Rows of `first` as a worker gets them, each with its fence; `begun`: attempts that the rows do not count yet."""
+    wanted = sorted({row[KIND] for row in rows})
+    found = (
+        changes.db.execute(CLAIM["kind"], (wanted[0],))
+        if len(wanted) == 1
+        else changes.db.execute(CLAIM["kinds"], (text_of(wanted),))
+    )
+    kinds = {num: (type_, queue, labels_of(labels)) for num, type_, queue, labels in found}
+    waited = [row[NUM] for row in rows if row[FLAGS] & HAS_BLOCKERS]
+    upstream = _upstream(changes, waited) if waited else {}
+    jobs: list[Claimed] = []
+    for row, fence in zip(rows, fences, strict=True):
+        (
+            _,
+            num,
+            id_,
+            kind,
+            attempt,
+            args,
+            meta,
+            retries,
+            snoozes,
+            priority,
+            chain,
+            run,
+            enqueued,
+            due,
+            flags,
+            _,
+            _,
+            _,
+        ) = row
+        type_, queue, labels = kinds[kind]
+        if flags & HAS_BODY:
+            args, meta = changes.db.execute(CLAIM["body"], (num,)).fetchone()
+        jobs.append(
+            Claimed(
+                id=id_,
+                fence=fence,
+                type=type_,
+                queue=queue,
+                args=args,
+                meta=meta,
+                attempt=attempt + begun,
+                retries=retries,
+                snoozes=snoozes,
+                priority=priority,
+                chain=chain or id_,
+                run=run,
+                labels=labels,
+                enqueued=enqueued,
+                due=due,
+                until=until,
+                upstream=upstream.get(num, NOTHING) if upstream else NOTHING,
+            )
+        )
+    return jobs
+
+
+def _upstream(changes: Changes, nums: list[int]) -> dict[int, dict[str, bytes | None]]:
+    """By job: what the chains it waited for came to. A result that lies with the blocker is read once, however many
+    waited for it.
+    """
+    db = changes.db
+    waits = db.execute(CLAIM["upstream"], (text_of(nums),)).fetchall()
+    chains = {chain for _, chain, ended, _ in waits if ended == THERE}
+    there = dict(db.execute(CLAIM["results"], (changes.space, text_of(list(chains))))) if chains else {}
+    upstream: dict[int, dict[str, bytes | None]] = {}
+    for num, chain, ended, result in waits:
+        upstream.setdefault(num, {})[chain] = there[chain] if ended == THERE else result
+    return upstream

@@ -1,0 +1,100 @@
+"""Purge and prune: final jobs go, in bounded batches, with everything that belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backstay.job.stores.sqlite.changes import Changes
+from backstay.job.stores.sqlite.columns import (
+    COMPLETED,
+    FINALS,
+    HAS_BLOCKERS,
+    HAS_BODY,
+    HAS_FILES,
+    HAS_LOG,
+    HAS_OUTPUTS,
+    text_of,
+)
+from backstay.job.stores.sqlite.query.listing import oldest
+from backstay.job.stores.sqlite.statements import load
+
+PURGE = load("purge")
+PRUNE = load("prune")
+#: By flag: what goes with a job that has it.
+BELONGINGS = (
+    (HAS_BODY, "body"),
+    (HAS_BLOCKERS, "waits"),
+    (HAS_LOG, "log"),
+    (HAS_OUTPUTS, "outputs"),
+    (HAS_FILES, "parts"),
+    (HAS_FILES, "files"),
+)
+#: How long a worker that fell silent is remembered.
+WORKER_LIFE = 86_400_000_000
+
+
+def purge(changes: Changes, state: int, queue: str, limit: int) -> int:
+    return _delete_ids(changes, oldest(changes, state, queue, limit))
+
+
+def prune(changes: Changes, keep: int, limit: int) -> int:
+    """Also forgets windows, rates, turns, workers and tokens that are over."""
+    db, space, now = changes.db, changes.space, changes.now
+    deleted = 0
+    for state in FINALS:
+        rows = db.execute(PRUNE["jobs"], (space, state, now, limit - deleted)).fetchall()
+        if rows and state == COMPLETED:
+            first = text_of([row[0] for row in rows])
+            rows += db.execute(PRUNE["together"], (first, limit - deleted - len(rows))).fetchall()
+        deleted += _delete(changes, rows)
+    (completed,) = db.execute(PRUNE["completed"], (space,)).fetchone()
+    excess = min(completed - keep, limit - deleted)
+    if excess > 0:
+        deleted += _delete_ids(changes, oldest(changes, COMPLETED, "", excess))
+    deleted += _prune_runs(changes, limit - deleted)
+    db.execute(PRUNE["windows"], (space, now, limit))
+    db.execute(PRUNE["rates"], (space, now, limit))
+    db.execute(PRUNE["turns"], (space, now))
+    db.execute(PRUNE["workers"], (space, now - WORKER_LIFE))
+    db.execute(PRUNE["tokens"], (space, now))
+    return deleted
+
+
+def _prune_runs(changes: Changes, limit: int) -> int:
+    """Runs past their time, each with all that belongs to it: half of one is worth nothing to anybody."""
+    db = changes.db
+    deleted = 0
+    for num, id_ in db.execute(PRUNE["runs"], (changes.space, changes.now, max(0, limit))).fetchall():
+        if deleted >= limit:
+            break
+        jobs = db.execute(PRUNE["jobs_of"], (changes.space, id_)).fetchall()
+        deleted += 1 + _delete(changes, jobs)
+        for what in ("events", "doc", "run"):
+            db.execute(PRUNE[what], (num,))
+    return deleted
+
+
+def _delete_ids(changes: Changes, ids: list[str]) -> int:
+    if not ids:
+        return 0
+    return _delete(changes, changes.db.execute(PURGE["rows"], (text_of(ids), changes.space)).fetchall())
+
+
+def _delete(changes: Changes, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Rows: num, id, kind, state, chain, flags."""
+    if not rows:
+        return 0
+    db = changes.db
+    db.executemany(PURGE["job"], [(row[0],) for row in rows])
+    completed = [row[0] for row in rows if row[3] == COMPLETED]
+    if completed:
+        db.execute(PURGE["hand_on"], (text_of(completed),))
+    for flag, belongings in BELONGINGS:
+        db.executemany(PURGE[belongings], [(row[0],) for row in rows if row[5] & flag])
+    db.executemany(PURGE["chain"], [(changes.space, row[4], row[1]) for row in rows if row[4]])
+    for row in rows:
+        changes.moved(row[2], row[3], None)
+    changes.write()
+    db.execute(PURGE["kinds"], (text_of(sorted({row[2] for row in rows})),))
+    return len(rows)

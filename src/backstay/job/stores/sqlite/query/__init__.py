@@ -1,0 +1,1 @@
+"""Reading jobs without changing them."""

@@ -1,0 +1,57 @@
+"""Queues: paused or not, limited or not, and what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.job.model import Queue, Rate
+from backstay.job.stores.sqlite.changes import Changes
+from backstay.job.stores.sqlite.statements import load
+
+QUEUES = load("queues")
+#: How far into a lane the search for its oldest job goes.
+LOOKED_AT = 100
+
+
+def pause(changes: Changes, queue: str, *, paused: bool) -> None:
+    changes.db.execute(QUEUES["pause"], (changes.space, queue, int(paused)))
+    changes.db.execute(QUEUES["forget"], (changes.space, queue))
+
+
+def limit(changes: Changes, queue: str, rate: Rate | None) -> None:
+    shape = (rate.bucket, rate.interval, rate.burst) if rate is not None else ("", 0, 0)
+    changes.db.execute(QUEUES["limit"], (changes.space, queue, *shape))
+    changes.db.execute(QUEUES["forget"], (changes.space, queue))
+
+
+def queues(changes: Changes) -> list[Queue]:
+    db, space = changes.db, changes.space
+    counts: dict[str, tuple[int, ...]] = {row[0]: row[1:] for row in db.execute(QUEUES["counts"], (space,))}
+    settings: dict[str, tuple[Any, ...]] = {row[0]: row[1:] for row in db.execute(QUEUES["settings"], (space,))}
+    oldest: dict[str, int] = {}
+    looks = [*db.execute(QUEUES["oldest"], (space, LOOKED_AT)), *db.execute(QUEUES["oldest_parked"], (space,))]
+    for name, due in looks:
+        if due is not None:
+            oldest[name] = min(oldest.get(name, due), due)
+    return [
+        _queue(name, counts.get(name), settings.get(name), oldest.get(name, 0)) for name in sorted({*counts, *settings})
+    ]
+
+
+def _queue(name: str, counts: tuple[int, ...] | None, settings: tuple[Any, ...] | None, oldest: int) -> Queue:
+    scheduled, blocked, pending, running, completed, failed, cancelled, skipped = counts or (0,) * 8
+    paused, bucket, period, burst = settings or (0, "", 0, 0)
+    return Queue(
+        name=name,
+        paused=bool(paused),
+        rate=Rate(bucket, period, burst) if burst else None,
+        scheduled=scheduled,
+        blocked=blocked,
+        pending=pending,
+        running=running,
+        completed=completed,
+        failed=failed,
+        cancelled=cancelled,
+        skipped=skipped,
+        oldest_due=oldest,
+    )

@@ -1,0 +1,55 @@
+"""What jobs leave behind: log lines and outputs. Only the current lease may write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backstay.engine.base import Micros
+from backstay.job.model import LogLine
+from backstay.job.stores.sqlite.changes import Changes
+from backstay.job.stores.sqlite.columns import HAS_LOG, HAS_OUTPUTS, RUNNING
+from backstay.job.stores.sqlite.statements import load
+
+LOG = load("log")
+
+
+def append_log(changes: Changes, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> bool:
+    num = _writable(changes, job, fence, HAS_LOG)
+    if num is None:
+        return False
+    changes.db.executemany(LOG["append"], [(num, seq, *line) for seq, line in enumerate(lines, first)])
+    return True
+
+
+def read_log(changes: Changes, job: str, after: int, limit: int) -> list[LogLine]:
+    num = find(changes, job)
+    return [LogLine(*line) for line in changes.db.execute(LOG["read"], (num, after, limit))]
+
+
+def put_outputs(changes: Changes, job: str, fence: int, outputs: dict[str, str]) -> bool:
+    num = _writable(changes, job, fence, HAS_OUTPUTS)
+    if num is None:
+        return False
+    changes.db.executemany(LOG["put"], [(num, key, value) for key, value in outputs.items()])
+    return True
+
+
+def get_outputs(changes: Changes, job: str) -> dict[str, str]:
+    return dict(changes.db.execute(LOG["outputs"], (find(changes, job),)))
+
+
+def find(changes: Changes, job: str, fence: int = 0) -> int | None:
+    """The job's number, if this lease is current. 0: any."""
+    row = changes.db.execute(LOG["found"], (changes.space, job)).fetchone()
+    if row is None:
+        return None
+    num, state, current, _ = row
+    return None if fence and (state != RUNNING or current != fence) else int(num)
+
+
+def _writable(changes: Changes, job: str, fence: int, flag: int) -> int | None:
+    """The same. The flag says that something has to go when the job does."""
+    num = find(changes, job, fence)
+    if num is not None:
+        changes.db.execute(LOG["flag"], (flag, num))
+    return num

@@ -1,0 +1,1 @@
+"""Workflow runs in SQLite."""

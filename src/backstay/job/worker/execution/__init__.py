@@ -1,0 +1,1 @@
+"""Running one attempt: on the event loop, in a thread, in a child process."""
