@@ -21,7 +21,7 @@ from bench.harness import PATIENCE, Bench, Row, Sample, Worker, percentile
 from backstay import Backstay, Flow
 from backstay.job.worker.blocking import new_loop
 from backstay.testing.postgres import PostgresServer
-from backstay.workflow import graph
+from backstay.workflow.graph import graph
 
 LINKS = 40
 #: What a chain may take, an edge, and a fan as a multiple of as many plain jobs.

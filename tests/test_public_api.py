@@ -12,8 +12,8 @@ import backstay
 from backstay import sync
 from backstay.job.api.definition import BlockingJobType, JobType
 from backstay.job.api.handle import BlockingJobHandle
-from backstay.workflow.handle import BlockingRunHandle
-from backstay.workflow.python import BlockingWorkflowType, WorkflowType
+from backstay.workflow.api.decorator import BlockingWorkflowType, WorkflowType
+from backstay.workflow.api.handle import BlockingRunHandle
 
 OPTIONAL = ["typer", "rich", "fastapi", "psycopg", "uvloop", "ruamel", "django", "opentelemetry", "redis"]
 

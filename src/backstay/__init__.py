@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from backstay.job.api.tracing import Tracing
     from backstay.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
     from backstay.telemetry import Event
-    from backstay.workflow.flow import Flow
-    from backstay.workflow.handle import RunHandle
+    from backstay.workflow.api.handle import RunHandle
+    from backstay.workflow.builder import Flow
 
 __all__ = [
     "BALANCED",
@@ -188,7 +188,7 @@ _HOMES = {
     "EngineUnavailable": "backstay.errors",
     "Event": "backstay.telemetry",
     "FingerprintMismatch": "backstay.errors",
-    "Flow": "backstay.workflow.flow",
+    "Flow": "backstay.workflow.builder",
     "ForceReleased": "backstay.gate.view",
     "HolderInfo": "backstay.errors",
     "Backstay": "backstay.app",
@@ -234,7 +234,7 @@ _HOMES = {
     "RetryRefused": "backstay.errors",
     "Retry": "backstay.job.api.retry",
     "RowMissing": "backstay.errors",
-    "RunHandle": "backstay.workflow.handle",
+    "RunHandle": "backstay.workflow.api.handle",
     "RunNotFound": "backstay.errors",
     "Scheduled": "backstay.hub.protocol",
     "SchemaTooNew": "backstay.errors",

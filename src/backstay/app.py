@@ -33,8 +33,8 @@ from backstay.runtime.port import AsyncPort, BlockingPort
 from backstay.runtime.serialization import Codec
 from backstay.runtime.validation import Duration, Template
 from backstay.telemetry import Telemetry
-from backstay.workflow.door import WorkflowDoor
-from backstay.workflow.worker_door import WorkerDoor
+from backstay.workflow.api.mixin import WorkflowDoor
+from backstay.workflow.api.worker_mixin import WorkerDoor
 
 if TYPE_CHECKING:
     from backstay.job.store import Store

@@ -43,7 +43,7 @@ from backstay.runtime.flows import run
 from backstay.runtime.lease import LOST
 from backstay.runtime.serialization import Codec
 from backstay.runtime.validation import Duration, Template
-from backstay.workflow.door import BlockingWorkflowDoor
+from backstay.workflow.api.mixin import BlockingWorkflowDoor
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from job_scripts import LEASE, OOPS, Dice, shown
 
 from backstay.job.model import FINAL, Claim, Claimed, Finish, NewJob, StepCommand
 from backstay.job.run_model import NewRun
-from backstay.workflow import graph as pure
+from backstay.workflow.graph import graph as pure
 
 KINDS = ("complete",) * 5 + ("fail", "fail", "fail", "skip", "skip", "retry", "snooze", "release", "cancel")
 WHENS = ("all_success", "all_success", "all_success", "all_done", "any_failure")

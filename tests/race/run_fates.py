@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos_flows import LENGTH, WIDTH
 
-from backstay.workflow.graph import Completed, Failed, Graph, Node, Skipped, Started, advance
+from backstay.workflow.graph.graph import Completed, Failed, Graph, Node, Skipped, Started, advance
 
 KINDS = ("diamond", "chain", "fan", "diamond", "chain", "spread")
 KEYS = {

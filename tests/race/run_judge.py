@@ -12,7 +12,7 @@ from backstay.job import metadata
 from backstay.job.model import FINAL, Job
 from backstay.job.run_model import Run, RunEvent
 from backstay.job.view import plain
-from backstay.workflow.graph import Completed, Failed, Graph, Node, PutOff, Skipped, Started, advance
+from backstay.workflow.graph.graph import Completed, Failed, Graph, Node, PutOff, Skipped, Started, advance
 
 
 def name_of(job: Job) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from backstay.server.plain_script import script
-from backstay.workflow.command_spec import CommandSpec, Step
+from backstay.workflow.command.spec import CommandSpec, Step
 
 
 def run(*steps, **spec):

@@ -14,7 +14,7 @@ from backstay.errors import ConfigError, EngineUnavailable
 from backstay.server.client import Answered, Client
 from backstay.server.remote import RemoteWorker
 from backstay.testing.waiting import WITHIN, eventually
-from backstay.workflow.surroundings import surroundings
+from backstay.workflow.command.environment import surroundings
 
 SLEEP = {"name": "sleepy", "jobs": {"nap": {"run": "echo started; sleep 60", "retries": 3}}}
 

@@ -9,7 +9,7 @@ import pytest
 
 from backstay import Backstay
 from backstay.server.watching import Folder
-from backstay.workflow.nodes import LARGEST
+from backstay.workflow.document.nodes import LARGEST
 
 GOOD = "name: good\njobs: {a: {run: echo}}\n"
 

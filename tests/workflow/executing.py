@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from backstay.workflow.chunks import Chunk
-from backstay.workflow.command import Execution
-from backstay.workflow.command_spec import CommandSpec, Step
-from backstay.workflow.environment import inherited
-from backstay.workflow.surroundings import Surroundings
+from backstay.workflow.command.chunks import Chunk
+from backstay.workflow.command.environment import Surroundings
+from backstay.workflow.command.execution import Execution
+from backstay.workflow.command.spec import CommandSpec, Step
+from backstay.workflow.command.variables import inherited
 
 
 class Ran:

@@ -16,7 +16,7 @@ from backstay.errors import JobError
 from backstay.job import flows
 from backstay.job.api.registry import ids_of
 from backstay.job.model import NewJob
-from backstay.workflow.artifacts import PART, Artifacts, checked_name, files_below
+from backstay.workflow.api.artifacts import PART, Artifacts, checked_name, files_below
 
 
 async def job_of(stay: Backstay) -> str:

@@ -12,9 +12,9 @@ from executing import Ran
 
 from backstay.errors import CommandFailed, ConfigError
 from backstay.testing.waiting import WITHIN, soon
-from backstay.workflow.command import Stopped
-from backstay.workflow.command_spec import Step
-from backstay.workflow.pump import HIGH, READ
+from backstay.workflow.command.execution import Stopped
+from backstay.workflow.command.pump import HIGH, READ
+from backstay.workflow.command.spec import Step
 
 
 def alive(pid: int) -> bool:

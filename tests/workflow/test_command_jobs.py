@@ -22,9 +22,9 @@ from backstay.job.model import NewJob
 from backstay.job.reserved import COMMAND, COMMANDS
 from backstay.testing.waiting import eventually, soon
 from backstay.workflow import flows as workflow_flows
-from backstay.workflow.command_spec import CommandSpec, Step, encode
-from backstay.workflow.plan import new_run
-from backstay.workflow.yaml import read
+from backstay.workflow.command.spec import CommandSpec, Step, encode
+from backstay.workflow.document.yaml import read
+from backstay.workflow.planning.plan import new_run
 
 
 def command(stay: Backstay, run: str | tuple[Step, ...], *, timeout: float = 0.0, retries: int = 0, **spec) -> NewJob:

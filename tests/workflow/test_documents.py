@@ -10,16 +10,16 @@ from backstay.job import metadata
 from backstay.job.model import LARGEST_PRIORITY
 from backstay.job.reserved import COMMAND, COMMANDS, DECIDE, INTERNAL
 from backstay.sync import Backstay
-from backstay.workflow import command_spec
+from backstay.workflow.command import spec as command_spec
 from backstay.workflow.definition import Input, Matrix, Workflow, as_json
-from backstay.workflow.fields import TABLES
-from backstay.workflow.inputs import checked
-from backstay.workflow.keys import spread_keys
-from backstay.workflow.matrix import size, spread, suffix
-from backstay.workflow.plan import new_run
+from backstay.workflow.document.fields import TABLES
+from backstay.workflow.document.schema import json_schema, reference_table
+from backstay.workflow.document.yaml import inspect, read
+from backstay.workflow.planning.inputs import checked
+from backstay.workflow.planning.keys import spread_keys
+from backstay.workflow.planning.matrix import size, spread, suffix
+from backstay.workflow.planning.plan import new_run
 from backstay.workflow.run import unpack_doc
-from backstay.workflow.schema import json_schema, reference_table
-from backstay.workflow.yaml import inspect, read
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backstay import BadExpression
-from backstay.workflow.condition import Condition, condition
-from backstay.workflow.expression import Context, Need, as_text, parse
-from backstay.workflow.expression_parser import DEEPEST, LONGEST
-from backstay.workflow.interpolation import fill, fill_all, template
+from backstay.workflow.expressions.expression import Context, Need, as_text, parse
+from backstay.workflow.expressions.interpolation import fill, fill_all, template
+from backstay.workflow.expressions.parser import DEEPEST, LONGEST
+from backstay.workflow.planning.condition import Condition, condition
 
 CONTEXT = Context(
     needs={

@@ -1,7 +1,7 @@
 """What a run does next, by example."""
 
 from backstay.job.model import NewJob
-from backstay.workflow.graph import (
+from backstay.workflow.graph.graph import (
     Cancelled,
     Completed,
     Failed,

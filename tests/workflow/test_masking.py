@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.workflow.masking import MASK, Masker, Secrets, variants
+from backstay.workflow.command.masking import MASK, Masker, Secrets, variants
 
 LETTERS = "abc"
 texts = st.text(alphabet=LETTERS, max_size=60)

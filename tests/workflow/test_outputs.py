@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.workflow.outputs import KEY, LARGEST_FILE, LARGEST_TOTAL, LARGEST_VALUE, MOST_KEYS, Outputs
+from backstay.workflow.command.outputs import KEY, LARGEST_FILE, LARGEST_TOTAL, LARGEST_VALUE, MOST_KEYS, Outputs
 
 keys = st.from_regex(KEY, fullmatch=True)
 values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)

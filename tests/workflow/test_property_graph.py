@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from backstay.job.model import FINAL
 from backstay.job.run_model import FINISHED
-from backstay.workflow.graph import (
+from backstay.workflow.graph.graph import (
     Cancelled,
     Completed,
     Failed,
@@ -21,7 +21,7 @@ from backstay.workflow.graph import (
     Started,
     advance,
 )
-from backstay.workflow.graph_state import SPOILT
+from backstay.workflow.graph.state import SPOILT
 
 WHENS = ("all_success", "all_done", "any_failure")
 

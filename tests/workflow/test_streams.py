@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.workflow.chunks import LONGEST, PATIENCE, Chunker
-from backstay.workflow.line_commands import LONGEST_LINE, LineCommands
-from backstay.workflow.masking import MASK, Secrets
-from backstay.workflow.outputs import LARGEST_VALUE, Outputs
-from backstay.workflow.streams import STDERR, STDOUT, Streams
+from backstay.workflow.command.chunks import LONGEST, PATIENCE, Chunker
+from backstay.workflow.command.line_commands import LONGEST_LINE, LineCommands
+from backstay.workflow.command.masking import MASK, Secrets
+from backstay.workflow.command.outputs import LARGEST_VALUE, Outputs
+from backstay.workflow.command.streams import STDERR, STDOUT, Streams
 
 words = st.sampled_from(
     ["a", "\n", ":", "::", "::add-mask::", "::set-output ", "k=v", "tok", "token1", "\r\n", " ", "é", "\0", "long" * 40]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from backstay import BadDefinition, ConfigError, Problem
 from backstay.job.api.retry import Backoff
-from backstay.workflow.command_spec import Step
+from backstay.workflow.command.spec import Step
 from backstay.workflow.definition import Input, JobSpec, Matrix, as_json, digest, pack, unpack
-from backstay.workflow.nodes import DEEPEST, LARGEST, MOST_NODES
-from backstay.workflow.yaml import MOST_PROBLEMS, inspect, read
+from backstay.workflow.document.nodes import DEEPEST, LARGEST, MOST_NODES
+from backstay.workflow.document.yaml import MOST_PROBLEMS, inspect, read
 
 FULL = """
 name: ci

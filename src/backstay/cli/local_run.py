@@ -20,7 +20,7 @@ from backstay.job.model import LogLine
 from backstay.job.run_model import Run, RunEvent
 from backstay.workflow import flows
 from backstay.workflow.definition import Workflow
-from backstay.workflow.plan import new_run
+from backstay.workflow.planning.plan import new_run
 
 NAMESPACE = "backstay-run"
 #: Both are passed on to the run; the second one does not wait for it.

@@ -133,7 +133,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def read(file: str) -> Workflow:
     """The workflow in a file. Every problem is a line of its own."""
-    from backstay.workflow.yaml import read as read_workflow
+    from backstay.workflow.document.yaml import read as read_workflow
 
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()

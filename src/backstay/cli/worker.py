@@ -257,7 +257,7 @@ async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None
     """Over HTTP: the engine is the server's business."""
     from backstay.server.client import Answered, Client
     from backstay.server.remote import RemoteWorker
-    from backstay.workflow.surroundings import surroundings
+    from backstay.workflow.command.environment import surroundings
 
     log = logging.getLogger("backstay")
     commands = None

@@ -46,7 +46,7 @@ def validate(files: Files, *, as_json: AsJson = False) -> None:
 
       backstay workflows validate flows/*.yml --json | jq '.files[].problems'
     """
-    from backstay.workflow.yaml import inspect
+    from backstay.workflow.document.yaml import inspect
 
     checked: list[dict[str, Any]] = []
     for path in files:
@@ -81,7 +81,7 @@ def schema() -> None:
 
       backstay workflows schema > workflow.schema.json
     """
-    from backstay.workflow.schema import json_schema
+    from backstay.workflow.document.schema import json_schema
 
     say_json(json_schema())
 
@@ -94,7 +94,7 @@ def put(context: typer.Context, files: Files, *, as_json: AsJson = False) -> Non
 
       backstay workflows put ci.yml
     """
-    from backstay.workflow.yaml import read
+    from backstay.workflow.document.yaml import read
 
     stored: list[dict[str, Any]] = []
     wrong = False

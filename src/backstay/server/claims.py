@@ -27,8 +27,8 @@ from backstay.server.lanes import Lanes
 from backstay.server.lease_names import USUAL, read_name
 from backstay.server.problem import Refusal
 from backstay.server.shape.work import STATUSES, ClaimRequest, FinishReply, Handout, Status
-from backstay.workflow import command_spec
-from backstay.workflow.command_spec import CommandSpec
+from backstay.workflow.command import spec as command_spec
+from backstay.workflow.command.spec import CommandSpec
 
 if TYPE_CHECKING:
     from backstay.server.app import Server

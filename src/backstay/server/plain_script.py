@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from backstay.workflow.command_job import step_runs
-from backstay.workflow.command_spec import CommandSpec, Step
-from backstay.workflow.expression import Context, parse
+from backstay.workflow.command.job_type import step_runs
+from backstay.workflow.command.spec import CommandSpec, Step
+from backstay.workflow.expressions.expression import Context, parse
 
 SHELLS = ("", "sh", "bash")
 #: What a condition may speak of that is known only while the job runs.

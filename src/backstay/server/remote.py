@@ -28,11 +28,11 @@ from backstay.runtime.core import Core
 from backstay.server import remote_files
 from backstay.server.client import Answered, Client, segment
 from backstay.server.remote_function import FunctionRun, Lost
-from backstay.workflow.command import Execution, Stopped
-from backstay.workflow.command_job import NEEDS_DIR, by_job, identity, mentions, step_runs
-from backstay.workflow.command_spec import CommandSpec
-from backstay.workflow.expression import Context, Need, Result
-from backstay.workflow.surroundings import Surroundings
+from backstay.workflow.command.environment import Surroundings
+from backstay.workflow.command.execution import Execution, Stopped
+from backstay.workflow.command.job_type import NEEDS_DIR, by_job, identity, mentions, step_runs
+from backstay.workflow.command.spec import CommandSpec
+from backstay.workflow.expressions.expression import Context, Need, Result
 
 log = logging.getLogger("backstay")
 

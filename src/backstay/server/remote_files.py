@@ -13,8 +13,8 @@ import msgspec
 
 from backstay.errors import CorruptRecord, PayloadTooLarge
 from backstay.server.client import Client, segment
-from backstay.workflow import environment
-from backstay.workflow.artifacts import LARGEST, checked_name, files_below
+from backstay.workflow.api.artifacts import LARGEST, checked_name, files_below
+from backstay.workflow.command import variables
 
 #: Sends a file under its name.
 Put = Callable[[str, bytes], Awaitable[Any]]
@@ -47,6 +47,6 @@ async def fetch(client: Client, job: dict[str, Any], before: Iterable[str], dire
             raw = await client.get(f"{theirs}/{segment(one['name'])}{run}")
             if hashlib.sha256(raw).hexdigest() != one["digest"]:
                 raise CorruptRecord(f"artifact {one['name']!r} of {key!r} is not what was stored")
-            target = directory / environment.variable(key) / checked_name(one["name"])
+            target = directory / variables.variable(key) / checked_name(one["name"])
             target.parent.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(target.write_bytes, raw)

@@ -24,14 +24,14 @@ from backstay.runtime.core import Core
 from backstay.runtime.serialization import jsonable
 from backstay.server.plain_script import script
 from backstay.server.problem import not_found
-from backstay.workflow import command_spec
-from backstay.workflow.command_job import by_job, identity
-from backstay.workflow.command_spec import CommandSpec
-from backstay.workflow.environment import inputs_and_needs
-from backstay.workflow.expression import Context, Need, Result, as_text
-from backstay.workflow.fitting import speak_of_needs
-from backstay.workflow.interpolation import fill
-from backstay.workflow.needs import as_strings, needs_of, outputs_of
+from backstay.workflow.command import spec as command_spec
+from backstay.workflow.command.job_type import by_job, identity
+from backstay.workflow.command.render import speak_of_needs
+from backstay.workflow.command.spec import CommandSpec
+from backstay.workflow.command.variables import inputs_and_needs
+from backstay.workflow.expressions.expression import Context, Need, Result, as_text
+from backstay.workflow.expressions.interpolation import fill
+from backstay.workflow.planning.needs import as_strings, needs_of, outputs_of
 from backstay.workflow.run import RunDoc, unpack_doc
 
 #: The workflow of all jobs that belong to none.

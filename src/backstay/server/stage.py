@@ -15,7 +15,7 @@ from backstay.server.routes.jobs import millis, seconds_of
 from backstay.server.shape.flow import FlowJob
 from backstay.server.shape.work import STATUSES
 from backstay.workflow.definition import Workflow as Definition
-from backstay.workflow.needs import as_strings, outputs_of
+from backstay.workflow.planning.needs import as_strings, outputs_of
 from backstay.workflow.run import RunJob
 from backstay.workflow.view import last_of_chains
 

@@ -13,8 +13,8 @@ from backstay.errors import BadDefinition, ConfigError
 from backstay.runtime.core import Core
 from backstay.runtime.loop import Loop
 from backstay.workflow import flows
-from backstay.workflow.nodes import LARGEST
-from backstay.workflow.yaml import read
+from backstay.workflow.document.nodes import LARGEST
+from backstay.workflow.document.yaml import read
 
 log = logging.getLogger("backstay.server")
 

@@ -13,7 +13,7 @@ import msgspec
 from backstay.engine.base import UNREADABLE
 from backstay.errors import CorruptRecord
 from backstay.job.api.retry import Backoff
-from backstay.workflow.command_spec import Step
+from backstay.workflow.command.spec import Step
 
 Scalar = str | int | float | bool | None
 

@@ -30,8 +30,10 @@ from backstay.job.view import plain
 from backstay.runtime.core import Core
 from backstay.runtime.serialization import storable
 from backstay.workflow import definition as definitions
+from backstay.workflow.api.run_waiter import Vigil
+from backstay.workflow.api.run_watchers import enders_of, watchers_of
 from backstay.workflow.definition import Workflow
-from backstay.workflow.plan import new_run
+from backstay.workflow.planning.plan import new_run
 from backstay.workflow.view import (
     RunInfo,
     RunJobInfo,
@@ -43,8 +45,6 @@ from backstay.workflow.view import (
     run_jobs,
     workflow_info,
 )
-from backstay.workflow.vigil import Vigil
-from backstay.workflow.watchers import enders_of, watchers_of
 
 #: Jobs of a run that are read at once, and events.
 PAGE = 1000

@@ -15,8 +15,8 @@ from backstay.server.claims import stale
 from backstay.server.problem import Refusal, not_found
 from backstay.server.shape.flow import ArtifactInfo, Artifacts
 from backstay.server.shape.work import RunQuery
-from backstay.workflow.artifacts import Artifacts as Shelf
-from backstay.workflow.artifacts import checked_name
+from backstay.workflow.api.artifacts import Artifacts as Shelf
+from backstay.workflow.api.artifacts import checked_name
 
 if TYPE_CHECKING:
     from backstay.server.app import Server

@@ -28,7 +28,7 @@ from backstay.server.shape.work import ReasonRequest, RunQuery
 from backstay.server.stage import defined_jobs, flow_jobs
 from backstay.workflow import definition as definitions
 from backstay.workflow import flows
-from backstay.workflow.yaml import read
+from backstay.workflow.document.yaml import read
 
 if TYPE_CHECKING:
     from backstay.server.app import Server

@@ -21,7 +21,7 @@ from backstay.server.shape.plain import (
     Sequence,
     Words,
 )
-from backstay.workflow.expression import Result
+from backstay.workflow.expressions.expression import Result
 
 #: What a job is over HTTP: scheduled, blocked and pending are queued.
 Status = Literal["queued", "running", "success", "failure", "skipped", "cancelled"]

@@ -1,0 +1,1 @@
+"""What users call: `stay.workflows`, `stay.runs`, the decorator, handles, artifacts."""

@@ -1,0 +1,1 @@
+"""Command jobs: processes, their environment, output, secrets."""

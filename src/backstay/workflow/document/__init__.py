@@ -1,0 +1,1 @@
+"""Workflow documents: YAML and JSON, read with positions and validated."""

@@ -1,0 +1,1 @@
+"""From a definition and its inputs to the jobs of a run."""
