@@ -11,7 +11,7 @@ import httpx
 from backstay import Backstay
 from backstay.server.app import Server
 from backstay.server.hosting import bind
-from backstay.server.serving import Serving
+from backstay.server.http.uvicorn_server import Serving
 from backstay.server.settings import Settings
 from backstay.testing.waiting import WITHIN, eventually
 

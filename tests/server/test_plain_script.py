@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from backstay.server.plain_script import script
+from backstay.server.workers.plain_script import script
 from backstay.workflow.command.spec import CommandSpec, Step
 
 

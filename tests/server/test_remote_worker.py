@@ -11,8 +11,8 @@ import pytest
 
 from backstay import Backstay, Cancel, Retry, Snooze, current_job
 from backstay.errors import ConfigError, EngineUnavailable
-from backstay.server.client import Answered, Client
-from backstay.server.remote import RemoteWorker
+from backstay.server.remote_worker.client import Answered, Client
+from backstay.server.remote_worker.worker import RemoteWorker
 from backstay.testing.waiting import WITHIN, eventually
 from backstay.workflow.command.environment import surroundings
 

@@ -14,12 +14,13 @@ from site_of_tests import serving
 from backstay.engine.base import steady
 from backstay.errors import ConfigError
 from backstay.job.flows import send
-from backstay.server import auth, hosting
-from backstay.server.auth import digest, new_token
+from backstay.server import hosting
 from backstay.server.hosting import Plan
-from backstay.server.route import ROLES
+from backstay.server.http import auth
+from backstay.server.http.auth import digest, new_token
+from backstay.server.http.route import ROLES
+from backstay.server.routes.table import TABLE
 from backstay.server.settings import Settings, refuse_open_door
-from backstay.server.table import TABLE
 from backstay.testing.waiting import eventually
 
 GUARDED = [route for route in TABLE if route.roles]

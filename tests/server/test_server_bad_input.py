@@ -8,8 +8,8 @@ import socket
 import pytest
 from site_of_tests import serving
 
+from backstay.server.routes.table import TABLE
 from backstay.server.settings import Settings
-from backstay.server.table import TABLE
 from backstay.sync import Backstay
 from backstay.testing.waiting import eventually
 

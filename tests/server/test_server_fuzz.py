@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from site_of_tests import serving
 
-from backstay.server import openapi
+from backstay.server.http import openapi
+from backstay.server.routes.table import TABLE
 from backstay.server.settings import Settings
-from backstay.server.table import TABLE
 
 DOCUMENT = openapi.document(TABLE)
 SCHEMAS = DOCUMENT["components"]["schemas"]

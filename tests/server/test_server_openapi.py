@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from backstay.server import openapi
+from backstay.server.http import openapi
+from backstay.server.http.route import Route
+from backstay.server.http.router import Router
 from backstay.server.metrics import BUCKETS
-from backstay.server.route import Route
-from backstay.server.router import Router
-from backstay.server.table import TABLE
+from backstay.server.routes.table import TABLE
 
 DOCUMENT = openapi.document(TABLE)
 

@@ -9,7 +9,7 @@ from test_server_workflows import create, start
 
 from backstay.errors import EngineUnavailable
 from backstay.job.ids import shard_of
-from backstay.server.happenings import AllSource, RunSource, position
+from backstay.server.events.sources import AllSource, RunSource, position
 from backstay.workflow import flows
 
 

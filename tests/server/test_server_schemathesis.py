@@ -11,10 +11,10 @@ from schemathesis.config import SchemathesisConfig
 from site_of_tests import serving
 
 from backstay.job.flows import send
-from backstay.server import openapi
-from backstay.server.auth import new_token
+from backstay.server.http import openapi
+from backstay.server.http.auth import new_token
+from backstay.server.routes.table import TABLE
 from backstay.server.settings import Settings
-from backstay.server.table import TABLE
 
 pytestmark = [pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from backstay import Backstay
-from backstay.server.watching import Folder
+from backstay.server.workflow_folder import Folder
 from backstay.workflow.document.nodes import LARGEST
 
 GOOD = "name: good\njobs: {a: {run: echo}}\n"

@@ -68,7 +68,7 @@ def create(
 
       BACKSTAY_TOKEN=$(backstay token create --role submit --expires 12h)
     """
-    from backstay.server.auth import new_token
+    from backstay.server.http.auth import new_token
 
     with _core(context, new=True) as core:
         until = core.engine.now() + int(expires * 1_000_000) if expires else 0

@@ -255,8 +255,8 @@ async def _work(stay: Backstay, options: dict[str, Any], *, burst: bool, health_
 
 async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None:
     """Over HTTP: the engine is the server's business."""
-    from backstay.server.client import Answered, Client
-    from backstay.server.remote import RemoteWorker
+    from backstay.server.remote_worker.client import Answered, Client
+    from backstay.server.remote_worker.worker import RemoteWorker
     from backstay.workflow.command.environment import surroundings
 
     log = logging.getLogger("backstay")

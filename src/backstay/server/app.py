@@ -22,28 +22,28 @@ from backstay.http.callers import Callers
 from backstay.http.problem import MEDIA_TYPE
 from backstay.job.api.registry import store_of
 from backstay.runtime.core import Core
-from backstay.server import doorway, openapi
-from backstay.server.access import Access
-from backstay.server.auth import Keyring
-from backstay.server.call import Answer, Call, EventStream, Gone, Stream, Text, too_large
-from backstay.server.claims import Claims
-from backstay.server.cors import Cors
-from backstay.server.deadlines import Deadlines
-from backstay.server.happenings import Names
-from backstay.server.hearing import Ears
-from backstay.server.logbook import Logbook
+from backstay.server.coordination.lock_waits import Places
+from backstay.server.coordination.n8n_lock_waits import N8nPlaces
+from backstay.server.events.notifications import Ears
+from backstay.server.events.sources import Names
+from backstay.server.http import openapi, origin_check
+from backstay.server.http.access_log import Access
+from backstay.server.http.auth import Keyring
+from backstay.server.http.cors import Cors
+from backstay.server.http.deadlines import Deadlines
+from backstay.server.http.problem import Refusal, refusal_of
+from backstay.server.http.request import Answer, Call, EventStream, Gone, Stream, Text, too_large
+from backstay.server.http.route import Route
+from backstay.server.http.router import Router
+from backstay.server.http.throttle import Throttle
 from backstay.server.metrics import Metrics
-from backstay.server.n8n_places import N8nPlaces
-from backstay.server.places import Places
-from backstay.server.presence import Presences
-from backstay.server.problem import Refusal, refusal_of
-from backstay.server.route import Route
-from backstay.server.router import Router
 from backstay.server.routes import dashboard
-from backstay.server.runbook import Runbook
+from backstay.server.routes.table import TABLE
 from backstay.server.settings import Settings
-from backstay.server.table import TABLE
-from backstay.server.throttle import Throttle
+from backstay.server.views.run_lookup import Runbook
+from backstay.server.workers.claims import Claims
+from backstay.server.workers.heartbeats import Presences
+from backstay.server.workers.logs import Logbook
 
 log = logging.getLogger("backstay.server")
 
@@ -226,7 +226,7 @@ class Server:
                 raise _too_often(self._guesses, pause) from None
             raise
         if not keyring.on:
-            doorway.check(scope, host, self.settings.hosts, self._cors.origins)
+            origin_check.check(scope, host, self.settings.hosts, self._cors.origins)
         if self._throttle is not None:
             key = principal.id or self._address(scope)
             if pause := self._throttle.hit(key):

@@ -22,9 +22,9 @@ from backstay.job.reserved import INTERNAL
 from backstay.job.worker.worker import Worker
 from backstay.runtime.loop import Loop
 from backstay.server.app import Server
-from backstay.server.serving import Serving
+from backstay.server.http.uvicorn_server import Serving
 from backstay.server.settings import Settings, is_loopback, refuse_open_door
-from backstay.server.watching import Folder
+from backstay.server.workflow_folder import Folder
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from backstay.job.model import Queue, Worker
 from backstay.runtime.core import Core
 
 if TYPE_CHECKING:
-    from backstay.server.route import Route
+    from backstay.server.http.route import Route
 
 #: Seconds.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -1,1 +1,1 @@
-"""What each route does. The table of them is `backstay.server.table`."""
+"""What each route does. The table of them is `backstay.server.routes.table`."""

@@ -10,11 +10,11 @@ from typing import IO, TYPE_CHECKING, cast
 from backstay.errors import ConfigError, JobError
 from backstay.job.flows import send
 from backstay.job.run_model import Artifact
-from backstay.server.call import Call, Stream
-from backstay.server.claims import stale
-from backstay.server.problem import Refusal, not_found
-from backstay.server.shape.flow import ArtifactInfo, Artifacts
-from backstay.server.shape.work import RunQuery
+from backstay.server.http.problem import Refusal, not_found
+from backstay.server.http.request import Call, Stream
+from backstay.server.schemas.jobs import RunQuery
+from backstay.server.schemas.workflows import ArtifactInfo, Artifacts
+from backstay.server.workers.claims import stale
 from backstay.workflow.api.artifacts import Artifacts as Shelf
 from backstay.workflow.api.artifacts import checked_name
 

@@ -8,10 +8,10 @@ from backstay.idempotency.codec import pack
 from backstay.interop.n8n_wire.option import Wire, is_n8n
 from backstay.runtime import validation
 from backstay.runtime.serialization import ANYTHING
-from backstay.server import calls
-from backstay.server.call import Answer, Call
-from backstay.server.problem import Refusal
-from backstay.server.shape.coordination import (
+from backstay.server.coordination import idempotent_calls
+from backstay.server.http.problem import Refusal
+from backstay.server.http.request import Answer, Call
+from backstay.server.schemas.coordination import (
     AcquireRequest,
     BeginReply,
     BeginRequest,
@@ -165,21 +165,23 @@ async def begin_call(call: Call, body: BeginRequest) -> BeginReply:
     """Start a call that must happen once, or learn what came of it. 409: it runs elsewhere."""
     if body.wait_seconds:
         call.server.make_room()
-    return await calls.begin(call, call.path["key"], body)
+    return await idempotent_calls.begin(call, call.path["key"], body)
 
 
 async def complete_call(call: Call, body: CompleteCallRequest) -> SettledReply:
     """Keep what a call came to: whoever begins it from now on gets this."""
     key = validation.name(call.path["key"], "key")
     raw = pack(key, ANYTHING, body.result)
-    await calls.complete(call.server.core, key, body.request_id, body.fence, body.ttl_seconds, raw, failed=False)
+    await idempotent_calls.complete(
+        call.server.core, key, body.request_id, body.fence, body.ttl_seconds, raw, failed=False
+    )
     return SettledReply(key=key, state="completed")
 
 
 async def fail_call(call: Call, body: FailCallRequest) -> SettledReply:
     """A call failed: the next one runs, or (`replay`) gets this failure."""
     key = validation.name(call.path["key"], "key")
-    await calls.fail(
+    await idempotent_calls.fail(
         call.server.core, key, body.request_id, body.fence, body.error, body.ttl_seconds, replay=body.replay
     )
     return SettledReply(key=key, state="failed" if body.replay else "forgotten")

@@ -11,8 +11,8 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from backstay.server.call import Call, Stream
-from backstay.server.problem import Refusal
+from backstay.server.http.problem import Refusal
+from backstay.server.http.request import Call, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ from backstay.job.reserved import INTERNAL, RESERVED
 from backstay.job.view import QueueInfo, plain
 from backstay.runtime import validation
 from backstay.runtime.serialization import jsonable
-from backstay.server.call import Call
-from backstay.server.shape.work import (
+from backstay.server.http.request import Call
+from backstay.server.schemas.jobs import (
     STATUSES,
     CountReply,
     DeadListQuery,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from backstay.errors import ConfigError
 from backstay.job.reserved import INTERNAL
 from backstay.runtime import validation
-from backstay.server.call import Call
-from backstay.server.claims import stale
-from backstay.server.shape.work import (
+from backstay.server.http.request import Call
+from backstay.server.schemas.jobs import (
     BeatReply,
     BeatRequest,
     CancelledReply,
@@ -21,6 +20,7 @@ from backstay.server.shape.work import (
     LogBatch,
     RunQuery,
 )
+from backstay.server.workers.claims import stale
 
 
 async def claim_job(call: Call, body: ClaimRequest) -> Handout | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from backstay.job.api.chain_log import ChainLog
-from backstay.server.call import Call, EventStream
-from backstay.server.logbook import LogSource, chunk_of
-from backstay.server.shape.work import LogChunk, LogQuery, StreamQuery
-from backstay.server.sse import follow, last_number
+from backstay.server.http.request import Call, EventStream
+from backstay.server.http.sse import follow, last_number
+from backstay.server.schemas.jobs import LogChunk, LogQuery, StreamQuery
+from backstay.server.workers.logs import LogSource, chunk_of
 
 
 async def read_logs(call: Call, query: LogQuery) -> list[LogChunk]:

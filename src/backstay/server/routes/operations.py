@@ -8,9 +8,9 @@ from typing import Any
 from backstay.engine.base import Ping
 from backstay.errors import BackstayError
 from backstay.job.flows import send
-from backstay.server.call import Answer, Call, Text
+from backstay.server.http.request import Answer, Call, Text
 from backstay.server.routes.workers import busy_workers
-from backstay.server.shape.flow import Health
+from backstay.server.schemas.workflows import Health
 
 #: How long a probe waits for the engine.
 PATIENCE = 2.0

@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING
 from backstay.errors import ConfigError
 from backstay.job.flows import send
 from backstay.job.run_model import Run
-from backstay.server.call import Call, EventStream
-from backstay.server.happenings import AllSource, RunSource, no_position, position
+from backstay.server.events.sources import AllSource, RunSource, no_position, position
+from backstay.server.http.request import Call, EventStream
+from backstay.server.http.sse import follow, last_event_id, last_number
 from backstay.server.routes.jobs import millis
-from backstay.server.shape.flow import Event, EventsQuery, RunDetail, RunEventsQuery, RunInfo, RunsQuery, RunStreamQuery
-from backstay.server.shape.work import STATUSES, JobStateReply, ReasonRequest
-from backstay.server.sse import follow, last_event_id, last_number
-from backstay.server.stage import flow_jobs
+from backstay.server.schemas.jobs import STATUSES, JobStateReply, ReasonRequest
+from backstay.server.schemas.workflows import (
+    Event,
+    EventsQuery,
+    RunDetail,
+    RunEventsQuery,
+    RunInfo,
+    RunsQuery,
+    RunStreamQuery,
+)
+from backstay.server.views.run_jobs import flow_jobs
 from backstay.workflow import flows
 
 if TYPE_CHECKING:

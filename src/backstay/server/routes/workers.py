@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from backstay.job.flows import send
 from backstay.job.model import Worker
 from backstay.runtime import validation
-from backstay.server.call import Call
-from backstay.server.problem import not_found
-from backstay.server.shape.work import RegisterRequest, WorkerBeatRequest, WorkerInfo
+from backstay.server.http.problem import not_found
+from backstay.server.http.request import Call
+from backstay.server.schemas.jobs import RegisterRequest, WorkerBeatRequest, WorkerInfo
 
 if TYPE_CHECKING:
     from backstay.server.app import Server

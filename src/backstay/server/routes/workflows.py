@@ -12,10 +12,11 @@ from backstay.errors import BadDefinition
 from backstay.job.api.registry import ids_of
 from backstay.job.flows import send
 from backstay.job.run_model import Definition, Run
-from backstay.server.call import Call
-from backstay.server.problem import Refusal
+from backstay.server.http.problem import Refusal
+from backstay.server.http.request import Call
 from backstay.server.routes.runs import info
-from backstay.server.shape.flow import (
+from backstay.server.schemas.jobs import ReasonRequest, RunQuery
+from backstay.server.schemas.workflows import (
     DefinitionView,
     FlowJob,
     RunInfo,
@@ -24,8 +25,7 @@ from backstay.server.shape.flow import (
     Workflow,
     WorkflowsQuery,
 )
-from backstay.server.shape.work import ReasonRequest, RunQuery
-from backstay.server.stage import defined_jobs, flow_jobs
+from backstay.server.views.run_jobs import defined_jobs, flow_jobs
 from backstay.workflow import definition as definitions
 from backstay.workflow import flows
 from backstay.workflow.document.yaml import read

@@ -1,0 +1,1 @@
+"""Event streams, and the notifications that wake them."""

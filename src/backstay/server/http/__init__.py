@@ -1,0 +1,1 @@
+"""HTTP itself: routing, authentication, requests, problems, SSE, OpenAPI."""

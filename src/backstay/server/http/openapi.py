@@ -1,0 +1,190 @@
+"""The OpenAPI 3.1 document, made from the table."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from types import UnionType
+from typing import Any
+
+import msgspec
+
+from backstay.http.problem import MEDIA_TYPE
+from backstay.server.http.request import Answer, Stream, Text
+from backstay.server.http.route import Route
+from backstay.server.schemas.workflows import ProblemView
+
+REFS = "#/components/schemas/{name}"
+
+
+def common(route: Route) -> dict[int, str]:
+    """Refusals that every route of its kind has."""
+    found = {400: "It cannot be read."}
+    if route.roles:
+        found |= {
+            401: "No token, or one that does not count.",
+            403: "A token with another role.",
+            421: "Another host's name, and no token.",
+            429: "Too often.",
+        }
+    if route.body is not None:
+        found |= {408: "It came too slowly.", 413: "Too large.", 415: "Not of the type that this route takes."}
+    if route.query is not None or route.body is not None or route.roles:
+        found[422] = "It can be read, and does not fit."
+    if route.parameters or route.query is not None:
+        found[414] = "Its path or query is too long."
+    found |= {431: "Too many headers.", 503: "The engine is away, or too many wait. Send it again later."}
+    return found
+
+
+def reply_types(route: Route) -> list[Any]:
+    """What a route answers as JSON."""
+    hint = route.reply
+    parts: tuple[Any, ...] = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds: list[Any] = [
+        part
+        for part in parts
+        if part is not Answer and not (isinstance(part, type) and issubclass(part, (Stream, Text)))
+    ]
+    return [] if hint is None else kinds
+
+
+def _union(kinds: list[Any]) -> Any:
+    made: Any = kinds[0]
+    for kind in kinds[1:]:
+        made = made | kind
+    return made
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """All of it, as plain data."""
+    kinds: list[Any] = [ProblemView]
+    for route in routes:
+        if route.body is not None and route.takes == "application/json":
+            kinds.append(route.body)
+        if route.query is not None:
+            kinds.append(route.query)
+        if replies := reply_types(route):
+            kinds.append(_union(replies))
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=REFS)
+    by_kind = {_key(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
+    queries = {route.query.__name__ for route in routes if route.query is not None}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Backstay",
+            "version": version("backstay"),
+            "description": "Workflows, jobs, the worker protocol and coordination. Errors are RFC 9457 bodies.",
+        },
+        "paths": paths,
+        "components": {
+            "responses": _refusals(routes, by_kind),
+            "schemas": {name: schema for name, schema in components.items() if name not in queries},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "Made by `backstay token create`."}
+            },
+        },
+        "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
+    }
+
+
+def query_schemas(routes: Sequence[Route]) -> dict[str, Any]:
+    """What may stand behind the question mark, by name."""
+    kinds = [route.query for route in routes if route.query is not None]
+    _, components = msgspec.json.schema_components(kinds, ref_template=REFS)
+    return components
+
+
+def _key(kind: Any) -> str:
+    return repr(kind)
+
+
+def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "operationId": route.name,
+        "tags": [route.tag],
+        "summary": route.summary,
+        "description": route.text,
+        "parameters": [
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "minLength": 1, "maxLength": 512},
+            }
+            for name in route.parameters
+        ],
+    }
+    if route.query is not None:
+        made["parameters"] += _query_parameters(components[route.query.__name__])
+    if route.streams:
+        made["parameters"].append(
+            {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}}
+        )
+    if not made["parameters"]:
+        del made["parameters"]
+    if route.body is not None:
+        content: dict[str, Any]
+        if route.takes == "application/json":
+            content = {"application/json": {"schema": schemas[_key(route.body)]}}
+        else:
+            content = {kind: {"schema": {}} for kind in route.takes.split(", ")}
+        made["requestBody"] = {"required": route.body_needed, "content": content}
+    made["responses"] = _responses(route, schemas)
+    if route.roles:
+        made["security"] = [{"token": []}]
+        made["x-roles"] = sorted(route.roles)
+    else:
+        made["security"] = []
+    return made
+
+
+def _responses(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    replies = reply_types(route)
+    media = route.gives.partition(";")[0]
+    good: dict[str, Any] = {"description": route.summary}
+    if replies:
+        good["content"] = {"application/json": {"schema": schemas[_key(_union(replies))]}}
+        if route.streams:
+            good["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    elif route.reply is not None:
+        good["content"] = {media: {"schema": {"type": "string"}}}
+    responses = {str(route.status): good}
+    for status, words in route.also.items():
+        responses[str(status)] = {**good, "description": words}
+    refusal = _refusal(schemas)
+    for status, words in sorted({**common(route), **route.errors}.items()):
+        if str(status) in responses:  # two reasons for one status: either body may come
+            content = {**refusal, **responses[str(status)].get("content", {})}
+            responses[str(status)] = {"description": words, "content": content}
+        elif status in route.errors:
+            responses[str(status)] = {"description": words, "content": refusal}
+        else:
+            responses[str(status)] = {"$ref": f"#/components/responses/{HTTPStatus(status).name}"}
+    return responses
+
+
+def _refusal(schemas: dict[str, Any]) -> dict[str, Any]:
+    return {MEDIA_TYPE: {"schema": schemas[_key(ProblemView)]}}
+
+
+def _refusals(routes: Sequence[Route], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Those that many routes have, once."""
+    known = {status: words for route in routes for status, words in common(route).items()}
+    return {
+        HTTPStatus(status).name: {"description": words, "content": _refusal(schemas)}
+        for status, words in sorted(known.items())
+    }
+
+
+def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": kind}
+        for name, kind in schema.get("properties", {}).items()
+    ]

@@ -1,0 +1,1 @@
+"""A worker that reaches its jobs over HTTP alone."""

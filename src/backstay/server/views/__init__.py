@@ -1,0 +1,1 @@
+"""Runs and jobs as the API shows them."""

@@ -1,0 +1,1 @@
+"""The worker protocol: claims, leases, heartbeats, logs."""
