@@ -87,7 +87,7 @@ def test_the_pictures_are_fresh():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_rule_that_a_page_names_exists(page):
-    from backstay.n8n.validate import RULES
+    from backstay.n8n.rules.validate import RULES
 
     named = set(re.findall(r"[Rr]ules? `([a-z]+(?:-[a-z]+)+)`", page.read_text("utf-8")))
     assert named <= {rule.id for rule in RULES}

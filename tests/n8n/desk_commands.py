@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from backstay.cli.root import app
-from backstay.n8n.files import PRIVATE
+from backstay.n8n.workspace.files import PRIVATE
 
 COMMAND = get_command(app)
 FLOW = """\

@@ -283,7 +283,7 @@ def test_what_runs_after_a_failure_is_published_too(commands, api):
 
 
 def test_primitives_that_cannot_be_made_in_n8n_are_not_installed_either(commands, api, monkeypatch):
-    monkeypatch.setattr("backstay.n8n.client.PAUSE", 0.01)
+    monkeypatch.setattr("backstay.n8n.sync.client.PAUSE", 0.01)
     commands.path("lock_release").unlink()
     commands.do("init", "--env", "prod", "--n8n-url", f"http://127.0.0.1:{lasting_port()}")
     mint = ("create-lock", "--include-rate-limit", "--mint")

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from backstay.interop.n8n_wire import keys
-from backstay.n8n.workspace import Workspace
+from backstay.n8n.workspace.workspace import Workspace
 from backstay.testing.servers import say
 
 pytestmark = pytest.mark.redis

@@ -9,10 +9,10 @@ from n8n_api import HTML, KEY, N8nApi
 from test_n8n_api import actions, called
 
 from backstay import ConfigError, N8nRefused, N8nUnreachable, WorkspaceError
-from backstay.n8n import doctor, sync
-from backstay.n8n.client import Client
-from backstay.n8n.state import Known, State
-from backstay.n8n.transport import Answer
+from backstay.n8n.sync import doctor, sync
+from backstay.n8n.sync.client import Client
+from backstay.n8n.sync.state import Known, State
+from backstay.n8n.sync.transport import Answer
 from backstay.testing.ports import lasting_port
 
 
@@ -158,7 +158,7 @@ def test_a_proxy_before_n8n_may_have_a_path(api, naps):
 
 
 def test_a_server_without_an_end_is_not_listed_for_ever(monkeypatch):
-    monkeypatch.setattr("backstay.n8n.client.MOST_PAGES", 3)
+    monkeypatch.setattr("backstay.n8n.sync.client.MOST_PAGES", 3)
 
     def transport(*_):
         return Answer(200, b'{"data": [], "nextCursor": "again"}')

@@ -18,13 +18,13 @@ from redis import Redis
 
 from backstay import sync as blocking
 from backstay.interop.n8n_wire import keys
-from backstay.n8n import sync
-from backstay.n8n.client import Client
-from backstay.n8n.minting import mint
 from backstay.n8n.model import Workflow
+from backstay.n8n.patch.patch import LockOptions, add_lock
 from backstay.n8n.primitives import KEYS, primitive
-from backstay.n8n.state import State
-from backstay.n8n.weave import LockOptions, add_lock
+from backstay.n8n.sync import sync
+from backstay.n8n.sync.client import Client
+from backstay.n8n.sync.create_placeholders import mint
+from backstay.n8n.sync.state import State
 from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.n8n_server, pytest.mark.redis]
@@ -483,7 +483,7 @@ def test_a_body_that_stayed_in_its_place_and_failed_is_cleaned_up_after_by_the_e
 
 def test_n8n_does_not_tell_of_the_failure_of_a_body_that_it_suspended(deploy, redis, monkeypatch):
     """Why such a body gets no lock: held and released rightly, and then a success over a failure."""
-    monkeypatch.setattr("backstay.n8n.waits.suspends", lambda _: "never")
+    monkeypatch.setattr("backstay.n8n.analysis.waits.suspends", lambda _: "never")
     pause = node("Pause", "wait", 1.1, {"resume": "webhook", "options": {}}, webhookId=secrets.token_hex(8))
     work = deploy(answer("First"), pause, broken())
     assert work.wiring == "sub-workflow"

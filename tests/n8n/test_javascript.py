@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.n8n.javascript import Unreadable, tokens
-from backstay.n8n.purity import impurities
+from backstay.n8n.analysis.javascript import Unreadable, tokens
+from backstay.n8n.analysis.purity import impurities
 
 
 def kinds(source):

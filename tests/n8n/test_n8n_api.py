@@ -10,11 +10,11 @@ from full_server import MAJORS
 from n8n_api import KEY, N8nApi
 
 from backstay import ConfigError, N8nRefused, WorkspaceError
-from backstay.n8n import doctor, sync
-from backstay.n8n.client import FIELDS, Client
-from backstay.n8n.minting import mint
 from backstay.n8n.model import Workflow
-from backstay.n8n.state import State
+from backstay.n8n.sync import doctor, sync
+from backstay.n8n.sync.client import FIELDS, Client
+from backstay.n8n.sync.create_placeholders import mint
+from backstay.n8n.sync.state import State
 
 STAND_INS = [("stand-in", major) for major in MAJORS]
 SERVERS = [pytest.param(("server", major), marks=pytest.mark.n8n_server) for major in MAJORS]
@@ -96,7 +96,7 @@ def test_fields_that_the_api_does_not_take_are_named(client, change, message):
 
 
 def test_a_listing_goes_on_page_by_page(client, monkeypatch):
-    monkeypatch.setattr("backstay.n8n.client.PAGE", 2)
+    monkeypatch.setattr("backstay.n8n.sync.client.PAGE", 2)
     made = {client.create(called(f"W{n}").data).id for n in range(5)}
     assert {found.id for found in client.workflows()} == made
     assert [found.name for found in client.workflows(name="W3")] == ["W3"]

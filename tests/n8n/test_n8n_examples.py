@@ -10,7 +10,7 @@ import pytest
 from woven import Desk
 
 from backstay.n8n.model import Workflow
-from backstay.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock, remove_limit, remove_lock
+from backstay.n8n.patch.patch import LimitOptions, LockOptions, add_limit, add_lock, remove_limit, remove_lock
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "n8n"
 CLEANUP = "error_handler_lock_cleanup"

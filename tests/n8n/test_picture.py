@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from backstay.n8n.model import Workflow
+from backstay.n8n.patch.patch import LockOptions, add_lock
 from backstay.n8n.picture import HEIGHT, WIDTH, picture
-from backstay.n8n.weave import LockOptions, add_lock
 
 HERE = Path(__file__).parent
 FILES = sorted([*(HERE / "good").glob("*.json"), *(HERE / "broken").glob("*.json")])

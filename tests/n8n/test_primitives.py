@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from backstay.n8n.hydrate import placeholders
-from backstay.n8n.identity import TRANSPORTS
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import KEYS, VERSION, Identity, identify, primitive
-from backstay.n8n.primitives.drawing import expression
-from backstay.n8n.validate import Surroundings, validate
+from backstay.n8n.primitives.builder import expression
+from backstay.n8n.primitives.identity import TRANSPORTS
+from backstay.n8n.rules.validate import Surroundings, validate
+from backstay.n8n.workspace.hydrate import placeholders
 
 ALL = [(key, transport) for key in KEYS for transport in TRANSPORTS]
 

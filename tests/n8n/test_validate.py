@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backstay.n8n.model import Workflow
-from backstay.n8n.validate import RULES, Surroundings, validate
+from backstay.n8n.rules.validate import RULES, Surroundings, validate
 
 HERE = Path(__file__).parent
 BROKEN = sorted((HERE / "broken").glob("*.json"))

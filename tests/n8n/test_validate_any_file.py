@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backstay import BadWorkflow
 from backstay.n8n.model import Workflow
-from backstay.n8n.validate import Surroundings, validate
+from backstay.n8n.rules.validate import Surroundings, validate
 
 HERE = Path(__file__).parent
 FILES = sorted([*(HERE / "good").glob("*.json"), *(HERE / "broken").glob("*.json")])

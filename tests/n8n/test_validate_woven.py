@@ -9,11 +9,11 @@ import pytest
 from test_weave import ANSWERS, LINE, workflow
 
 from backstay import PatchRefused
-from backstay.n8n.kept import ALL_UNSAVED
 from backstay.n8n.model import Workflow
+from backstay.n8n.patch.patch import LimitOptions, LockOptions, add_limit, add_lock
+from backstay.n8n.patch.retention import ALL_UNSAVED
 from backstay.n8n.primitives import KEYS, primitive
-from backstay.n8n.validate import Surroundings, validate
-from backstay.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock
+from backstay.n8n.rules.validate import Surroundings, validate
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "n8n"
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))

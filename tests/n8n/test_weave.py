@@ -13,7 +13,7 @@ from woven import CORPUS
 
 from backstay import PatchRefused
 from backstay.n8n.model import Workflow
-from backstay.n8n.weave import (
+from backstay.n8n.patch.patch import (
     LimitOptions,
     LockOptions,
     add_limit,

@@ -9,7 +9,7 @@ import pytest
 from woven import BODY, CORPUS, KEY, probes, seen
 
 from backstay.n8n.model import Workflow
-from backstay.n8n.weave import LockOptions, add_lock, remove_lock
+from backstay.n8n.patch.patch import LockOptions, add_lock, remove_lock
 
 NAMES = sorted(path.stem for path in CORPUS.glob("*.json"))
 INLINE = {"linear_steady", "linear_wait"}

@@ -11,10 +11,10 @@ from test_weave import node, workflow
 from test_weave_runs import START, body_of, fields, stop
 from woven import BODY, KEY, RETRY, seen
 
-from backstay.n8n import stitches
 from backstay.n8n.model import Workflow
+from backstay.n8n.patch import nodes
+from backstay.n8n.patch.patch import LockOptions, add_lock
 from backstay.n8n.primitives.over_http import CONFIRM_SECONDS
-from backstay.n8n.weave import LockOptions, add_lock
 
 pytestmark = pytest.mark.redis
 
@@ -121,7 +121,7 @@ STARTS = [START, node("Start", "executeWorkflowTrigger", {"inputSource": "passth
 
 def fails_once(desk, start=START, n="1"):
     """The first time it is run with an item of that number it fails; then no more."""
-    parameters = stitches.choice(KEY, "x", f"$json.allowed && $('Start').item.json.n == {n}", [0, 0])["parameters"]
+    parameters = nodes.choice(KEY, "x", f"$json.allowed && $('Start').item.json.n == {n}", [0, 0])["parameters"]
     return workflow(
         start,
         node("Step", "noOp"),
@@ -283,7 +283,7 @@ def unconfirmed(made, when="true", *, arrived=False):
     if arrived:
         flow.add({**copy.deepcopy(confirm), "id": "arrived", "name": "Arrived"})
         for source, target in (("Lock Acquire", "Arrived"), ("Arrived", "Lock Confirm")):
-            flow.connections[source] = {"main": [[stitches.to(target)]]}
+            flow.connections[source] = {"main": [[nodes.to(target)]]}
     server = "{{@:env:backstay.url}}"
     where = f"{{{{ {when} ? 'http://127.0.0.1:1' : '{server}' }}}}"
     confirm["parameters"]["url"] = url.replace(server, where)

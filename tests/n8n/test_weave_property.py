@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backstay import PatchRefused
 from backstay.n8n.model import Workflow
-from backstay.n8n.weave import (
+from backstay.n8n.patch.patch import (
     LimitOptions,
     LockOptions,
     add_limit,

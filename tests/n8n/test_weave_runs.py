@@ -9,9 +9,9 @@ import pytest
 from test_weave import node, workflow
 from woven import BODY, CORPUS, KEY, probes, seen
 
+from backstay.n8n.analysis.body import answers_with_result
 from backstay.n8n.model import Workflow
-from backstay.n8n.survey import answers_with_result
-from backstay.n8n.weave import LimitOptions, LockOptions, add_limit, add_lock
+from backstay.n8n.patch.patch import LimitOptions, LockOptions, add_limit, add_lock
 
 pytestmark = pytest.mark.redis
 

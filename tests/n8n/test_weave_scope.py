@@ -6,7 +6,7 @@ import pytest
 
 from backstay import PatchRefused
 from backstay.n8n.model import Node
-from backstay.n8n.scope import read_scope
+from backstay.n8n.patch.scope import read_scope
 
 
 def trigger(kind, **parameters):

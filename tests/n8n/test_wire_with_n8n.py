@@ -12,7 +12,7 @@ from woven import KEY
 
 from backstay.interop.n8n_wire import keys
 from backstay.n8n.model import Workflow
-from backstay.n8n.weave import LockOptions, add_lock
+from backstay.n8n.patch.patch import LockOptions, add_lock
 
 pytestmark = pytest.mark.redis
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from backstay.errors import WorkspaceError
-from backstay.n8n import journal
-from backstay.n8n.files import PRIVATE, Files, inside
-from backstay.n8n.fresh import lay_out
-from backstay.n8n.workspace import Workspace
+from backstay.n8n.workspace import journal
+from backstay.n8n.workspace.files import PRIVATE, Files, inside
+from backstay.n8n.workspace.init import lay_out
+from backstay.n8n.workspace.workspace import Workspace
 
 FORK = multiprocessing.get_context("fork")
 

@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from backstay.errors import BadWorkflow, WorkspaceError
-from backstay.n8n.fresh import lay_out
-from backstay.n8n.workspace import Workspace
+from backstay.n8n.workspace.init import lay_out
+from backstay.n8n.workspace.workspace import Workspace
 
 
 class Place:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.settings_file import SettingsFile
+from backstay.n8n.workspace.settings_file import SettingsFile
 
 FILE = """\
 # The development n8n.

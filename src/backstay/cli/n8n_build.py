@@ -16,7 +16,7 @@ from backstay.errors import ConfigError, N8nError
 
 if TYPE_CHECKING:
     from backstay.n8n.model import Workflow
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
 SOURCES = ("built", "template")
 
@@ -42,7 +42,7 @@ def hydrate(
 
       backstay n8n hydrate --env prod --workflow-key nightly --strict
     """
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
     built: list[str] = []
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
@@ -83,7 +83,7 @@ def validate(
 
       backstay n8n validate --workflow-key nightly --env dev --source built --json
     """
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
     chosen = source or ("built" if environments else "template")
     if chosen not in SOURCES:
@@ -151,8 +151,8 @@ class _Source:
 
 
 def _verdict(source: _Source, key: str) -> dict[str, Any]:
-    from backstay.n8n.validate import Surroundings
-    from backstay.n8n.validate import validate as check
+    from backstay.n8n.rules.validate import Surroundings
+    from backstay.n8n.rules.validate import validate as check
 
     view, env = source.view, source.env
     head = {"workflow_key": key, "env": env, "path": source.path(key)}

@@ -11,7 +11,7 @@ from backstay.cli.output import printable, say, say_json, say_table, warn
 from backstay.errors import ConfigError, N8nError, WorkspaceError
 
 if TYPE_CHECKING:
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -60,9 +60,10 @@ def create(
 
       backstay n8n manage-credentials create --env dev --key backstay --type httpHeaderAuth --env-vars value=TOKEN
     """
-    from backstay.n8n import credentials, environments
-    from backstay.n8n.server import connect
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.sync import credentials
+    from backstay.n8n.sync.deployment import connect
+    from backstay.n8n.workspace import environments
+    from backstay.n8n.workspace.workspace import Workspace
 
     environments.check_key(key, "credential key")
     called = name or f"{key} ({env})"
@@ -132,9 +133,10 @@ def list_link(
 
       backstay n8n manage-credentials list-link --env dev --key redis --type redis --name Redis --id Ab3dEfGh1jKlMn0p
     """
-    from backstay.n8n import credentials, environments
-    from backstay.n8n.server import connect, used_credentials
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.sync import credentials
+    from backstay.n8n.sync.deployment import connect, used_credentials
+    from backstay.n8n.workspace import environments
+    from backstay.n8n.workspace.workspace import Workspace
 
     opened = Workspace.open(workspace)
     if not key:
@@ -165,7 +167,7 @@ def list_link(
 
 def _list(view: Workspace, env: str, kind: str, *, as_json: bool) -> None:
     """Those of the settings, and those that n8n's workflows use where it can be asked."""
-    from backstay.n8n.server import connect, used_credentials
+    from backstay.n8n.sync.deployment import connect, used_credentials
 
     linked = {key: view.entry(env, key, "credentials") for key in view.credentials(env)}
     keys = {str(entry.get("id", "")): key for key, entry in linked.items()}

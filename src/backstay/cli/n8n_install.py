@@ -12,7 +12,7 @@ from backstay.errors import ConfigError
 
 if TYPE_CHECKING:
     from backstay.n8n.primitives import Transport
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
 Force = Annotated[
     bool, typer.Option("--force-overwrite", help="Replace files that are there; else they are kept, and named.")
@@ -52,9 +52,9 @@ def init(
 
       backstay n8n init --workspace flows --env dev --env staging --env prod
     """
-    from backstay.n8n.client import check_url
-    from backstay.n8n.fresh import check_place, lay_out
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.sync.client import check_url
+    from backstay.n8n.workspace.init import check_place, lay_out
+    from backstay.n8n.workspace.workspace import Workspace
 
     check_url(url)
     check_place(workspace)
@@ -104,8 +104,8 @@ def create_lock(
 
       backstay n8n create-lock --transport http --env prod --mint
     """
-    from backstay.n8n import install
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace import install
+    from backstay.n8n.workspace.workspace import Workspace
 
     chosen = _transport(transport)
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
@@ -167,8 +167,9 @@ def copy_primitive(
 
       backstay n8n copy-primitive --name rate_limit_check
     """
-    from backstay.n8n import install, primitives
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n import primitives
+    from backstay.n8n.workspace import install
+    from backstay.n8n.workspace.workspace import Workspace
 
     chosen = _transport(transport)
     if show or not name:

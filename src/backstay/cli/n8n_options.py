@@ -11,7 +11,7 @@ import typer
 from backstay.cli.output import asks_for_json, printable, say, say_json, say_refusal, warn
 
 if TYPE_CHECKING:
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
 Where = Annotated[
     Path,

@@ -30,9 +30,9 @@ def picture(
 
       backstay n8n picture --workflow-key excel_body --out docs/excel.svg
     """
+    from backstay.n8n.patch.record import our_nodes
     from backstay.n8n.picture import picture as draw
-    from backstay.n8n.record import our_nodes
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).look() as view:
         workflow = view.read(workflow_key)

@@ -38,7 +38,7 @@ def add(
 
       backstay n8n scopes add tenant-7 --env prod
     """
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
     if any(not scope.strip() for scope in scopes):
         raise ConfigError("a scope is empty")
@@ -63,7 +63,7 @@ def remove(
 
       backstay n8n scopes rm excel-budget
     """
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         gone = {env: [one for one in scopes if view.remove_scope(env, one)] for env in view.chosen(environments)}
@@ -90,7 +90,7 @@ def list_scopes(
 
       backstay n8n scopes ls --env prod --json | jq -r '.scopes.prod[]'
     """
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).look() as view:
         found = {env: list(view.scopes(env)) for env in view.chosen(environments)}

@@ -15,10 +15,10 @@ from backstay.cli.output import printable, say, say_json, say_table
 from backstay.errors import ConfigError
 
 if TYPE_CHECKING:
-    from backstay.n8n.doctor import Check
-    from backstay.n8n.server import Deployment
-    from backstay.n8n.sync import Change
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.sync.deployment import Deployment
+    from backstay.n8n.sync.doctor import Check
+    from backstay.n8n.sync.sync import Change
+    from backstay.n8n.workspace.workspace import Workspace
 
 ForceSync = Annotated[
     bool, typer.Option("--force", help="Also where both sides changed: the other side's edits are lost.")
@@ -28,8 +28,8 @@ COLUMNS = ("WORKFLOW", "STATE", "ID", "WHY")
 
 @contextmanager
 def _deployment(workspace: Path, env: str, *, dry_run: bool) -> Generator[Deployment, None, None]:
-    from backstay.n8n.server import Deployment
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.sync.deployment import Deployment
+    from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         deployment = Deployment.of(view, env)
@@ -83,7 +83,7 @@ def pull(
 
       backstay n8n pull --env dev --workflow-key nightly --id Ab3dEfGh1jKlMn0p
     """
-    from backstay.n8n.environments import check_key
+    from backstay.n8n.workspace.environments import check_key
 
     if known and len(workflow_key or ()) != 1:
         raise ConfigError("--id needs one --workflow-key: what its template is to be called")
@@ -112,7 +112,7 @@ def diff(
     with _deployment(workspace, env, dry_run=True) as deployment:
         changes = deployment.diff(workflow_key)
     if as_json:
-        from backstay.n8n.server import shown
+        from backstay.n8n.sync.deployment import shown
 
         say_json({"env": env, "workflows": [{**shown(change), "diff": change.diff} for change in changes]})
     else:
@@ -160,10 +160,10 @@ def doctor(
 
       backstay n8n doctor --env prod --strict
     """
-    from backstay.n8n import health
-    from backstay.n8n.doctor import Check
-    from backstay.n8n.doctor import examine as look
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.sync.doctor import Check
+    from backstay.n8n.sync.doctor import examine as look
+    from backstay.n8n.workspace import health
+    from backstay.n8n.workspace.workspace import Workspace
 
     checks: list[Check] = []
     opened = Workspace.open(workspace)
@@ -191,7 +191,7 @@ def mint(view: Workspace, environments: tuple[str, ...], keys: list[str]) -> dic
 
     Every n8n is asked first whether it is there and takes the key: where one does not, nothing is done anywhere.
     """
-    from backstay.n8n.server import Deployment
+    from backstay.n8n.sync.deployment import Deployment
 
     deployments = [Deployment.of(view, env) for env in environments]
     for deployment in deployments:
@@ -204,7 +204,7 @@ def mint(view: Workspace, environments: tuple[str, ...], keys: list[str]) -> dic
 
 
 def _told(deployment: Deployment, changes: list[Change], *, as_json: bool, dry_run: bool) -> None:
-    from backstay.n8n.server import shown
+    from backstay.n8n.sync.deployment import shown
 
     view = deployment.workspace
     facts: dict[str, Any] = {"env": deployment.env, "workflows": [shown(change) for change in changes]}

@@ -13,8 +13,8 @@ from backstay.cli.output import quoted
 from backstay.errors import ConfigError
 
 if TYPE_CHECKING:
-    from backstay.n8n.weave import Woven
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.patch.patch import Woven
+    from backstay.n8n.workspace.workspace import Workspace
 
 Scope = Annotated[
     str,
@@ -80,8 +80,8 @@ def add_lock(
       backstay n8n add-lock-to-workflow --workflow-key excel --scope-expression '={{ "excel-" + $json.body.fileId }}' \
 --max-wait-seconds 30 --lock-on-error
     """
-    from backstay.n8n import apply
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace import apply
+    from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         woven = apply.add_lock(
@@ -100,7 +100,7 @@ def add_lock(
 
 
 def _about_scope(woven: Woven) -> str:
-    from backstay.n8n.weave import locks_of
+    from backstay.n8n.patch.patch import locks_of
 
     if woven.static_scope is not None:
         return f"The scope {quoted(woven.static_scope)} is in lockScopes of every environment."
@@ -142,8 +142,8 @@ def add_rate_limit(
       backstay n8n add-rate-limit-to-workflow --workflow-key api --limit 100 --window-seconds 60 \
 --scope-expression '=api-{{ $json.headers["x-user"] }}' --on-denied error
     """
-    from backstay.n8n import apply
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace import apply
+    from backstay.n8n.workspace.workspace import Workspace
 
     if on_denied not in Denials:
         raise ConfigError(f"--on-denied {on_denied!r} is none of {', '.join(Denials)}")
@@ -168,8 +168,8 @@ def remove_lock(
 
       backstay n8n remove-lock-from-workflow --workflow-key nightly
     """
-    from backstay.n8n import apply
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace import apply
+    from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         woven = apply.remove_lock(view, workflow_key)
@@ -186,8 +186,8 @@ def remove_rate_limit(
 
       backstay n8n remove-rate-limit-from-workflow --workflow-key api
     """
-    from backstay.n8n import apply
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace import apply
+    from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         woven = apply.remove_limit(view, workflow_key)
@@ -211,8 +211,8 @@ def register_error_handler(
 
       backstay n8n register-error-handler --workflow-key nightly --handler-key error_handler_lock_cleanup
     """
-    from backstay.n8n import apply
-    from backstay.n8n.workspace import Workspace
+    from backstay.n8n.workspace import apply
+    from backstay.n8n.workspace.workspace import Workspace
 
     opened = Workspace.open(workspace)
     # Asked before anything is locked: people take their time.

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from backstay.errors import BadWorkflow
-from backstay.n8n import layout
-from backstay.n8n.layout import Layout
-from backstay.n8n.shapes import is_list, is_table
+from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.workspace import json_layout as layout
+from backstay.n8n.workspace.json_layout import Layout
 
 #: Larger than any workflow that people edit; a file above it is something else.
 LARGEST = 20_000_000

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
 
-from backstay.n8n.expressions import WORKFLOW_ID, strings_of
-from backstay.n8n.held import outputs
+from backstay.n8n.analysis.expressions import WORKFLOW_ID, strings_of
+from backstay.n8n.analysis.lock_state import outputs
 from backstay.n8n.model import MAIN, Edge, Node, Workflow
 
 WIDTH, HEIGHT = 172, 52

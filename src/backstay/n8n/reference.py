@@ -12,9 +12,9 @@ from backstay.interop.n8n_wire.keys import (
     META_SUFFIX,
     TTL_SECONDS,
 )
+from backstay.n8n.json_types import items, table, text
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import Transport, primitive
-from backstay.n8n.shapes import items, table, text
 
 #: What each field means. A field that a primitive has and this has not, or the other way round, is an error.
 INPUTS: dict[str, dict[str, str]] = {

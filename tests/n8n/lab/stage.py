@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from backstay.n8n.hydrate import Hydration
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import KEYS, Transport, primitive
+from backstay.n8n.workspace.hydrate import Hydration
 from lab.process import Lab, Run
 from lab.records import Execution
 

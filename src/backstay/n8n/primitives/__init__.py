@@ -7,10 +7,10 @@ that the caller may not have meant.
 
 from __future__ import annotations
 
-from backstay.n8n.identity import KEYS, VERSION, Identity, Transport, family, identify
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import clean_up_redis, over_http, over_redis
-from backstay.n8n.primitives.drawing import Drawing
+from backstay.n8n.primitives.builder import Drawing
+from backstay.n8n.primitives.identity import KEYS, VERSION, Identity, Transport, family, identify
 
 __all__ = ["KEYS", "VERSION", "Identity", "Transport", "identify", "primitive"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from backstay.interop.n8n_wire.keys import LOCK_PREFIX, META_SUFFIX
-from backstay.n8n.primitives import alike
-from backstay.n8n.primitives.drawing import Drawing, first, js
+from backstay.n8n.primitives import shared
+from backstay.n8n.primitives.builder import Drawing, first, js
 from backstay.n8n.primitives.over_redis import META, VALUE, get, lock_keys, parsed
 
 NO_SCOPES = "no scopes are registered (lockScopes): locks of a failed execution go when their TTL ends"
@@ -23,7 +23,7 @@ def lock_cleanup(d: Drawing) -> None:
         (1, 0),
         [
             d.fixed(name, "scopes", "array", "{{@:env:lockScopes}}"),
-            d.row(name, "failed_execution_id", "string", alike.FAILED_EXECUTION),
+            d.row(name, "failed_execution_id", "string", shared.FAILED_EXECUTION),
         ],
     )
     d.choice("Has Scopes?", (2, 0), "$json.scopes.length > 0 && $json.failed_execution_id !== ''")
@@ -70,7 +70,7 @@ def _log(d: Drawing, prepared: str) -> None:
         f" + {js(' (being taken just now, or by one that ended while it took it; it expires by itself)')}"
     )
     said = f"({owned}.length ? {execution} + {js(' failed')} : {none}) + ({nobodys}.length ? {left} : '')"
-    alike.is_cleaned(
+    shared.is_cleaned(
         d, (11, 0), cleaned=f"{owned}.length > 0", count=f"{owned}.length", scopes=owned, reason=said, once=True
     )
-    alike.is_clean(d, f"$json.failed_execution_id === '' ? {js(alike.NO_EXECUTION)} : {js(NO_SCOPES)}")
+    shared.is_clean(d, f"$json.failed_execution_id === '' ? {js(shared.NO_EXECUTION)} : {js(NO_SCOPES)}")

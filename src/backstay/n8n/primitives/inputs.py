@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backstay.interop.n8n_wire.keys import LARGEST_LIMIT, LONGEST_SECONDS, MAX_WAIT_SECONDS, TTL_SECONDS
-from backstay.n8n.primitives.drawing import Drawing, js
+from backstay.n8n.primitives.builder import Drawing, js
 
 ACQUIRE = {
     "scope": "string",

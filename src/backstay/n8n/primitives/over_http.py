@@ -7,9 +7,9 @@ it waited never does.
 
 from __future__ import annotations
 
-from backstay.n8n.primitives import alike, inputs
-from backstay.n8n.primitives.alike import LOCK, NOW, RELEASE
-from backstay.n8n.primitives.drawing import Drawing, expression, first, js, object_of
+from backstay.n8n.primitives import inputs, shared
+from backstay.n8n.primitives.builder import Drawing, expression, first, js, object_of
+from backstay.n8n.primitives.shared import LOCK, NOW, RELEASE
 
 #: One long poll, and how long n8n waits for its answer: longer than the server takes.
 POLL_SECONDS, POLL_TIMEOUT = 50, 65
@@ -45,7 +45,7 @@ def _refused(d: Drawing, at: tuple[float, float]) -> None:
 def lock_acquisition(d: Drawing) -> None:
     """Long polls in one place of the line, until it is granted or the wait is over."""
     request = {"request_id": ("string", "$json.new_lock_id")}
-    alike.wants_lock(d, request, inputs.IN_A_PATH)
+    shared.wants_lock(d, request, inputs.IN_A_PATH)
     same = (
         "request_id",
         "lock_id",
@@ -114,18 +114,18 @@ def _read(d: Drawing) -> None:
         "fence",
         "expires_at",
     )
-    alike.gives_lock(d, (8, -1), {field: f"$json.grant.{field}" for field in texts})
+    shared.gives_lock(d, (8, -1), {field: f"$json.grant.{field}" for field in texts})
 
 
 def _give_up(d: Drawing) -> None:
     counted = f"{js(' (count ')} + $json.count + {js('): ')} + $json.detail"
     d.choice("Timeout?", (8, 1), "$json.state === 'timeout'")
-    alike.is_late(d, (9, 0), counted)
+    shared.is_late(d, (9, 0), counted)
     d.choice("Should Wait?", (9, 1), "['keep-waiting', 'away'].includes($json.state)")
     # The wait for the lock is the server's; only a server that is away is given a pause.
     d.wait("Wait Before Poll", (10, 1), expression(f"$json.state === 'away' ? {AWAY_SECONDS} : 0"))
     d.choice("Held?", (10, 2), "$json.state === 'held'")
-    alike.is_held(d, (11, 2), counted)
+    shared.is_held(d, (11, 2), counted)
     _refused(d, (11, 3))
 
 
@@ -157,11 +157,11 @@ def _ask(
 
 def lock_release(d: Drawing) -> None:
     """Only by whoever took it. What is gone already is a success."""
-    alike.wants_release(d, {}, inputs.IN_A_PATH)
+    shared.wants_release(d, {}, inputs.IN_A_PATH)
     body = object_of({"lock_id": f"{RELEASE}.provided_lock_id"})
     _ask(d, "Release Lock", (4, 0), _path(f"{RELEASE}.scope", "release"), body, "Match?")
     d.choice("Match?", (7, 0), "$json.status === 200")
-    alike.is_released(d, (8, 0), "$json.answer.idempotent")
+    shared.is_released(d, (8, 0), "$json.answer.idempotent")
     d.choice("Held?", (8, 1), "$json.status === 409")
     said = f"{js('LOGIC ERROR: ')} + $json.detail + {js(' Nothing was released.')}"
     d.stop("Ownership Mismatch — Stop", (9, 1), said)
@@ -177,12 +177,12 @@ def lock_release(d: Drawing) -> None:
 def lock_cleanup(d: Drawing) -> None:
     """All that the failed execution holds: the server knows it, and needs no list of scopes."""
     d.on_error("Error Trigger", (0, 0))
-    d.fields("Prepare Clean-up", (1, 0), {"failed_execution_id": ("string", alike.FAILED_EXECUTION)})
+    d.fields("Prepare Clean-up", (1, 0), {"failed_execution_id": ("string", shared.FAILED_EXECUTION)})
     d.choice("Has Execution?", (2, 0), "$json.failed_execution_id !== ''")
     body = object_of({"execution_id": f"{first('Prepare Clean-up')}.failed_execution_id"})
     _ask(d, "Clean Up Locks", (3, 0), "/api/locks/cleanup", body, "Cleaned Up?")
     d.choice("Cleaned Up?", (6, 0), "$json.status === 200")
-    alike.is_cleaned(
+    shared.is_cleaned(
         d,
         (7, 0),
         cleaned="$json.answer.cleaned",
@@ -191,7 +191,7 @@ def lock_cleanup(d: Drawing) -> None:
         reason="$json.answer.reason",
     )
     _refused(d, (7, 1))
-    alike.is_clean(d, js(alike.NO_EXECUTION))
+    shared.is_clean(d, js(shared.NO_EXECUTION))
     d.line("Error Trigger", "Prepare Clean-up", "Has Execution?")
     d.fork("Has Execution?", "Clean Up Locks", "Log Nothing To Clean")
     d.fork("Cleaned Up?", "Log Cleanup", "Refused — Stop")
@@ -202,11 +202,11 @@ def lock_cleanup(d: Drawing) -> None:
 
 def rate_limit_check(d: Drawing) -> None:
     """Each item is counted, once: a request whose answer was lost is not sent again."""
-    alike.wants_count(d, "Build Hit", {})
+    shared.wants_count(d, "Build Hit", {})
     body = object_of({field: f"$json.{field}" for field in ("scope", "limit", "windowSeconds")})
     _ask(d, "Hit Limit", (4, 0), f"/api/limits/{LIMIT_NAME}/hit", body, "Answered?", tries=1)
     d.choice("Answered?", (6, 0), "$json.status === 200")
-    alike.is_counted(d, (7, 0), allowed="$json.answer.allowed", count="$json.answer.count", read="$json.answer")
+    shared.is_counted(d, (7, 0), allowed="$json.answer.allowed", count="$json.answer.count", read="$json.answer")
     _refused(d, (7, 1))
     d.line("Build Hit", "Hit Limit")
     d.fork("Answered?", "Build Result", "Refused — Stop")

@@ -8,9 +8,9 @@ to somebody else.
 from __future__ import annotations
 
 from backstay.interop.n8n_wire.keys import IDENTITY, LIMIT_PREFIX, LOCK_PREFIX, META_SUFFIX, POLL_SECONDS
-from backstay.n8n.primitives import alike, inputs
-from backstay.n8n.primitives.alike import LOCK, NOW, RELEASE
-from backstay.n8n.primitives.drawing import Drawing, expression, first, js, object_of
+from backstay.n8n.primitives import inputs, shared
+from backstay.n8n.primitives.builder import Drawing, expression, first, js, object_of
+from backstay.n8n.primitives.shared import LOCK, NOW, RELEASE
 
 #: What GET puts the value under.
 VALUE, META = "LOCK_VALUE", "LOCK_META"
@@ -31,7 +31,7 @@ def get(drawing: Drawing, name: str, at: tuple[float, float], key: str, under: s
 
 def lock_acquisition(d: Drawing) -> None:
     """Look first, count only when nobody holds it: who counted to 1 holds the lock, and says who it is."""
-    alike.wants_lock(d, lock_keys(inputs.SCOPE))
+    shared.wants_lock(d, lock_keys(inputs.SCOPE))
     _look(d)
     _count(d)
     _give_up(d)
@@ -88,7 +88,7 @@ def _count(d: Drawing) -> None:
     )
     texts = ("scope", "lock_id", "key", "meta_key", "workflow_id", "workflow_name", "execution_id")
     told = {field: f"{LOCK}.{field}" for field in texts} | {"locked_at": "$json.locked_at"}
-    alike.gives_lock(d, (14, 1), told)
+    shared.gives_lock(d, (14, 1), told)
     d.line("INCR Acquire Attempt", "Evaluate Acquired", "Acquired?")
     d.fork("Acquired?", "Set Lock Meta", "Should Wait?")
     d.line("Set Lock Meta", "Build Acquire Output")
@@ -98,8 +98,8 @@ def _give_up(d: Drawing) -> None:
     d.choice("Should Wait?", (10, 3), f"{LOCK}.wait_till_lock_released")
     d.wait("Wait Before Poll", (7, -1), POLL_SECONDS if POLL_SECONDS % 1 else int(POLL_SECONDS))
     counted = f"{js(' (count ')} + $json.count + {js(').')}"
-    alike.is_held(d, (11, 4), counted)
-    alike.is_late(d, (9, 0), counted)
+    shared.is_held(d, (11, 4), counted)
+    shared.is_late(d, (9, 0), counted)
     d.fork("Should Wait?", "Wait Before Poll", "Fail Fast — Lock Held")
     d.line("Wait Before Poll", "GET Lock")
 
@@ -115,7 +115,7 @@ def parsed(code: str) -> str:
 
 def lock_release(d: Drawing) -> None:
     """Only by whoever took it. What is gone already is a success, and nothing is deleted."""
-    alike.wants_release(d, lock_keys(inputs.SCOPE))
+    shared.wants_release(d, lock_keys(inputs.SCOPE))
     get(d, "GET Lock Meta", (4, 0), "$json.meta_key", META)
     there = f"($json.{META} ?? '') !== ''"
     held = f"({parsed(f'$json.{META}')} ?? {{}})"
@@ -138,7 +138,7 @@ def lock_release(d: Drawing) -> None:
     # would be deleted under the next holder.
     d.redis("DEL Lock Meta", (8, 0), "delete", f"{RELEASE}.meta_key")
     d.redis("DEL Lock Counter", (9, 0), "delete", f"{RELEASE}.key")
-    alike.is_released(d, (10, 1), f"!{first('Parse + Verify Ownership')}.held")
+    shared.is_released(d, (10, 1), f"!{first('Parse + Verify Ownership')}.held")
     named = f"{js('LOGIC ERROR: lock ')} + JSON.stringify({RELEASE}.scope)"
     holder = (
         f"{js(' is held by workflow ')} + JSON.stringify($json.workflow_name || $json.workflow_id)"
@@ -161,9 +161,9 @@ def rate_limit_check(d: Drawing) -> None:
     """One counter for each window of time; each item is counted."""
     bucket = f"Math.floor({NOW} / (Number($json.windowSeconds) * 1000))"
     key = f"{js(LIMIT_PREFIX)} + {inputs.SCOPE} + {js('-')} + {bucket}"
-    alike.wants_count(d, "Build Bucket Key", {"key": ("string", key)})
+    shared.wants_count(d, "Build Bucket Key", {"key": ("string", key)})
     d.redis("Redis INCR", (4, 0), "incr", "$json.key", expire=True, ttl=expression("$json.windowSeconds"))
     asked = f"$({js('Build Bucket Key')}).all()[$itemIndex].json"
     count = f"$json[{asked}.key]"
-    alike.is_counted(d, (5, 0), allowed=f"{count} <= {asked}.limit", count=count, read=asked)
+    shared.is_counted(d, (5, 0), allowed=f"{count} <= {asked}.limit", count=count, read=asked)
     d.line("Build Bucket Key", "Redis INCR", "Build Result")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backstay.n8n.expressions import PLACEHOLDER, named_nodes
-from backstay.n8n.findings import Finding, Rule
-from backstay.n8n.javascript import Token, Unreadable, tokens
+from backstay.n8n.analysis.expressions import PLACEHOLDER, named_nodes
+from backstay.n8n.analysis.graph import Reading
+from backstay.n8n.analysis.javascript import Token, Unreadable, tokens
+from backstay.n8n.analysis.purity import ALLOWED, Kind, impurities
+from backstay.n8n.analysis.python_code import PythonUnreadable, read_python
 from backstay.n8n.model import Node
-from backstay.n8n.purity import ALLOWED, Kind, impurities
-from backstay.n8n.python_code import PythonUnreadable, read_python
-from backstay.n8n.reading import Reading
+from backstay.n8n.rules.findings import Finding, Rule
 from backstay.n8n.rules.graph import UNKNOWN_REFERENCE
 
 MARKERS = ("@backstay:primitive", "@n8n-evol-I:primitive")

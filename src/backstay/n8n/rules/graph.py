@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
-from backstay.n8n.expressions import joined, named_nodes, strings_of, words
-from backstay.n8n.findings import Finding, Rule
+from backstay.n8n.analysis.expressions import joined, named_nodes, strings_of, words
+from backstay.n8n.analysis.graph import Reading
 from backstay.n8n.model import MAIN
-from backstay.n8n.reading import Reading
+from backstay.n8n.rules.findings import Finding, Rule
 
 UNKNOWN_NODE = Rule(
     "unknown-node",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backstay.n8n.expressions import named_nodes, words
-from backstay.n8n.findings import Finding, Rule
-from backstay.n8n.held import Held
-from backstay.n8n.reading import Call, Reading
-from backstay.n8n.shapes import text
+from backstay.n8n.analysis.expressions import named_nodes, words
+from backstay.n8n.analysis.graph import Call, Reading
+from backstay.n8n.analysis.lock_state import Held
+from backstay.n8n.json_types import text
+from backstay.n8n.rules.findings import Finding, Rule
 
 NOT_RELEASED = Rule(
     "acquire-without-release",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from backstay.interop.n8n_wire.keys import LARGEST_LIMIT, LONGEST_SECONDS, META_SUFFIX
-from backstay.n8n.expressions import Text, begins_with_nothing, words
-from backstay.n8n.findings import Finding, Rule
-from backstay.n8n.reading import ACQUIRE, Call, Reading
+from backstay.n8n.analysis.expressions import Text, begins_with_nothing, words
+from backstay.n8n.analysis.graph import ACQUIRE, Call, Reading
+from backstay.n8n.rules.findings import Finding, Rule
 
 EMPTY = Rule(
     "empty-scope",

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from backstay.errors import PatchRefused
-from backstay.n8n.expressions import PLACEHOLDER, WORKFLOW_ID, joined, strings_of
-from backstay.n8n.findings import Finding, Rule
-from backstay.n8n.identity import VERSION
-from backstay.n8n.kept import wanted_of
+from backstay.n8n.analysis.expressions import PLACEHOLDER, WORKFLOW_ID, joined, strings_of
+from backstay.n8n.analysis.graph import CLEANUP, Reading
+from backstay.n8n.json_types import items, table, text
 from backstay.n8n.model import Node
-from backstay.n8n.reading import CLEANUP, Reading
-from backstay.n8n.record import PARTS, record
-from backstay.n8n.shapes import items, table, text
-from backstay.n8n.weave import limits_of, locks_of
+from backstay.n8n.patch.patch import limits_of, locks_of
+from backstay.n8n.patch.record import PARTS, record
+from backstay.n8n.patch.retention import wanted_of
+from backstay.n8n.primitives.identity import VERSION
+from backstay.n8n.rules.findings import Finding, Rule
 
 ORDER = Rule(
     "execution-order",

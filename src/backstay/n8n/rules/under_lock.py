@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from backstay.interop.n8n_wire.keys import LOCK_PREFIX
-from backstay.n8n import waits
-from backstay.n8n.findings import Finding, Rule
-from backstay.n8n.held import Held
-from backstay.n8n.kept import wanted_of
+from backstay.n8n.analysis import waits
+from backstay.n8n.analysis.graph import ACQUIRE, RELEASE, Reading
+from backstay.n8n.analysis.lock_state import Held
+from backstay.n8n.json_types import items, table
 from backstay.n8n.model import Node
-from backstay.n8n.reading import ACQUIRE, RELEASE, Reading
-from backstay.n8n.record import record
-from backstay.n8n.shapes import items, table
-from backstay.n8n.stitches import AGAIN, BY_ITSELF, CONFIRMED
+from backstay.n8n.patch.nodes import AGAIN, BY_ITSELF, CONFIRMED
+from backstay.n8n.patch.record import record
+from backstay.n8n.patch.retention import wanted_of
+from backstay.n8n.rules.findings import Finding, Rule
 
 SWITCHED_OFF = Rule(
     "disabled-lock",

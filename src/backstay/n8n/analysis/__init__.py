@@ -1,0 +1,1 @@
+"""What a workflow does, read from its nodes, expressions and code."""

@@ -1,0 +1,171 @@
+"""Python of a Code node, read by Python's own parser and never run: what it uses that is not its own."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backstay.n8n.analysis.purity import Impurity, Kind
+
+#: Modules that only compute.
+_PURE = frozenset(
+    (
+        "__future__",
+        "base64",
+        "bisect",
+        "calendar",
+        "collections",
+        "copy",
+        "csv",
+        "dataclasses",
+        "datetime",
+        "decimal",
+        "difflib",
+        "enum",
+        "fractions",
+        "functools",
+        "hashlib",
+        "heapq",
+        "html",
+        "itertools",
+        "json",
+        "math",
+        "operator",
+        "re",
+        "statistics",
+        "string",
+        "textwrap",
+        "typing",
+        "unicodedata",
+        "uuid",
+        "zoneinfo",
+    )
+)
+_NETWORK = frozenset(
+    (
+        "aiohttp",
+        "ftplib",
+        "http",
+        "httpx",
+        "imaplib",
+        "js",
+        "poplib",
+        "pyodide",
+        "requests",
+        "smtplib",
+        "socket",
+        "ssl",
+        "urllib",
+        "urllib3",
+    )
+)
+_TIMERS = frozenset({"sched", "threading", "time"})
+_SYSTEM = frozenset(
+    (
+        "builtins",
+        "ctypes",
+        "importlib",
+        "inspect",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "shutil",
+        "signal",
+        "subprocess",
+        "sys",
+    )
+)
+_NAMES: dict[str, Kind] = {
+    **dict.fromkeys(
+        ("eval", "exec", "compile", "open", "globals", "breakpoint", "__builtins__", "_env", "_secrets"), "system"
+    ),
+    "__import__": "modules",
+    "input": "system",
+    "_getWorkflowStaticData": "state",
+}
+#: n8n's variables carry an underscore in Python.
+_VARIABLES = frozenset({"_binary", "_itemIndex", "_jmespath", "_parameter", "_prevNode", "_runIndex", "_vars"})
+_DUNDERS = frozenset({"__class__", "__subclasses__", "__globals__", "__bases__", "__mro__", "__dict__", "__code__"})
+
+
+class PythonUnreadable(Exception):
+    """Code that Python cannot read either."""
+
+    def __init__(self, why: str, line: int) -> None:
+        super().__init__(why)
+        self.why = why
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCode:
+    empty: bool
+    comments: list[tuple[str, int]]
+    impurities: list[Impurity]
+
+
+def read_python(code: str) -> PythonCode:
+    """Raises PythonUnreadable. A `return` at the top is as it should be: n8n puts the code into a function."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+    except SyntaxError as error:
+        raise PythonUnreadable(error.msg, error.lineno or 1) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise PythonUnreadable(str(error) or "it is nested too deeply", 1) from error
+    told: set[str] = set()
+    found: list[Impurity] = []
+    for kind, what, line in sorted(_impurities(tree), key=lambda each: each[2]):
+        if what not in told:
+            told.add(what)
+            found.append((kind, what, line))
+    return PythonCode(not tree.body, _comments(code), found)
+
+
+def _comments(code: str) -> list[tuple[str, int]]:
+    try:
+        return [
+            (token.string, token.start[0])
+            for token in tokenize.generate_tokens(io.StringIO(code).readline)
+            if token.type == tokenize.COMMENT
+        ]
+    except (tokenize.TokenError, SyntaxError):
+        return []
+
+
+def _impurities(tree: ast.Module) -> Iterator[Impurity]:
+    own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield from _module(alias.name, node.lineno)
+            case ast.ImportFrom(module=module):
+                yield from _module(module or ".", node.lineno)
+            case ast.Name(id=name) if name not in own:
+                if name in _NAMES:
+                    yield _NAMES[name], name, node.lineno
+                elif name in _VARIABLES:
+                    yield "variables", name, node.lineno
+            case ast.Attribute(attr=attr) if attr in _DUNDERS:
+                yield "system", f".{attr}", node.lineno
+            case _:
+                pass
+
+
+def _module(name: str, line: int) -> Iterator[Impurity]:
+    top = name.partition(".")[0]
+    if top in _PURE:
+        return
+    kinds: dict[Kind, frozenset[str]] = {"network": _NETWORK, "timers": _TIMERS, "system": _SYSTEM}
+    kind: Kind = "modules"
+    for each, modules in kinds.items():
+        kind = each if top in modules else kind
+    yield kind, f"import {name}", line

@@ -1,0 +1,1 @@
+"""Adds locks and limits to a workflow, and removes them again."""

@@ -1,0 +1,166 @@
+"""Scope expressions: what a lock or limit is named after, brought into the form that n8n evaluates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from backstay.errors import PatchRefused
+from backstay.n8n.analysis.expressions import PLACEHOLDER, begins_with_nothing
+from backstay.n8n.json_types import items, table
+from backstay.n8n.model import Node
+
+_PIECE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_QUOTED = re.compile(r"""^\s*(?:'((?:[^'\\])*)'|"((?:[^"\\])*)"|`((?:[^`\\$])*)`|(\d+))\s*$""")
+#: What tells an expression from plain text where there are no braces.
+_CODE = re.compile(r"""\$[A-Za-z_(]|['"`]\s*\+|\+\s*['"`$]""")
+#: Text, without quotes, right before what is read: as code it would compute with a name that there is not.
+_TEXT_BEFORE = re.compile(r"([\w.:/-]+)(\$[A-Za-z_(].*)", re.DOTALL)
+#: Different in every run, so nobody ever waits for anybody.
+_UNIQUE = re.compile(r"\$execution\.id|\$now\b|Date\.now\(|new Date\(|Math\.random\(|\$runIndex")
+_FIELD = re.compile(r"""\$json(?:\.([A-Za-z_]\w*)|\[\s*['"]([^'"]+)['"]\s*\])""")
+_NODE = re.compile(r"""\$\(\s*(['"`])(.*?)\1\s*\)|\$node\[\s*(['"`])(.*?)\3\s*\]""")
+
+_SCHEDULE = frozenset(
+    [
+        *("timestamp", "Readable date", "Readable time", "Day of week", "Year", "Month", "Day of month"),
+        *("Hour", "Minute", "Second", "Timezone"),
+    ]
+)
+#: What n8n's own triggers send. Those that are not here may send anything.
+_SENT = {
+    "webhook": frozenset(["headers", "params", "query", "body", "webhookUrl", "executionMode"]),
+    "scheduleTrigger": _SCHEDULE,
+    "manualTrigger": frozenset[str](),
+    "cron": _SCHEDULE,
+    "interval": frozenset[str](),
+    "errorTrigger": frozenset(["execution", "workflow", "trigger"]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """`text` is what n8n gets; `static` its value when it is the same for every item and every run."""
+
+    text: str
+    static: str | None
+    warnings: tuple[str, ...] = ()
+
+
+def read_scope(text: str, triggers: Iterable[Node] = ()) -> Scope:
+    """Raises PatchRefused for one that is empty, or that n8n cannot evaluate where the scope is taken."""
+    given = text.strip()
+    expression, warnings = _expression(given)
+    if not expression.startswith("="):
+        return Scope(_filled(expression), expression, tuple(warnings))
+    inner = expression[1:]
+    if inner.count("{{") != inner.count("}}"):
+        raise PatchRefused(f"the scope {given!r} has braces that do not close")
+    if _PIECE.search(inner) is None:
+        return Scope(_filled(inner), inner, tuple(warnings))
+    if any(not piece.strip() for piece in _PIECE.findall(inner)):
+        raise PatchRefused(f"the scope {given!r} has an empty expression")
+    static = _static(inner)
+    if static is not None:
+        return Scope(expression, _filled(static), tuple(warnings))
+    if begins_with_nothing(expression):
+        raise PatchRefused(
+            f"the scope {given!r} has a path with nothing before it, which n8n cannot read. If $json stood there, the "
+            "shell took it for a variable of its own: write \\$json, or put the whole into single quotes"
+        )
+    triggers = list(triggers)
+    _refuse_unknown_nodes(inner, triggers)
+    if found := _UNIQUE.search(inner):
+        warnings.append(
+            f"the scope reads {found[0]}, which differs in every run: nobody ever contends for it. "
+            "Name what is protected instead"
+        )
+    elif "$" not in inner and PLACEHOLDER.search(inner) is None:
+        warnings.append(
+            f"the scope {given!r} reads nothing of the execution, so it is the same in every run. If $json stood"
+            " there, the shell took it for a variable of its own: write \\$json"
+        )
+    warnings += _missing_fields(inner, triggers)
+    return Scope(expression, None, tuple(warnings))
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise PatchRefused("the scope is empty: name what is protected, as in ={{ 'excel-' + $json.fileId }}")
+    return text
+
+
+def _expression(given: str) -> tuple[str, list[str]]:
+    """As it is meant: what n8n would take for plain text although it is code is wrapped, with a warning."""
+    if "{{" in given:
+        if given.startswith("="):
+            return given, []
+        return f"={given}", [
+            f"the scope {given!r} had no = before it, so n8n would read it as plain text: it was added"
+        ]
+    inner = given.removeprefix("=").strip()
+    if mixed := _TEXT_BEFORE.fullmatch(inner):
+        raise PatchRefused(
+            f"the scope {given!r} has text before what it reads, and no braces: write ={mixed[1]}{{{{ {mixed[2]} }}}}"
+        )
+    if _CODE.search(inner):
+        wrapped = f"={{{{ {inner} }}}}"
+        return wrapped, [f"the scope {given!r} has no braces, so n8n would read it as plain text: {wrapped} is used"]
+    if given.startswith("=") and _QUOTED.match(inner):
+        wrapped = f"={{{{ {inner} }}}}"
+        return wrapped, [f"the scope {given!r} has no braces, so its quotes would count: {wrapped} is used"]
+    return inner, []
+
+
+def _static(inner: str) -> str | None:
+    """The value of text whose every expression is a plain literal."""
+    parts: list[str] = []
+    end = 0
+    for piece in _PIECE.finditer(inner):
+        literal = _QUOTED.match(piece[1])
+        if literal is None:
+            return None
+        parts += [inner[end : piece.start()], next(group for group in literal.groups() if group is not None)]
+        end = piece.end()
+    return "".join([*parts, inner[end:]])
+
+
+def _refuse_unknown_nodes(inner: str, triggers: list[Node]) -> None:
+    known = {node.name for node in triggers}
+    for found in _NODE.finditer(inner):
+        name = found[2] or found[4]
+        if known and name not in known:
+            raise PatchRefused(
+                f"the scope reads $({name!r}), which has not run when the scope is needed: only a trigger has"
+            )
+
+
+def _missing_fields(inner: str, triggers: list[Node]) -> list[str]:
+    fields = list(dict.fromkeys(found[1] or found[2] for found in _FIELD.finditer(inner)))
+    warnings: list[str] = []
+    for trigger in triggers:
+        sent = sent_by(trigger)
+        if sent is None:
+            continue
+        for field in fields:
+            if field not in sent:
+                hint = f"; did you mean $json.body.{field}?" if trigger.kind == "webhook" else ""
+                warnings.append(
+                    f"the scope reads $json.{field}, and the trigger {trigger.name!r} does not send that{hint}"
+                )
+    return warnings
+
+
+def sent_by(trigger: Node) -> frozenset[str] | None:
+    """The fields of what a trigger sends; None when that is not known."""
+    if trigger.kind == "executeWorkflowTrigger":
+        named = items(table(trigger.parameters.get("workflowInputs")).get("values"))
+        if trigger.parameters.get("inputSource") not in (None, "workflowInputs") or not named:
+            return None
+        return frozenset(str(table(value).get("name", "")) for value in named)
+    if trigger.kind == "formTrigger":
+        values = items(table(trigger.parameters.get("formFields")).get("values"))
+        labels = {str(table(value).get("fieldLabel", "")) for value in values}
+        return frozenset(labels | {"submittedAt", "formMode", "formQueryParameters"}) if labels else None
+    return _SENT.get(trigger.kind)

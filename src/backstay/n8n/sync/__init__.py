@@ -1,0 +1,1 @@
+"""Push, pull and compare with an n8n server."""

@@ -1,0 +1,174 @@
+"""Credentials of n8n from variables of the environment: typed as n8n's schema says, never shown, never stored here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from backstay.errors import WorkspaceError
+from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.workspace import environments as envs
+from backstay.n8n.workspace.workspace import Workspace
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+#: A token of Backstay's own: n8n sends the header's value as it is.
+_TOKEN = "bst_"  # noqa: S105 - how tokens begin, not one of them
+
+
+class Server(Protocol):
+    """What is needed of n8n's API."""
+
+    def credential_schema(self, type: str) -> dict[str, Any]: ...  # noqa: A002 - what n8n calls it
+    def create_credential(self, name: str, type: str, data: Mapping[str, Any]) -> str: ...  # noqa: A002 - the same
+    def delete_credential(self, id: str) -> None: ...  # noqa: A002 - the same
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The fields of a type of credential: `string`, `number` or `boolean`, and what they are unless said."""
+
+    types: Mapping[str, str]
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    required: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Schema:
+        """From the JSON Schema that n8n's API gives."""
+        properties, required = given.get("properties"), given.get("required")
+        types = {
+            name: str(one.get("type", "string")) if is_table(one) else "string"
+            for name, one in (properties.items() if is_table(properties) else ())
+        }
+        return cls(types, required=tuple(str(one) for one in required) if is_list(required) else ())
+
+
+#: Those that the primitives use: known without asking. n8n refuses a Redis credential without `ssl`.
+KNOWN = {
+    "redis": Schema(
+        {
+            "host": "string",
+            "port": "number",
+            "user": "string",
+            "password": "string",
+            "database": "number",
+            "ssl": "boolean",
+            "disableTlsVerification": "boolean",
+        },
+        {"port": 6379, "database": 0, "ssl": False},
+        ("host",),
+    ),
+    "httpHeaderAuth": Schema({"name": "string", "value": "string"}, {"name": "Authorization"}, ("value",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Which variable each field is read from."""
+
+    variables: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, given: list[str], schema: Schema) -> Sources:
+        """`field=VARIABLE`, or a variable alone whose name ends with the field's: REDIS_HOST is `host`."""
+        found: dict[str, str] = {}
+        for part in (one.strip() for text in given for one in text.split(",")):
+            if not part:
+                continue
+            name, equals, variable = part.rpartition("=")
+            name, variable = name.strip(), variable.strip()
+            if not _VARIABLE.fullmatch(variable):
+                raise WorkspaceError("--env-vars takes FIELD=VARIABLE or VARIABLE, with commas between; not values")
+            if not equals:
+                name = _field(variable, schema)
+            if schema.types and name not in schema.types:
+                raise WorkspaceError(f"there is no field {name!r}: {', '.join(schema.types)}")
+            if name in found:
+                raise WorkspaceError(f"the field {name} is given twice")
+            found[name] = variable
+        return cls(found)
+
+    def values(self, schema: Schema, variables: Mapping[str, str]) -> dict[str, Any]:
+        """The credential's data. Raises WorkspaceError; no message has a value in it."""
+        made = dict(schema.defaults)
+        for name, variable in self.variables.items():
+            if variable not in variables:
+                raise WorkspaceError(f"{name}: the variable {variable} is not set")
+            made[name] = _typed(variables[variable], schema.types.get(name, "string"), f"{name} ({variable})")
+        missing = [name for name in schema.required if name not in made]
+        if missing:
+            raise WorkspaceError(f"{', '.join(missing)}: needed; say --env-vars {missing[0]}=VARIABLE")
+        value = made.get("value")
+        if made.get("name") == "Authorization" and isinstance(value, str) and value.startswith(_TOKEN):
+            made["value"] = f"Bearer {value}"
+        return made
+
+    def shown(self, schema: Schema) -> dict[str, str]:
+        """The same for people: where each value comes from, not what it is."""
+        made = {name: repr(value) for name, value in schema.defaults.items()}
+        return made | {
+            name: f"<{variable}, {schema.types.get(name, 'string')}>" for name, variable in self.variables.items()
+        }
+
+
+def _field(variable: str, schema: Schema) -> str:
+    plain = variable.replace("_", "").lower()
+    fits = sorted((name for name in schema.types if plain.endswith(name.lower())), key=len)
+    if not fits:
+        raise WorkspaceError(f"{variable} names no field: say FIELD={variable} ({', '.join(schema.types) or 'FIELD'})")
+    return fits[-1]
+
+
+def _typed(text: str, kind: str, what: str) -> Any:
+    if kind in ("number", "integer"):
+        try:
+            number = float(text)
+            return int(number) if number == int(number) else number
+        except (ValueError, OverflowError):
+            raise WorkspaceError(f"{what} is no number") from None
+    if kind == "boolean":
+        if text.strip().lower() in _YES | _NO:
+            return text.strip().lower() in _YES
+        raise WorkspaceError(f"{what} is neither true nor false")
+    return text
+
+
+def variables_of(workspace: Workspace, env: str) -> dict[str, str]:
+    """The process's own, and below them those of `n8n-config/.env.<env>`, a file that belongs into no repository."""
+    raw = workspace.files.read(f"{envs.CONFIG}/.env.{envs.check_environment(env)}")
+    found: dict[str, str] = {}
+    for line in (raw or b"").decode("utf-8", errors="replace").splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        name, value = name.strip(), value.strip()
+        if equals and _VARIABLE.fullmatch(name):
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+            found[name] = value[1:-1] if quoted else value
+    return {**found, **os.environ}
+
+
+def is_linked(entry: Mapping[str, Any]) -> bool:
+    """Whether n8n gave the id."""
+    known = str(entry.get("id") or "")
+    return bool(known) and not known.startswith(envs.LOCAL)
+
+
+def check_type(entry: Mapping[str, Any], key: str, kind: str) -> None:
+    if is_linked(entry) and entry.get("type") not in (None, "", kind):
+        raise WorkspaceError(
+            f"credentials.{key} is of the type {entry['type']} already, not {kind}; take another --key"
+        )
+
+
+def link(workspace: Workspace, env: str, key: str, *, id: str, name: str, type: str) -> None:  # noqa: A002 - what n8n calls it
+    """`credentials.<key>` of an environment. Inside edit()."""
+    before = workspace.entry(env, key, "credentials")
+    wanted = {"id": id, "name": name, "type": type}
+    if not before:
+        workspace.set(env, ("credentials", key), wanted)
+        return
+    for part, value in wanted.items():
+        if before.get(part) != value:
+            workspace.set(env, ("credentials", key, part), value)

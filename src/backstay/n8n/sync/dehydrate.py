@@ -1,0 +1,45 @@
+"""The way back from n8n to a template: what did not change keeps its placeholders, what did is taken as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backstay.n8n.json_types import is_list, is_table
+
+
+def dehydrate(template: Any, built: Any, changed: Any, ids: Mapping[str, str]) -> Any:
+    """A template that hydrates to `changed`, given one that hydrates to `built`.
+
+    `ids`: placeholders for values that are ids, wherever they are new.
+    """
+    if changed == built:
+        return template
+    if is_table(changed):
+        below, before = _table(template), _table(built)
+        names = [*(name for name in below if name in changed), *(name for name in changed if name not in below)]
+        return {name: dehydrate(below.get(name), before.get(name), changed[name], ids) for name in names}
+    if is_list(changed):
+        return _items(template if is_list(template) else [], built if is_list(built) else [], changed, ids)
+    if isinstance(changed, str):
+        return ids.get(changed, changed)
+    return changed
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if is_table(value) else {}
+
+
+def _items(template: list[Any], built: list[Any], changed: list[Any], ids: Mapping[str, str]) -> list[Any]:
+    """Nodes are the same by name, everything else by its place."""
+    known = {_name(item): at for at, item in enumerate(built) if _name(item)}
+    made: list[Any] = []
+    for at, item in enumerate(changed):
+        before = known.get(_name(item), -1) if _name(item) else at
+        paired = 0 <= before < min(len(built), len(template))
+        made.append(dehydrate(template[before] if paired else None, built[before] if paired else None, item, ids))
+    return made
+
+
+def _name(item: Any) -> str:
+    return str(item.get("name", "")) if is_table(item) else ""

@@ -1,0 +1,156 @@
+"""Placeholders in templates, and what takes their places: `{{@:KIND:WHAT}}`.
+
+| kind | stands for |
+|---|---|
+| `env` | a setting, by its dotted path |
+| `uuid` | a UUID that is the same for one name, workflow and environment |
+| `txt` `html` `js` `py` | a file's text, by its path in the workspace |
+| `json` | a file's JSON, on one line |
+
+Inside a JSON string a value is written as text, escaped; outside of one, as the JSON value that it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backstay.errors import WorkspaceError
+from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.workspace.environments import SCOPES, look_up, scopes_of
+from backstay.n8n.workspace.json_layout import Layout
+from backstay.n8n.workspace.json_layout import read as read_json
+
+FILES = ("txt", "json", "html", "js", "py")
+KINDS = ("env", "uuid", *FILES)
+PLACEHOLDER = re.compile(r"\{\{\s*@:([A-Za-z]+):([^{}]*?)\s*\}\}")
+#: Something that was meant to be one.
+_ATTEMPT = re.compile(r"\{\{\s*@")
+_STRING_OR_PLACEHOLDER = re.compile(rf'"(?:[^"\\]|\\.)*"|{PLACEHOLDER.pattern}', re.DOTALL)
+
+#: Where the Backstay server is: templates put paths behind it.
+_ADDRESS = "backstay.url"
+_WEB = re.compile(r"https?://[^\s/?#]+(?:/[^\s?#]*)?")
+
+#: Every UUID that we make belongs to this one.
+_HOUSE = uuid.UUID("6f1d4f0e-6a53-5d5e-9f1f-0b7a3c4f2a10")
+#: A file that includes itself is refused by name; this is for all else.
+DEEPEST = 10
+_COMPACT = Layout(indent=None, comma=",", colon=":", behind="")
+
+
+@dataclass(slots=True)
+class Hydration:
+    """One template, one environment. `warnings` are what `--strict` refuses."""
+
+    env: str
+    key: str
+    #: The template, for messages.
+    source: str
+    settings: Mapping[str, Any]
+    #: The text of a file of the workspace, by its path; raises WorkspaceError.
+    file: Callable[[str], str]
+    #: The files that settings come from, for messages.
+    config: str
+    warnings: list[str] = field(default_factory=list[str])
+
+    def template(self, text: str) -> str:
+        """A template's JSON with everything in its place."""
+        made = _STRING_OR_PLACEHOLDER.sub(self._piece, text)
+        if _ATTEMPT.search(made):
+            self._look_for_attempts(made)
+        return made
+
+    def _piece(self, found: re.Match[str]) -> str:
+        if not found[0].startswith('"'):
+            return _COMPACT.write(self._value(found[1], found[2], ()))
+        if "@:" not in found[0]:
+            return found[0]
+        return PLACEHOLDER.sub(lambda one: _escaped(self._text(one[1], one[2], ())), found[0])
+
+    def _inner(self, text: str, chain: tuple[str, ...]) -> str:
+        """What an included file includes."""
+        return PLACEHOLDER.sub(lambda one: self._text(one[1], one[2], chain), text)
+
+    def _text(self, kind: str, what: str, chain: tuple[str, ...]) -> str:
+        value = self._value(kind, what, chain)
+        return value if isinstance(value, str) else _COMPACT.write(value)
+
+    def _value(self, kind: str, what: str, chain: tuple[str, ...]) -> Any:
+        what = what.strip()
+        shown = f"{{{{@:{kind}:{what}}}}}"
+        where = chain[-1] if chain else self.source
+        if kind not in KINDS:
+            raise WorkspaceError(f"{where}: {shown} is of no kind that there is ({', '.join(KINDS)})")
+        if not what:
+            raise WorkspaceError(f"{where}: {shown} names nothing")
+        if kind == "env":
+            return self._setting(what, shown, where)
+        if kind == "uuid":
+            return str(uuid.uuid5(_HOUSE, json.dumps([self.env, self.key, what])))
+        if what in chain:
+            raise WorkspaceError(f"{where}: {shown} includes itself ({' → '.join((*chain, what))})")
+        if len(chain) >= DEEPEST:
+            raise WorkspaceError(f"{where}: {shown} is the {DEEPEST}th file inside a file")
+        try:
+            text = self.file(what)
+        except WorkspaceError as error:
+            raise WorkspaceError(f"{where}: {shown}: {error}") from error
+        text = self._inner(text, (*chain, what))
+        return _parsed(text, f"{where}: {shown}") if kind == "json" else text
+
+    def _setting(self, path: str, shown: str, where: str) -> Any:
+        try:
+            value = look_up(self.settings, path)
+        except LookupError as error:
+            if path == SCOPES:
+                return []
+            raise WorkspaceError(
+                f"{where}: {shown}: there is no {error.args[0]!r} of {path} in {self.config}"
+            ) from None
+        if value is None or value == "":
+            if path == SCOPES:
+                return []
+            self.warnings.append(f"{where}: {shown} is empty in {self.config}")
+            return ""
+        if path == SCOPES:
+            return list(scopes_of(self.settings, self.config))
+        if path == _ADDRESS:
+            if not _WEB.fullmatch(str(value)):
+                raise WorkspaceError(f"{where}: {shown} is no http:// or https:// address in {self.config}")
+            return str(value).rstrip("/")
+        return value
+
+    def _look_for_attempts(self, made: str) -> None:
+        for found in _ATTEMPT.finditer(made):
+            shown = made[found.start() : found.start() + 40].partition("\n")[0]
+            self.warnings.append(f"{self.source}: {shown!r} looks like a placeholder and is none")
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return read_json(text, where)[0]
+    except ValueError as error:
+        raise WorkspaceError(f"{error}") from error
+
+
+def placeholders(data: Any) -> set[tuple[str, str]]:
+    """Every placeholder in a template's data: kind and what it names."""
+    found: set[tuple[str, str]] = set()
+    if is_table(data):
+        for key, value in data.items():
+            found |= placeholders(key) | placeholders(value)
+    elif is_list(data):
+        for value in data:
+            found |= placeholders(value)
+    elif isinstance(data, str):
+        found |= {(one[1], one[2].strip()) for one in PLACEHOLDER.finditer(data)}
+    return found
