@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from backstay.cli import exit_codes, lock_views
-from backstay.cli.relay import ENDING, PASSING
+from backstay.cli import exit_codes
+from backstay.cli.locked_command.signals import ENDING, PASSING
 from backstay.cli.root import app
+from backstay.cli.views import locks
 from backstay.errors import HolderInfo
 from backstay.gate.view import Inspection, WaiterInfo
 
@@ -59,5 +60,5 @@ def test_the_json_in_the_reference_is_what_is_printed():
         holders=(HolderInfo(**{**holder, "fence": int(holder["fence"])}),),
         queue=(WaiterInfo(**waiter),),
     )
-    assert lock_views.as_json(lock) == shown
-    assert list(lock_views.as_json(lock)) == list(shown)
+    assert locks.as_json(lock) == shown
+    assert list(locks.as_json(lock)) == list(shown)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 
-from backstay.cli import doctor as command
+from backstay.cli.commands import doctor as command
 from backstay.doctor import finding
 from backstay.doctor import sqlite as sqlite_doctor
 from backstay.doctor.examine import examine

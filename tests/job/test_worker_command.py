@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from shop_processes import HERE, Shop
 
-from backstay.cli import supervisor as supervising
-from backstay.cli.supervisor import Supervisor
-from backstay.cli.worker import parse_queues
+from backstay.cli.commands.worker import parse_queues
+from backstay.cli.supervision import supervisor as supervising
+from backstay.cli.supervision.supervisor import Supervisor
 from backstay.errors import ConfigError
 from backstay.testing.ports import lasting_port
 from backstay.testing.waiting import eventually, soon

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from backstay.cli.root import app
-from backstay.cli.run_lines import shown
-from backstay.cli.run_progress import Progress
-from backstay.cli.run_tree import DEEPEST, nested
+from backstay.cli.views.run_lines import shown
+from backstay.cli.views.run_progress import Progress
+from backstay.cli.views.run_tree import DEEPEST, nested
 from backstay.testing.waiting import eventually
 from backstay.workflow.run import RunDoc, RunJob
 

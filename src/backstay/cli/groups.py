@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import typer
 
-from backstay.cli import (
+from backstay.cli.commands import (
     doctor,
     hub,
     idempotency,
     jobs,
     limits,
+    lock,
     locks,
     migrate,
-    n8n,
     queues,
-    run_file,
-    run_locked,
+    run,
     runs,
     scheduler,
     serve,
@@ -26,6 +25,7 @@ from backstay.cli import (
     worker,
     workflows,
 )
+from backstay.cli.commands.n8n import group as n8n
 
 #: `backstay NAME VERB …`
 GROUPS: tuple[tuple[str, typer.Typer], ...] = (
@@ -44,8 +44,8 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (
 
 def register(app: typer.Typer) -> None:
     """Hang every command and group under the root."""
-    app.command("lock")(run_locked.lock)
-    app.command("run")(run_file.run)
+    app.command("lock")(lock.lock)
+    app.command("run")(run.run)
     app.command("worker")(worker.worker)
     app.command("serve")(serve.serve)
     app.command("scheduler")(scheduler.scheduler)

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from backstay import Backstay
-from backstay.cli.run_progress import Progress, Row
-from backstay.cli.run_watch import Viewer, Watch
+from backstay.cli.views.run_progress import Progress, Row
+from backstay.cli.views.run_watch import Viewer, Watch
 from backstay.errors import ConfigError
 from backstay.job.model import LogLine
 from backstay.job.run_model import Run, RunEvent

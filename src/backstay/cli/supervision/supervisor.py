@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from backstay.cli.exit_codes import USAGE
-from backstay.cli.reload import Sources
+from backstay.cli.supervision.reload import Sources
 from backstay.engine.base import steady
 from backstay.runtime.loop import Loop
 from backstay.telemetry import Telemetry

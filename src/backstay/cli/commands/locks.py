@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from backstay.cli import exit_codes, lock_views
+from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.output import quoted, say, say_json, say_table, warn, who
+from backstay.cli.views import locks
 from backstay.sync import Backstay
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -46,9 +47,9 @@ def list_locks(
         found = stay.locks.list(prefix)
         now = _now(stay)
     if as_json:
-        say_json({"locks": [lock_views.as_json(lock) for lock in found]})
+        say_json({"locks": [locks.as_json(lock) for lock in found]})
     elif found:
-        say_table(lock_views.COLUMNS, (lock_views.row(lock, now) for lock in found), right=lock_views.RIGHT)
+        say_table(locks.COLUMNS, (locks.row(lock, now) for lock in found), right=locks.RIGHT)
     else:
         say(f"No lock that starts with {quoted(prefix)} is held." if prefix else "No lock is held.")
 
@@ -67,9 +68,9 @@ def show(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None
         lock = stay.locks.inspect(name)
         now = _now(stay)
     if as_json:
-        say_json(lock_views.as_json(lock))
+        say_json(locks.as_json(lock))
     elif lock.count:
-        lock_views.page(lock, now)
+        locks.page(lock, now)
     else:
         say(f"Nobody holds {quoted(name)} or waits for it.")
 
@@ -132,7 +133,7 @@ def _force(stay: Backstay, name: str, *, ask: bool, as_json: bool) -> None:
             raise typer.Exit(exit_codes.FAILED)
     done = stay.locks.force_release(name)
     if as_json:
-        holders_json = [lock_views.holder_json(h) for h in done.holders]
+        holders_json = [locks.holder_json(h) for h in done.holders]
         say_json({"name": name, "released": True, "fence": str(done.fence), "holders": holders_json})
         return
     for holder in done.holders:

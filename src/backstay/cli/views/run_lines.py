@@ -7,7 +7,7 @@ import sys
 from typing import Protocol
 
 from backstay.cli.output import printable
-from backstay.cli.run_progress import ENDED, Progress, Row
+from backstay.cli.views.run_progress import ENDED, Progress, Row
 from backstay.job.model import LogLine
 from backstay.job.run_model import RunEvent
 

@@ -7,7 +7,7 @@ import signal
 from types import TracebackType
 from typing import Self
 
-from backstay.cli.command import Command
+from backstay.cli.locked_command.process import Command
 
 #: What would end us, and would leave a lock or a place in the queue behind.
 ENDING = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.n8n_options import HERE, AsJson, DryRun, Env, Keys, NoDryRun, Where, finish, say_diff
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Env, Keys, NoDryRun, Where, finish, say_diff
 from backstay.cli.output import printable, say, say_json, say_table
 from backstay.errors import ConfigError
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from backstay import Backstay
 from backstay.cli.durations import span
-from backstay.cli.lock_views import held_for
 from backstay.cli.output import quoted, warn, who
+from backstay.cli.views.locks import held_for
 from backstay.errors import EngineError
 from backstay.gate.view import Inspection
 

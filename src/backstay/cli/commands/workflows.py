@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from backstay.cli import exit_codes, run_views
+from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.found import found
 from backstay.cli.output import printable, say, say_json, say_table, warn
+from backstay.cli.views import runs
 from backstay.errors import BadDefinition, ConfigError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -138,9 +139,9 @@ def list_workflows(
         listed = stay.workflows.list(after=after, limit=limit)
         now = stay.engine.now() / 1_000_000
     if as_json:
-        say_json({"workflows": [run_views.workflow_json(one) for one in listed]})
+        say_json({"workflows": [runs.workflow_json(one) for one in listed]})
     elif listed:
-        say_table(run_views.WORKFLOW_COLUMNS, (run_views.workflow_row(one, now) for one in listed), right=("version",))
+        say_table(runs.WORKFLOW_COLUMNS, (runs.workflow_row(one, now) for one in listed), right=("version",))
         if len(listed) == limit:
             say(f"More with --after {printable(listed[-1].name)}")
     else:
@@ -160,9 +161,9 @@ def show(context: typer.Context, name: Name, *, version: Version = 0, as_json: A
     with connection(context).existing() as stay:
         info = found(lambda: stay.workflows.get(name, version))
     if as_json:
-        say_json(run_views.workflow_json(info))
+        say_json(runs.workflow_json(info))
     else:
-        run_views.workflow_page(info)
+        runs.workflow_page(info)
 
 
 @app.command()

@@ -17,9 +17,9 @@ from backstay.cli import exit_codes
 from backstay.cli.durations import duration
 from backstay.cli.local_run import Outcome, Wish, cores, only, run_here
 from backstay.cli.output import printable, say, say_json, warn
-from backstay.cli.run_lines import Lines
-from backstay.cli.run_progress import Progress
-from backstay.cli.run_watch import Viewer
+from backstay.cli.views.run_lines import Lines
+from backstay.cli.views.run_progress import Progress
+from backstay.cli.views.run_watch import Viewer
 from backstay.errors import BadDefinition, ConfigError
 from backstay.job.worker.blocking import new_loop
 from backstay.workflow.definition import Workflow
@@ -156,7 +156,7 @@ def _viewer(stack: ExitStack, workflow: Workflow, *, logs: bool | None, as_json:
     def tree(progress: Progress) -> Viewer:
         from rich.console import Console
 
-        from backstay.cli.run_tree import Tree
+        from backstay.cli.views.run_tree import Tree
 
         return stack.enter_context(Tree(progress, workflow.name, Console(file=out), logs=bool(logs)))
 

@@ -8,11 +8,12 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from backstay.cli import exit_codes, job_views
+from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.found import found
-from backstay.cli.log_lines import Lines
 from backstay.cli.output import printable, quoted, say, say_json, say_table, warn
+from backstay.cli.views import jobs
+from backstay.cli.views.log_lines import Lines
 from backstay.job.model import FINAL, LogLine, State
 from backstay.sync import Backstay
 
@@ -66,9 +67,9 @@ def list_jobs(
         )
         now = _now(stay)
     if as_json:
-        say_json({"jobs": [job_views.as_json(job) for job in listed]})
+        say_json({"jobs": [jobs.as_json(job) for job in listed]})
     elif listed:
-        say_table(job_views.COLUMNS, (job_views.row(job, now) for job in listed), right=job_views.RIGHT)
+        say_table(jobs.COLUMNS, (jobs.row(job, now) for job in listed), right=jobs.RIGHT)
         if len(listed) == limit:
             say(f"More with --before {listed[-1].id}")
     else:
@@ -90,9 +91,9 @@ def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None
         outputs = found(lambda: stay.jobs.outputs(job_id))
         now = _now(stay)
     if as_json:
-        say_json({**job_views.as_json(job), "outputs": outputs})
+        say_json({**jobs.as_json(job), "outputs": outputs})
     else:
-        job_views.page(job, outputs, now)
+        jobs.page(job, outputs, now)
 
 
 @app.command()
@@ -171,7 +172,7 @@ def logs(
     for _, line in text.rest():
         say(line)
     if as_json:
-        say_json({"id": job_id, "lines": [job_views.line_json(line) for line in lines]})
+        say_json({"id": job_id, "lines": [jobs.line_json(line) for line in lines]})
 
 
 @app.command()
@@ -214,9 +215,9 @@ def dead(
             listed = stay.jobs.dead.list(queue=queue, type=type_, before=before, limit=limit)
             now = _now(stay)
             if as_json:
-                say_json({"jobs": [job_views.as_json(job) for job in listed]})
+                say_json({"jobs": [jobs.as_json(job) for job in listed]})
             elif listed:
-                say_table(job_views.COLUMNS, (job_views.row(job, now) for job in listed), right=job_views.RIGHT)
+                say_table(jobs.COLUMNS, (jobs.row(job, now) for job in listed), right=jobs.RIGHT)
             else:
                 say("The dead letter is empty.")
 

@@ -6,9 +6,9 @@ import json
 from datetime import datetime
 from typing import Any
 
-from backstay.cli import job_views
 from backstay.cli.durations import span
 from backstay.cli.output import printable, say, say_table
+from backstay.cli.views import jobs as job_views
 from backstay.workflow.definition import as_json
 from backstay.workflow.view import RunInfo, RunJobInfo, WorkflowInfo
 

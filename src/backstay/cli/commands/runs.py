@@ -7,11 +7,13 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from backstay.cli import exit_codes, job_views, run_views
+from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.found import found
-from backstay.cli.log_lines import Lines
 from backstay.cli.output import printable, say, say_json, say_table
+from backstay.cli.views import jobs as job_views
+from backstay.cli.views import runs
+from backstay.cli.views.log_lines import Lines
 from backstay.job.model import FINAL
 from backstay.job.run_model import FINISHED, RunStatus
 from backstay.runtime.flows import run as do
@@ -62,9 +64,9 @@ def list_runs(
         )
         now = stay.engine.now() / 1_000_000
     if as_json:
-        say_json({"runs": [run_views.run_json(run) for run in listed]})
+        say_json({"runs": [runs.run_json(run) for run in listed]})
     elif listed:
-        say_table(run_views.RUN_COLUMNS, (run_views.run_row(run, now) for run in listed), right=("age", "took"))
+        say_table(runs.RUN_COLUMNS, (runs.run_row(run, now) for run in listed), right=("age", "took"))
         if len(listed) == limit:
             say(f"More with --before {listed[-1].id}")
     else:
@@ -86,9 +88,9 @@ def show(context: typer.Context, run_id: Id, *, as_json: AsJson = False) -> None
         jobs = found(lambda: stay.runs.jobs(run_id))
         now = stay.engine.now() / 1_000_000
     if as_json:
-        say_json({**run_views.run_json(run), "jobs": [run_views.job_json(job) for job in jobs]})
+        say_json({**runs.run_json(run), "jobs": [runs.job_json(job) for job in jobs]})
     else:
-        run_views.run_page(run, jobs, now)
+        runs.run_page(run, jobs, now)
 
 
 @app.command()

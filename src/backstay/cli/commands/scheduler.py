@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from backstay import Backstay
+from backstay.cli.commands.worker import Keep
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
-from backstay.cli.worker import Keep
 from backstay.job.reserved import INTERNAL
 from backstay.job.scheduler.scheduler import KEEP
 from backstay.job.worker.blocking import new_loop
@@ -60,7 +60,7 @@ def scheduler(
 
       backstay scheduler shop.jobs:stay
     """
-    from backstay.cli.serve import LEVELS, logs
+    from backstay.cli.commands.serve import LEVELS, logs
 
     if log_level not in LEVELS:
         raise typer.BadParameter(f"{log_level!r} is none of {', '.join(LEVELS)}", param_hint="--log-level")

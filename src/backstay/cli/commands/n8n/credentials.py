@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backstay.cli.n8n_options import HERE, AsJson, DryRun, Env, Where, finish
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Env, Where, finish
 from backstay.cli.output import printable, say, say_json, say_table, warn
 from backstay.errors import ConfigError, N8nError, WorkspaceError
 

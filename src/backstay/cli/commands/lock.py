@@ -15,7 +15,7 @@ from backstay import Backstay
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.durations import FOREVER, duration, duration_or_forever
-from backstay.cli.holding import Gate, Outcome, Wish, hold, unusable
+from backstay.cli.locked_command.hold import Gate, Outcome, Wish, hold, unusable
 from backstay.cli.output import warn
 from backstay.runtime.validation import LONGEST_DURATION
 

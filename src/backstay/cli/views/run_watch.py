@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from backstay.cli.run_progress import ENDED, Progress, Row
+from backstay.cli.views.run_progress import ENDED, Progress, Row
 from backstay.job import metadata
 from backstay.job.api.registry import store_of
 from backstay.job.flows import send

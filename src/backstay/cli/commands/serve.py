@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from backstay.cli.commands.worker import parse_queues, split_names
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
 from backstay.cli.output import say
-from backstay.cli.worker import parse_queues, split_names
 from backstay.errors import ConfigError
 from backstay.job.worker.blocking import new_loop
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from backstay.cli import exit_codes, job_views
+from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.durations import FOREVER, duration_or_forever
 from backstay.cli.output import quoted, say, say_json, say_table, warn
+from backstay.cli.views import jobs
 from backstay.errors import ResultTimeout
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -36,10 +37,10 @@ def list_queues(context: typer.Context, *, as_json: AsJson = False) -> None:
     with connection(context).existing() as stay:
         found = stay.queues.list()
     if as_json:
-        say_json({"queues": [job_views.queue_json(queue) for queue in found]})
+        say_json({"queues": [jobs.queue_json(queue) for queue in found]})
     elif found:
-        rows = (job_views.queue_row(queue) for queue in found)
-        say_table(job_views.QUEUE_COLUMNS, rows, right=job_views.QUEUE_RIGHT)
+        rows = (jobs.queue_row(queue) for queue in found)
+        say_table(jobs.QUEUE_COLUMNS, rows, right=jobs.QUEUE_RIGHT)
     else:
         say("There is no queue yet.")
 
@@ -74,7 +75,7 @@ def _set(context: typer.Context, name: str, *, paused: bool, as_json: bool) -> N
             stay.queues.resume(name)
         queue = stay.queues.get(name)
     if as_json:
-        say_json(job_views.queue_json(queue))
+        say_json(jobs.queue_json(queue))
     else:
         state = f"paused; {queue.running} still run" if queue.paused else f"open; {queue.pending} are pending"
         say(f"{quoted(name)} is {state}.")
@@ -110,6 +111,6 @@ def drain(
             warn(str(error))
             raise typer.Exit(exit_codes.FAILED) from error
     if as_json:
-        say_json(job_views.queue_json(queue))
+        say_json(jobs.queue_json(queue))
     else:
         say(f"{quoted(name)} is paused and nothing of it runs; {queue.pending} are pending.")

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from backstay.cli.terminal import Terminal
+from backstay.cli.locked_command.terminal import Terminal
 from backstay.runtime.orphan_guard import Guard
 
 #: How often the rest of an ending group is looked for.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from backstay.cli.n8n_options import HERE, AsJson, Key, Where
+from backstay.cli.commands.n8n.options import HERE, AsJson, Key, Where
 from backstay.cli.output import say, say_json
 from backstay.errors import ConfigError
 

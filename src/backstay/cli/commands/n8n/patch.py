@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.n8n_options import HERE, AsJson, DryRun, Key, Where, finish, refuse
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Key, Where, finish, refuse
 from backstay.cli.output import quoted
 from backstay.errors import ConfigError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.n8n_options import HERE, AsJson, DryRun, Envs, NoDryRun, Where, finish, listed, refuse
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Envs, NoDryRun, Where, finish, listed, refuse
 from backstay.cli.output import printable, quoted, say, say_json, say_table
 from backstay.errors import ConfigError
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backstay.cli.n8n_options import HERE, AsJson, DryRun, Envs, Where, finish, listed
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Envs, Where, finish, listed
 from backstay.cli.output import printable, say, say_json, say_table
 from backstay.errors import ConfigError
 
@@ -121,7 +121,7 @@ def create_lock(
         keys = [*done.written, *done.kept]
         minted: dict[str, dict[str, str]] = {}
         if mint and not dry_run:
-            from backstay.cli.n8n_server import mint as create
+            from backstay.cli.commands.n8n.server import mint as create
 
             minted = create(view, envs, keys)
     ids = {env: {key: str(view.entry(env, key).get("id", "")) for key in keys} for env in envs}

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from backstay.cli.output import printable
-from backstay.cli.run_lines import SIGNS, Lines
-from backstay.cli.run_progress import Progress, Row
+from backstay.cli.views.run_lines import SIGNS, Lines
+from backstay.cli.views.run_progress import Progress, Row
 from backstay.engine.base import Micros
 from backstay.job.model import LogLine
 from backstay.job.run_model import RunEvent

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from backstay import Backstay
 from backstay.cli import exit_codes
-from backstay.cli.command import Command
 from backstay.cli.connection import Connection
 from backstay.cli.durations import span
+from backstay.cli.locked_command.process import Command
+from backstay.cli.locked_command.signals import Relay
+from backstay.cli.locked_command.terminal import Terminal, wants_terminal
 from backstay.cli.output import printable, quoted, warn, who
-from backstay.cli.relay import Relay
-from backstay.cli.terminal import Terminal, wants_terminal
-from backstay.cli.waiting import shown
+from backstay.cli.views.lock_wait import shown
 from backstay.errors import EngineError, HolderInfo, LeaseLost, LockHeld, LockTimeout, NotOwner, QueueFull
 from backstay.gate.api import Lease
 from backstay.runtime.orphan_guard import Guard

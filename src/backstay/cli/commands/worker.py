@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from backstay import Backstay
-from backstay.cli.burst_bar import burst_bar
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
-from backstay.cli.health import Health
-from backstay.cli.supervisor import Supervisor, hear_the_end
+from backstay.cli.supervision.health import Health
+from backstay.cli.supervision.supervisor import Supervisor, hear_the_end
+from backstay.cli.views.burst_bar import burst_bar
 from backstay.errors import ConfigError
 from backstay.job.scheduler.scheduler import KEEP
 from backstay.job.worker.blocking import new_loop

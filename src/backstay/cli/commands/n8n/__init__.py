@@ -1,0 +1,1 @@
+"""The commands of `backstay n8n`."""

@@ -1,0 +1,1 @@
+"""`backstay lock NAME -- COMMAND`: a process under a lock."""

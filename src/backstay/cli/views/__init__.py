@@ -1,0 +1,1 @@
+"""How commands show jobs, locks and runs."""
