@@ -1,4 +1,7 @@
-"""The SQL that is printed for whoever migrates by hand: for the version that is there, and for no other."""
+"""`backstay migrate --sql` prints SQL for one schema version, and that SQL changes no database of another version.
+
+All tests here know one migration more than the package has, so that there is an older schema to upgrade from.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,17 @@ from backstay.doctor.examine import examine
 from backstay.engine import migrations
 from backstay.engine.postgres import schema
 from backstay.engine.postgres.rights import grants
+from synthetic_migration import JOBS, MIGRATION, add_migration, real
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("one_more_migration")]
 
-OLDER = range(1, schema.latest())
+OLDER = range(1, real("postgres") + 1)
 COMMAND = re.compile(r"`(backstay migrate --sql[^`]*)`")
+
+
+@pytest.fixture
+def one_more_migration(monkeypatch):
+    add_migration(monkeypatch)
 
 
 @pytest.fixture
@@ -34,7 +43,7 @@ def version(db):
 
 
 def make(owner, version):
-    """A database as an older Backstay left it."""
+    """Bring an empty database to a schema version."""
     owner.execute(schema.META)
     for script in migrations.scripts("postgres")[:version]:
         owner.execute(script)
@@ -60,8 +69,30 @@ def test_the_command_that_is_advised_brings_the_database_up_to_date(database, ow
     owner.execute(printed(advised))
     owner.execute("".join(grants(database.name)))
     assert version(owner) == schema.latest()
+    assert owner.execute(JOBS).fetchall() == [(0,)]
     with sync.Backstay(database.humble) as stay, stay.lock("x", wait=0):
         pass
+
+
+def test_the_script_for_an_older_version_has_the_migrations_since_then_and_no_others():
+    script = printed(f"backstay migrate --sql --since {schema.latest() - 1}")
+    assert MIGRATION in script
+    assert "CREATE TABLE backstay_state" not in script
+    assert f"VALUES ('schema', {schema.latest()})" in script
+
+
+@pytest.mark.parametrize("old", OLDER)
+def test_a_user_who_may_not_create_tables_is_refused_at_an_older_version_and_changes_nothing(database, owner, old):
+    make(owner, old)
+    owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {database.name}")
+    told = rf"has schema {old}, needs {schema.latest()}, .*`backstay migrate --sql --since {old}`"
+    with pytest.raises(EngineRefused, match=told), sync.Backstay(database.humble):
+        pass
+    done = CliRunner().invoke(app, ["migrate", database.humble], prog_name="backstay")
+    assert (done.exit_code, done.stdout) == (exit_codes.ENGINE, "")
+    assert f"backstay migrate --sql --since {old}" in done.stderr
+    assert version(owner) == old
+    assert owner.execute("SELECT to_regclass('backstay_synthetic')").fetchone() == (None,)
 
 
 @pytest.mark.parametrize("since", [0, *OLDER])
@@ -81,7 +112,7 @@ def test_a_script_for_an_older_version_fails_on_an_empty_database(owner, since):
     assert owner.execute("SELECT to_regclass('backstay_meta')").fetchone() == (None,)
 
 
-def test_a_script_waits_for_whoever_migrates(database, owner):
+def test_a_script_waits_for_a_migration_that_is_under_way(database, owner):
     with psycopg.connect(database.url) as other:
         other.execute("SELECT pg_advisory_xact_lock(%s)", (schema.LOCK,))
         owner.execute("SET lock_timeout = '100ms'")

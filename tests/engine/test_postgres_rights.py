@@ -12,6 +12,7 @@ from backstay.doctor.examine import examine
 from backstay.engine.postgres import schema
 from backstay.engine.postgres.batches.batch_connection import SWEPT
 from backstay.engine.postgres.rights import RIGHTS, grants
+from synthetic_migration import add_migration
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/postgresql.md"
 
@@ -52,11 +53,13 @@ def test_the_doctor_asks_for_what_is_lacking_and_for_nothing_else(database, tabl
 
 
 @pytest.mark.postgres
-def test_the_doctor_promises_no_migration_to_a_user_who_may_not_write_it_down(database):
+def test_the_doctor_promises_no_migration_to_a_user_who_may_not_write_it_down(database, monkeypatch):
+    add_migration(monkeypatch)
     with psycopg.connect(database.url, autocommit=True) as owner:
         owner.execute(schema.as_sql())
         owner.execute("".join(grants(database.name)))
-        owner.execute("UPDATE backstay_meta SET value = 1")
+        owner.execute("UPDATE backstay_meta SET value = value - 1")
         owner.execute(f"GRANT CREATE ON SCHEMA public TO {database.name}")
     (finding,) = [f for f in examine(database.humble).findings if f.topic == "schema"]
     assert finding.level == "problem"
+    assert finding.what.startswith(f"schema {schema.latest() - 1} of {schema.latest()}")

@@ -98,22 +98,3 @@ def test_a_counters_life_ends_by_the_engines_clock(tmp_path):
         assert engine.apply(TakeHint("p:hint:1", 2, life)) == 2
     finally:
         engine.close_blocking()
-
-
-def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path):
-    import sqlite3
-    from contextlib import closing
-
-    from backstay.engine import migrations
-
-    path = tmp_path / "old.db"
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(migrations.scripts("sqlite")[0])
-        db.execute("CREATE TABLE backstay_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
-        db.execute("INSERT INTO backstay_meta VALUES ('schema', 1)")
-        db.commit()
-    engine = SqliteEngine(str(path))
-    try:
-        assert engine.apply(TakeHint("nothing", 1, 1)) == 1
-    finally:
-        engine.close_blocking()

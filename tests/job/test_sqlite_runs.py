@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from sqlite_shop import NOW, Shop, end, work_of
 
-from backstay.engine import migrations
 from backstay.engine.base import Ping
 from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import ConfigError
@@ -441,37 +440,3 @@ def test_looking_at_runs_takes_no_write_lock(shop):
         assert shop.ask("read_artifact", ids["a"], "f", 0) is None
         db.execute("ROLLBACK")
     db.close()
-
-
-def test_a_file_from_before_there_were_runs_goes_on(tmp_path):
-    """Its jobs are where they were, and runs can begin beside them."""
-    path = tmp_path / "old.db"
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE backstay_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
-        db.execute("INSERT INTO backstay_meta VALUES ('schema', 4)")
-        for script in migrations.scripts("sqlite")[:4]:
-            db.executescript(script)
-        db.execute("INSERT INTO backstay_job_space (num, name, fence) VALUES (1, 'shop', 5)")
-        db.execute(
-            "INSERT INTO backstay_job_kind (space, type, queue, labels, bucket, period, burst, lane, pending, blocked)"
-            " VALUES (1, 't', 'default', '[]', '', 0, 0, 1, 1, 1)"
-        )
-        for num, (id_, state, flags) in enumerate([("0-1", 2, 4), ("0-2", 1, 32)], 1):
-            db.execute(
-                "INSERT INTO backstay_job VALUES (?, 1, ?, 1, 1, ?, 0, 0, 0, 0, 0, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, '',"
-                " '', '', '', NULL, NULL, NULL, x'', x'', NULL, NULL)",
-                (num, id_, state, flags),
-            )
-        db.execute("INSERT INTO backstay_job_wait VALUES (2, '0-1', 0, 0, 1, NULL)")
-    db.close()
-    shop = RunShop(path)
-    try:
-        (job,) = shop.step().jobs
-        (job,) = shop.step([end(job, result=b"r")]).jobs
-        assert (job.id, job.upstream) == ("0-2", {"0-1": b"r"})
-        shop.step([end(job)], want=0)
-        run, _ = shop.begin({"a": [], "b": ["a"]})
-        shop.drain()
-        assert shop.ask("get_run", run).status == "success"
-    finally:
-        shop.engine.close_blocking()
