@@ -1,4 +1,4 @@
-"""Backstay side by side with its peers, in one run. `make bench`, or `python -m bench --help`."""
+"""Benchmark Backstay beside its peers in one run. `make bench`, or `python -m bench --help`."""
 
 from __future__ import annotations
 
@@ -48,19 +48,23 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "http": http,
     "import": startup,
 }
+#: Choices of `--only` that stand for several measures.
+GROUPS = {"pairs": ("async", "blocking")}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=MEASURES, metavar="NAME", help=f"of {', '.join(MEASURES)}")
+    choices = [*MEASURES, *GROUPS]
+    names = ", ".join([*MEASURES, *(f"{group} ({' and '.join(members)})" for group, members in GROUPS.items())])
+    parser.add_argument("--only", nargs="+", choices=choices, metavar="NAME", help=f"run only these: {names}")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; figures are rough")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results as JSON")
     parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
     return parser.parse_args()
 
 
 def table(rows: list[Row]) -> Table:
-    shown = Table(caption="Ratios come from interleaved rounds of this run; absolute figures move with the machine.")
+    shown = Table(caption="Ratios come from interleaved rounds of this run; absolute figures depend on the machine.")
     for heading in ("measure", "Backstay", "peer"):
         shown.add_column(heading, overflow="fold")
     for heading in ("ratio", "target", "verdict"):
@@ -73,14 +77,14 @@ def table(rows: list[Row]) -> Table:
 
 
 def peers(rows: list[Row]) -> Table | None:
-    """Every peer by itself, where several took part: each ran once, and the best of them once more beside us."""
-    told = [row for row in rows if len(row.detail.get("peers", ())) > 1]
-    if not told:
+    """Tabulate all peers of measures with several: each ran once, and the best of them again beside Backstay."""
+    several = [row for row in rows if len(row.detail.get("peers", ())) > 1]
+    if not several:
         return None
-    shown = Table(caption="Each peer once, to find the best; what is compared above comes from rounds of its own.")
+    shown = Table(caption="Each peer ran once, to find the best; the comparison above comes from separate rounds.")
     shown.add_column("measure", overflow="fold")
     shown.add_column("peers", overflow="fold")
-    for row in told:
+    for row in several:
         shown.add_row(row.measure, ", ".join(f"{name} {found}" for name, found in row.detail["peers"].items()))
     return shown
 
@@ -88,7 +92,8 @@ def peers(rows: list[Row]) -> Table | None:
 def main() -> int:
     options = arguments()
     console = Console(width=None if sys.stdout.isatty() else 150)
-    chosen = [name for name in MEASURES if not options.only or name in options.only]
+    only = {name for choice in options.only or MEASURES for name in GROUPS.get(choice, (choice,))}
+    chosen = [name for name in MEASURES if name in only]
     rows: list[Row] = []
     crashed: list[str] = []
     columns = (

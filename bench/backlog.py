@@ -1,4 +1,4 @@
-"""What a claim costs when a thousand jobs wait, and when a million do: over ten types and twenty label sets."""
+"""Measure the cost of a claim with a thousand and with a million pending jobs, over ten types and twenty label sets."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 from bench.harness import Bench, Row
 
 from backstay.job.ids import Ids
-from backstay.job.model import Claim, Finish, NewJob, StepCommand, StepReply
+from backstay.job.model import Claim, ExchangeCommand, ExchangeReply, Finish, NewJob
 from backstay.sync import Backstay
-from backstay.testing.postgres import PostgresServer
+from backstay.testing.servers.postgres import PostgresServer
 
 TYPES, SETS = 10, 20
-#: Rounds of this many jobs are claimed and finished, each round in one step.
+#: The number of rounds, and of jobs that each round claims and finishes in one exchange.
 ROUNDS, TAKEN = 60, 10
 BULK = 5000
 MOST = 1.5
 
 
 class Backlog:
-    """A namespace with so many jobs in it, and a worker that has half of the labels."""
+    """A namespace with this many pending jobs, and a worker that has half of the labels."""
 
     def __init__(self, stay: Backstay, jobs: int) -> None:
         self._stay = stay
-        self._store = stay._core.store  # noqa: SLF001 - the cost of a verb is measured below the API
+        self._store = stay.internals.job_store
         self._seq = 0
         self._ended: tuple[Finish, ...] = ()
         self._labels = tuple(sorted(f"l{i}" for i in range(SETS // 2)))
@@ -42,20 +42,20 @@ class Backlog:
             stay.engine.apply(self._store.enqueue(0, batch))
 
     def turn(self) -> float:
-        """One step: finish what the last one brought, claim more. Answers its milliseconds."""
+        """Run one exchange: finish the jobs of the last one and claim more. Return its milliseconds."""
         self._seq += 1
-        command = StepCommand(
+        command = ExchangeCommand(
             shard=0,
             worker="bench",
             incarnation="bench",
-            lane=0,
+            channel=0,
             seq=self._seq,
             finishes=self._ended,
             claim=Claim(want=TAKEN, labels=self._labels),
             not_after=self._stay.engine.now() + 10_000_000,
         )
         began = perf_counter()
-        reply: StepReply = self._stay.engine.apply(self._store.step(command))
+        reply: ExchangeReply = self._stay.engine.apply(self._store.exchange(command))
         took = perf_counter() - began
         assert len(reply.jobs) == TAKEN
         self._ended = tuple(Finish(job=job.id, fence=job.fence, kind="complete") for job in reply.jobs)
@@ -81,7 +81,7 @@ def backlog(bench: Bench) -> list[Row]:
         client.flushall()
     with engines(bench) as openers:
         for name, opener in openers.items():
-            bench.say(f"backlog, {name}: {many:,} jobs are enqueued")
+            bench.report(f"backlog, {name}: enqueue {many:,} jobs")
             few, full = Backlog(opener("bench-few"), 1000), Backlog(opener("bench-full"), many)
             took: dict[str, list[float]] = {"few": [], "full": []}
             for turn in range(ROUNDS // 2):

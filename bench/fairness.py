@@ -1,4 +1,4 @@
-"""Ten processes want one lock all the time: who waits how long, and what a grant costs the server."""
+"""Measure fairness: ten processes contend for one lock; how long each waits, and what a grant costs the server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import redis
 import redis_lock
-from bench.harness import Bench, Row, Worker
+from bench.harness import Bench, ContenderProcess, Row
 
 from backstay.sync import Backstay
 
 CONTENDERS, HOLD, NAME, TTL = 10, 0.02, "fairness", 30
-#: What the gate's scripts call on the server: counted there, but not sent by a client.
+#: Commands that the gate's scripts call: the server counts them, but no client sends them.
 INNER = {"time", "get", "set", "publish"}
 
-#: When a contender asked, and when it was granted.
+#: The times at which a contender requested the lock and got it.
 Grants = list[tuple[float, float]]
 
 
@@ -55,7 +55,9 @@ def python_redis_lock(url: str) -> Iterator[Callable[[float, float], Grants]]:
 
 
 class Outcome(NamedTuple):
-    """`ideal`: contenders × the median time from one grant to the next; round robin makes nobody wait longer."""
+    """`ideal` is the number of contenders × the median time from one grant to the next: the longest wait of round
+    robin.
+    """
 
     longest: float
     ideal: float
@@ -74,24 +76,24 @@ class Outcome(NamedTuple):
 
 def run(bench: Bench, contender: Any, seconds: float) -> Outcome:
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(contender, bench.url)) for _ in range(CONTENDERS)]
+        workers = [stack.enter_context(ContenderProcess(contender, bench.url)) for _ in range(CONTENDERS)]
         for worker in workers:
-            worker.ask(0.0, 0.0)  # started and connected
+            worker.call(0.0, 0.0)  # wait until it is started and connected
         client = stack.enter_context(bench.client())
         begin = perf_counter() + 0.2
         for worker in workers:
-            worker.tell(begin, seconds)
+            worker.send(begin, seconds)
         # The first second is start-up: connections, subscriptions, the first queue.
         since, until = begin + 1, begin + seconds - 0.2
         time.sleep(max(0.0, since - perf_counter()))
         before, counted_from = commands(client), perf_counter()
         time.sleep(max(0.0, until - perf_counter()))
         after, counted_to = commands(client), perf_counter()
-        grants = [worker.answer() for worker in workers]
+        grants = [worker.receive() for worker in workers]
     sent = {name: calls - before.get(name, 0) for name, calls in after.items()}
     starts = sorted(granted for mine in grants for _, granted in mine)
     cycle = statistics.median(b - a for a, b in pairwise(s for s in starts if since <= s < until))
-    # Whoever is still waiting at the end has waited until then, at least.
+    # Waits that are unfinished at the end count too, so a starved contender shows.
     waits = [granted - asked for mine in grants for asked, granted in mine if granted >= since and asked < until]
     return Outcome(
         longest=max(waits),
@@ -103,18 +105,18 @@ def run(bench: Bench, contender: Any, seconds: float) -> Outcome:
 
 
 def commands(client: redis.Redis) -> dict[str, int]:
-    """Calls of each command since the server started, those from inside scripts included."""
+    """Return the calls of each command since the server's start, including calls from scripts."""
     stats: dict[str, Any] = client.info("commandstats")
     return {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
 
 
 def fairness(bench: Bench) -> list[Row]:
     seconds = bench.pick(7.0, 3.0)
-    bench.say(f"fairness: Backstay, {CONTENDERS} processes for {seconds:g} s")
+    bench.report(f"fairness: Backstay, {CONTENDERS} processes for {seconds:g} s")
     ours = run(bench, backstay, seconds)
-    bench.say(f"fairness: python-redis-lock, {CONTENDERS} processes for {seconds:g} s")
+    bench.report(f"fairness: python-redis-lock, {CONTENDERS} processes for {seconds:g} s")
     theirs = run(bench, python_redis_lock, seconds)
-    told = ", ".join(f"{name} {calls}" for name, calls in sorted(ours.commands.items()))
+    calls = ", ".join(f"{name} {count}" for name, count in sorted(ours.commands.items()))
     return [
         Row(
             "longest wait, 10 processes (ideal: 10 × median cycle)",
@@ -126,7 +128,7 @@ def fairness(bench: Bench) -> list[Row]:
             {"ideal ms": ours.ideal * 1000, "peer ideal ms": theirs.ideal * 1000},
         ),
         Row(
-            "grants of the most and the least served",
+            "grants of the most and the least served process",
             f"{max(ours.counts)} and {min(ours.counts)}",
             f"python-redis-lock {max(theirs.counts)} and {min(theirs.counts)}",
             None,
@@ -136,7 +138,7 @@ def fairness(bench: Bench) -> list[Row]:
         ),
         Row(
             "commands per grant, 10 processes",
-            f"{ours.per_grant:.2f} ({told})",
+            f"{ours.per_grant:.2f} ({calls})",
             "–",
             None,
             "≤ 4",

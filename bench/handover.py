@@ -1,4 +1,4 @@
-"""From one holder's release to the next holder's start, in another process."""
+"""Measure the hand-over: the time from one holder's release to the next holder's start in another process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import redis
 import redis_lock
 import uvloop
-from bench.harness import CONTEXT, Bench, Row, Worker, percentile
+from bench.harness import CONTEXT, Bench, ContenderProcess, Row, percentile
 from redis.lock import Lock
 
 from backstay import Backstay
@@ -22,36 +22,40 @@ from backstay.sync import Backstay as BlockingBackstay
 from backstay.sync import Lease as BlockingLease
 
 NAME, TTL = "handover", 30
-#: How long each holder holds. A poller's holds cover its whole interval (0.1 s), so that chance sets its phase.
+#: How long each holder holds. For a poller the range covers its whole interval (0.1 s), so that its phase is random.
 PUSHED, POLLED = (0.02, 0.04), (0.02, 0.12)
-#: How often the last holder looks whether the next one has begun.
+#: Seconds between checks of the last holder whether the next one has started.
 LOOK = 0.001
-#: A lost hand-over ends the wait, not the benchmark.
+#: Seconds to wait for a hand-over; a lost one ends the wait, not the benchmark.
 PATIENCE = 5.0
 
 
 class Stage:
-    """What both processes see: who holds, and when the last holder called release."""
+    """Memory that both processes share: the current holder, and when the last holder called release."""
 
     def __init__(self) -> None:
         self.holder = CONTEXT.Value("i", -1, lock=False)
         self.released = CONTEXT.Value("d", 0.0, lock=False)
 
     def begin(self, me: int, turn: int, now: float, took: list[float]) -> None:
-        """`me` holds since `now`: note how long the hand-over took, in ms, if the other one held before."""
+        """Record that `me` holds since `now`, and the milliseconds of the hand-over if the other process held
+        before.
+        """
         if turn and self.holder.value == 1 - me:
             took.append((now - self.released.value) * 1000)
         self.holder.value = me
 
     def waits(self, me: int, until: float) -> bool:
-        """Whether the other one has still to begin."""
+        """Whether the other process has not started to hold yet."""
         return self.holder.value == me and perf_counter() < until
 
 
 def take_turns(
     stage: Stage, me: int, take: Callable[[], Any], give: Callable[[Any], Any], turns: int, hold: tuple[float, float]
 ) -> list[float]:
-    """Hold `turns` times, always after the other; answers how long each hand-over to us took."""
+    """Hold the lock `turns` times, alternating with the other process. Return the milliseconds of each hand-over to
+    `me`.
+    """
     took: list[float] = []
     for turn in range(turns):
         held = take()
@@ -66,7 +70,7 @@ def take_turns(
 
 
 async def take_turns_async(stage: Stage, me: int, stay: Backstay, turns: int, hold: tuple[float, float]) -> list[float]:
-    """The same, awaited: a coroutine around a blocking call would be measured with it."""
+    """Do the same with `await`: a wrapper around the blocking function would be measured with it."""
     took: list[float] = []
     for turn in range(turns):
         held = await stay.lock(NAME, ttl=TTL).acquire()
@@ -75,7 +79,7 @@ async def take_turns_async(stage: Stage, me: int, stay: Backstay, turns: int, ho
         stage.released.value = perf_counter()
         await held.release()
         until = perf_counter() + PATIENCE
-        while turn < turns - 1 and stage.waits(me, until):  # noqa: ASYNC110 - the other is another process
+        while turn < turns - 1 and stage.waits(me, until):  # noqa: ASYNC110 - the event is in another process
             await asyncio.sleep(LOOK)
     return took
 
@@ -111,7 +115,7 @@ def redis_py(url: str, stage: Stage, me: int) -> Iterator[Any]:
     with redis.Redis.from_url(url) as client:
 
         def take() -> Any:
-            lock = client.lock(f"{NAME}:polled", timeout=TTL)  # looks every 0.1 s: its default
+            lock = client.lock(f"{NAME}:polled", timeout=TTL)  # polls every 0.1 s, its default
             lock.acquire()
             return lock
 
@@ -127,18 +131,18 @@ CONTENDERS = {
 
 
 class Pair:
-    """Two processes that hand one lock to and fro; looks like one worker."""
+    """Two processes that hand one lock to each other, with the interface of one `ContenderProcess`."""
 
     def __init__(self, contender: Any, hold: tuple[float, float], url: str) -> None:
         self._stage = Stage()
         self._hold = hold
-        self._sides = [Worker(contender, url, self._stage, me) for me in (0, 1)]
+        self._sides = [ContenderProcess(contender, url, self._stage, me) for me in (0, 1)]
 
-    def ask(self, handovers: int) -> list[float]:
+    def call(self, handovers: int) -> list[float]:
         self._stage.holder.value = -1
         for side in self._sides:
-            side.tell(handovers // 2 + 1, self._hold)
-        return [took for side in self._sides for took in side.answer()]
+            side.send(handovers // 2 + 1, self._hold)
+        return [took for side in self._sides for took in side.receive()]
 
     def close(self) -> None:
         for side in self._sides:
@@ -155,7 +159,8 @@ def handover(bench: Bench) -> list[Row]:
             pair.close()
     took = {name: [ms for part in parts for ms in part] for name, parts in slices.items()}
     rows = []
-    # python-redis-lock blocks: like is held against like. The loop's own share makes async a little slower.
+    # python-redis-lock blocks, so the blocking API is compared with it strictly; the event loop makes async a little
+    # slower.
     for ours, most in (("Backstay, blocking", 0.8), ("Backstay, async", 1.0)):
         api = ours.rpartition(" ")[2]
         rows += [

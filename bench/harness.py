@@ -1,4 +1,4 @@
-"""Contenders in processes of their own, asked in turns, so that both meet the same noise."""
+"""Run each contender in a process of its own, in alternating rounds, so that all of them meet the same noise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import redis
 
 from backstay.testing.servers import RedisServer
 
-#: Spawned, not forked: a contender inherits no threads and no connections.
+#: Processes are spawned, not forked: a contender inherits no threads and no connections.
 CONTEXT = get_context("spawn")
-#: A contender that says nothing for this long hangs.
+#: Seconds without a result after which a contender counts as hung.
 PATIENCE = 120.0
 
 
 class Sample(NamedTuple):
-    """What one slice achieved, in wall and CPU seconds of the contender's process."""
+    """The operations of one slice, with the wall and CPU seconds of the contender's process."""
 
     count: int
     seconds: float
@@ -39,16 +39,16 @@ class Sample(NamedTuple):
         return self.cpu / max(1, self.count) * 1e6
 
 
-#: Opens a contender; what it yields is called once per slice.
+#: Opens a contender and yields a function that runs one slice.
 Contender = Callable[..., AbstractContextManager[Callable[..., Any]]]
 
 
 class ContenderFailed(Exception):
-    """Its trace, as it was over there."""
+    """A contender raised in its process; the message is its traceback."""
 
 
-class Worker:
-    """A contender's process: idle until it is told what to do."""
+class ContenderProcess:
+    """A process that runs a contender: it waits for a request, runs one slice and returns the result."""
 
     def __init__(self, contender: Contender, *args: Any) -> None:
         self._pipe, theirs = CONTEXT.Pipe()
@@ -56,21 +56,21 @@ class Worker:
         self._process.start()
         theirs.close()
 
-    def tell(self, *request: Any) -> None:
-        with suppress(BrokenPipeError):  # it has failed already: `answer` says why
+    def send(self, *request: Any) -> None:
+        with suppress(BrokenPipeError):  # the process has failed: `receive` raises the reason
             self._pipe.send(request)
 
-    def answer(self) -> Any:
+    def receive(self) -> Any:
         if not self._pipe.poll(PATIENCE):
-            raise TimeoutError(f"a contender said nothing for {PATIENCE:g} s")
-        answer = self._pipe.recv()
-        if isinstance(answer, _Failure):
-            raise ContenderFailed(answer.trace)
-        return answer
+            raise TimeoutError(f"a contender returned no result for {PATIENCE:g} s")
+        result = self._pipe.recv()
+        if isinstance(result, _Failure):
+            raise ContenderFailed(result.trace)
+        return result
 
-    def ask(self, *request: Any) -> Any:
-        self.tell(*request)
-        return self.answer()
+    def call(self, *request: Any) -> Any:
+        self.send(*request)
+        return self.receive()
 
     def __enter__(self) -> Self:
         return self
@@ -96,13 +96,13 @@ def _serve(pipe: Connection, contender: Contender, args: tuple[Any, ...]) -> Non
                 pipe.send(slice_of(*request))
     except (EOFError, KeyboardInterrupt):
         pass
-    except BaseException:  # noqa: BLE001 - told to whoever asked, and raised there
+    except BaseException:  # noqa: BLE001 - sent to the parent process, which raises it
         pipe.send(_Failure(traceback.format_exc()))
 
 
 @dataclass
 class Row:
-    """One line of the table. `ratio` is what the target speaks of, where there is a peer."""
+    """One line of the table. `ratio` compares Backstay with the peer, if there is one; the target is about it."""
 
     measure: str
     backstay: str
@@ -118,11 +118,11 @@ class Row:
 
 @dataclass
 class Bench:
-    """What a measure needs: a server, how long it may take, and where to say how far it is."""
+    """What a measure needs: a server, whether the run is quick, and a function that reports progress."""
 
     server: RedisServer
     quick: bool
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def url(self) -> str:
@@ -132,15 +132,17 @@ class Bench:
         return quick if self.quick else full
 
     def interleave(
-        self, what: str, contenders: Mapping[str, Worker], rounds: int, *request: Any
+        self, what: str, contenders: Mapping[str, ContenderProcess], rounds: int, *request: Any
     ) -> dict[str, list[Any]]:
-        """A, B, B, A, …: one slice each per round; the first round warms up and is dropped."""
+        """Run the contenders in the order A, B, B, A, …: one slice each per round. The first round is a warm-up and
+        dropped.
+        """
         slices: dict[str, list[Any]] = {name: [] for name in contenders}
         for turn in range(rounds + 1):
             order = list(contenders)
             for name in order if turn % 2 else reversed(order):
-                self.say(f"{what}: {name}, round {turn} of {rounds}")
-                result = contenders[name].ask(*request)
+                self.report(f"{what}: {name}, round {turn} of {rounds}")
+                result = contenders[name].call(*request)
                 if turn:
                     slices[name].append(result)
         return slices
@@ -150,7 +152,7 @@ class Bench:
 
 
 def compare(measure: str, ours: Sequence[Sample], peer: str, theirs: Sequence[Sample], least: float) -> Row:
-    """Throughput side by side: the median over rounds of each round's ratio."""
+    """Compare throughput: the ratio is the median over the rounds of each round's ratio."""
     ratios = [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
     ratio = statistics.median(ratios)
     mine, other = _summary(ours), _summary(theirs)
@@ -179,7 +181,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def facts(server: RedisServer) -> dict[str, str]:
-    """The machine, as far as it explains the figures."""
+    """Describe the machine, as far as it explains the figures."""
     with redis.Redis.from_url(server.url) as client:
         info: dict[str, Any] = client.info("server")
     name = "valkey" if "valkey_version" in info else "redis"

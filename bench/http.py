@@ -1,5 +1,5 @@
-"""Over HTTP: jobs claimed and completed by workers of any language, the time from a job's end to the next one's start,
-and a log on its way from a worker to a reader. On SQLite with `synchronous=FULL`.
+"""Measure the HTTP API on SQLite with `synchronous=FULL`: claim and complete, the time from a job's end to the next
+one's start, and log lines from a worker to a reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_JOBS, LEAST_LINES, MOST_MS = 1000, 20_000, 20.0
 
 
 async def edges(url: str, runs: int) -> list[float]:
-    """Milliseconds from one worker's report that a job is done to the moment at which another has the next one."""
+    """Return the milliseconds from one worker's completion of a job until another worker has the next one."""
     took: list[float] = []
     ends: dict[tuple[str, str], float] = {}
 
@@ -57,12 +57,12 @@ async def edges(url: str, runs: int) -> list[float]:
 def http(bench: Bench) -> list[Row]:
     rows: list[Row] = []
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        bench.say("HTTP: claim and complete")
+        bench.report("HTTP: claim and complete")
         with database() as url:
             done = runner.run(claimed(url, WORKERS, bench.pick(10_000, 2000)))
         rows.append(
             Row(
-                f"claimed and completed over HTTP, {WORKERS} workers",
+                f"claim and complete over HTTP, {WORKERS} workers",
                 f"{done.sample.rate:,.0f}/s, {done.sample.cpu_us:.0f} µs CPU of the server,"
                 f" p50 {percentile(done.waits, 50):.1f} ms",
                 target=f"≥ {LEAST_JOBS:,}/s",
@@ -70,25 +70,25 @@ def http(bench: Bench) -> list[Row]:
                 detail=done.sample._asdict(),
             )
         )
-        bench.say("HTTP: edges")
+        bench.report("HTTP: edges")
         with database() as url:
             took = runner.run(edges(url, bench.pick(3, 1)))
         middle = percentile(took, 50)
         rows.append(
             Row(
-                "from a job's end to the next one's start, HTTP",
+                "time from a job's end to the next one's start, HTTP",
                 f"p50 {middle:.2f} ms, p99 {percentile(took, 99):.2f} ms",
                 target=f"< {MOST_MS:g} ms",
                 met=middle < MOST_MS,
                 detail={"p50": middle},
             )
         )
-        bench.say("HTTP: logs")
+        bench.report("HTTP: logs")
         with database() as url:
             lines = runner.run(streamed(url, bench.pick(200_000, 30_000)))
         rows.append(
             Row(
-                "lines of a log from worker to reader, HTTP, all of them in order",
+                "log lines from worker to reader over HTTP, complete and in order",
                 f"{lines.rate:,.0f}/s, {lines.cpu_us:.1f} µs CPU of the server",
                 target=f"≥ {LEAST_LINES:,}/s",
                 met=lines.rate >= LEAST_LINES,

@@ -1,4 +1,4 @@
-"""A server of its own, and HTTP as short as it can be, for what is measured over HTTP."""
+"""A server process and a minimal HTTP client for the benchmarks over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
-from backstay.testing.ports import lasting_port
+from backstay.testing.servers.ports import lasting_port
 
 
 class Serving(NamedTuple):
@@ -20,7 +20,7 @@ class Serving(NamedTuple):
 
 
 class Connection:
-    """HTTP/1.1, one request after another over one connection, bodies with a length."""
+    """A minimal HTTP/1.1 connection: sequential requests, keep-alive, bodies with a content-length."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -35,9 +35,9 @@ class Connection:
         answer = await self._reader.readuntil(b"\r\n\r\n")
         status = int(answer[9:12])
         length = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        said = json.loads(await self._reader.readexactly(length))
-        assert status < 300, said
-        return said
+        reply = json.loads(await self._reader.readexactly(length))
+        assert status < 300, reply
+        return reply
 
     def close(self) -> None:
         self._writer.close()
@@ -49,15 +49,15 @@ async def connect(port: int) -> Connection:
 
 @asynccontextmanager
 async def serving(url: str) -> AsyncIterator[Serving]:
-    """`backstay serve --api-only` in a process of its own."""
+    """Run `backstay serve --api-only` in a process of its own."""
     port = lasting_port()
     code = [sys.executable, "-m", "backstay", "--url", url, "serve", "--port", str(port)]
     code += ["--api-only", "--no-access-log", "--log-level", "error"]
     with subprocess.Popen(code, stdout=subprocess.PIPE) as server:  # noqa: ASYNC220 - it is what is measured
         try:
             assert server.stdout is not None
-            said = await asyncio.to_thread(server.stdout.readline)
-            assert said.startswith(b"listening"), said
+            line = await asyncio.to_thread(server.stdout.readline)
+            assert line.startswith(b"listening"), line
             yield Serving(port, server.pid)
         finally:
             server.terminate()

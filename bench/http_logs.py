@@ -1,5 +1,5 @@
-"""A job's log over HTTP, end to end: a worker sends it in batches, a reader follows the stream. Lines are counted and
-their order is checked.
+"""Measure a job's log over HTTP end to end: a worker sends it in batches, a reader follows the stream. The reader
+checks the number of lines and their order.
 
 python -m bench.http_logs --lines 50000
 """
@@ -26,7 +26,7 @@ def text(n: int) -> str:
 
 
 async def follow(port: int, job: str, lines: int) -> float:
-    """When the last line has come. Each must be the next one, by its number and by what it says."""
+    """Return when the last line arrived. Each line must follow the previous one, by sequence number and by text."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     path = f"/api/workflows/-/jobs/{job}/logs/stream"
     writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())

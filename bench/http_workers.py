@@ -1,4 +1,4 @@
-"""Jobs claimed and completed over HTTP: a server of its own, workers with one keep-alive connection each.
+"""Measure claim and complete over HTTP: one server process, workers with one keep-alive connection each.
 
 python -m bench.http_workers --url sqlite:///bench.db --workers 8 --jobs 5000
 """
@@ -19,7 +19,7 @@ from backstay.job.worker.blocking import new_loop
 
 
 class Claimed(NamedTuple):
-    """Jobs a second and the server's CPU; milliseconds from asking for a job to its end."""
+    """Jobs per second and the server's CPU; milliseconds from the claim request to the job's end."""
 
     sample: Sample
     waits: list[float]

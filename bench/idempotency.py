@@ -1,4 +1,4 @@
-"""Replaying a completed key, beside a plain GET of the same bytes through the same link."""
+"""Measure the replay of a completed key, beside a plain GET of the same bytes through the same link."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Any, cast
 
 import uvloop
-from bench.harness import Bench, Row, Sample, Worker, compare
+from bench.harness import Bench, ContenderProcess, Row, Sample, compare
 from bench.pairs import spin_tasks
 
 from backstay import Backstay
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.protocol import pack
 
-#: A receipt of some hundred bytes, as an endpoint would answer.
+#: A receipt of some hundred bytes, like an endpoint's response.
 RECEIPT = {"receipt": 42, "lines": ["an article and its price"] * 10}
-#: "Within 1.5 ×" as a ratio of rates.
+#: "At most 1.5 × the time" as a ratio of rates.
 LEAST = 1 / 1.5
 
 
@@ -51,7 +51,7 @@ def gets(url: str, tasks: int) -> Iterator[object]:
         runner.run(stay.close())
 
 
-async def _send(link, request):  # noqa: ANN001, ANN202 - awaits what only a loop can make
+async def _send(link, request):  # noqa: ANN001, ANN202 - awaits a future of the link
     return await link.send(request)
 
 
@@ -60,10 +60,10 @@ def idempotency(bench: Bench) -> list[Row]:
     rows = []
     for tasks in (1, 100):
         what = f"replay of a completed key, {tasks} task{'s' if tasks > 1 else ''}"
-        with Worker(replays, bench.url, tasks) as ours, Worker(gets, bench.url, tasks) as plain:
+        with ContenderProcess(replays, bench.url, tasks) as ours, ContenderProcess(gets, bench.url, tasks) as plain:
             slices = bench.interleave(what, {"Backstay": ours, "GET": plain}, rounds, seconds)
         samples: dict[str, list[Sample]] = slices
         row = compare(what, samples["Backstay"], "plain GET", samples["GET"], LEAST)
-        # The target is about one caller's time; a crowd shows what the client costs.
+        # The target is about the latency of one caller; many tasks show the client's CPU cost.
         rows.append(row if tasks == 1 else replace(row, target="–", met=None))
     return rows

@@ -1,6 +1,6 @@
-"""Jobs beside the queues that people use today: draining, enqueueing, the time an idle worker takes to begin.
+"""Measure jobs beside other queues: draining, enqueuing, and how soon an idle worker starts a job.
 
-Every contender runs once; then the best of the peers and Backstay take turns, and their rounds are compared.
+Every contender runs once; then the best peer and Backstay run in alternating rounds, which are compared.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bench.queues.contenders import (
     prepare,
 )
 
-from backstay.testing.postgres import PostgresServer
+from backstay.testing.servers.postgres import PostgresServer
 
 T = TypeVar("T")
-#: A contender and a way to set up its worker.
+#: A contender and a configuration of its worker.
 Entry = tuple[Stage, str]
-#: Runs one entry, on an engine that was emptied first.
+#: Empties the engine before an entry runs.
 Empty = Callable[[Stage], None]
 
 
@@ -58,12 +58,12 @@ def label(entry: Entry) -> str:
 
 
 def sized(bench: Bench, rate: float) -> int:
-    """Jobs for a few seconds at this rate."""
+    """Return the number of jobs for a few seconds at this rate."""
     return max(300, min(60_000, int(rate * bench.pick(4.0, 1.0))))
 
 
 class Contest:
-    """Peers once each, then the best of them and Backstay in turns."""
+    """Run each peer once, then the best of them and Backstay in alternating rounds."""
 
     def __init__(self, bench: Bench, url: str, peers: Sequence[Contender], home: Path, empty: Empty) -> None:
         self.bench = bench
@@ -73,22 +73,22 @@ class Contest:
         self._empty = empty
 
     def once(self, what: str, entry: Entry, measure: Callable[[Entry], T]) -> T:
-        self.bench.say(f"{what}: {label(entry)}")
+        self.bench.report(f"{what}: {label(entry)}")
         self._empty(entry[0])
         return measure(entry)
 
     def drained(self, what: str, entry: Entry, n: int) -> Drain:
         found = self.once(what, entry, lambda e: e[0].drain(e[1], n))
         if found.missing:
-            raise RuntimeError(f"{label(entry)} left {found.missing} of {n} jobs undone")
+            raise RuntimeError(f"{label(entry)} did not run {found.missing} of {n} jobs")
         return found
 
     def best(self, scouted: dict[Entry, float], better: Callable[..., Entry]) -> Entry:
-        """Of those whom targets speak of."""
+        """Return the best peer among those that the target counts."""
         return better((e for e in scouted if not e[0].contender.beside), key=lambda entry: scouted[entry])
 
     def drains(self, what: str, peers: Sequence[Entry] | None = None, least: float = 0) -> tuple[Row, float]:
-        """Jobs a second, and the memory of our worker at the end."""
+        """Measure jobs per second; also return the memory of Backstay's worker at the end."""
         scouted = {
             entry: self.drained(what, entry, sized(self.bench, self.drained(what, entry, 300).sample.rate)).sample.rate
             for entry in (self.peers if peers is None else peers)
@@ -105,8 +105,8 @@ class Contest:
         return row, max(a.rss_mib for a, _ in rounds)
 
     def enqueues(self, what: str, way: str, least: float, *, blocks: bool | None = None) -> list[Row]:
-        """Jobs a second by one who enqueues. `blocks`: our blocking API beside clients that block, or our async one
-        beside those that are awaited; None: the async one beside all. Those whom no target speaks of come last.
+        """Measure jobs per second of one producer. `blocks`: the blocking API beside blocking clients (True), the async
+        API beside async clients (False), or the async API beside all (None). Peers without a target come last.
         """
         own = (
             (Stage(BACKSTAY_BLOCKING, self.mine[0].url, self.home), BACKSTAY_BLOCKING.ways[0]) if blocks else self.mine
@@ -168,7 +168,7 @@ class Contest:
 
 
 def jobs(bench: Bench) -> list[Row]:
-    """On Redis."""
+    """Measure jobs on Redis."""
     prepare(*ON_REDIS)
 
     def empty(_: Stage) -> None:
@@ -177,20 +177,20 @@ def jobs(bench: Bench) -> list[Row]:
 
     with folder() as home:
         contest = Contest(bench, bench.url, ON_REDIS, home, empty)
-        drain, rss = contest.drains("jobs on Redis, drained", least=7)
+        drain, rss = contest.drains("drain jobs, Redis", least=7)
         rows = [drain]
-        rows += contest.enqueues("jobs on Redis, enqueued one by one, awaited", "one", 1.1, blocks=False)
-        rows += contest.enqueues("jobs on Redis, enqueued one by one, blocking", "one", 1.1, blocks=True)
-        rows += contest.enqueues("jobs on Redis, enqueued by 100 tasks", "tasks", 5)
-        rows += contest.enqueues("jobs on Redis, enqueued in bulk", "many", 5)
-        rows += contest.latencies("jobs on Redis, picked up", contest.peers, None)
+        rows += contest.enqueues("enqueue jobs one by one, async, Redis", "one", 1.1, blocks=False)
+        rows += contest.enqueues("enqueue jobs one by one, blocking, Redis", "one", 1.1, blocks=True)
+        rows += contest.enqueues("enqueue jobs from 100 tasks, Redis", "tasks", 5)
+        rows += contest.enqueues("enqueue jobs in bulk, Redis", "many", 5)
+        rows += contest.latencies("time from enqueue to start, Redis", contest.peers, None)
         rows.append(idle(bench, contest))
         rows.append(memory(bench, contest, rss))
     return rows
 
 
 def idle(bench: Bench, contest: Contest) -> Row:
-    """What a worker without work costs: commands and CPU a second."""
+    """Measure the cost of an idle worker: commands per second and CPU."""
     stage, how = contest.mine
     seconds = bench.pick(15.0, 5.0)
     contest.once("idle worker", contest.mine, lambda _: None)
@@ -204,20 +204,20 @@ def idle(bench: Bench, contest: Contest) -> Row:
 
 
 def _commands(url: str, seconds: float) -> int:
-    """What clients ask in this time. The server's own count has each call of a script in it, too."""
+    """Count the commands of clients in this time with MONITOR; the server's own count includes calls from scripts."""
     server = urlsplit(url)
     ends = time.perf_counter() + seconds
-    heard = b""
+    received = b""
     with socket.create_connection((server.hostname or "127.0.0.1", server.port or 6379)) as link:
         link.sendall(b"MONITOR\r\n")
         while (left := ends - time.perf_counter()) > 0:
             link.settimeout(left)
             try:
-                heard += link.recv(65536)
+                received += link.recv(65536)
             except TimeoutError:
                 break
-    said = heard.split(b"\r\n")[1:-1]  # behind the OK
-    return sum(b" lua] " not in line for line in said)
+    lines = received.split(b"\r\n")[1:-1]  # the first line is the OK
+    return sum(b" lua] " not in line for line in lines)
 
 
 def memory(bench: Bench, contest: Contest, least: float) -> Row:
@@ -227,7 +227,7 @@ def memory(bench: Bench, contest: Contest, least: float) -> Row:
 
 
 def jobs_sql(bench: Bench) -> list[Row]:
-    """On SQLite with `synchronous=FULL`, and on PostgreSQL with fsync."""
+    """Measure jobs on SQLite with `synchronous=FULL`, and on PostgreSQL with fsync."""
     prepare(*ON_SQLITE, *ON_POSTGRES)
     rows: list[Row] = []
     with folder() as home:
@@ -238,7 +238,7 @@ def jobs_sql(bench: Bench) -> list[Row]:
                 found.unlink()
 
         contest = Contest(bench, f"sqlite:///{path}", ON_SQLITE, home, empty)
-        row, _ = contest.drains("jobs on SQLite, drained", least=7)
+        row, _ = contest.drains("drain jobs, SQLite", least=7)
         rate = statistics.median(row.detail["backstay"]["rates"])
         rows += [row, Row("the same", f"{rate:,.0f}/s", target="≥ 15,000/s", met=rate >= 15_000)]
     with folder() as home, PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}) as server:
@@ -254,6 +254,6 @@ def jobs_sql(bench: Bench) -> list[Row]:
         contest = Contest(bench, server.url, ON_POSTGRES, home, recreate)
         for name, least in (("PgQueuer", 1.5), ("Procrastinate", 10)):
             peers = [entry for entry in contest.peers if entry[0].contender.name == name]
-            rows.append(contest.drains(f"jobs on PostgreSQL, drained, beside {name}", peers, least)[0])
-        rows += contest.latencies("jobs on PostgreSQL, picked up", contest.peers, 5.0)
+            rows.append(contest.drains(f"drain jobs, PostgreSQL, beside {name}", peers, least)[0])
+        rows += contest.latencies("time from enqueue to start, PostgreSQL", contest.peers, 5.0)
     return rows

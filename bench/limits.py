@@ -1,4 +1,4 @@
-"""Limits: hits per second beside `limits` with its asyncio storage, denials told from memory, and bytes per key."""
+"""Measure limits: hits per second beside `limits` with its asyncio storage, denials from memory, and bytes per key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import uvloop
-from bench.harness import Bench, Row, Sample, Worker, compare
+from bench.harness import Bench, ContenderProcess, Row, Sample, compare
 from limits import parse
 from limits.aio import storage, strategies
 
@@ -18,19 +18,19 @@ from backstay import Backstay
 from backstay.sync import Backstay as BlockingBackstay
 
 TASKS = 100
-#: So much that everything is admitted; an exact window keeps at most one run for each of its milliseconds.
+#: High enough that every hit is admitted; an exact window keeps at most one run per millisecond.
 RATES = {"fixed": "1000000000/hour", "sliding": "10000/second", "sliding-counter": "1000000/hour"}
 PEERS = {
     "fixed": strategies.FixedWindowRateLimiter,
     "sliding": strategies.MovingWindowRateLimiter,
     "sliding-counter": strategies.SlidingWindowCounterRateLimiter,
 }
-#: What one key may weigh on Redis with an exact window of 1,000.
+#: The most bytes of one key on Redis with an exact window of 1,000.
 HEAVIEST = 24 * 1024
 
 
 def spin(runner: asyncio.Runner, hit: Callable[[str], Awaitable[bool]], seconds: float, wanted: bool) -> Sample:
-    """Each task hits a key of its own until the time is over."""
+    """Run tasks that each hit a key of their own until the time is over."""
 
     async def one(key: str, end: float) -> int:
         count = 0
@@ -87,13 +87,13 @@ async def _exhaust(hit: Callable[[str], Awaitable[bool]]) -> None:
 def _side_by_side(bench: Bench, what: str, algorithm: str, rate: str, least: float, *, wanted: bool = True) -> Row:
     rounds, seconds = bench.pick((7, 0.6), (3, 0.4))
     args = (bench.url, algorithm, rate, wanted)
-    with Worker(backstay_hits, *args) as mine, Worker(peer_hits, *args) as other:
+    with ContenderProcess(backstay_hits, *args) as mine, ContenderProcess(peer_hits, *args) as other:
         slices = bench.interleave(what, {"Backstay": mine, "limits": other}, rounds, seconds)
     return compare(what, slices["Backstay"], "limits", slices["limits"], least)
 
 
 def weights(bench: Bench) -> list[Row]:
-    """What one key weighs on the server, with a thousand hits in it."""
+    """Measure the memory of one key with a thousand hits on the server."""
     rows: list[Row] = []
     with BlockingBackstay(bench.url, namespace="weights") as stay, bench.client() as client:
         for algorithm in ("fixed", "sliding-counter", "token-bucket", "gcra", "sliding"):
@@ -101,7 +101,7 @@ def weights(bench: Bench) -> list[Row]:
             for _ in range(1000):
                 limit.hit("user:7")
                 if algorithm == "sliding":
-                    time.sleep(0.0011)  # a run for each
+                    time.sleep(0.0011)  # every hit starts a run of its own
             (key,) = client.keys(f"weights:limit:*{limit.spec.prefix}*")
             size = int(client.memory_usage(key, samples=0) or 0)
             exact = algorithm == "sliding"

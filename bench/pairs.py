@@ -1,4 +1,4 @@
-"""Acquire and release without contention: pairs per second, beside redis-py's Lock."""
+"""Measure pairs of acquire and release without contention, per second, beside redis-py's Lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from time import perf_counter
 import redis
 import redis.asyncio
 import uvloop
-from bench.harness import Bench, Contender, Row, Sample, Worker, compare
+from bench.harness import Bench, Contender, ContenderProcess, Row, Sample, compare
 
 from backstay import Backstay
 from backstay.sync import Backstay as BlockingBackstay
@@ -22,7 +22,7 @@ TTL = 10
 
 
 def spin_tasks(runner: asyncio.Runner, pair: Callable[[str], Awaitable[None]], tasks: int, seconds: float) -> Sample:
-    """Each task takes and gives back a name of its own until the time is over."""
+    """Run tasks that each acquire and release a name of their own until the time is over."""
 
     async def one(name: str, end: float) -> int:
         count = 0
@@ -67,7 +67,7 @@ def redis_py_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
 
 
 def spin_threads(pool: ThreadPoolExecutor, pair: Callable[[str], None], threads: int, seconds: float) -> Sample:
-    """The same for threads. They outlive the slice, and so do their connections."""
+    """Do the same with threads. They and their connections are reused by the next slice."""
     ready = threading.Barrier(threads + 1)
 
     def one(name: str) -> int:
@@ -111,7 +111,7 @@ def redis_py_threads(url: str, threads: int) -> Iterator[Callable[[float], Sampl
 def _side_by_side(bench: Bench, what: str, contenders: tuple[Contender, Contender], width: int, least: float) -> Row:
     rounds, seconds = bench.pick((9, 0.7), (3, 0.4))
     ours, theirs = contenders
-    with Worker(ours, bench.url, width) as mine, Worker(theirs, bench.url, width) as other:
+    with ContenderProcess(ours, bench.url, width) as mine, ContenderProcess(theirs, bench.url, width) as other:
         slices = bench.interleave(what, {"Backstay": mine, "redis-py": other}, rounds, seconds)
     return compare(what, slices["Backstay"], "redis-py", slices["redis-py"], least)
 

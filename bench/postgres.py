@@ -1,4 +1,4 @@
-"""Locks on PostgreSQL beside advisory locks, the tool that people reach for there."""
+"""Measure locks on PostgreSQL beside advisory locks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvloop
-from bench.harness import Bench, Row, Sample, Worker, compare
+from bench.harness import Bench, ContenderProcess, Row, Sample, compare
 from bench.pairs import backstay_tasks, spin_tasks
 from psycopg_pool import AsyncConnectionPool
 
-from backstay.testing.postgres import PostgresServer
+from backstay.testing.servers.postgres import PostgresServer
 
 TASKS, POOL = 100, 10
 
 
 @contextmanager
 def advisory_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
-    """A session-level advisory lock taken and given back, over a pool: no fence, no TTL, gone with its connection."""
+    """Acquire and release a session-level advisory lock over a pool: no fence, no TTL, lost with its connection."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         pool = AsyncConnectionPool(url, min_size=POOL, max_size=POOL, kwargs={"autocommit": True}, open=False)
         runner.run(pool.open(wait=True))
@@ -35,13 +35,13 @@ def advisory_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
 
 
 def postgres(bench: Bench) -> list[Row]:
-    """With every commit on disk, as in service."""
+    """Measure with every commit on disk, as in production."""
     rounds, seconds = bench.pick((7, 1.0), (3, 0.5))
     what = f"PostgreSQL pairs, {TASKS} tasks"
     with (
         PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}) as server,
-        Worker(backstay_tasks, server.url, TASKS) as mine,
-        Worker(advisory_tasks, server.url, TASKS) as other,
+        ContenderProcess(backstay_tasks, server.url, TASKS) as mine,
+        ContenderProcess(advisory_tasks, server.url, TASKS) as other,
     ):
         slices = bench.interleave(what, {"Backstay": mine, "advisory locks": other}, rounds, seconds)
     return [compare(what, slices["Backstay"], "advisory locks", slices["advisory locks"], 2.5)]

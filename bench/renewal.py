@@ -1,4 +1,4 @@
-"""A thousand held locks in one process: how many trips keep them alive?"""
+"""Count the round trips that renew a thousand held locks of one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvloop
-from bench.harness import Bench, Row, Worker
+from bench.harness import Bench, ContenderProcess, Row
 
 from backstay import Backstay
 from backstay.engine.redis.link.blocking_link import BlockingLink
@@ -19,7 +19,7 @@ LOCKS, TTL = 1000, 3.0
 
 @contextmanager
 def holder(url: str) -> Iterator[Callable[[int], dict[str, int]]]:
-    """The keeper's link is a blocking one, and one `call_many` of it is one trip: a write, then all replies."""
+    """Count calls of the keeper's blocking link: one `call_many` is one round trip, a write and then all replies."""
     trips = 0
     call_many = BlockingLink.call_many
 
@@ -40,7 +40,7 @@ def holder(url: str) -> Iterator[Callable[[int], dict[str, int]]]:
 
         async with Backstay(url) as stay:
             leases = await asyncio.gather(*[stay.lock(f"held-{i}", ttl=TTL).acquire() for i in range(LOCKS)])
-            # The keeper's link is made at the first renewal; counting begins halfway between two.
+            # The keeper's link is made at the first renewal; counting begins halfway between two renewals.
             await asyncio.sleep(1.5 * TTL * RENEW_AT)
             stay.telemetry.subscribe(listen)
             before = trips
@@ -55,13 +55,13 @@ def holder(url: str) -> Iterator[Callable[[int], dict[str, int]]]:
 
 def renewal(bench: Bench) -> list[Row]:
     intervals = bench.pick(6, 3)
-    bench.say(f"renewal: {LOCKS} locks for {intervals} intervals")
-    with Worker(holder, bench.url) as worker:
-        counted = worker.ask(intervals)
+    bench.report(f"renewal: {LOCKS} locks for {intervals} intervals")
+    with ContenderProcess(holder, bench.url) as worker:
+        counted = worker.call(intervals)
     trips = counted["trips"] / intervals
     return [
         Row(
-            f"trips to renew {LOCKS:,} locks once",
+            f"round trips to renew {LOCKS:,} locks once",
             f"{trips:.2f} ({counted['renewed'] / intervals:,.0f} renewed, {counted['lost']} lost)",
             target="≤ 4, none lost",
             met=trips <= 4 and counted["lost"] == 0 and counted["renewed"] >= LOCKS * (intervals - 1),

@@ -1,4 +1,4 @@
-"""What importing Backstay costs, beside an interpreter that imports nothing."""
+"""Measure the cost of importing Backstay, beside an interpreter that imports nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _timed(program: str) -> float:
 
 
 def startup(bench: Bench) -> list[Row]:
-    """Names load when they are first used, so what a program pays is the second row."""
+    """Measure imports. Names load at first use, so the second row is the cost of a real program."""
     runs = bench.pick(10, 4)
     programs = ("import backstay", "from backstay import Backstay", "import redis.asyncio")
     took: dict[str, list[float]] = {program: [] for program in programs}
     for program in programs:
-        _timed(program)  # files in the page cache, bytecode written
+        _timed(program)  # warm-up: fill the page cache, write bytecode
     for run in range(runs):
-        bench.say(f"import, {run + 1} of {runs}")
+        bench.report(f"import, {run + 1} of {runs}")
         bare = _timed("pass")
         for program in programs:
             took[program].append(_timed(program) - bare)

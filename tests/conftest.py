@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+import uuid
 from collections import Counter
 
 import pytest
@@ -76,6 +77,12 @@ def shared_url(request):
 def namespace():
     """Nobody else's, so that tests may share one server."""
     return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def unique():
+    """A name that no other test uses."""
+    return f"t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a type checker says of clients and pools: nothing of theirs is imported, and right is still told from wrong."""
+"""The types of clients and pools: a type checker tells valid from invalid ones without importing the drivers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).with_name("accepted_types.py")
 
 
 @pytest.mark.slow
-def test_a_type_checker_accepts_what_works_and_nothing_else(tmp_path):
+def test_a_type_checker_accepts_only_supported_clients_and_pools(tmp_path):
     pytest.importorskip("mypy")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file=", f"--cache-dir={tmp_path}", "--follow-imports=silent", PROGRAM],

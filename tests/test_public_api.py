@@ -1,4 +1,4 @@
-"""What users may import, and what importing costs them."""
+"""The public names, and the modules that importing them loads."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import backstay
 from backstay import sync
 from backstay.job.api.definition import BlockingJobType, JobType
 from backstay.job.api.handle import BlockingJobHandle
+from backstay.workflow.api.blocking import BlockingRunHandle
 from backstay.workflow.api.decorator import BlockingWorkflowType, WorkflowType
-from backstay.workflow.api.handle import BlockingRunHandle
 
 OPTIONAL = ["typer", "rich", "fastapi", "psycopg", "uvloop", "ruamel", "django", "opentelemetry", "redis"]
 
 
 def test_all_is_exactly_the_public_names():
     values = {name: getattr(backstay, name) for name in dir(backstay) if not name.startswith("_")}
-    ours = {
+    public = {
         name
         for name, value in values.items()
         if getattr(value, "__module__", "").startswith("backstay") and not isinstance(value, ModuleType)
     }
-    assert sorted(backstay.__all__) == sorted(ours)
+    assert sorted(backstay.__all__) == sorted(public)
     assert len(set(backstay.__all__)) == len(backstay.__all__)
 
 
@@ -34,7 +34,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
         _ = backstay.Lokc
 
 
-def test_every_public_name_says_what_it_is():
+def test_every_public_class_has_a_docstring():
     for name in backstay.__all__:
         value = getattr(backstay, name)
         if isinstance(value, type):
@@ -70,7 +70,7 @@ def test_both_apis_offer_the_same_names(pair):
 
 
 @pytest.mark.parametrize("module", ["backstay", "backstay.sync"])
-def test_importing_brings_in_no_optional_dependency(module):
+def test_importing_loads_no_optional_dependency(module):
     probe = f"import sys, {module}; print(*[name for name in {OPTIONAL!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []

@@ -1,7 +1,7 @@
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vite";
 
-// Relative addresses: the page works under any prefix a proxy gives it. Nothing is inlined: the server's
+// Relative URLs: the page works under any path prefix of a proxy. Nothing is inlined: the server's
 // Content-Security-Policy refuses inline scripts, inline styles and `data:`.
 export default defineConfig({
   base: "./",
@@ -11,7 +11,7 @@ export default defineConfig({
     emptyOutDir: true,
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    // ELK's layout is one file of that size; it is loaded in a worker, by the page of a run alone.
+    // ELK is one file of that size; only the run page loads it, in a web worker.
     chunkSizeWarningLimit: 2000,
   },
 });

@@ -1,4 +1,4 @@
-"""Backstay, on any engine."""
+"""Backstay's async API on any engine."""
 
 from __future__ import annotations
 

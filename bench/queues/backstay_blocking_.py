@@ -1,4 +1,4 @@
-"""Backstay's blocking API, on any engine: beside peers whose clients block, too."""
+"""Backstay's blocking API on any engine, for comparison with peers whose clients block."""
 
 from __future__ import annotations
 

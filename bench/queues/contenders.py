@@ -1,4 +1,4 @@
-"""Who takes part, and in which interpreter: peers need versions of their clients that do not go together."""
+"""The contenders and their interpreters: peers need conflicting versions of their clients."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bench.harness import Sample
 from bench.queues.stage import RECORD
 
 ROOT = Path(__file__).parents[2]
-#: Interpreters of the peers, made when they are first needed.
+#: Virtual environments of the peers, created at first use.
 PEERS = Path(os.environ.get("BACKSTAY_PEERS", ROOT / ".peers"))
 TICKS = os.sysconf("SC_CLK_TCK")
-#: A worker that has done nothing for this long will do nothing more.
+#: Seconds without progress after which a worker counts as stuck.
 STANDSTILL = 20.0
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A queue, the module that drives it, its requirements file ("": ours), and how its worker may be set up.
-    `blocks`: its client holds up the thread that enqueues. `beside`: not one that targets speak of, but shown.
+    """A queue, the module that drives it, its requirements file ("": this environment), and configurations of its
+    worker. `blocks`: its client blocks the enqueuing thread. `beside`: shown, but without a target.
     """
 
     name: str
@@ -49,7 +49,7 @@ BACKSTAY_BLOCKING = Contender("Backstay, blocking", "backstay_blocking_", "", ("
 ON_REDIS = (
     Contender("dramatiq", "dramatiq_", "redis", ("8 threads", "4 threads, prefetch 500"), blocks=True),
     Contender("taskiq", "taskiq_", "redis", ("100 tasks",)),
-    # One LPUSH of a pickle, which a worker pops: a job whose worker dies is lost. The least that a queue can cost.
+    # One LPUSH of a pickle that a worker pops: the minimal cost of a queue. A job whose worker dies is lost.
     Contender("Huey", "huey_", "redis", ("1 thread",), blocks=True, beside=True),
     Contender("SAQ", "saq_", "older", ("concurrency 100",)),
     Contender("BullMQ", "bullmq_", "redis", ("concurrency 100",)),
@@ -58,7 +58,7 @@ ON_REDIS = (
     Contender("streaQ", "streaq_", "redis", ("concurrency 100",)),
     Contender("RQ", "rq_", "redis", ("no fork",), blocks=True),
 )
-ON_SQLITE = (Contender("Huey", "huey_", "redis", ("4 threads, looking every 10 ms", "1 thread")),)
+ON_SQLITE = (Contender("Huey", "huey_", "redis", ("4 threads, poll 10 ms", "1 thread")),)
 ON_POSTGRES = (
     Contender("PgQueuer", "pgqueuer_", "postgres", ("batches of 100, a pool",)),
     Contender("Procrastinate", "procrastinate_", "postgres", ("concurrency 100, a pool of 20",)),
@@ -66,7 +66,7 @@ ON_POSTGRES = (
 
 
 def prepare(*contenders: Contender) -> None:
-    """Make the interpreters that are missing or older than their pins."""
+    """Create the virtual environments that are missing or older than their pins."""
     for group in sorted({contender.peers for contender in contenders if contender.peers}):
         home, pins = PEERS / group, ROOT / "requirements" / f"peers-{group}.txt"
         ready = home / ".ready"
@@ -74,13 +74,13 @@ def prepare(*contenders: Contender) -> None:
             continue
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
         pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        # Pins are complete. Left to look for dependencies, pip takes a newer release of what is asked for with extras.
+        # The pins are complete. If pip resolves dependencies, it takes newer releases of packages required with extras.
         subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", pins], check=True)
         ready.touch()
 
 
 class Drain(NamedTuple):
-    """How a worker emptied a queue: jobs a second between the first and the last, CPU of all its processes, memory."""
+    """How a worker drained a queue: jobs per second from the first to the last, CPU of all its processes, memory."""
 
     sample: Sample
     missing: int
@@ -88,7 +88,7 @@ class Drain(NamedTuple):
 
 
 class Stage:
-    """One contender on one engine, with a folder for what it leaves."""
+    """One contender on one engine, with a folder for its files."""
 
     def __init__(self, contender: Contender, url: str, folder: Path) -> None:
         self.contender = contender
@@ -144,7 +144,7 @@ class Stage:
         return list(RECORD.iter_unpack(self.records.read_bytes()))  # type: ignore[arg-type] # two doubles each
 
     def drain(self, how: str, n: int) -> Drain:
-        """`n` jobs are there; a worker starts and does them."""
+        """Start a worker and wait until it has run the `n` jobs of the queue."""
         self.enqueue("many", n)
         with self.worker(how) as process:
             moved = perf_counter()
@@ -164,9 +164,9 @@ class Stage:
         return Drain(Sample(len(began) - 1, max(1e-9, began[-1] - began[0]), cpu), n - len(began), rss)
 
     def latency(self, how: str, probes: int) -> list[float]:
-        """Milliseconds from enqueueing to the start of the job, for an idle worker."""
+        """Return the milliseconds from enqueue to start of each job, with an idle worker."""
         with self.worker(how):
-            time.sleep(2.0)  # until it is idle, whoever it is
+            time.sleep(2.0)  # long enough for any contender to become idle
             self.run("latency", probes)
         return [(start - asked) * 1000 for asked, start in self.read()][5:]
 
@@ -202,5 +202,5 @@ def _rss(pid: int) -> float:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of a process and its children."""
+    """Return the CPU seconds of a process and its children."""
     return _cpu(pid)

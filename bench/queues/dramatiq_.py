@@ -1,4 +1,4 @@
-"""dramatiq on Redis: threads, and no bulk."""
+"""dramatiq on Redis: threads, without bulk enqueue."""
 
 from __future__ import annotations
 

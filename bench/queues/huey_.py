@@ -10,7 +10,7 @@ from typing import Any
 import huey
 from bench.queues.stage import One, record
 
-WAYS = ("1 thread", "4 threads, looking every 10 ms")
+WAYS = ("1 thread", "4 threads, poll 10 ms")
 
 
 def task(url: str) -> tuple[Any, Any]:

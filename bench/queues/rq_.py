@@ -1,4 +1,4 @@
-"""RQ on Redis, without a fork for each job."""
+"""RQ on Redis, without a fork per job."""
 
 from __future__ import annotations
 

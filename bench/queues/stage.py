@@ -1,8 +1,8 @@
-"""What runs in a contender's own interpreter: `python -m bench.queues.stage CONTENDER ROLE URL …`. Nothing but the
-standard library and that contender is imported here.
+"""The program in a contender's own interpreter: `python -m bench.queues.stage CONTENDER ROLE URL …`. It imports only
+the standard library and that contender.
 
-A contender is a module with `open(url)`, which gives `one(t0)` and `many(t0, n)` to enqueue jobs that record when they
-began, and `work(url, how)`, which runs a worker until it is ended; `WAYS` lists what `how` may be.
+A contender is a module with `open(url)`, which yields `one(t0)` and `many(t0, n)` to enqueue jobs that record their
+start, and `work(url, how)`, which runs a worker until it is terminated; `WAYS` lists the values of `how`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Producer = AbstractAsyncContextManager[tuple[One, Many | None]]
 TASKS = 100
 BULK = 100
 RECORD = struct.Struct("dd")
-#: Where jobs write when they were asked for and when they began.
+#: The file to which jobs write the times of their enqueue and their start.
 FILE = os.environ.get("BENCH_RECORD", "")
 _file = -1
 
 
 def record(t0: float) -> None:
-    """The whole job: 16 bytes at the end of a file, about 2 µs."""
+    """Run the job: append 16 bytes to a file, about 2 µs."""
     global _file  # noqa: PLW0603 - opened once in whichever process or thread runs the first job
     if _file < 0:
         _file = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -52,7 +52,7 @@ def run(coro: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def enqueue(producer: Producer, way: str, n: int) -> dict[str, float]:
-    """`n` jobs: one after another, by 100 tasks at once, or in bulk."""
+    """Enqueue `n` jobs: one after another, from 100 concurrent tasks, or in bulk."""
     async with producer as (one, many):
         await one(perf_counter())
         began, cpu = perf_counter(), time.process_time()
@@ -72,7 +72,7 @@ async def enqueue(producer: Producer, way: str, n: int) -> dict[str, float]:
 
 
 async def latency(producer: Producer, n: int) -> None:
-    """One job at a time for an idle worker, after pauses that agree with nobody's polling."""
+    """Enqueue one job at a time for an idle worker, after random pauses that match no contender's poll interval."""
     async with producer as (one, _):
         for _ in range(n):
             seen = recorded()
@@ -92,7 +92,7 @@ def main() -> None:
         contender.work(url, rest[0])
     elif role == "enqueue":
         print(json.dumps(run(enqueue(contender.open(url), rest[0], int(rest[1])))), flush=True)
-        os._exit(0)  # threads of a client need not be waited for
+        os._exit(0)  # do not wait for threads of the client
     elif role == "latency":
         run(latency(contender.open(url), int(rest[0])))
         os._exit(0)

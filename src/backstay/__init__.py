@@ -165,7 +165,7 @@ __all__ = [
     "fixed",
 ]
 
-#: Where each name lives. Loaded at first use, so that a program that only catches an error does not start an engine.
+#: The module of each public name. Imported at first use, so that a program that only catches errors stays small.
 _HOMES = {
     "BALANCED": "backstay.policy",
     "Backoff": "backstay.job.api.retry",

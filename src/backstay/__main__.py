@@ -1,4 +1,4 @@
-"""`python -m backstay` is `backstay`."""
+"""Run the command line: `python -m backstay` is the same as `backstay`."""
 
 from backstay.cli import main
 

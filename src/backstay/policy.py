@@ -1,6 +1,6 @@
-"""What happens when the engine is down, and how far a lock may be kept. One object, chosen once.
+"""Policies: the defaults of locks, limits and idempotency keys, and what happens while the engine is unavailable.
 
-Every option here is read by code and covered by a test; the tables in the docs are made from this file.
+Every option is used by code and covered by a test; the tables in the docs are generated from this file.
 """
 
 from __future__ import annotations
@@ -11,34 +11,37 @@ from typing import Literal
 MINUTE = 60.0
 HOUR = 3600.0
 
-#: What a limit answers while its engine is away: no, yes, or what this process alone can say.
+#: What a limit decides while its engine is unavailable: deny, allow, or count within this process only.
 OnUnavailable = Literal["deny", "allow", "local"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The defaults of every primitive. A lock always fails closed: no option turns that off."""
+    """The defaults of every primitive. Locks always fail closed: no option changes that."""
 
-    lock_ttl: float = field(default=30.0, metadata={"doc": "seconds a lease lives without renewal"})
+    lock_ttl: float = field(default=30.0, metadata={"doc": "seconds until a lease ends unless it is renewed"})
     lock_renew: bool = field(default=True, metadata={"doc": "renew leases in the background"})
     lock_max_hold: float = field(default=HOUR, metadata={"doc": "seconds after which renewal stops for good"})
-    lock_retries: int = field(default=3, metadata={"doc": "attempts after the first when the engine is unreachable"})
+    lock_retries: int = field(default=3, metadata={"doc": "retries while the engine is unreachable"})
     limit_on_unavailable: OnUnavailable = field(
         default="deny",
-        metadata={"doc": "what a limit answers while the engine is away: `deny`, `allow`, or `local` for this process"},
+        metadata={"doc": "limits while the engine is unavailable: `deny`, `allow`, or `local` (count in this process)"},
     )
-    idempotency_ttl: float = field(default=24 * HOUR, metadata={"doc": "seconds an outcome is kept and replayed"})
-    idempotency_lease: float = field(default=30.0, metadata={"doc": "seconds a running call lives without renewal"})
+    idempotency_ttl: float = field(default=24 * HOUR, metadata={"doc": "seconds an outcome is stored and replayed"})
+    idempotency_lease: float = field(
+        default=30.0, metadata={"doc": "seconds until a running call's lease ends unless it is renewed"}
+    )
     idempotency_on_unavailable: Literal["raise", "allow"] = field(
-        default="raise", metadata={"doc": "engine unreachable: `raise`, or `allow` the call to run unprotected"}
+        default="raise",
+        metadata={"doc": "calls while the engine is unreachable: `raise`, or `allow` them to run unprotected"},
     )
 
 
-#: The everyday choice.
+#: The default policy.
 BALANCED = Policy()
-#: The TTL is a hard bound: nothing is renewed behind your back.
+#: The TTL is a hard bound: leases are not renewed in the background.
 MAX_SAFETY = Policy(lock_renew=False)
-#: Keep going: long holds, and no waiting for an engine that is away.
+#: Prefer availability: long holds, and few retries while the engine is unavailable.
 MAX_AVAILABILITY = Policy(
     lock_max_hold=24 * HOUR, lock_retries=1, limit_on_unavailable="local", idempotency_on_unavailable="allow"
 )

@@ -1,4 +1,4 @@
-"""What happens inside, told to whoever wants to know. Costs nothing while nobody does."""
+"""Telemetry: count internal events and pass them to subscribers. Without subscribers it only counts."""
 
 from __future__ import annotations
 
@@ -8,51 +8,54 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from backstay.hub.contain import contain
+from backstay.hub.multiplexer import reraise_interrupt
 
 log = logging.getLogger("backstay")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: `lock.granted`, `lease.lost`, `link.connected`, … and its facts."""
+    """An event (`lock.granted`, `lease.lost`, `link.connected`, …) and its facts."""
 
     kind: str
     facts: dict[str, Any]
 
 
 class Telemetry:
-    """Counts every event and hands it to subscribers. A subscriber must be quick and thread-safe."""
+    """Counts every event and calls the subscribers with it. A subscriber must be fast and thread-safe: it runs on the
+    thread that emits.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._subscribers: tuple[Callable[[Event], None], ...] = ()
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Call `callback` for every event from now on; returns what ends it."""
+        """Call `callback` for every event from now on. Returns a function that unsubscribes it."""
         self._subscribers = (*self._subscribers, callback)
 
-        def end() -> None:
+        def unsubscribe() -> None:
             self._subscribers = tuple(s for s in self._subscribers if s is not callback)
 
-        return end
+        return unsubscribe
 
     @property
-    def active(self) -> bool:
-        """Whether anybody wants the facts; hot paths count and gather nothing when not."""
+    def has_subscribers(self) -> bool:
+        """Whether there are subscribers. Without them, hot paths only count and collect no facts."""
         return bool(self._subscribers)
 
     def emit(self, kind: str, **facts: Any) -> None:
+        """Count an event and call the subscribers."""
         self.counts[kind] += 1
         if self._subscribers:
-            self.tell(kind, **facts)
+            self.notify(kind, **facts)
 
-    def tell(self, kind: str, **facts: Any) -> None:
-        """Hand an event that is counted already to the subscribers."""
+    def notify(self, kind: str, **facts: Any) -> None:
+        """Call the subscribers with an event that is counted already."""
         event = Event(kind, facts)
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
             except BaseException as error:
-                contain(error)
+                reraise_interrupt(error)
                 log.exception("a telemetry subscriber failed on %s", kind)

@@ -9,7 +9,8 @@ from backstay.engine.redis import scripts
 from backstay.engine.redis.address import parse
 from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.engine.redis.link.protocol import pack
-from backstay.gate.machine import GATE, Acquire, Release, Renew, Withdraw
+from backstay.gate.commands import Acquire, Release, Renew, Withdraw
+from backstay.gate.machine import GATE
 from backstay.testing.proxy import FaultProxy
 
 
@@ -39,7 +40,7 @@ class Wire:
         link = BlockingLink(parse(url), "wire", None)
         for command in (Acquire, Renew, Release, Withdraw):
             link.call_many([pack("SCRIPT", "LOAD", GATE.script(command))])
-            setattr(self, command.__name__.lower(), scripts.of_command(GATE, command).sha.encode())
+            setattr(self, command.__name__.lower(), scripts.command_script(GATE, command).sha.encode())
         link.close()
 
 

@@ -1,4 +1,4 @@
-"""A record that cannot be read is said to be so, on its own name, and harms nobody else."""
+"""A record that cannot be decoded raises CorruptRecord for its own name and affects no other name."""
 
 import sqlite3
 
@@ -63,7 +63,7 @@ def damaged(request, tmp_path, name):
 
 
 @pytest.mark.parametrize("raw", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_record_is_reported_and_no_other_name_suffers(damaged, name, raw):
+def test_a_damaged_record_is_reported_and_affects_no_other_name(damaged, name, raw):
     stay, overwrite = damaged
     lease = stay.lock(name, ttl=30, renew=False).acquire(wait=0)
     overwrite(raw)
@@ -115,7 +115,7 @@ def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
     whole.release()
 
 
-def test_a_record_that_a_script_can_read_and_we_cannot_hurts_nobody_else(damaged, name):
+def test_a_record_that_only_the_script_can_decode_affects_no_other_name(damaged, name):
     """Its holder's fence is a word: Lua quotes it in a reply as it is."""
     stay, overwrite = damaged
     hurt = stay.lock(name, ttl=3).acquire(wait=0)
@@ -130,18 +130,18 @@ def test_a_record_that_a_script_can_read_and_we_cannot_hurts_nobody_else(damaged
     whole.release()
 
 
-def test_what_was_refused_is_not_said_again_and_again(damaged, name):
+def test_a_rejected_request_is_not_resent(damaged, name):
     stay, overwrite = damaged
     stay.lock(name, renew=False).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
     for _ in range(5):
         with pytest.raises(backstay.CorruptRecord):
             stay.lock(name).acquire(wait=0)
-    assert eventually(lambda: not stay._core.keeper._later)
+    assert eventually(lambda: not stay._core.keeper._pending)
 
 
 @pytest.mark.redis
-def test_a_strangers_key_under_our_prefix_does_not_hide_the_list(backstay_redis, name):
+def test_a_foreign_key_under_the_prefix_does_not_hide_the_list(backstay_redis, name):
     link = BlockingLink(parse(backstay_redis.url), "stranger", None)
     key = b"backstay:gate:{" + name.encode() + b"\xff\xfe}"
     with backstay.sync.Backstay(backstay_redis.url) as stay, stay.lock(name):

@@ -13,10 +13,10 @@ import pytest
 import backstay
 import backstay.sync
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
-from backstay.testing.postgres import PostgresServer
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.postgres import PostgresServer
 from backstay.testing.waiting import eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -29,7 +29,7 @@ PROFILES = {
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
-#: Runs "x" for good; says so when it has begun.
+#: Runs "x" forever; prints a line when it has begun.
 OWNER = """
 import sys
 import backstay
@@ -110,7 +110,7 @@ def engine(request, tmp_path):
     return Down(request.param, request, tmp_path)
 
 
-def test_engine_down_calls_are_refused_or_run_as_the_profile_says(engine, profile):
+def test_engine_down_calls_are_refused_or_run_by_profile(engine, profile):
     ran = []
     with backstay.sync.Backstay(engine.url, profile=profile) as stay:
         stay.idempotency.run("before", lambda: 1)
@@ -127,7 +127,7 @@ def test_engine_down_calls_are_refused_or_run_as_the_profile_says(engine, profil
 
 
 @pytest.mark.redis
-def test_engine_down_a_call_may_say_otherwise_than_its_profile(redis):
+def test_engine_down_a_call_may_override_its_profile(redis):
     with (
         backstay.sync.Backstay(redis.url) as careful,
         backstay.sync.Backstay(redis.url, profile=backstay.MAX_AVAILABILITY) as bold,
@@ -147,7 +147,7 @@ def test_engine_down_a_call_may_say_otherwise_than_its_profile(redis):
 
 
 def test_engine_down_while_a_call_runs_its_outcome_is_kept_when_the_engine_is_back(engine, profile):
-    """It goes on being offered; whether the caller is told of the trouble is the profile's choice."""
+    """The keeper keeps resending the outcome; the profile decides whether the caller gets the error."""
     with backstay.sync.Backstay(engine.url, profile=profile) as stay:
 
         def work():
@@ -240,7 +240,7 @@ def test_partition_an_async_call_is_cancelled_when_its_lease_is_lost(redis):
 
 @pytest.fixture
 def owner(url, profile):
-    """Another process that runs "x" until it is told to end."""
+    """Another process that runs "x" until it is stopped."""
     name = next(name for name in ("BALANCED", "MAX_SAFETY", "MAX_AVAILABILITY") if getattr(backstay, name) is profile)
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, url, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -276,7 +276,7 @@ def test_process_crash_of_a_live_owner_is_not_assumed(owner, url, profile):
         stay.idempotency.run("x", lambda: pytest.fail("it ran"), wait=4)
 
 
-def test_process_crash_a_stopped_owner_that_wakes_later_cannot_overwrite(owner, url, profile):
+def test_process_crash_a_paused_owner_that_resumes_cannot_overwrite(owner, url, profile):
     os.kill(owner.pid, signal.SIGSTOP)
     with backstay.sync.Backstay(url, profile=profile) as stay:
         assert stay.idempotency.run("x", lambda: "fresh", wait=20) == "fresh"
@@ -287,8 +287,8 @@ def test_process_crash_a_stopped_owner_that_wakes_later_cannot_overwrite(owner, 
         assert stay.idempotency.run("x", lambda: "third") == "fresh"
 
 
-def test_process_crash_a_stopped_owner_that_nobody_overtook_is_heard(owner, url, profile):
-    """Its lease has ended, and its outcome is the only one there is: it counts, so that nobody runs it again."""
+def test_process_crash_a_paused_owner_without_a_successor_stores_its_outcome(owner, url, profile):
+    """Its lease has ended, but no other outcome exists: it is stored, so that no caller runs the function again."""
     os.kill(owner.pid, signal.SIGSTOP)
     with backstay.sync.Backstay(url, profile=profile) as stay:
         assert eventually(lambda: stay.idempotency.inspect("x").state == "lapsed")

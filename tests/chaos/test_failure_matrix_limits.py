@@ -13,10 +13,10 @@ import backstay
 import backstay.sync
 from backstay.engine.base import steady
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
-from backstay.testing.postgres import PostgresServer
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.postgres import PostgresServer
 from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -37,7 +37,7 @@ EACH_PROFILE = pytest.mark.parametrize(
     [backstay.BALANCED, backstay.MAX_SAFETY, backstay.MAX_AVAILABILITY],
     ids=["default", "safety", "availability"],
 )
-#: What three hits of a limit of two hear while the engine is away.
+#: The decisions for three hits of a limit of two while the engine is down.
 INSTEAD = {"deny": [False, False, False], "allow": [True, True, True], "local": [True, True, False]}
 
 
@@ -74,7 +74,7 @@ def judge(api, key="k"):
 
 @KINDS
 @PROFILES
-def test_engine_down_limits_do_what_the_policy_says(kind, profile, mode, request):
+def test_engine_down_limits_follow_the_policy(kind, profile, mode, request):
     server = request.getfixturevalue(kind)
     with backstay.sync.Backstay(server.url + QUICK, profile=profile) as stay:
         api = stay.limit("api", "2/hour")
@@ -87,7 +87,7 @@ def test_engine_down_limits_do_what_the_policy_says(kind, profile, mode, request
             denied = api.hit("other")
             assert denied.trouble
             assert 0 < denied.retry_after <= 1
-            with pytest.raises(backstay.RateLimited, match="cannot be judged"):
+            with pytest.raises(backstay.RateLimited, match="could not be checked"):
                 api.wait("other", timeout=5)
         else:
             assert api.wait("fourth", timeout=5).allowed
@@ -137,8 +137,8 @@ def test_engine_down_on_sqlite(tmp_path, profile, mode):
 @pytest.mark.parametrize("fault", ["refuse", "blackhole"])
 @KINDS
 @PROFILES
-def test_partition_over_limit_only_as_the_policy_says(kind, profile, mode, fault, request):
-    """Cut off: this process follows its policy; the engine and everybody else count on."""
+def test_partition_exceeds_the_limit_only_by_policy(kind, profile, mode, fault, request):
+    """A process cut off from the engine follows its policy; the engine keeps counting for all other processes."""
     server = request.getfixturevalue(kind)
     with (
         FaultProxy(server.port) as proxy,
@@ -159,7 +159,7 @@ def test_partition_over_limit_only_as_the_policy_says(kind, profile, mode, fault
 
 @pytest.mark.timed
 @pytest.mark.redis
-def test_a_silent_engine_holds_up_nobody_for_long(server):
+def test_a_silent_engine_delays_a_hit_only_briefly(server):
     """After the first has waited in vain, the policy answers at once; one in a while looks again."""
     with (
         FaultProxy(server.port) as proxy,
@@ -172,11 +172,11 @@ def test_a_silent_engine_holds_up_nobody_for_long(server):
         began = steady()
         for _ in range(100):
             assert api.hit("k").by == "local"
-        assert steady() - began < 0.45  # less than the pause: nobody looked
+        assert steady() - began < 0.45  # less than the pause: the engine was not asked
 
 
 @KINDS
-def test_what_was_admitted_alone_is_told_to_the_engine_when_it_is_back(kind, request):
+def test_locally_admitted_hits_are_reported_when_the_engine_returns(kind, request):
     server = request.getfixturevalue(kind)
     with (
         FaultProxy(server.port) as proxy,
@@ -242,7 +242,7 @@ def test_engine_restart_counts_survive_on_postgres(postgres, profile):
 @pytest.mark.redis
 @pytest.mark.parametrize("loss", ["drop", "cut-after", "cut-before"])
 def test_a_lost_reply_counts_too_much_never_too_little(server, loss):
-    """A hit whose reply was lost is sent again: the caller hears a decision, and nobody gets more than the limit."""
+    """A hit whose reply was lost is sent again: the caller gets a decision, and the limit is never exceeded."""
     with (
         FaultProxy(server.port) as proxy,
         backstay.sync.Backstay(proxy.instead_of(server.url) + "?timeout=0.5") as stay,  # a longer silence is an answer
@@ -282,7 +282,7 @@ def test_a_refund_whose_reply_is_lost_is_not_sent_again(server):
 
 
 @pytest.mark.redis
-def test_a_cancelled_wait_gives_its_place_back(server):
+def test_a_cancelled_wait_refunds_its_hit(server):
     async def cancel():
         async with backstay.Backstay(server.url) as stay:
             for nth, algorithm in enumerate(("fixed", "sliding", "sliding-counter", "token-bucket", "gcra"), 1):
@@ -303,7 +303,7 @@ def test_a_cancelled_wait_gives_its_place_back(server):
 
 
 @pytest.mark.redis
-def test_whoever_waits_is_told_when_the_backstay_closes(server):
+def test_closing_the_backstay_raises_in_waiting_callers(server):
     async def close():
         stay = await backstay.Backstay(server.url).open()
         api = stay.limit("api", "1/hour")

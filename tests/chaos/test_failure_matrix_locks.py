@@ -12,12 +12,12 @@ import pytest
 import backstay
 import backstay.sync
 from backstay.engine.base import steady
+from backstay.testing.histories.register import Register
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
-from backstay.testing.postgres import PostgresServer
 from backstay.testing.proxy import FaultProxy
-from backstay.testing.register import Register
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.postgres import PostgresServer
 from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -138,7 +138,7 @@ def test_partition_the_fence_refuses_the_stale_holder(kind, request, tmp_path):
         assert register.write(stale.fence, "stale")
         proxy.rule("blackhole")
         fresh = stay.lock("x", ttl=10).acquire(wait=WITHIN)
-        assert stale.is_lost  # it knew before anybody else could be granted
+        assert stale.is_lost  # it knew before any other caller could get the lock
         assert register.write(fresh.fence, "fresh")
         assert not register.write(stale.fence, "stale")
         assert register.look().owner == "fresh"

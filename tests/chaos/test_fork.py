@@ -1,4 +1,4 @@
-"""A forked child is somebody else: a new identity, none of the parent's leases, locks of its own."""
+"""A forked child is a separate client: a new identity, none of the parent's leases, its own locks."""
 
 import json
 import subprocess
@@ -108,7 +108,7 @@ def durable(name):
 
 
 first = durable("first")
-(second_link,) = stay.engine.witness()._threads.links.values()
+(second_link,) = stay.engine.replica_acks()._threads.links.values()
 os.kill(replica, signal.SIGSTOP)
 granted = []
 thread = threading.Thread(target=lambda: granted.append(durable("waits")))
@@ -138,7 +138,7 @@ thread.join(20)
 says["granted"] = bool(granted) and not granted[0].is_lost
 says["same_link"] = second_link.ready
 again = durable("again")
-says["link_used_again"] = second_link in stay.engine.witness()._threads.links.values()
+says["link_used_again"] = second_link in stay.engine.replica_acks()._threads.links.values()
 says["released"] = [not lease.release().idempotent for lease in (first, *granted, again)]
 stay.close()
 print(json.dumps(says))
@@ -168,7 +168,7 @@ def url(request, tmp_path):
     return f"redis://127.0.0.1:{request.getfixturevalue('backstay_redis').port}/7"
 
 
-def test_a_forked_child_has_locks_of_its_own_and_none_of_its_parents(url):
+def test_a_forked_child_has_its_own_locks_and_none_of_its_parent(url):
     says = json.loads(run(SCRIPT, url))
     child = says["child"]
     assert "failed" not in child, child["failed"]
@@ -182,12 +182,12 @@ def test_a_forked_child_has_locks_of_its_own_and_none_of_its_parents(url):
     assert says["released"]
 
 
-def test_a_fork_beside_an_event_loop_leaves_the_parents_lease_alone(url):
+def test_a_fork_beside_an_event_loop_keeps_the_parents_lease(url):
     assert run(LOOP, url) == "fine\n"
 
 
 @pytest.mark.redis
-def test_a_fork_beside_a_grant_that_waits_for_replicas_gives_the_child_links_of_its_own():
+def test_a_fork_during_a_replica_wait_gives_the_child_its_own_connections():
     """Another thread waits for a replica that stands still; the child goes its own way, and the parent's links live."""
     master, replica = RedisServer(), None
     try:
@@ -294,7 +294,7 @@ print(failed)
 """
 
 
-def test_several_threads_that_fork_at_once_do_not_give_back_what_another_holds(tmp_path):
+def test_concurrent_forks_release_no_lock_of_another_thread(tmp_path):
     url = f"sqlite:///{tmp_path}/a.db?timeout=5"
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SEVERAL, url], capture_output=True, text=True, timeout=100, check=False

@@ -26,7 +26,7 @@ LOSSES = ["drop", "cut-after", "cut-before", "blackhole"]
 
 
 def sha(command):
-    return scripts.of_command(IDEMPOTENCY, command).sha.encode()
+    return scripts.command_script(IDEMPOTENCY, command).sha.encode()
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_lost_reply_means_one_run_and_one_outcome(run, proxy, truth, name, los
 
 @pytest.mark.redis
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_reply_to_a_replay_is_asked_for_again(run, proxy, truth, name, loss):
+def test_a_replay_whose_reply_is_lost_is_retried(run, proxy, truth, name, loss):
     truth.idempotency.run(name, lambda: "first")
     struck = [proxy.once(loss, form).struck for form in (b"$3\r\nGET", sha(Begin))]
     assert run(name, lambda: pytest.fail("it ran")) == "first"
@@ -74,7 +74,7 @@ def test_a_lost_reply_to_a_replay_is_asked_for_again(run, proxy, truth, name, lo
 
 
 @pytest.mark.redis
-def test_a_late_begin_after_a_failure_begins_nothing(run, proxy, truth, name):
+def test_a_late_begin_after_a_failure_starts_nothing(run, proxy, truth, name):
     proxy.once("hold", sha(Begin))
     with pytest.raises(ZeroDivisionError):
         run(name, lambda: 1 / 0)
@@ -202,9 +202,9 @@ def test_a_client_whose_clock_is_wrong_changes_nothing(truth, backstay_redis, na
     """The server's time rules: a client that is an hour ahead or behind neither ends an outcome nor keeps one."""
     truth.idempotency.run(name, lambda: "first", ttl=600)
     with backstay.sync.Backstay(backstay_redis.url) as stay:
-        stay.engine.correct(stay.engine.now() + off * 1_000_000)
+        stay.engine.correct_clock(stay.engine.now() + off * 1_000_000)
         assert stay.idempotency.run(name, lambda: "second") == "first"
-        stay.engine.correct(stay.engine.now() + off * 1_000_000)
+        stay.engine.correct_clock(stay.engine.now() + off * 1_000_000)
         assert stay.idempotency.run(f"{name}-new", lambda: "new", ttl=600) == "new"
     seen = truth.idempotency.inspect(f"{name}-new")
     assert 590 < (seen.until - seen.since).total_seconds() < 630

@@ -10,9 +10,9 @@ import redis
 import backstay
 import backstay.sync
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
 from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.redis]
@@ -80,7 +80,7 @@ def test_threads_count_together(proxy, namespace):
         assert sum(counts) + 1 == 500
 
 
-def test_async_functions_and_others_count_together(proxy, namespace):
+def test_async_and_blocking_callers_count_together(proxy, namespace):
     async def play():
         async with backstay.Backstay(proxy.url, namespace=namespace, profile=backstay.MAX_AVAILABILITY) as stay:
 
@@ -104,12 +104,12 @@ def test_async_functions_and_others_count_together(proxy, namespace):
     asyncio.run(play())
 
 
-def test_nobody_has_to_call_for_what_was_admitted_to_be_told(proxy, cut_off, truth):
+def test_local_hits_are_reconciled_without_further_calls(proxy, cut_off, truth):
     proxy.heal()
     assert eventually(lambda: truth.peek("k").count == LIMIT)
 
 
-def test_this_process_counts_on_while_the_engine_is_told(proxy, namespace, server, truth):
+def test_the_local_fallback_keeps_counting_during_reconciliation(proxy, namespace, server, truth):
     async def play():
         url = proxy.url + "?timeout=5&connect_timeout=1"
         async with backstay.Backstay(url, namespace=namespace, profile=backstay.MAX_AVAILABILITY) as stay:
@@ -135,7 +135,7 @@ def test_this_process_counts_on_while_the_engine_is_told(proxy, namespace, serve
     assert truth.peek("k").count == LIMIT
 
 
-def test_a_hand_over_that_fails_forgets_nothing(proxy, cut_off, truth):
+def test_a_failed_reconciliation_loses_no_hit(proxy, cut_off, truth):
     proxy.heal()
     failed = proxy.rule("cut-before", b"EVAL")
     assert failed.struck.wait(WITHIN)
@@ -146,7 +146,7 @@ def test_a_hand_over_that_fails_forgets_nothing(proxy, cut_off, truth):
     assert admitted(cut_off) == 0
 
 
-def test_a_damaged_record_does_not_keep_the_others_from_being_told(proxy, cut_off, truth, server, namespace):
+def test_a_damaged_record_does_not_block_reconciliation_of_the_others(proxy, cut_off, truth, server, namespace):
     for key in ("damaged", "sound"):
         cut_off.limit("api", RATE).hit(key, 3)
     with redis.Redis(port=server.port) as client:
@@ -156,14 +156,14 @@ def test_a_damaged_record_does_not_keep_the_others_from_being_told(proxy, cut_of
     assert (truth.peek("sound").count, truth.peek("k").count) == (3, LIMIT)
 
 
-def test_closing_tells_what_was_admitted(proxy, cut_off, truth):
+def test_closing_reconciles_local_hits(proxy, cut_off, truth):
     proxy.heal()
     cut_off.close()
     assert truth.peek("k").count == LIMIT
 
 
-def test_who_is_cancelled_under_allow_gives_nothing_back(proxy, server, namespace):
-    """Nothing was taken, so a refund would be of somebody else's hit."""
+def test_a_cancelled_call_under_allow_refunds_nothing(proxy, server, namespace):
+    """Nothing was counted, so a refund would cancel another caller's hit."""
 
     async def play():
         url = proxy.url + "?timeout=1&connect_timeout=1"

@@ -1,4 +1,4 @@
-"""A reply that never comes: whatever was carried out, the right state remains and nobody is told a lie."""
+"""Lost replies: whether or not the request was applied, the state stays correct and the caller gets a true result."""
 
 import asyncio
 import threading
@@ -73,7 +73,7 @@ class Awaiting:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_reply_to_an_acquire_leaves_one_holder_who_knows_it(api, proxy, wire, truth, name, loss):
+def test_a_lost_reply_to_an_acquire_leaves_one_holder_that_knows_its_grant(api, proxy, wire, truth, name, loss):
     struck = proxy.once(loss, wire.acquire).struck
     lease = api.acquire(name, ttl=10)
     assert struck.is_set()
@@ -84,14 +84,14 @@ def test_a_lost_reply_to_an_acquire_leaves_one_holder_who_knows_it(api, proxy, w
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_reply_to_a_release_is_not_reported_as_somebody_elses_lock(api, proxy, wire, truth, name, loss):
+def test_a_lost_reply_to_a_release_is_not_reported_as_a_foreign_lock(api, proxy, wire, truth, name, loss):
     lease = api.acquire(name, ttl=10)
     proxy.once(loss, wire.release)
     assert api.release(lease).released
     assert truth.locks.inspect(name).count == 0
 
 
-def test_a_lost_reply_to_a_release_is_a_success_although_the_next_has_it(api, proxy, wire, truth, name):
+def test_a_lost_reply_to_a_release_is_a_success_after_the_next_grant(api, proxy, wire, truth, name):
     lease = api.acquire(name, ttl=10)
     struck = proxy.once("drop", wire.release).struck
     taken = []
@@ -109,8 +109,8 @@ def test_a_lost_reply_to_a_release_is_a_success_although_the_next_has_it(api, pr
     assert truth.locks.inspect(name).holders[0].lock_id == taken[0].id
 
 
-def test_a_release_sent_in_time_is_a_success_although_its_reply_was_awaited_past_the_ttl(api, proxy, wire, truth, name):
-    """The lease ran out while the reply was waited for, and the next has it: still nobody's mistake."""
+def test_a_release_sent_in_time_succeeds_when_its_reply_comes_past_the_ttl(api, proxy, wire, truth, name):
+    """The lease expires while the caller waits for the reply, and the next waiter gets the lock: no error is raised."""
     lease = api.acquire(name, ttl=0.25, renew=False)
     struck = proxy.once("drop", wire.release).struck
     taken = []
@@ -129,7 +129,7 @@ def test_a_release_sent_in_time_is_a_success_although_its_reply_was_awaited_past
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_reply_to_a_renewal_is_asked_for_again(api, proxy, wire, truth, name, loss):
+def test_a_renewal_whose_reply_is_lost_is_retried(api, proxy, wire, truth, name, loss):
     lease = api.acquire(name, ttl=5, renew=False)
     proxy.once(loss, wire.renew)
     api.renew(lease, 20)
@@ -151,13 +151,13 @@ def test_a_lost_reply_to_a_withdrawal_leaves_no_waiter(api, proxy, wire, truth, 
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_leaving_a_body_gives_the_lock_back_although_the_reply_is_lost(api, proxy, wire, truth, name, loss):
+def test_leaving_the_body_releases_the_lock_despite_a_lost_reply(api, proxy, wire, truth, name, loss):
     proxy.once(loss, wire.release)
     api.leave(api.stay.lock(name, ttl=10, wait=WITHIN))
     assert truth.locks.inspect(name).count == 0
 
 
-def test_a_release_that_cannot_be_said_is_said_later(api, proxy, truth, name):
+def test_a_release_during_an_outage_is_sent_later(api, proxy, truth, name):
     lease = api.acquire(name, ttl=20)
     proxy.refuse()
     with pytest.raises(backstay.EngineError):
@@ -209,7 +209,7 @@ def test_a_cancelled_acquire_that_cannot_be_withdrawn_is_withdrawn_later(proxy, 
     asyncio.run(cancel())
 
 
-def test_a_waiter_hears_of_its_turn_although_the_inbox_opens_late(proxy, truth, name):
+def test_a_waiter_is_woken_although_its_inbox_opens_late(proxy, truth, name):
     """Two tasks begin to wait at once. The subscription is slow; neither may sleep through its hint."""
 
     async def wait_for_both():

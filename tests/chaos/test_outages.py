@@ -10,12 +10,12 @@ import pytest
 import backstay
 import backstay.sync
 from backstay.engine.base import steady
-from backstay.testing.impostor import Impostor
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
 from backstay.testing.waiting import WITHIN, eventually, soon
+from support.fake_server import FakeServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
@@ -33,7 +33,7 @@ def server():
 @pytest.fixture(scope="module")
 def postgres():
     pytest.importorskip("psycopg", reason="PostgreSQL needs backstay[postgres]")
-    from backstay.testing.postgres import PostgresServer
+    from backstay.testing.servers.postgres import PostgresServer
 
     server = PostgresServer()
     try:
@@ -57,7 +57,7 @@ class Either:
 
 @pytest.fixture(params=["redis", pytest.param("postgres", marks=pytest.mark.postgres)])
 def either(request):
-    """What else is claimed of PostgreSQL is in tests/engine/test_postgres_outages.py."""
+    """What else is claimed of PostgreSQL is in tests/engine/postgres/test_postgres_outages.py."""
     if request.param == "redis":
         yield Either(request.getfixturevalue("server"), 1, b"HELLO")
         return
@@ -67,7 +67,7 @@ def either(request):
         server.start()
 
 
-def test_a_stopped_server_that_goes_on_answers_those_who_waited(server):
+def test_a_paused_server_that_resumes_answers_the_pending_callers(server):
     with backstay.sync.Backstay(server.url + "?timeout=5") as stay:
         server.pause()
         timer = threading.Timer(0.5, server.resume)
@@ -78,7 +78,7 @@ def test_a_stopped_server_that_goes_on_answers_those_who_waited(server):
         timer.join()
 
 
-def test_a_stopped_server_is_given_up_and_found_again(server):
+def test_a_paused_server_times_out_and_is_used_again_after_it_resumes(server):
     with backstay.sync.Backstay(server.url + "?timeout=0.2&connect_timeout=0.2") as stay:
         server.pause()
         with pytest.raises(backstay.EngineError, match=str(server.port)):
@@ -139,7 +139,7 @@ def stays(lease, seconds):
 
 
 @pytest.mark.timed
-def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wire_of):
+def test_an_unsent_release_does_not_delay_other_renewals(server, wire_of):
     """A deferred release waits in vain for its reply; a short lease must be renewed meanwhile."""
     wire = wire_of(server.url)
     profile = backstay.MAX_AVAILABILITY
@@ -158,7 +158,7 @@ def test_a_word_left_unsaid_does_not_cost_other_leases_their_renewal(server, wir
 
 
 @pytest.mark.timed
-def test_one_connection_attempt_in_vain_does_not_cost_a_short_lease(either):
+def test_one_failed_connection_attempt_does_not_lose_a_short_lease(either):
     ttl = 1.5 if either.pace == 1 else 6  # libpq gives an attempt two seconds at least
     url = either.through if either.pace == 1 else functools.partial(either.through, timeout=2)
     with FaultProxy(either.server.port) as proxy, backstay.sync.Backstay(url(proxy)) as stay:
@@ -196,7 +196,7 @@ def test_a_body_is_cancelled_when_the_outage_outlives_its_lease(either):
     server.start()
 
 
-def test_a_waiter_is_served_after_a_restart_that_remembers(server):
+def test_a_waiter_is_served_after_a_restart_that_keeps_the_data(server):
     async def wait():
         async with backstay.Backstay(server.url) as stay, backstay.Backstay(server.url) as other:
             held = await stay.lock("x", ttl=10).acquire(wait=0)
@@ -211,11 +211,11 @@ def test_a_waiter_is_served_after_a_restart_that_remembers(server):
     asyncio.run(wait())
 
 
-def test_closing_while_a_connection_is_being_made_ends_those_who_wait_for_it():
-    """They get an error of ours, not somebody else's cancellation."""
+def test_closing_during_a_connect_fails_its_waiting_callers():
+    """They get a BackstayError, not the CancelledError of another task."""
 
     async def close():
-        with Impostor(greet=lambda _: b"") as server:
+        with FakeServer(greet=lambda _: b"") as server:
             stay = backstay.Backstay(server.url + "?connect_timeout=5")
             task = asyncio.create_task(stay.lock("x").acquire(wait=0))
             assert await soon(lambda: asyncio.sleep(0, bool(server.heard)))
@@ -227,8 +227,8 @@ def test_closing_while_a_connection_is_being_made_ends_those_who_wait_for_it():
 
 
 @pytest.mark.timed
-def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(server):
-    """Leaving the queue is tidiness: whoever gave up is not kept for it until the server answers."""
+def test_a_timeout_around_a_waiter_fires_while_the_server_is_paused(server):
+    """Leaving the queue is only cleanup: a caller that gave up does not wait for the server's reply to it."""
 
     async def main():
         async with backstay.Backstay(server.url + "?timeout=8") as stay, backstay.Backstay(server.url) as other:
@@ -258,14 +258,14 @@ def test_a_time_limit_around_a_waiter_holds_although_the_server_stands_still(ser
     asyncio.run(main())
 
 
-def test_a_caller_who_got_no_answer_is_not_made_to_wait_again_to_leave(server):
+def test_a_caller_that_timed_out_does_not_wait_again_for_its_withdrawal(server):
     with backstay.sync.Backstay(server.url + "?timeout=1") as stay:
         server.pause()
         try:
             with pytest.raises(backstay.EngineError):
                 stay.lock("x").acquire(wait=0)
-            assert stay._core.keeper._later  # the keeper's business now
+            assert stay._core.keeper._pending  # the keeper's business now
         finally:
             server.resume()
-        assert eventually(lambda: not stay._core.keeper._later)
+        assert eventually(lambda: not stay._core.keeper._pending)
         assert not stay.locks.inspect("x").held

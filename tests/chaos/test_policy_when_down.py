@@ -1,4 +1,4 @@
-"""The engine is down: a lock always fails closed, after as many attempts as the policy says."""
+"""The engine is down: a lock always fails closed, after as many attempts as the policy allows."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ import pytest
 
 import backstay
 import backstay.sync
-from backstay.testing.ports import lasting_port
+from backstay.testing.servers.ports import lasting_port
 from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
@@ -26,7 +26,7 @@ def nowhere(request):
     [(backstay.BALANCED, 4), (backstay.MAX_SAFETY, 4), (backstay.MAX_AVAILABILITY, 2)],
     ids=["balanced", "safety", "availability"],
 )
-def test_an_engine_that_is_away_is_tried_as_often_as_the_policy_says(nowhere, profile, attempts):
+def test_an_unreachable_engine_is_tried_as_often_as_the_policy_allows(nowhere, profile, attempts):
     ran = []
     stay = backstay.sync.Backstay(nowhere, profile=profile)
     with pytest.raises(backstay.EngineUnavailable), stay.lock("x", wait=5):
@@ -91,7 +91,7 @@ def test_a_hung_holder_is_not_renewed_past_its_max_hold(truth, backstay_redis, n
         assert eventually(lambda: not truth.locks.inspect(name).held)
 
 
-def test_a_closed_backstay_says_so(backstay_redis, name):
+def test_a_closed_backstay_raises_a_clear_error(backstay_redis, name):
     stay = backstay.sync.Backstay(backstay_redis.url).open()
     lease = stay.lock(name, ttl=1).acquire(wait=0)
     stay.close()

@@ -1,4 +1,4 @@
-"""Users' pools while somebody kills their connections: one holder at a time, fences that grow, nothing left out."""
+"""Users' pools while their connections are killed: one holder at a time, growing fences, no lost operation."""
 
 from __future__ import annotations
 

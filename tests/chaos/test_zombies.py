@@ -1,4 +1,4 @@
-"""Requests that arrive after everybody has stopped to expect them: they act for nobody, so they must not act."""
+"""Requests that arrive after their caller gave up must change nothing."""
 
 import asyncio
 
@@ -7,7 +7,8 @@ import pytest
 import backstay
 import backstay.sync
 from backstay.engine.base import Apply, Expired
-from backstay.gate.machine import GATE, Acquire, Who
+from backstay.gate.commands import Acquire, CallerIdentity
+from backstay.gate.machine import GATE
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.waiting import eventually, soon
 
@@ -186,7 +187,7 @@ def test_a_late_withdrawal_does_not_touch_the_next_attempt(client, proxy, wires,
 
 def test_a_request_past_its_not_after_answers_expired(truth, name):
     now = truth.engine.now()
-    command = Acquire(now - 1, "ticket", "ticket", True, 1, 5_000_000, "inbox", 0, Who())
+    command = Acquire(now - 1, "ticket", "ticket", True, 1, 5_000_000, "inbox", 0, CallerIdentity())
     (answer,) = truth.engine.apply_many([Apply(GATE, name, command)])
     assert isinstance(answer, Expired)
     assert abs(answer.now - now) < 60_000_000
@@ -194,9 +195,9 @@ def test_a_request_past_its_not_after_answers_expired(truth, name):
 
 
 def test_a_client_with_a_wrong_clock_corrects_it_and_is_served(truth, name):
-    truth.engine.correct(1_000_000)
+    truth.engine.correct_clock(1_000_000)
     with truth.lock(name, ttl=5, wait=0):
         pass
-    truth.engine.correct(truth.engine.now() + 10**12)
+    truth.engine.correct_clock(truth.engine.now() + 10**12)
     with truth.lock(name, ttl=5, wait=0):
         pass

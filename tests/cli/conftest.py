@@ -7,7 +7,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from command_line import Cli
+
+from support.command_line import Cli
 
 
 @pytest.fixture

@@ -18,17 +18,17 @@ from backstay.cli.durations import FOREVER, duration, duration_or_forever, span
         ("0", 0),
     ],
 )
-def test_a_duration_is_a_number_and_perhaps_a_unit(text, seconds):
+def test_a_duration_is_a_number_with_an_optional_unit(text, seconds):
     assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1d", "5 minutes", "1e3", "nan", "inf", "1m30s", "٣", "1..5"])
-def test_anything_else_is_refused_with_an_example(text):
+def test_an_invalid_duration_is_refused_with_an_example(text):
     with pytest.raises(typer.BadParameter, match=r"30, 1\.5, 30s, 5m or 2h"):
         duration(text)
 
 
-def test_forever_is_a_wait():
+def test_forever_is_a_valid_wait():
     assert duration_or_forever("forever") == FOREVER
     assert duration_or_forever("5m") == 300
 
@@ -45,5 +45,5 @@ def test_forever_is_a_wait():
         (273_600, "3d 4h"),
     ],
 )
-def test_a_span_is_told_in_two_units(seconds, text):
+def test_a_duration_is_shown_in_two_units(seconds, text):
     assert span(seconds) == text

@@ -4,20 +4,21 @@ import signal
 import uuid
 
 import pytest
-from command_line import eventually, finish
+
+from support.command_line import eventually, finish
 
 HINT = str(uuid.uuid4())
 
 
 def tailing(cli, *args):
-    """A `backstay hub tail` that hears by now."""
+    """Start `backstay hub tail` and wait until it listens."""
     process = cli.start("hub", "tail", *args)
     assert process.stderr
     assert process.stderr.readline().startswith("backstay: listening on ")
     return process
 
 
-def test_tail_shows_what_passes(cli):
+def test_tail_shows_published_messages(cli):
     process = tailing(cli, "--count", "4")
     hint = cli.backstay.hub.publish_scheduled("mail:send", 3)
     cli.backstay.hub.publish_chain_completed("c1")
@@ -44,13 +45,13 @@ def test_tail_takes_channels_and_prints_json(cli):
     assert job in shown
 
 
-def test_ctrl_c_ends_it_quietly(cli):
+def test_ctrl_c_ends_tail_without_output(cli):
     process = tailing(cli)
     process.send_signal(signal.SIGINT)
     assert finish(process) == (0, "", "")
 
 
-def test_a_reader_that_leaves_ends_it_quietly(cli):
+def test_a_closed_pipe_ends_tail_without_output(cli):
     process = tailing(cli)
     process.stdout.close()
     process.stdout = None
@@ -58,14 +59,14 @@ def test_a_reader_that_leaves_ends_it_quietly(cli):
     assert finish(process)[::2] == (0, "")
 
 
-def test_a_file_that_is_not_there_is_a_mistake(cli, tmp_path):
+def test_tail_of_a_missing_file_is_an_error(cli, tmp_path):
     result = cli.call("--url", f"sqlite:///{tmp_path / 'none.db'}", "hub", "tail")
     assert result.exit_code == 2
     assert not (tmp_path / "none.db").exists()
 
 
 @pytest.mark.redis
-def test_tail_hears_the_hub_that_the_environment_names(sqlite_cli, backstay_redis, monkeypatch):
+def test_tail_listens_on_the_hub_from_the_environment(sqlite_cli, backstay_redis, monkeypatch):
     monkeypatch.setenv("BACKSTAY_HUB", backstay_redis.url)
     from backstay.sync import Backstay
 

@@ -12,21 +12,21 @@ def charged(cli):
     cli.backstay.idempotency.run("charge:42", lambda: {"secret": "receipt"}, fingerprint={"amount": 5})
 
 
-def test_a_key_that_has_not_run(cli):
+def test_show_of_an_unknown_key_reports_that_it_has_not_run(cli):
     cli.backstay.open()
-    assert cli.call("idempotency", "show", "x").stdout == "'x' has not run, or its outcome is past its time.\n"
+    assert cli.call("idempotency", "show", "x").stdout == "'x' has not run, or its outcome has expired.\n"
     assert cli.json("idempotency", "show", "x")["state"] == "idle"
 
 
-def test_a_key_that_has_run(cli, charged):
+def test_show_of_a_completed_key(cli, charged):
     shown = cli.call("idempotency", "show", "charge:42")
     assert shown.exit_code == 0
-    assert shown.stdout.startswith("charge:42: completed, has run; its outcome is replayed\n")
+    assert shown.stdout.startswith("charge:42: completed, the call has completed; its outcome is replayed\n")
     assert "outcome kept until: " in shown.stdout
     assert "secret" not in shown.stdout
 
 
-def test_the_shape_in_json(cli, charged):
+def test_show_of_a_key_in_json(cli, charged):
     shown = cli.json("idempotency", "show", "charge:42")
     assert set(shown) == {"key", "state", "fence", "by", "since", "until", "fingerprint", "waiters"}
     assert (shown["key"], shown["state"], shown["waiters"]) == ("charge:42", "completed", 0)
@@ -34,7 +34,7 @@ def test_the_shape_in_json(cli, charged):
     assert len(shown["fingerprint"]) == 64
 
 
-def test_a_key_that_runs(cli):
+def test_show_of_a_running_key(cli):
     begun, may_end = threading.Event(), threading.Event()
 
     def work():
@@ -47,7 +47,7 @@ def test_a_key_that_runs(cli):
     shown = cli.call("idempotency", "show", "charge:42").stdout
     may_end.set()
     thread.join()
-    assert "running, runs; others wait" in shown
+    assert "running, a call runs; other calls wait" in shown
     assert "lease until: " in shown
 
 
@@ -63,13 +63,13 @@ def test_forget_lets_the_next_call_run(cli, charged):
     }
 
 
-def test_there_is_nothing_to_forget(cli):
+def test_forget_of_an_unknown_key_fails(cli):
     cli.backstay.open()
     nothing = cli.call("idempotency", "forget", "x")
     assert nothing.exit_code == 1
-    assert "nothing to forget" in nothing.stderr
+    assert "there is no record of" in nothing.stderr
 
 
-def test_a_key_that_cannot_be_is_a_mistake(cli):
+def test_an_invalid_key_is_wrong_usage(cli):
     cli.backstay.open()
     assert cli.call("idempotency", "show", "x" * 600).exit_code == 2

@@ -1,18 +1,18 @@
-"""`backstay jobs` and `backstay queues`: what people see, what programs get."""
+"""`backstay jobs` and `backstay queues`: text and JSON output."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from command_line import Cli
 
 import backstay
 from backstay import Backstay, fixed, sync
+from support.command_line import Cli
 
 
 def run_worker(cli):
-    """Everything that can be done now is done."""
+    """Run a worker until no job is due."""
 
     async def burst():
         stay = Backstay(cli.url, namespace=cli.namespace)
@@ -65,7 +65,7 @@ def test_ls_shows_every_job_and_its_state(sqlite_cli, jobs):
     assert sqlite_cli.call("jobs", "ls", "--state", "odd").exit_code == 2
 
 
-def test_show_tells_all(sqlite_cli, jobs):
+def test_show_prints_every_field_of_a_job(sqlite_cli, jobs):
     shown = sqlite_cli.call("jobs", "show", jobs["dead"])
     assert "ValueError: cannot do 2" in shown.stdout
     assert "raise ValueError" in shown.stdout
@@ -78,7 +78,7 @@ def test_show_tells_all(sqlite_cli, jobs):
     assert "no job" in missing.stderr
 
 
-def test_arguments_that_json_has_no_word_for_are_shown_all_the_same(sqlite_cli):
+def test_arguments_that_json_cannot_represent_are_shown(sqlite_cli):
     odd = {"raw": b"\xff", "pairs": {(1, 2): {None: float("nan")}}, "by": {b"\xff": 1}}
     id_ = sqlite_cli.backstay.jobs.enqueue("odd", odd).id
     args = {"raw": "/w==", "pairs": {"(1, 2)": {"None": None}}, "by": {"b'\\xff'": 1}}
@@ -123,7 +123,7 @@ def test_queues_are_listed_paused_resumed_and_drained(sqlite_cli, jobs):
 
 
 @pytest.mark.redis
-def test_jobs_in_several_shards_are_seen_as_well(tmp_path, backstay_redis, namespace, monkeypatch):
+def test_jobs_of_all_shards_are_listed(tmp_path, backstay_redis, namespace, monkeypatch):
     cli = Cli(backstay_redis.url, namespace, tmp_path)
     with sync.Backstay(cli.url, namespace=namespace, shards=4) as stay:
         ids = {stay.jobs.enqueue("fine", {"n": n}).id for n in range(12)}
@@ -140,7 +140,7 @@ def test_jobs_in_several_shards_are_seen_as_well(tmp_path, backstay_redis, names
     assert "BACKSTAY_SHARDS" in cli.call("jobs", "ls").stderr
 
 
-def test_the_number_of_shards_is_nothing_to_sqlite(sqlite_cli, jobs, monkeypatch):
+def test_sqlite_ignores_the_number_of_shards(sqlite_cli, jobs, monkeypatch):
     monkeypatch.setenv("BACKSTAY_SHARDS", "4")
     assert len(sqlite_cli.json("jobs", "ls")["jobs"]) == len(jobs)
     assert sqlite_cli.call("--shards", "4", "jobs", "ls").exit_code == 2

@@ -1,11 +1,11 @@
-"""`backstay limits`: from a shell the same counts as from Python."""
+"""`backstay limits` uses the same counts as the Python API."""
 
 import json
 
 import pytest
 
 
-def test_a_hit_takes_what_python_sees_and_the_other_way_round(cli):
+def test_hits_of_the_command_line_and_of_python_share_one_count(cli):
     api = cli.backstay.limit("api", "3/hour")
     assert api.hit("user:7").count == 1
     result = cli.call("limits", "hit", "api", "user:7", "--rate", "3/hour")
@@ -17,7 +17,7 @@ def test_a_hit_takes_what_python_sees_and_the_other_way_round(cli):
     assert "'user:7' of 'api' has taken 3 of 3 in 3600 s; try again in" in denied.stderr
 
 
-def test_several_rates_a_cost_and_an_algorithm(cli):
+def test_a_hit_takes_several_rates_a_cost_and_an_algorithm(cli):
     args = (
         "limits",
         "hit",
@@ -36,26 +36,26 @@ def test_several_rates_a_cost_and_an_algorithm(cli):
     assert cli.call(*args).exit_code == 75
 
 
-def test_a_denied_hit_in_json_says_when_to_come_back(cli):
+def test_a_denied_hit_in_json_has_a_retry_time(cli):
     args = ("limits", "hit", "api", "k", "--rate", "1/hour", "--json")
     assert json.loads(cli.call(*args).stdout)["allowed"] is True
     denied = cli.call(*args)
     assert denied.exit_code == 75
-    told = json.loads(denied.stdout)
-    assert (told["allowed"], told["by"]) == (False, "engine")
-    assert 0 < told["retry_after"] <= 3600
+    reply = json.loads(denied.stdout)
+    assert (reply["allowed"], reply["by"]) == (False, "engine")
+    assert 0 < reply["retry_after"] <= 3600
 
 
-def test_a_hit_waits_for_its_place(cli):
+def test_a_hit_can_wait_until_it_is_allowed(cli):
     cli.backstay.limit("api", "1/300ms").hit("k")
     assert cli.call("limits", "hit", "api", "k", "--rate", "1/300ms", "--wait", "10s").exit_code == 0
     cli.backstay.limit("api", "1/hour").hit("k")
     assert cli.call("limits", "hit", "api", "k", "--rate", "1/hour", "--wait", "1s").exit_code == 75
 
 
-def test_show_tells_who_has_taken_how_much(cli):
-    assert cli.call("limits", "show").stdout == "Nothing is taken.\n"
-    assert cli.call("limits", "show", "api", "k").stdout == "Nothing is taken of 'api' by 'k'.\n"
+def test_show_lists_the_use_of_each_key(cli):
+    assert cli.call("limits", "show").stdout == "No usage.\n"
+    assert cli.call("limits", "show", "api", "k").stdout == "No usage of 'api' by 'k'.\n"
     assert cli.json("limits", "show") == {"limits": []}
     cli.backstay.limit("api", "5/hour", "9/day", algorithm="fixed").hit("user:7", 2)
     cli.backstay.limit("mail", "5/hour").hit("ada\n")
@@ -72,11 +72,11 @@ def test_show_tells_who_has_taken_how_much(cli):
     assert cli.json("limits", "show", "api", "somebody-else") == {"limits": []}
 
 
-def test_reset_begins_anew(cli):
+def test_reset_clears_the_counts(cli):
     cli.backstay.limit("api", "1/hour").hit("k")
     cli.backstay.limit("api", "1/day", algorithm="gcra").hit("k")
-    assert cli.call("limits", "reset", "api", "k").stdout == "'k' begins anew with 'api'.\n"
-    assert cli.call("limits", "reset", "api", "k").stdout == "'k' had taken nothing of 'api'.\n"
+    assert cli.call("limits", "reset", "api", "k").stdout == "Reset the usage of 'api' by 'k'.\n"
+    assert cli.call("limits", "reset", "api", "k").stdout == "'k' had no usage of 'api'.\n"
     assert cli.json("limits", "reset", "api", "k") == {"name": "api", "key": "k", "records": 0}
     assert cli.call("limits", "hit", "api", "k", "--rate", "1/hour").exit_code == 0
 
@@ -93,11 +93,11 @@ def test_reset_begins_anew(cli):
         ("reset", "", "k"),
     ],
 )
-def test_what_cannot_work_is_wrong_usage(sqlite_cli, args):
+def test_invalid_limit_arguments_are_wrong_usage(sqlite_cli, args):
     assert sqlite_cli.call("limits", *args).exit_code == 2
 
 
-def test_an_engine_that_is_away_is_no_denial(sqlite_cli):
+def test_an_engine_outage_is_an_error_and_no_denial(sqlite_cli):
     sqlite_cli.url = "redis://127.0.0.1:1/0"
     result = sqlite_cli.call("limits", "hit", "api", "k", "--rate", "5/hour")
     assert result.exit_code == 3

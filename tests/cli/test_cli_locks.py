@@ -3,7 +3,8 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from command_line import eventually
+
+from support.command_line import eventually
 
 HOLDER = {
     "lock_id",
@@ -29,7 +30,7 @@ WAITER = {
 
 @pytest.fixture
 def held(cli):
-    """A lock that somebody else holds."""
+    """A lock held by another client."""
     lease = cli.backstay.lock("invoice:42", renew=False).acquire(
         lock_id="lock-1", execution_id="exec-1", workflow_id="wf-1", workflow_name="Billing"
     )
@@ -37,13 +38,13 @@ def held(cli):
     cli.backstay.locks.force_release("invoice:42")
 
 
-def test_ls_says_that_nothing_is_held(cli):
+def test_ls_without_held_locks_reports_none(cli):
     assert cli.call("locks", "ls").stdout == "No lock is held.\n"
     assert cli.call("locks", "ls", "a:").stdout == "No lock that starts with 'a:' is held.\n"
     assert cli.json("locks", "ls") == {"locks": []}
 
 
-def test_ls_shows_who_holds_what(cli, held):
+def test_ls_shows_locks_and_their_holders(cli, held):
     result = cli.call("locks", "ls")
     head, line = result.stdout.splitlines()
     assert head.split("  ")[0] == "NAME"
@@ -52,7 +53,7 @@ def test_ls_shows_who_holds_what(cli, held):
     assert "s ago" in line
 
 
-def test_ls_does_not_guess_what_a_damaged_record_held(sqlite_cli, tmp_path):
+def test_ls_reports_a_damaged_record_without_guessing_its_content(sqlite_cli, tmp_path):
     sqlite_cli.backstay.lock("invoice:42").acquire()
     with closing(sqlite3.connect(tmp_path / "backstay.db")) as db, db:
         db.execute("UPDATE backstay_state SET doc = 'rubbish'")
@@ -88,7 +89,7 @@ def test_the_shape_of_the_queue_in_json(cli, held):
     assert waiter["offered"] is False
 
 
-def test_show_tells_holders_and_queue(cli, held):
+def test_show_lists_holders_and_queue(cli, held):
     cli.waiting("invoice:42", "--", "true")
     text = cli.call("locks", "show", "invoice:42").stdout
     assert text.startswith(f"invoice:42: capacity 1, fence {held.fence}\n")
@@ -98,7 +99,7 @@ def test_show_tells_holders_and_queue(cli, held):
     assert "true (" in text
 
 
-def test_show_knows_semaphores_and_read_write_locks(cli):
+def test_show_handles_semaphores_and_read_write_locks(cli):
     cli.backstay.semaphore("gpu", 4).acquire()
     cli.backstay.semaphore("gpu", 4).acquire()
     cli.backstay.rwlock("doc").read().acquire()
@@ -110,9 +111,9 @@ def test_show_knows_semaphores_and_read_write_locks(cli):
     assert ") +1 " in cli.call("locks", "ls", "gpu").stdout
 
 
-def test_show_of_a_free_lock_is_an_answer(cli):
+def test_show_of_a_free_lock_succeeds(cli):
     result = cli.call("locks", "show", "x")
-    assert (result.exit_code, result.stdout) == (0, "Nobody holds 'x' or waits for it.\n")
+    assert (result.exit_code, result.stdout) == (0, "'x' is free, and no caller waits for it.\n")
     free = {"name": "x", "held": False, "fence": "0", "capacity": None, "holders": [], "queue": []}
     assert cli.json("locks", "show", "x") == free
 
@@ -129,20 +130,20 @@ def test_release_by_lock_id_verifies_ownership(cli, held):
     assert cli.is_free("invoice:42")
 
 
-def test_release_of_what_is_gone_is_fine(cli):
+def test_release_of_a_free_lock_succeeds(cli):
     again = cli.call("locks", "release", "x", "--lock-id", "lock-1")
-    assert (again.exit_code, again.stdout) == (0, "'x' was free already; nothing was changed.\n")
+    assert (again.exit_code, again.stdout) == (0, "'x' was already free; nothing changed.\n")
     shape = {"name": "x", "lock_id": "lock-1", "released": True, "idempotent": True}
     assert cli.json("locks", "release", "x", "--lock-id", "lock-1") == shape
 
 
-def test_force_takes_it_away_and_moves_the_fence(cli, held):
+def test_force_releases_the_lock_and_advances_the_fence(cli, held):
     result = cli.call("locks", "release", "invoice:42", "--force")
     assert result.exit_code == 0
-    assert f"Took 'invoice:42' from Billing (exec-1), whose fence was {held.fence}." in result.stdout
+    assert f"Released 'invoice:42', held by Billing (exec-1) with fence {held.fence}." in result.stdout
     fence = cli.look("invoice:42").fence
     assert fence > held.fence
-    assert f"The fence moved on to {fence}" in result.stdout
+    assert f"The fence is now {fence}" in result.stdout
     assert cli.is_free("invoice:42")
 
 
@@ -157,10 +158,10 @@ def test_the_shape_of_a_forced_release_in_json(cli, held):
 def test_force_on_a_free_lock_fails(cli):
     result = cli.call("locks", "release", "x", "--force")
     assert result.exit_code == 1
-    assert result.stderr == "backstay: nobody holds 'x'\n"
+    assert result.stderr == "backstay: 'x' is not held\n"
 
 
-def test_cleanup_releases_what_the_execution_holds(cli, held):
+def test_cleanup_releases_the_locks_of_the_execution(cli, held):
     mine = cli.backstay.lock("mine", renew=False).acquire()
     result = cli.json("locks", "cleanup", "--execution-id", "exec-1")
     assert result == {
@@ -174,7 +175,7 @@ def test_cleanup_releases_what_the_execution_holds(cli, held):
     assert cli.look("mine").holders[0].lock_id == mine.id
 
 
-def test_cleanup_looks_only_at_the_scopes_it_is_given(cli, held):
+def test_cleanup_is_limited_to_the_given_scopes(cli, held):
     nothing = cli.call("locks", "cleanup", "--execution-id", "exec-1", "--scope", "other")
     assert nothing.exit_code == 0
     assert nothing.stdout.startswith("Nothing to release: execution exec-1 holds none")
@@ -182,7 +183,7 @@ def test_cleanup_looks_only_at_the_scopes_it_is_given(cli, held):
     assert done.stdout == "Released 1: 'invoice:42'.\n"
 
 
-def test_a_name_cannot_paint_the_terminal(cli):
+def test_control_characters_in_a_name_are_escaped(cli):
     name = "a\x1b[31m\nb [bold]c[/bold]"
     cli.backstay.lock(name, renew=False).acquire(workflow_name="evil\r\nname")
     for args in (("locks", "ls"), ("locks", "show", name)):
@@ -193,13 +194,13 @@ def test_a_name_cannot_paint_the_terminal(cli):
     assert cli.json("locks", "ls")["locks"][0]["name"] == name
 
 
-def test_long_names_are_whole_in_a_pipe(cli):
+def test_long_names_are_not_truncated_in_a_pipe(cli):
     name = "n" * 500
     cli.backstay.lock(name, renew=False).acquire()
     assert name in cli.run("locks", "ls").stdout
 
 
-def test_json_comes_from_a_process_too(cli, held):
+def test_a_real_process_prints_the_same_json(cli, held):
     done = cli.run("locks", "ls", "--json")
     assert json.loads(done.stdout)["locks"][0]["name"] == "invoice:42"
     assert not done.stderr

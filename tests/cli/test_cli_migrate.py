@@ -1,4 +1,4 @@
-"""`backstay migrate` makes the schema, or prints it for somebody who may."""
+"""`backstay migrate` creates the schema, or prints it for a user with the rights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from backstay.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.postgres
 
-#: In µs.
+#: µs since 1970.
 LONG_PAST = 0
 
 
 @pytest.fixture
 def database(backstay_postgres):
-    """An empty database, and the URLs of its owner and of a user who may create nothing in it."""
+    """An empty database, with the URLs of its owner and of a role without CREATE rights."""
     name = f"db_{secrets.token_hex(6)}"
     with psycopg.connect(backstay_postgres.admin_url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
@@ -40,14 +40,14 @@ def call(*args):
     return CliRunner().invoke(app, args, prog_name="backstay")
 
 
-def test_migrate_says_from_where_to_where(database):
+def test_migrate_reports_the_old_and_new_schema_version(database):
     first = call("migrate", database.owner)
     assert (first.exit_code, f"from schema 0 to {latest()}" in first.stdout) == (0, True)
     again = call("--url", database.owner, "migrate")
     assert (again.exit_code, f"up to date: schema {latest()}" in again.stdout) == (0, True)
 
 
-def test_what_migrate_prints_serves_a_user_who_may_create_nothing(database):
+def test_the_printed_schema_serves_a_user_without_create_rights(database):
     refused = call("migrate", database.app)
     assert refused.exit_code == exit_codes.ENGINE
     assert "backstay migrate --sql" in refused.stderr
@@ -63,7 +63,7 @@ def test_what_migrate_prints_serves_a_user_who_may_create_nothing(database):
 
 
 def do_everything(url):
-    """Each of the statements that a program sends."""
+    """Send every kind of statement that a program uses."""
     with Backstay(url) as stay:
         with stay.lock("x", wait=0):
             assert [lock.name for lock in stay.locks.list()] == ["x"]

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md says what the program does."""
+"""docs/reference/cli.md matches the program."""
 
 import json
 import re
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/cli.md").read_text
 
 
 def commands(command, path=()):
-    """Every command with its options."""
+    """Yield every command with its options."""
     options = {
         name
         for parameter in command.params
@@ -50,7 +50,7 @@ def test_every_signal_is_in_the_reference():
     assert all(number.name in PAGE for number in (*ENDING, *PASSING))
 
 
-def test_the_json_in_the_reference_is_what_is_printed():
+def test_json_output_has_the_fields_of_the_reference():
     shown = json.loads(re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1])
     (holder,), (waiter,) = shown["holders"], shown["queue"]
     lock = Inspection(

@@ -2,9 +2,9 @@ import subprocess
 import sys
 
 import pytest
-from command_line import PATIENCE
 
-from backstay.testing.ports import lasting_port
+from backstay.testing.servers.ports import lasting_port
+from support.command_line import PATIENCE
 
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -13,7 +13,7 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_without_the_extra_it_says_what_to_install(missing):
+def test_a_missing_extra_is_reported_with_the_install_command(missing):
     done = python(f"import sys; sys.modules[{missing!r}] = None; from backstay.cli import main; main()")
     assert done.returncode == 2
     assert done.stderr == "backstay: the command line needs its extra: pip install 'backstay[cli]'\n"
@@ -37,7 +37,7 @@ def test_the_script_and_the_module_are_the_same(sqlite_cli):
     assert module.stdout.startswith("backstay ")
 
 
-def test_help_teaches_by_example(sqlite_cli):
+def test_help_shows_examples(sqlite_cli):
     for command in (
         (),
         ("lock",),
@@ -82,7 +82,7 @@ def test_help_teaches_by_example(sqlite_cli):
 def test_wrong_usage_exits_2_without_a_traceback(sqlite_cli, args):
     result = sqlite_cli.call(*args)
     assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)  # what else it were would be a traceback
+    assert isinstance(result.exception, SystemExit)  # anything else would print a traceback
     assert result.stderr
     assert not result.stdout
 
@@ -98,7 +98,7 @@ def test_an_engine_that_cannot_be_reached_exits_3_with_one_line(sqlite_cli, args
     assert "secret" not in line
 
 
-def test_looking_never_creates_a_database(sqlite_cli):
+def test_read_commands_never_create_a_database(sqlite_cli):
     elsewhere = sqlite_cli.folder / "typo.db"
     done = sqlite_cli.run("--url", f"sqlite:///{elsewhere}", "locks", "ls")
     assert done.returncode == 2
@@ -106,13 +106,13 @@ def test_looking_never_creates_a_database(sqlite_cli):
     assert not elsewhere.exists()
 
 
-def test_options_win_over_the_environment(sqlite_cli):
+def test_options_override_the_environment(sqlite_cli):
     other = sqlite_cli.folder / "other.db"
     assert sqlite_cli.run("--url", f"sqlite:///{other}", "lock", "x", "--", "true").returncode == 0
     assert other.exists()
 
 
-def test_a_reader_that_goes_away_is_no_error(sqlite_cli):
+def test_a_closed_pipe_is_no_error(sqlite_cli):
     process = sqlite_cli.start("locks", "ls", stdout=subprocess.PIPE)
     process.stdout.close()
     process.stdout = None

@@ -1,4 +1,4 @@
-"""`backstay workflows` and `backstay runs`: what people see, what programs get."""
+"""`backstay workflows` and `backstay runs`: text and JSON output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def files(sqlite_cli):
 
 
 def work(cli, defines=None, **options):
-    """Everything that can be done now is done."""
+    """Run a worker until no job is due."""
 
     async def burst():
         async with Backstay(cli.url, namespace=cli.namespace) as stay:
@@ -46,7 +46,7 @@ def command_worker(cli):
     work(cli, allow_commands=True, directory=cli.folder)
 
 
-def test_validate_lists_every_problem_with_its_place(sqlite_cli, files):
+def test_validate_lists_every_problem_with_its_position(sqlite_cli, files):
     good, bad = files
     fine = sqlite_cli.call("workflows", "validate", good)
     assert fine.exit_code == 0, fine.output
@@ -54,15 +54,15 @@ def test_validate_lists_every_problem_with_its_place(sqlite_cli, files):
     shown = sqlite_cli.call("workflows", "validate", good, bad)
     assert shown.exit_code == 1
     assert f"{bad}:3:7: 'rnu' is not a key of job 'a'; did you mean 'run'?" in shown.stdout
-    assert f"{bad}:4:22: job 'b' needs 'c', and there is no such job" in shown.stdout
-    told = json.loads(sqlite_cli.call("workflows", "validate", bad, "--json").stdout)
-    assert told["files"][0]["problems"][-1]["line"] == 4
+    assert f"{bad}:4:22: job 'b' needs 'c', which does not exist" in shown.stdout
+    reply = json.loads(sqlite_cli.call("workflows", "validate", bad, "--json").stdout)
+    assert reply["files"][0]["problems"][-1]["line"] == 4
     piped = sqlite_cli.call("workflows", "validate", "-", input=BAD)
     assert piped.exit_code == 1
     assert "-:3:7" in piped.stdout
 
 
-def test_validate_says_which_file_is_too_large(sqlite_cli, tmp_path):
+def test_validate_names_a_file_that_is_too_large(sqlite_cli, tmp_path):
     large = tmp_path / "large.yml"
     large.write_text("name: large\njobs:\n" + "".join(f"  job{n}: {{run: echo {n}}}\n" for n in range(100_000)))
     shown = sqlite_cli.call("workflows", "validate", str(large))
@@ -105,16 +105,16 @@ def test_a_run_is_started_shown_and_its_logs_read(sqlite_cli, files):
     shown = sqlite_cli.call("runs", "show", started["id"])
     assert shown.exit_code == 0, shown.output
     assert "success" in shown.stdout
-    told = sqlite_cli.json("runs", "show", started["id"])
-    assert {job["key"]: job["state"] for job in told["jobs"]} == {
+    reply = sqlite_cli.json("runs", "show", started["id"])
+    assert {job["key"]: job["state"] for job in reply["jobs"]} == {
         "build": "completed",
         "test": "completed",
         "mail": "skipped",
     }
-    assert told["inputs"] == {"word": "bye"}
+    assert reply["inputs"] == {"word": "bye"}
     pointless = sqlite_cli.call("runs", "retry", started["id"], "mail")
     assert pointless.exit_code == 1
-    assert "it is for when something that it needs fails, and nothing has" in pointless.stderr
+    assert "it runs only if a job that it depends on fails, and none has" in pointless.stderr
     logs = sqlite_cli.call("runs", "logs", started["id"], "--follow")
     assert "build | built bye" in logs.stdout
     one = sqlite_cli.call("runs", "logs", started["id"], "test")
@@ -123,7 +123,7 @@ def test_a_run_is_started_shown_and_its_logs_read(sqlite_cli, files):
     assert [(line["job"], line["data"].strip()) for line in lines] == [("build", "built bye"), ("test", "tested")]
 
 
-def test_what_failed_is_run_again(sqlite_cli, files):
+def test_failed_jobs_of_a_run_are_retried(sqlite_cli, files):
     (sqlite_cli.folder / "broken").touch()
     sqlite_cli.call("workflows", "put", files[0])
     run = sqlite_cli.json("workflows", "start", "ci")["id"]
@@ -141,7 +141,7 @@ def test_what_failed_is_run_again(sqlite_cli, files):
     assert f"run {run} has no job 'nobody'; it has build, test, mail" in missing.stderr
 
 
-def test_a_job_whose_need_failed_is_not_tried_again_before_that(sqlite_cli):
+def test_a_job_is_not_retried_before_its_failed_need(sqlite_cli):
     jobs = "build: {run: test ! -e broken}, test: {run: echo t, needs: build}, ship: {run: echo s, needs: test}"
     (sqlite_cli.folder / "line.yml").write_text(f"name: line\njobs: {{{jobs}}}")
     (sqlite_cli.folder / "broken").touch()
@@ -150,7 +150,7 @@ def test_a_job_whose_need_failed_is_not_tried_again_before_that(sqlite_cli):
     command_worker(sqlite_cli)
     refused = sqlite_cli.call("runs", "retry", run, "ship")
     assert refused.exit_code == 1
-    assert "ship was skipped and stays so" in refused.stderr
+    assert "ship was skipped and cannot be retried" in refused.stderr
     assert "build failed" in refused.stderr
     assert "retry build" in refused.stderr
     (job,) = [job["job"]["id"] for job in sqlite_cli.json("runs", "show", run)["jobs"] if job["key"] == "test"]

@@ -1,4 +1,4 @@
-"""What README, docs/ and examples/ show is run for real.
+"""Run the code of README, docs/ and examples/.
 
 Every ```python block runs, the blocks of one page in order and in one namespace, with `await` allowed at the top
 level. A block that cannot run is preceded by `<!-- not run: reason -->`.
@@ -34,13 +34,13 @@ def name(page):
 
 
 def blocks(page):
-    """Source and first line of each block that is to run."""
+    """Return source and first line of each block that runs."""
     text = page.read_text(encoding="utf-8")
     return [(m[2], text.count("\n", 0, m.start(2)) + 1) for m in BLOCK.finditer(text) if not m[1]]
 
 
 def compiled(source, line, page):
-    """The code of a block, with the page's own line numbers in tracebacks."""
+    """Compile a block so that tracebacks show the line numbers of the page."""
     tree = ast.parse(source, name(page))
     ast.increment_lineno(tree, line - 1)
     return compile(tree, name(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -73,7 +73,7 @@ def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_block_that_is_not_run_says_why(page):
+def test_a_block_that_is_not_run_has_a_reason(page):
     assert not UNREASONED.search(page.read_text(encoding="utf-8"))
 
 
@@ -94,17 +94,17 @@ def test_an_example_runs(example, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
     assert not done.stderr
-    assert not list(tmp_path.iterdir()), "an example leaves files behind"
+    assert not list(tmp_path.iterdir()), "the example left files behind"
 
 
 def anchors(page):
-    """The anchors that a page's headings have where Markdown is shown."""
+    """Return the anchors of a page's headings in rendered Markdown."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
 
 
 @pytest.mark.parametrize("page", [*PAGES, TOP / "CHANGELOG.md", TOP / "CONTRIBUTING.md"], ids=name)
-def test_links_lead_somewhere(page):
+def test_links_have_existing_targets(page):
     broken = []
     for link in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", link):
@@ -122,18 +122,20 @@ def test_every_page_is_in_the_index():
     assert {page for page in PAGES if page.is_relative_to(TOP / "docs")} - linked == {index}
 
 
-def test_tables_made_from_code_are_fresh():
+def test_generated_tables_are_up_to_date():
     done = subprocess.run(
         [sys.executable, str(TOP / "scripts" / "docs_tables"), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_engines_page_knows_every_option_and_variable():
-    """Options and variables are few; a new one must not be forgotten in the docs."""
+def test_the_engines_page_lists_every_option_and_variable():
+    """A new option or variable must be documented."""
     page = (TOP / "docs" / "reference" / "engines.md").read_text(encoding="utf-8")
-    source = "".join(path.read_text(encoding="utf-8") for path in (TOP / "src" / "backstay").glob("*.py"))
-    for variable in set(re.findall(r'environ(?:\.get\(|\[)"(BACKSTAY_\w+)"', source)):
+    source = "".join(path.read_text(encoding="utf-8") for path in (TOP / "src" / "backstay" / "assembly").rglob("*.py"))
+    variables = set(re.findall(r'environ(?:\.get\(|\[)"(BACKSTAY_\w+)"', source))
+    assert variables
+    for variable in variables:
         assert f"`{variable}`" in page
     for option in ("synchronous", "timeout", "connect_timeout", "db"):
         assert f"| `{option}` |" in page

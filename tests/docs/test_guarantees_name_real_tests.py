@@ -1,4 +1,4 @@
-"""Every test that README and the guarantees name is there, and collected by pytest."""
+"""Every test that README and docs/ name exists."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ def test_a_named_test_exists(path, test):
 
 @pytest.mark.parametrize(("page", "tables"), [("README.md", 1), ("docs/guarantees.md", 5)])
 def test_every_promise_names_a_test(page, tables):
-    """A row that names no test is only a wish."""
+    """Every row of the tables of guarantees names a test."""
     text = (TOP / page).read_text(encoding="utf-8")
     found = re.findall(r"^\|.*\| test \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert len(found) == tables

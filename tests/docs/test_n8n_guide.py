@@ -1,4 +1,4 @@
-"""The guide for n8n operators: its commands are typed as they stand there, offline, in a folder that is empty."""
+"""The guide for n8n operators: its commands run verbatim, offline, in an empty folder."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from typer.main import get_command
 TOP = Path(__file__).resolve().parents[2]
 GUIDE = TOP / "docs" / "how-to" / "n8n.md"
 PAGES = [GUIDE, TOP / "docs" / "reference" / "n8n-validate.md", TOP / "docs" / "reference" / "n8n-primitives.md"]
-TYPED = re.compile(r"^<!-- run -->\n```\n(.*?)^```", re.MULTILINE | re.DOTALL)
+STEPS = re.compile(r"^<!-- run -->\n```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def typed(tmp_path):
-    """Types commands into a shell in a folder with nothing but the examples. Each is told with what it said."""
+def shell(tmp_path):
+    """Runs a script with bash in a folder that has only the examples."""
     (tmp_path / "examples").symlink_to(TOP / "examples")
     env = {key: value for key, value in os.environ.items() if not key.startswith(("BACKSTAY_", "N8N_"))}
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
@@ -41,10 +41,10 @@ def typed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_guide_can_be_followed_word_for_word(typed, tmp_path):
-    steps = TYPED.findall(GUIDE.read_text("utf-8"))
+def test_the_guide_can_be_followed_word_for_word(shell, tmp_path):
+    steps = STEPS.findall(GUIDE.read_text("utf-8"))
     assert len(steps) >= 7
-    done = typed("\n".join(steps))
+    done = shell("\n".join(steps))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "excel_report: sub-workflow" in done.stdout
     assert "warning" not in done.stdout
@@ -63,7 +63,7 @@ def test_every_command_and_option_of_the_guide_exists():
     from backstay.cli.root import app
 
     known = {" ".join(path): options for path, options in commands(get_command(app))}
-    told = 0
+    checked = 0
     for page in PAGES:
         text = page.read_text("utf-8")
         lines = [line for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
@@ -72,13 +72,13 @@ def test_every_command_and_option_of_the_guide_exists():
             found = re.match(r"backstay (n8n [a-z-]+(?: (?:create|list-link|add|ls|rm)\b)?)(.*)", line)
             if found is None:
                 continue
-            told += 1
+            checked += 1
             assert found[1] in known, line
             assert set(re.findall(r"(?<=\s)--[a-z-]+", found[2])) <= known[found[1]], line
-    assert told > 10
+    assert checked > 10
 
 
-def test_the_pictures_are_fresh():
+def test_generated_pictures_are_up_to_date():
     done = subprocess.run(
         [sys.executable, str(TOP / "scripts" / "docs_pictures"), "--check"], capture_output=True, text=True, check=False
     )
@@ -93,8 +93,8 @@ def test_every_rule_that_a_page_names_exists(page):
     assert named <= {rule.id for rule in RULES}
 
 
-def test_every_message_of_the_troubleshooting_is_one_that_is_said():
-    """Pieces between the dots, in the sources: a message that was reworded is reworded here, too."""
+def test_every_message_of_the_troubleshooting_table_is_in_the_sources():
+    """Each part between ellipses and variables occurs in the sources, so the guide follows reworded messages."""
     sources = "".join(path.read_text("utf-8") for path in sorted((TOP / "src" / "backstay" / "n8n").rglob("*.py")))
     sources = sources.replace("{what}", "lock").replace("{verb}", "push")
     table = GUIDE.read_text("utf-8").partition("## Troubleshooting")[2]
@@ -106,8 +106,8 @@ def test_every_message_of_the_troubleshooting_is_one_that_is_said():
             assert piece.strip(" .") in sources, message
 
 
-def test_both_transports_take_and_give_the_same():
-    """Over HTTP there may be more in what is given, never less."""
+def test_both_transports_have_the_same_inputs_and_outputs():
+    """The outputs over HTTP may have more fields, never fewer."""
     from backstay.n8n import reference
 
     for key in reference.INPUTS:

@@ -1,4 +1,4 @@
-"""Databases and users of one test's own, on the shared PostgreSQL server."""
+"""Databases and users for one test, on the shared PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def admin(backstay_postgres):
-    """A connection that may do everything."""
+    """A superuser's connection."""
     import psycopg
 
     with psycopg.connect(backstay_postgres.admin_url, autocommit=True) as admin:
@@ -19,7 +19,7 @@ def admin(backstay_postgres):
 
 @pytest.fixture
 def database(backstay_postgres, admin):
-    """An empty database: its name, its URL for whoever owns it, and for a user who owns nothing."""
+    """An empty database: its name, the URL of its owner (`url`) and of a user who owns nothing (`humble`)."""
     name = f"db_{secrets.token_hex(6)}"
     admin.execute(f"CREATE DATABASE {name}")
     admin.execute(f"CREATE ROLE {name} LOGIN")

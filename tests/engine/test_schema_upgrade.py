@@ -14,7 +14,7 @@ from backstay import BackstayError, LockHeld, SchemaTooNew
 from backstay.cli.root import app
 from backstay.doctor.examine import examine
 from backstay.sync import Backstay
-from synthetic_migration import BROKEN, JOBS, VERSION, add_migration, real
+from support.synthetic_migration import BROKEN, JOBS, VERSION, add_migration, real
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
@@ -75,7 +75,7 @@ def test_a_migration_is_applied_once(older, monkeypatch):
     assert older.rows(VERSION) == [(older.version + 1,)]
 
 
-def test_code_that_does_not_know_the_schema_refuses_it_and_changes_nothing(older, monkeypatch):
+def test_older_code_refuses_a_newer_schema_and_changes_nothing(older, monkeypatch):
     with monkeypatch.context() as newer:
         add_migration(newer)
         with Backstay(older.url):
@@ -109,7 +109,7 @@ def test_the_doctor_names_both_versions_of_an_older_schema_and_does_not_upgrade_
     assert older.rows(VERSION) == [(older.version,)]
 
 
-def test_the_doctor_calls_a_newer_schema_a_problem(older, monkeypatch):
+def test_the_doctor_reports_a_newer_schema_as_a_problem(older, monkeypatch):
     with monkeypatch.context() as newer:
         add_migration(newer)
         with Backstay(older.url):

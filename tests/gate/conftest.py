@@ -1,9 +1,9 @@
-"""A gate on every engine, with a clock that the test sets."""
+"""The fixture `gate`: one gate on each engine, with a clock that the test sets."""
 
 from __future__ import annotations
 
 import pytest
-from clocked import Clocked
+from clocked_gate import Clocked
 
 
 @pytest.fixture

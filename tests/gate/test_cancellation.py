@@ -1,17 +1,17 @@
-"""Cancelled at any await point, nothing of a lock is left behind."""
+"""A cancellation at any await point leaves no holder, no ticket and no local state behind."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from stepping import CancelAt
+from cancel_at import CancelAt
 
 from backstay import Backstay
 from backstay.testing.waiting import WITHIN, soon
 
 NAME = "invoice:42"
-#: No operation suspends that often.
+#: No operation suspends this often.
 MOST = 60
 
 WHEN = pytest.mark.parametrize("when", ["at once", "too late"])
@@ -49,8 +49,8 @@ async def read_and_write(stay):
         await asyncio.sleep(0)
 
 
-ACTS = pytest.mark.parametrize(
-    "act",
+OPERATIONS = pytest.mark.parametrize(
+    "operation",
     [
         acquire_and_release,
         acquire_for_an_execution,
@@ -62,22 +62,22 @@ ACTS = pytest.mark.parametrize(
 )
 
 
-async def clean(stay):
-    """Nobody holds it, nobody waits, this process remembers nothing, and it can be had at once."""
+async def assert_nothing_left(stay):
+    """Assert that the lock has no holder and no waiter, that no local state is left, and that it can be acquired."""
 
     async def empty():
-        return (await stay.locks.inspect(NAME)).count == 0 and not stay._core.latches and not stay._core.held
+        return (await stay.locks.inspect(NAME)).count == 0 and not stay._core.latches and not stay._core.held_leases
 
-    assert await soon(empty, 5), (await stay.locks.inspect(NAME), stay._core.latches, stay._core.held)
+    assert await soon(empty, 5), (await stay.locks.inspect(NAME), stay._core.latches, stay._core.held_leases)
     lease = await stay.lock(NAME).acquire(wait=0)
     await lease.release()
 
 
-async def play(stay, stepping, held):
-    """Run it to its end; `held` is released as soon as it waits for that (or has ended). Answers its task."""
+async def run_until_done(stay, cancelling, held):
+    """Run the operation to its end and return its task; release `held` as soon as the operation waits for it."""
 
     async def run():
-        await stepping
+        await cancelling
 
     task = asyncio.create_task(run())
 
@@ -91,82 +91,82 @@ async def play(stay, stepping, held):
     return task
 
 
-async def step_through(stay_of, act, when, k, *, rival=False):
-    """Play `act` with a cancellation at suspension k. True when it came to that."""
+async def cancel_at_suspension(stay_of, operation, when, k, *, contended=False):
+    """Run `operation` with a cancellation at suspension k. Return whether it suspended that often."""
     async with stay_of() as stay:
         held = None
-        if rival:
-            gate = stay.rwlock(NAME).write() if act is read_and_write else stay.lock(NAME)
+        if contended:
+            gate = stay.rwlock(NAME).write() if operation is read_and_write else stay.lock(NAME)
             held = await gate.acquire()
-        stepping = CancelAt(act(stay), k, when)
-        task = await play(stay, stepping, held)
-        if stepping.fired:
-            # A cancellation that came as the last answer arrived may find everything done.
+        cancelling = CancelAt(operation(stay), k, when)
+        task = await run_until_done(stay, cancelling, held)
+        if cancelling.fired:
+            # A cancellation at the arrival of the last reply may come after the operation is done.
             assert task.cancelled() or (task.exception() is None and when == "too late")
         else:
             await task
-        await clean(stay)
-        return stepping.fired
+        await assert_nothing_left(stay)
+        return cancelling.fired
 
 
-def walk(url, namespace, act, when, **options):
-    """Every suspension in turn, until the act ends undisturbed. Answers how many there were."""
+def cancel_at_every_suspension(url, namespace, operation, when, **options):
+    """Cancel at each suspension in turn until the operation completes; return the number of suspensions."""
 
     def stay_of():
         return Backstay(url, namespace=namespace)
 
-    async def everything():
+    async def scenario():
         for k in range(1, MOST):
-            if not await step_through(stay_of, act, when, k, **options):
+            if not await cancel_at_suspension(stay_of, operation, when, k, **options):
                 return k - 1
         pytest.fail(f"still suspending after {MOST} steps")
 
-    return asyncio.run(everything())
+    return asyncio.run(scenario())
 
 
 @WHEN
-@ACTS
-def test_nothing_is_left_of_an_undisputed_lock(engine_url, namespace, act, when):
-    assert walk(engine_url, namespace, act, when) >= 2
+@OPERATIONS
+def test_cancelling_an_uncontended_lock_leaves_nothing_behind(engine_url, namespace, operation, when):
+    assert cancel_at_every_suspension(engine_url, namespace, operation, when) >= 2
 
 
 @WHEN
-@ACTS
-def test_nothing_is_left_of_a_lock_that_was_waited_for(engine_url, namespace, act, when):
-    assert walk(engine_url, namespace, act, when, rival=True) >= 3
+@OPERATIONS
+def test_cancelling_a_contended_lock_leaves_nothing_behind(engine_url, namespace, operation, when):
+    assert cancel_at_every_suspension(engine_url, namespace, operation, when, contended=True) >= 3
 
 
 @WHEN
-def test_a_release_that_is_cancelled_happens_all_the_same(engine_url, namespace, when):
-    async def everything():
+def test_a_cancelled_release_still_releases_the_lock(engine_url, namespace, when):
+    async def scenario():
         for k in range(1, MOST):
             async with Backstay(engine_url, namespace=namespace) as stay:
                 lease = await stay.lock(NAME).acquire()
-                stepping = CancelAt(lease.release(), k, when)
-                await play(stay, stepping, None)
-                await clean(stay)
-                if not stepping.fired:
+                cancelling = CancelAt(lease.release(), k, when)
+                await run_until_done(stay, cancelling, None)
+                await assert_nothing_left(stay)
+                if not cancelling.fired:
                     return
         pytest.fail("a release never ends")
 
-    asyncio.run(everything())
+    asyncio.run(scenario())
 
 
 @WHEN
-def test_a_cancelled_waiter_does_not_keep_others_waiting(engine_url, namespace, when):
-    """The place that was offered to it is offered on: nobody waits until the offer lapses."""
+def test_a_cancelled_waiter_does_not_delay_the_next_waiter(engine_url, namespace, when):
+    """Its offer goes to the next waiter at once, not only when the offer lapses."""
 
-    async def everything():
+    async def scenario():
         for k in range(1, MOST):
             async with Backstay(engine_url, namespace=namespace) as stay:
                 held = await stay.lock(NAME).acquire()
-                stepping = CancelAt(acquire_and_release(stay), k, when)
+                cancelling = CancelAt(acquire_and_release(stay), k, when)
                 async with asyncio.timeout(1.5):
-                    await play(stay, stepping, held)
+                    await run_until_done(stay, cancelling, held)
                     behind = await stay.lock(NAME).acquire()
                 await behind.release()
-                if not stepping.fired:
+                if not cancelling.fired:
                     return
         pytest.fail("an acquire never ends")
 
-    asyncio.run(everything())
+    asyncio.run(scenario())

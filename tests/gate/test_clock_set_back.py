@@ -1,4 +1,4 @@
-"""The host's clock is set back an hour. Locks go on holding, queues go on being left."""
+"""The host's clock is set back an hour: leases are renewed, and waiters that time out leave the queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR = 3600 * 1_000_000
 
 
 class HostClock:
-    """The host's clock with somebody's hand on it."""
+    """The host's clock, which the test sets."""
 
     def __init__(self):
         self.off = 0
@@ -36,7 +36,7 @@ def stay(connect, clock):
 
 
 @pytest.mark.timed
-def test_a_held_lease_goes_on_being_renewed(stay, clock):
+def test_a_held_lease_is_renewed_after_the_clock_is_set_back(stay, clock):
     lease = stay.lock(NAME, ttl=2).acquire()
     ends = lease.deadline
     clock.off -= HOUR
@@ -46,16 +46,16 @@ def test_a_held_lease_goes_on_being_renewed(stay, clock):
     assert not stay.locks.inspect(NAME).held
 
 
-def test_who_gives_up_waiting_leaves_the_queue(stay, clock):
+def test_a_waiter_that_times_out_leaves_the_queue_after_the_clock_is_set_back(stay, clock):
     stay.lock(NAME).acquire()
     clock.off -= HOUR
-    stay._core.held.clear()  # this thread plays somebody else now
+    stay._core.held_leases.clear()  # this thread acts as another caller now
     with pytest.raises(LockTimeout):
         stay.lock(NAME).acquire(wait=0.1)
     assert stay.locks.inspect(NAME).waiter_count == 0
 
 
-def test_a_lock_is_taken_and_released(stay, clock):
+def test_a_lock_is_acquired_and_released_after_the_clock_is_set_back(stay, clock):
     first = stay.lock(NAME).acquire()
     first.release()
     clock.off -= HOUR
@@ -66,7 +66,7 @@ def test_a_lock_is_taken_and_released(stay, clock):
 
 
 @pytest.mark.redis
-def test_a_cancelled_waiter_leaves_although_this_process_misjudges_the_servers_clock(backstay_redis, namespace):
+def test_a_cancelled_waiter_leaves_the_queue_although_the_clock_offset_is_wrong(backstay_redis, namespace):
     async def scenario():
         async with Backstay(backstay_redis.url, namespace=namespace) as stay:
             await stay.lock(NAME).acquire()

@@ -1,4 +1,4 @@
-"""`durability="replicas:1"`, with a real master and a real replica: a server of its own, and a node of a Cluster."""
+"""`durability="replicas:1"` with a real master and replica, standalone and in a Cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.engine.redis.link.protocol import pack
 from backstay.engine.redis.topology.slots import slot_of
 from backstay.gate import durability
-from backstay.gate.machine import Lost
+from backstay.gate.commands import Lost
 from backstay.sync import Backstay
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisCluster, RedisServer, say
@@ -26,8 +26,8 @@ from backstay.testing.waiting import eventually, soon
 class Pair:
     """A master and its replica, which serve the names `x` and `y`."""
 
-    def __init__(self, url, master, replica, everybody):
-        self.url, self.master, self.replica, self.everybody = url, master, replica, everybody
+    def __init__(self, url, master, replica, nodes):
+        self.url, self.master, self.replica, self.nodes = url, master, replica, nodes
         self.link = BlockingLink(parse(master.url), "test", None)
 
     def ask(self, *command):
@@ -37,7 +37,7 @@ class Pair:
         return b"state=online" in self.ask("INFO", "replication")
 
     def is_waiting(self):
-        """Whether somebody waits for replicas at this moment."""
+        """Return whether a client waits for replicas now."""
         return b"blocked_clients:1\r" in self.ask("INFO", "clients")
 
     def on_the_replica(self, key):
@@ -63,7 +63,7 @@ def master_and_replica():
 
 @contextlib.contextmanager
 def cluster():
-    """Nobody takes over from a node that stands still for as long as a test needs."""
+    """A Cluster whose node timeout is long, so that no failover happens while a test pauses a node."""
     group = RedisCluster(node_timeout=30)
     try:
         started_or_skip(group)
@@ -87,7 +87,7 @@ def servers(request):
 
 @pytest.fixture
 def pair(servers):
-    """Both are well again afterwards."""
+    """The pair; after the test, replication works again."""
     yield servers
     servers.replica.resume()
     assert eventually(servers.is_replicating)
@@ -101,7 +101,7 @@ def stay(pair, connect):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Replicas get as long as a test needs them to stand still."""
+    """Give replicas longer to confirm than a test pauses them."""
     monkeypatch.setattr(durability, "CONFIRM_WITHIN", 60.0)
 
 
@@ -123,7 +123,7 @@ def gates(stay):
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
-def test_a_grant_is_handed_out_when_a_replica_has_it(stay, pair, patient, kind):
+def test_a_grant_is_returned_only_after_a_replica_has_it(stay, pair, patient, kind):
     key = stay.engine.key("gate", "x")
     with gates(stay)[kind] as lease:
         assert lease.ticket.encode() in pair.on_the_replica(key)
@@ -132,7 +132,7 @@ def test_a_grant_is_handed_out_when_a_replica_has_it(stay, pair, patient, kind):
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
-def test_without_its_replica_nothing_is_granted_and_nothing_stays_held(stay, pair, hasty, kind):
+def test_without_its_replica_a_lock_is_neither_granted_nor_left_held(stay, pair, hasty, kind):
     pair.replica.pause()
     with pytest.raises(NotReplicated) as refused:
         gates(stay)[kind].acquire()
@@ -141,20 +141,20 @@ def test_without_its_replica_nothing_is_granted_and_nothing_stays_held(stay, pai
     assert (error.name, error.wanted, error.confirmed) == ("x", 1, 0)
     assert "0 of 1 replicas" in str(error)
     assert stay.locks.inspect("x").count == 0
-    assert not stay._core.held
-    with stay.lock("x", wait=0):  # whoever does not ask for replicas is served
+    assert not stay._core.held_leases
+    with stay.lock("x", wait=0):  # a lock without durability is granted
         pass
 
 
-def test_more_replicas_than_there_are_never_confirm(stay):
+def test_more_replicas_than_exist_never_confirm(stay):
     with pytest.raises(NotReplicated) as refused:
         stay.lock("x", durability="replicas:2").acquire()
     assert (refused.value.wanted, refused.value.confirmed) == (2, 1)
     assert stay.locks.inspect("x").count == 0
 
 
-def test_a_waiter_is_granted_its_turn_with_its_replica(stay, pair, patient):
-    """The turn comes through the queue as ever; only then are replicas asked."""
+def test_a_queued_waiter_is_granted_after_a_replica_confirms(stay, pair, patient):
+    """The waiter gets its turn through the queue; replicas confirm afterwards."""
     lease = stay.lock("x").acquire()
     granted = []
     waiter = threading.Thread(target=lambda: granted.append(stay.lock("x", durability="replicas:1").acquire()))
@@ -170,22 +170,22 @@ def test_a_waiter_is_granted_its_turn_with_its_replica(stay, pair, patient):
     granted[0].release()
 
 
-def test_the_time_in_the_queue_counts():
-    """Replicas get what is left of `wait`, and a moment at least."""
+def test_replicas_get_the_rest_of_the_wait():
+    """Replicas get the rest of `wait`, but at least CONFIRM_AT_LEAST."""
     now = durability.steady()
     assert durability.time_to_confirm(now, None) == durability.time_to_confirm(now, 0) == durability.CONFIRM_WITHIN
     assert durability.time_to_confirm(now - 9.5, 10) <= 0.5
     assert durability.time_to_confirm(now - 20, 10) == durability.CONFIRM_AT_LEAST
 
 
-def test_other_commands_of_an_event_loop_pass_a_grant_that_waits_for_replicas(pair, namespace, patient):
+def test_a_grant_that_waits_for_replicas_delays_no_other_command_of_its_loop(pair, namespace, patient):
     order = []
 
     async def durable(stay):
         async with stay.lock("x", durability="replicas:1"):
             order.append("durable")
 
-    async def scene():
+    async def scenario():
         async with backstay.Backstay(pair.url, namespace=namespace) as stay:
             pair.replica.pause()
             task = asyncio.create_task(durable(stay))
@@ -198,11 +198,11 @@ def test_other_commands_of_an_event_loop_pass_a_grant_that_waits_for_replicas(pa
             pair.replica.resume()
             await task
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert order == [0, 1, 2, "resumed", "durable"]
 
 
-def test_other_threads_and_their_own_renewals_pass_a_grant_that_waits_for_replicas(stay, pair, patient):
+def test_a_grant_that_waits_for_replicas_delays_no_other_thread_and_no_renewal(stay, pair, patient):
     order = []
 
     def durable():
@@ -224,9 +224,9 @@ def test_other_threads_and_their_own_renewals_pass_a_grant_that_waits_for_replic
 
 
 def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, namespace, patient):
-    """Each has a link of its own, so both are asked about at once."""
+    """Each grant waits on a link of its own, so both wait at the same time."""
 
-    async def scene():
+    async def scenario():
         async with backstay.Backstay(pair.url, namespace=namespace) as stay:
             pair.replica.pause()
             tasks = [asyncio.create_task(stay.lock(name, durability="replicas:1").acquire()) for name in "xy"]
@@ -235,25 +235,25 @@ def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, name
             for lease in await asyncio.gather(*tasks):
                 await lease.release()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_caller_that_is_cancelled_meanwhile_holds_nothing(pair, namespace, hasty):
-    async def scene():
+def test_a_caller_cancelled_while_replicas_confirm_holds_nothing(pair, namespace, hasty):
+    async def scenario():
         async with backstay.Backstay(pair.url, namespace=namespace) as stay:
             pair.replica.pause()
             task = asyncio.create_task(stay.lock("x", durability="replicas:1").acquire())
-            assert await soon(lambda: asyncio.sleep(0, bool(stay._core.held)))
+            assert await soon(lambda: asyncio.sleep(0, bool(stay._core.held_leases)))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert (await stay.locks.inspect("x")).count == 0
-            assert not stay._core.held
+            assert not stay._core.held_leases
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_entering_again_asks_nobody(stay, pair, patient):
+def test_a_reentrant_acquire_waits_for_no_replica(stay, pair, patient):
     lock = stay.lock("x", reentrant=True, durability="replicas:1")
     with lock as outer:
         pair.replica.pause()
@@ -271,7 +271,7 @@ def test_a_second_link_that_was_closed_is_opened_again(stay, pair, patient):
         pass
 
 
-def test_a_confirmed_grant_survives_its_master(namespace, patient):
+def test_a_confirmed_grant_survives_the_loss_of_its_master(namespace, patient):
     with master_and_replica() as pair:
         assert eventually(pair.is_replicating)
         with Backstay(pair.url, namespace=namespace) as before:
@@ -285,52 +285,52 @@ def test_a_confirmed_grant_survives_its_master(namespace, patient):
 
 
 @pytest.mark.parametrize("wrong", ["", "replicas", "replicas:0", "replicas:-1", "replicas:x", "fsync", 1])
-def test_what_is_no_durability_is_refused(stay, wrong):
+def test_an_invalid_durability_is_refused(stay, wrong):
     with pytest.raises(ConfigError, match="replicas:1"):
         stay.lock("x", durability=wrong)
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite"])
-def test_engines_without_replicas_say_so(connect, tmp_path, url):
+def test_an_engine_without_replicas_refuses_durability(connect, tmp_path, url):
     stay = connect(f"sqlite:///{tmp_path}/a.db" if url == "sqlite" else url)
     for gate in (stay.lock, stay.rwlock):
-        with pytest.raises(ConfigError, match="It is for Redis"):
+        with pytest.raises(ConfigError, match="use it with Redis"):
             gate("x", durability="replicas:1")
-    with pytest.raises(ConfigError, match="It is for Redis"):
+    with pytest.raises(ConfigError, match="use it with Redis"):
         stay.semaphore("x", permits=2, durability="replicas:1")
 
 
-class Scripted:
-    """A witness that says what it is told to, and then the truth."""
+class ScriptedReplicaAcks:
+    """Return the given confirmations first, then real ones."""
 
-    def __init__(self, truth, *replies):
-        self.truth, self.replies, self.asked = truth, list(replies), 0
+    def __init__(self, delegate, *replies):
+        self.delegate, self.replies, self.asked = delegate, list(replies), 0
 
     def confirm(self, op, replicas, within):
         self.asked += 1
-        return self.replies.pop(0) if self.replies else self.truth.confirm(op, replicas, within)
+        return self.replies.pop(0) if self.replies else self.delegate.confirm(op, replicas, within)
 
 
-def test_a_server_that_took_over_without_the_grant_confirms_nothing(stay, monkeypatch):
-    """Its replicas have all it wrote, and the grant is not among it."""
-    monkeypatch.setattr(stay.engine, "_witness", Scripted(stay.engine.witness(), (Lost(()), 1)))
+def test_a_promoted_server_without_the_grant_confirms_nothing(stay, monkeypatch):
+    """Its replicas have everything it wrote, but it never had the grant."""
+    monkeypatch.setattr(stay.engine, "_replica_acks", ScriptedReplicaAcks(stay.engine.replica_acks(), (Lost(()), 1)))
     with pytest.raises(NotReplicated) as refused:
         stay.lock("x", durability="replicas:1").acquire()
     assert refused.value.confirmed == 0
     assert stay.locks.inspect("x").count == 0
 
 
-def test_a_confirmation_that_came_too_late_is_asked_for_again(stay, patient, monkeypatch):
-    """It wrote nothing, so whatever WAIT counted was about something else."""
-    stay.open()  # it knows the time from now on
-    witness = Scripted(stay.engine.witness(), (Expired(stay.engine.now()), 1))
-    monkeypatch.setattr(stay.engine, "_witness", witness)
+def test_an_expired_confirmation_is_requested_again(stay, patient, monkeypatch):
+    """An expired command wrote nothing, so the count of WAIT belongs to another write."""
+    stay.open()  # fetches the server's time
+    replica_acks = ScriptedReplicaAcks(stay.engine.replica_acks(), (Expired(stay.engine.now()), 1))
+    monkeypatch.setattr(stay.engine, "_replica_acks", replica_acks)
     with stay.lock("x", durability="replicas:1"):
-        assert witness.asked == 2
+        assert replica_acks.asked == 2
 
 
-def test_a_user_who_may_not_wait_for_replicas_is_told_and_holds_nothing(pair, connect):
-    for server in pair.everybody:
+def test_a_user_without_the_wait_command_is_refused_and_holds_nothing(pair, connect):
+    for server in pair.nodes:
         say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-wait")
     stay = connect(pair.url.replace("://", "://clerk:pw@"))
     with pytest.raises(EngineRefused, match="wait"):
@@ -352,7 +352,7 @@ def test_a_decorated_function_runs_once_a_replica_has_its_lock(stay, pair, hasty
 
 
 def test_a_decorated_coroutine_runs_once_a_replica_has_its_lock(pair, namespace, hasty):
-    async def scene():
+    async def scenario():
         async with backstay.Backstay(pair.url, namespace=namespace) as stay:
 
             @stay.locked("{name}", durability="replicas:1")
@@ -364,10 +364,10 @@ def test_a_decorated_coroutine_runs_once_a_replica_has_its_lock(pair, namespace,
             with pytest.raises(NotReplicated):
                 await run("x")
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("make", [backstay.Backstay, Backstay])
-def test_a_decorator_that_asks_for_what_cannot_be_says_so_at_once(make):
-    with pytest.raises(ConfigError, match="It is for Redis"):
+def test_a_decorator_with_an_unsupported_durability_raises_at_once(make):
+    with pytest.raises(ConfigError, match="use it with Redis"):
         make("memory://").locked("x", durability="replicas:1")

@@ -1,4 +1,4 @@
-"""A reentrant lease that is lost ends the body around it, also after an inner block was left."""
+"""A lost reentrant lease cancels the outer body, also after an inner block has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A waiter makes its next command ready before it sleeps. One that slept long makes another: that one may end."""
+"""A waiter prepares its next command before it sleeps; after a long sleep it builds a new one, since the old one may
+expire.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ import pytest
 
 from backstay import Backstay
 from backstay.gate import flows
-from backstay.gate.machine import Acquire
-from backstay.runtime.flows import PATIENCE_MICROS
+from backstay.gate.commands import Acquire
+from backstay.runtime.flows import COMMAND_LIFE_MICROS
 from backstay.testing.waiting import soon
 
-#: What a command loses of its time by waiting, in µs.
+#: How long the waiter sleeps, and so how much its prepared command ages, in µs.
 LONG, SHORT = 1_000_000, 300_000
 
 
-class Watched:
-    """Notes every acquire that is sent, and how much of its time is left then."""
+class AcquireRecorder:
+    """Record every acquire that is sent and the rest of its life at that time."""
 
     def __init__(self, engine):
         self._engine, self._submit = engine, engine.submit
@@ -31,9 +33,9 @@ class Watched:
 
 
 async def wait_for_a_turn(stay, slept):
-    """The acquire with which a waiter took its turn after it had slept for so long, and what it had left."""
+    """Return the acquire that a waiter sent after it slept for `slept` seconds, and the rest of its life."""
     held = await stay.lock("x", ttl=60).acquire()
-    watched = Watched(stay.engine)
+    recorder = AcquireRecorder(stay.engine)
     waiter = asyncio.create_task(stay.lock("x", ttl=60).acquire())
 
     async def queued():
@@ -41,37 +43,39 @@ async def wait_for_a_turn(stay, slept):
 
     assert await soon(queued)
     await asyncio.sleep(slept)
-    asked = len(watched.sent)
+    asked = len(recorder.sent)
     await held.release()
     lease = await waiter
-    assert len(watched.sent) == asked + 1, "the hint was enough: one command more"
+    assert len(recorder.sent) == asked + 1, "the hint was enough: one command more"
     await lease.release()
-    return watched.sent[-1]
+    return recorder.sent[-1]
 
 
-def test_a_waiter_that_slept_long_does_not_send_a_command_that_is_about_to_end(engine_url, namespace, monkeypatch):
+def test_a_waiter_that_slept_long_sends_a_new_command(engine_url, namespace, monkeypatch):
     monkeypatch.setattr(flows, "STILL_FRESH", 0.2)
 
-    async def scene():
+    async def scenario():
         async with Backstay(engine_url, namespace=namespace) as stay:
             return await wait_for_a_turn(stay, LONG / 1_000_000)
 
-    op, left = asyncio.run(scene())
-    assert left > PATIENCE_MICROS - LONG / 2
-    assert not op.wire
+    op, left = asyncio.run(scenario())
+    assert left > COMMAND_LIFE_MICROS - LONG / 2
+    assert not op.encoded
 
 
 @pytest.mark.redis
-def test_a_waiter_that_slept_shortly_sends_what_it_had_made_ready(backstay_redis, namespace):
-    async def scene():
+def test_a_waiter_that_slept_briefly_sends_its_prepared_command(backstay_redis, namespace):
+    async def scenario():
         async with Backstay(backstay_redis.url, namespace=namespace) as stay:
             return await wait_for_a_turn(stay, SHORT / 1_000_000)
 
-    op, left = asyncio.run(scene())
-    assert op.wire
-    assert left <= PATIENCE_MICROS - SHORT / 2  # a fresh one would have all of it; clocks are corrected meanwhile
+    op, left = asyncio.run(scenario())
+    assert op.encoded
+    assert (
+        left <= COMMAND_LIFE_MICROS - SHORT / 2
+    )  # a new command would have all of it; half allows for clock corrections
 
 
-def test_what_is_still_fresh_has_half_of_its_time_left():
-    """So that the slowest hand-over that is allowed still arrives in time."""
-    assert flows.STILL_FRESH * 2 * 1_000_000 <= PATIENCE_MICROS
+def test_a_prepared_command_has_at_least_half_of_its_life_left():
+    """The slowest allowed handoff still arrives before the command expires."""
+    assert flows.STILL_FRESH * 2 * 1_000_000 <= COMMAND_LIFE_MICROS

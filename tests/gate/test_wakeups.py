@@ -1,4 +1,4 @@
-"""Who waits is told, also while this process only begins to listen."""
+"""Waiters are woken also while the subscription of their process is still opening."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from backstay.testing.waiting import eventually, soon
 
 NAME = "invoice:42"
 #: Far below a waiter's longest recheck (10 s).
-TOLD = 5.0
+WOKEN_WITHIN = 5.0
 
 
 class SlowHub:
-    """Subscribes only when `open` is called: what is published before is not heard."""
+    """Subscribe only when `open` is called; earlier messages are lost."""
 
     error = None
 
@@ -36,8 +36,8 @@ class SlowHub:
         return self._subscription is not None and self._subscription.is_ready
 
 
-def test_hints_that_passed_before_the_inbox_was_heard_are_made_up_for(engine_url, namespace):
-    """Several begin to wait while the subscription is opened; their places come free before it is."""
+def test_waiters_recheck_after_hints_published_before_the_subscription(engine_url, namespace):
+    """Several waiters start while the subscription opens; their places are freed before it is open."""
 
     async def scenario():
         async with Backstay(engine_url, namespace=namespace) as stay:
@@ -57,13 +57,13 @@ def test_hints_that_passed_before_the_inbox_was_heard_are_made_up_for(engine_url
             for lease in held:
                 await lease.release()
             slow.open()
-            async with asyncio.timeout(TOLD):
+            async with asyncio.timeout(WOKEN_WITHIN):
                 await asyncio.gather(*visits)
 
     asyncio.run(scenario())
 
 
-def test_threads_that_begin_to_wait_together_are_all_told(engine_url, connect):
+def test_threads_that_begin_to_wait_together_are_all_woken(engine_url, connect):
     stay = connect(engine_url)
     slow = SlowHub(stay._core.hub)
     held = [stay.semaphore(NAME, permits=3).acquire() for _ in range(3)]
@@ -75,10 +75,11 @@ def test_threads_that_begin_to_wait_together_are_all_told(engine_url, connect):
     threads = [threading.Thread(target=visit, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    by_hub = stay.engine.thread_ears() is None  # else each thread hears on its own connection, and no hub is asked
+    # Without the hub, each thread subscribes on its own connection.
+    by_hub = stay.engine.thread_subscribers() is None
     assert eventually(lambda: (slow.asked or not by_hub) and stay.locks.inspect(NAME).waiter_count == 3)
     for lease in held:
         lease.release()
     if by_hub:
         slow.open()
-    assert eventually(lambda: not any(thread.is_alive() for thread in threads), TOLD)
+    assert eventually(lambda: not any(thread.is_alive() for thread in threads), WOKEN_WITHIN)

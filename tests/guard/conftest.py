@@ -1,4 +1,4 @@
-"""A lease under guard, one that came before it, and stores to write to."""
+"""A current lease, a superseded one, and databases for guarded writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def stay(connect):
 
 @pytest.fixture
 def leases(stay):
-    """An older lease and the one that followed. The older one believes that it lives: its process stood still."""
+    """A superseded lease and its successor. The older one still looks alive to its process, as after a pause."""
     older = stay.lock("invoice:42", ttl=60).acquire()
     stay.locks.force_release("invoice:42")
     newer = stay.lock("invoice:42", ttl=60).acquire()

@@ -1,4 +1,4 @@
-"""Where guarded writes go, named to processes by a word and an address. One more store is one class and one line."""
+"""Stores for guarded writes, which a subprocess selects by kind and address (see STORES)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import psycopg
 import redis
 
 
-def stop_myself():
-    """Stand still here, as a long collection or a frozen container would, until somebody sends SIGCONT."""
+def pause_process():
+    """Stop this process, as a long GC pause or a frozen container would, until the test sends SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-#: Once is enough: a refused write asks a second time, for the newer fence.
-stop_once = functools.cache(stop_myself)
+#: Pauses only the first time: a refused write sends a second command, which reads the newer fence.
+pause_once = functools.cache(pause_process)
 
 
 def create_orders(db):
-    """A table whose name has to be quoted, with one row that nobody has guarded yet."""
+    """Create a table whose name needs quoting, with one row that has no fence yet."""
     cursor = db.cursor()
     cursor.execute('CREATE TABLE "order" (id INTEGER PRIMARY KEY, paid INTEGER, fence BIGINT)')
     cursor.execute('INSERT INTO "order" (id) VALUES (42)')
@@ -29,7 +29,7 @@ def create_orders(db):
 
 
 class RedisStore:
-    """A key on a server."""
+    """A key on a Redis server."""
 
     KEY = "balance:42"
 
@@ -52,15 +52,15 @@ class RedisStore:
 
 
 class StoppingClient(redis.Redis):
-    """Stands still after the lease was looked at and before the write leaves."""
+    """Pauses the process after the lease check and before the write is sent."""
 
     def execute_command(self, *args, **options):
-        stop_once()
+        pause_once()
         return super().execute_command(*args, **options)
 
 
 class SqliteStore:
-    """A row in a file."""
+    """A row in a SQLite file."""
 
     def __init__(self, address, *, stopping=False):
         self.db = sqlite3.connect(address, factory=StoppingConnection if stopping else sqlite3.Connection)
@@ -83,12 +83,12 @@ class SqliteStore:
 
 class StoppingConnection(sqlite3.Connection):
     def cursor(self, *args):
-        stop_once()
+        pause_once()
         return super().cursor(*args)
 
 
 class PostgresStore:
-    """A row on a server. Its own table: tests share the database."""
+    """A row on a PostgreSQL server, in a table of its own because tests share the database."""
 
     def __init__(self, address, *, stopping=False):
         kind = StoppingSession if stopping else psycopg.Connection
@@ -114,7 +114,7 @@ class PostgresStore:
 
 class StoppingSession(psycopg.Connection):
     def cursor(self, *args, **options):
-        stop_once()
+        pause_once()
         return super().cursor(*args, **options)
 
 

@@ -1,4 +1,4 @@
-"""What every guard does, whatever it writes to."""
+"""Behaviour that all guards share, whatever the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cell:
 
 
 def test_a_shared_lease_cannot_be_guarded(stay):
-    """A live permit or reader may bear an older fence than another live one."""
+    """Several permits or readers are live at once, so an older fence does not mean a superseded holder."""
     for shared in (stay.semaphore("s", permits=1), stay.rwlock("r").read()):
         with shared as lease, pytest.raises(ConfigError, match=r"stay\.lock"):
             stay.guard(lease)
@@ -56,7 +56,7 @@ def test_compare_and_set_refuses_an_older_fence(stay, leases):
     assert cell.value == "second"
 
 
-def test_compare_and_set_looks_again_when_it_was_overtaken(stay, leases):
+def test_compare_and_set_rereads_after_a_lost_race_and_sees_the_newer_fence(stay, leases):
     older, newer = leases
     cell = Cell()
 
@@ -70,8 +70,8 @@ def test_compare_and_set_looks_again_when_it_was_overtaken(stay, leases):
     assert cell.value == "second"
 
 
-def test_compare_and_set_tries_again_after_a_write_that_is_not_newer(stay, leases):
-    """Somebody without a lease changed another part of the value: the version moved, the fence did not."""
+def test_compare_and_set_retries_after_a_write_without_a_newer_fence(stay, leases):
+    """A writer without a lease changed another part of the value: the version changed, the fence did not."""
     _, newer = leases
     cell = Cell()
 
@@ -84,7 +84,7 @@ def test_compare_and_set_tries_again_after_a_write_that_is_not_newer(stay, lease
     assert cell.value == "second"
 
 
-def test_compare_and_set_ends_when_the_lease_does(stay):
+def test_compare_and_set_stops_retrying_when_the_lease_ends(stay):
     lease = stay.lock("x").acquire()
     cell = Cell()
 
@@ -96,8 +96,8 @@ def test_compare_and_set_ends_when_the_lease_does(stay):
         stay.guard(lease).cas(cell.read, overtaken)
 
 
-def test_compare_and_set_can_be_awaited():
-    async def scene():
+def test_compare_and_set_accepts_async_functions():
+    async def main():
         cell = Cell()
 
         async def read():
@@ -112,7 +112,7 @@ def test_compare_and_set_can_be_awaited():
             await stay.guard(lease).cas(read, swap)
             assert (cell.value, cell.fence) == ("written", lease.fence)
 
-    asyncio.run(scene())
+    asyncio.run(main())
 
 
 def test_a_released_lease_writes_nothing(stay):

@@ -1,4 +1,4 @@
-"""The reason for fences, with real processes: a holder stands still, its lease runs out, another goes on."""
+"""Fences with real processes: a holder is paused, its lease expires, and a successor writes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
 @pytest.fixture(params=["sqlite", REDIS, POSTGRES])
-def scene(request, tmp_path, namespace):
-    """An engine's URL with a namespace, and a store on the same kind of server."""
+def target(request, tmp_path, namespace):
+    """Kind of store, engine URL, namespace, and address of a store on the same kind of server."""
     if request.param == "redis":
         url = request.getfixturevalue("backstay_redis").url
         address = url.rpartition("/")[0] + "/9"
@@ -30,8 +30,8 @@ def scene(request, tmp_path, namespace):
 
 
 @pytest.fixture
-def store(scene):
-    kind, _, _, address = scene
+def store(target):
+    kind, _, _, address = target
     store = STORES[kind](address)
     store.prepare()
     yield store
@@ -39,8 +39,8 @@ def store(scene):
 
 
 @pytest.fixture
-def start(scene):
-    kind, url, namespace, address = scene
+def start(target):
+    kind, url, namespace, address = target
     started = []
 
     def start(value, pause):
@@ -55,50 +55,50 @@ def start(scene):
         process.communicate()
 
 
-def said(process):
+def read_words(process):
     return process.stdout.readline().split()
 
 
-def stand_still(process):
+def wait_until_stopped(process):
     _, status = os.waitpid(process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
 
 
-def go_on(process):
+def resume(process):
     os.kill(process.pid, signal.SIGCONT)
 
 
-def test_a_holder_that_stood_still_before_its_write_is_refused_by_the_store(start, store):
-    """Its own look at the lease was in time, so only the fence can stop it."""
+def test_the_store_refuses_a_holder_paused_between_its_check_and_its_write(start, store):
+    """Its lease check passed in time, so only the fence can stop the late write."""
     late = start(1, "before-write")
-    _, old = said(late)
-    stand_still(late)
+    _, old = read_words(late)
+    wait_until_stopped(late)
     successor = start(2, "never")
-    _, new = said(successor)
-    assert said(successor) == ["written"]
-    go_on(late)
-    assert said(late) == ["stale", old, new]
+    _, new = read_words(successor)
+    assert read_words(successor) == ["written"]
+    resume(late)
+    assert read_words(late) == ["stale", old, new]
     assert int(old) < int(new)
     assert store.read() == 2
 
 
-def test_a_holder_that_stood_still_before_its_check_hears_that_its_lease_is_lost(start, store):
+def test_a_holder_paused_before_its_check_gets_lease_lost(start, store):
     late = start(1, "before-check")
-    _, old = said(late)
-    stand_still(late)
+    _, old = read_words(late)
+    wait_until_stopped(late)
     successor = start(2, "never")
-    said(successor)
-    assert said(successor) == ["written"]
-    go_on(late)
-    assert said(late) == ["lost", old]
+    read_words(successor)
+    assert read_words(successor) == ["written"]
+    resume(late)
+    assert read_words(late) == ["lost", old]
     assert store.read() == 2
 
 
-def test_a_holder_that_stood_still_alone_may_write_after_all(start, store):
-    """Nobody has held the lock since, so nothing is overtaken."""
+def test_a_paused_holder_without_a_successor_may_still_write(start, store):
+    """The lock had no other holder meanwhile, so the fence is still the newest."""
     late = start(1, "before-write")
-    said(late)
-    stand_still(late)
-    go_on(late)
-    assert said(late) == ["written"]
+    read_words(late)
+    wait_until_stopped(late)
+    resume(late)
+    assert read_words(late) == ["written"]
     assert store.read() == 1

@@ -52,7 +52,7 @@ def test_the_same_holder_writes_again(stay, leases, client):
     assert client.get("k") == b"3"
 
 
-def test_a_deleted_key_is_not_brought_back_by_a_late_write(stay, leases, client):
+def test_a_late_write_does_not_recreate_a_deleted_key(stay, leases, client):
     older, newer = leases
     stay.guard(newer).redis(client).delete("k")
     with pytest.raises(StaleFence):
@@ -67,7 +67,7 @@ def test_a_fence_outlives_its_value_by_a_day(stay, leases, client):
     assert FENCE_LIFE * 1000 < client.pttl("{k}:fence") <= FENCE_LIFE * 1000 + 10_000
 
 
-def test_the_life_of_a_fence_never_gets_shorter(stay, leases, client):
+def test_the_ttl_of_a_fence_never_gets_shorter(stay, leases, client):
     guarded = stay.guard(leases[1]).redis(client)
     guarded.set("k", "v", ttl=1000)
     guarded.set("k", "v", ttl=10)
@@ -78,8 +78,8 @@ def test_the_life_of_a_fence_never_gets_shorter(stay, leases, client):
     assert client.pttl("{k}:fence") == -1
 
 
-def test_fences_one_apart_are_told_apart(client):
-    """From 10^14 on, Lua's own number formatting rounds: two fences would be equal."""
+def test_adjacent_large_fences_compare_as_different(client):
+    """Lua formats numbers from 10^14 on with rounding, which would make two fences equal."""
     script = client.register_script(source("set"))
     newest = 2**53 - 1
     assert script(keys=["k", "{k}:fence"], args=[newest, 1, 0, 0, "new"]) == b""
@@ -89,7 +89,7 @@ def test_fences_one_apart_are_told_apart(client):
 
 
 def test_a_late_copy_of_an_earlier_write_changes_nothing(stay, leases, client):
-    """A client that retries may leave a first copy on its way; it must not undo what its own holder wrote since."""
+    """A retrying client may leave a first copy in flight; it must not undo a later write of the same holder."""
     sent = []
 
     class Recording(redis.Redis):
@@ -101,7 +101,7 @@ def test_a_late_copy_of_an_earlier_write_changes_nothing(stay, leases, client):
     guarded = stay.guard(leases[1]).redis(recording)
     guarded.set("k", "first")
     copy = sent[-1]
-    client.execute_command(*copy)  # a resend, with nothing in between, is a success
+    client.execute_command(*copy)  # a resend without a write in between succeeds
     guarded.set("k", "second")
     assert client.execute_command(*copy) == b""
     assert client.get("k") == b"second"
@@ -110,7 +110,7 @@ def test_a_late_copy_of_an_earlier_write_changes_nothing(stay, leases, client):
     assert client.get("k") is None
 
 
-def test_a_fence_that_is_none_is_an_error_and_writes_nothing(stay, leases, client):
+def test_an_invalid_stored_fence_is_an_error_and_nothing_is_written(stay, leases, client):
     client.set("{k}:fence", "soon")
     with pytest.raises(redis.ResponseError, match="not a fence"):
         stay.guard(leases[1]).redis(client).set("k", "v")
@@ -118,12 +118,12 @@ def test_a_fence_that_is_none_is_an_error_and_writes_nothing(stay, leases, clien
 
 
 @pytest.mark.parametrize("key", ["k", "a:b", "{user:7}:cart", "x{y}z", "{x", "ünï", "a{b"])
-def test_a_fence_shares_the_slot_of_its_key(key):
+def test_a_fence_key_shares_the_cluster_slot_of_its_key(key):
     assert key_slot(fence_key(key).encode()) == key_slot(key.encode())
 
 
 @pytest.mark.parametrize("key", ["a}b", "{}x", "", "x" * 600])
-def test_a_key_without_room_for_a_fence_is_refused(stay, leases, client, key):
+def test_a_key_that_cannot_have_a_fence_key_is_refused(stay, leases, client, key):
     with pytest.raises(ConfigError):
         stay.guard(leases[1]).redis(client).set(key, "v")
 
@@ -131,7 +131,7 @@ def test_a_key_without_room_for_a_fence_is_refused(stay, leases, client, key):
 def test_an_async_client_is_awaited(stay, leases, backstay_redis, client):
     older, newer = leases
 
-    async def scene():
+    async def main():
         async with redis.asyncio.Redis(port=backstay_redis.port, db=8, decode_responses=True) as waiting:
             await stay.guard(newer).redis(waiting).set("k", "v")
             with pytest.raises(StaleFence) as refused:
@@ -140,5 +140,5 @@ def test_an_async_client_is_awaited(stay, leases, backstay_redis, client):
             with pytest.raises(StaleFence):
                 await stay.guard(older).redis(waiting).delete("k")
 
-    asyncio.run(scene())
+    asyncio.run(main())
     assert client.get("k") == b"v"

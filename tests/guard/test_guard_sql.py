@@ -1,4 +1,4 @@
-"""Guarded rows, on the connections that people have."""
+"""Guarded rows through DB-API connections, Django and SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_same_holder_writes_again(stay, leases, db):
     assert row(db) == (20, newer.fence)
 
 
-def test_no_values_only_move_the_fence_on(stay, leases, db):
+def test_an_update_without_values_only_advances_the_fence(stay, leases, db):
     older, newer = leases
     stay.guard(newer).sql(db).update("order", {}, where={"id": 42})
     with pytest.raises(StaleFence):
@@ -44,7 +44,7 @@ def test_no_values_only_move_the_fence_on(stay, leases, db):
     assert row(db) == (None, newer.fence)
 
 
-def test_a_write_belongs_to_the_callers_transaction(stay, leases, db):
+def test_a_guarded_write_is_part_of_the_callers_transaction(stay, leases, db):
     _, newer = leases
     stay.guard(newer).sql(db).update("order", {"paid": 10}, where={"id": 42})
     assert db.in_transaction
@@ -52,14 +52,14 @@ def test_a_write_belongs_to_the_callers_transaction(stay, leases, db):
     assert row(db) == (None, None)
 
 
-def test_updating_a_row_that_is_not_there_says_so(stay, leases, db):
+def test_updating_a_missing_row_raises_row_missing(stay, leases, db):
     with pytest.raises(RowMissing, match="upsert") as missing:
         stay.guard(leases[1]).sql(db).update("order", {"paid": 10}, where={"id": 43})
     assert isinstance(missing.value, LookupError)
     assert (missing.value.table, missing.value.row) == ("order", {"id": 43})
 
 
-def test_an_upsert_inserts_then_changes_then_refuses(stay, leases, db):
+def test_an_upsert_inserts_then_updates_then_refuses_an_older_fence(stay, leases, db):
     older, newer = leases
     db.execute('DELETE FROM "order"')
     stay.guard(older).sql(db).upsert("order", {"paid": 1}, key={"id": 42})
@@ -76,7 +76,7 @@ def test_an_upsert_takes_over_a_row_without_a_fence(stay, leases, db):
     assert row(db) == (1, leases[0].fence)
 
 
-def test_the_fence_may_have_another_column_and_the_table_a_schema(stay, leases, db):
+def test_the_fence_column_and_a_schema_qualified_table_can_be_named(stay, leases, db):
     older, newer = leases
     db.execute("CREATE TABLE ledger (a INTEGER, b INTEGER, amount INTEGER, guard BIGINT, PRIMARY KEY (a, b))")
     for lease in (older, newer):
@@ -87,7 +87,7 @@ def test_the_fence_may_have_another_column_and_the_table_a_schema(stay, leases, 
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"b', "a;--", "1st", "ümlaut", "a.b.", "*", "a%s"])
-def test_what_is_not_a_plain_name_is_refused(stay, leases, db, name):
+def test_invalid_identifiers_are_refused(stay, leases, db, name):
     guard = stay.guard(leases[1])
     with pytest.raises(ConfigError):
         guard.sql(db).update(name, {"paid": 1}, where={"id": 42})
@@ -100,7 +100,7 @@ def test_what_is_not_a_plain_name_is_refused(stay, leases, db, name):
     assert row(db) == (None, None)
 
 
-def test_values_are_parameters(stay, leases, db):
+def test_values_are_sent_as_parameters(stay, leases, db):
     db.execute("CREATE TABLE note (id TEXT PRIMARY KEY, text TEXT, fence BIGINT)")
     nasty = "'; DROP TABLE note; -- %s ? :p1"
     stay.guard(leases[1]).sql(db).upsert("note", {"text": nasty}, key={"id": nasty})
@@ -117,13 +117,13 @@ def test_values_are_parameters(stay, leases, db):
         ({"id": 1}, {"id": 42}),
     ],
 )
-def test_a_row_that_is_not_named_well_is_refused(stay, leases, db, values, where):
+def test_an_invalid_row_selection_is_refused(stay, leases, db, values, where):
     with pytest.raises(ConfigError):
         stay.guard(leases[1]).sql(db).update("order", values, where=where)
     assert row(db) == (None, None)
 
 
-def test_a_where_that_matches_several_rows_is_a_mistake(stay, leases, db):
+def test_a_where_that_matches_several_rows_is_refused(stay, leases, db):
     db.execute('INSERT INTO "order" (id, paid) VALUES (1, 7), (2, 7)')
     with pytest.raises(ConfigError, match="2 rows"):
         stay.guard(leases[1]).sql(db).update("order", {}, where={"paid": 7})
@@ -137,7 +137,7 @@ def test_a_lost_lease_writes_nothing(stay, leases, db):
 
 
 @pytest.mark.parametrize("factory", [sqlite3.Row, lambda cursor, row: {"fence": row[0]}], ids=["row", "mapping"])
-def test_the_callers_row_factory_does_not_matter(stay, leases, db, factory):
+def test_the_callers_row_factory_does_not_affect_the_guard(stay, leases, db, factory):
     older, newer = leases
     stay.guard(newer).sql(db).update("order", {"paid": 1}, where={"id": 42})
     db.row_factory = factory
@@ -146,18 +146,18 @@ def test_the_callers_row_factory_does_not_matter(stay, leases, db, factory):
     assert refused.value.newer == newer.fence
 
 
-def test_what_is_no_connection_is_refused(stay, leases):
-    class Stranger:
+def test_an_object_that_is_no_connection_is_refused(stay, leases):
+    class NotAConnection:
         def commit(self):
             pass
 
-    with pytest.raises(ConfigError, match="Stranger"):
-        stay.guard(leases[1]).sql(Stranger())
+    with pytest.raises(ConfigError, match="NotAConnection"):
+        stay.guard(leases[1]).sql(NotAConnection())
 
 
 # ── placeholders ──
 
-#: What each style looks like.
+#: A placeholder in each DB-API paramstyle.
 STYLES = {
     "qmark": r"\?",
     "numeric": r":(\d+)",
@@ -168,7 +168,7 @@ STYLES = {
 
 
 def driver(style, monkeypatch):
-    """A DB-API module of this style, over SQLite: it takes its own placeholders and refuses all others."""
+    """A DB-API driver over SQLite that accepts only the placeholders of this paramstyle."""
 
     class Cursor:
         def __init__(self, cursor):
@@ -263,7 +263,7 @@ def test_sqlalchemy_connections_and_sessions_work(stay, leases, db, tmp_path, ki
 
 
 def test_async_connections_are_awaited(stay, leases, db):
-    """The shape of psycopg's AsyncConnection: cursor() answers at once, its methods are awaited."""
+    """An object like psycopg's AsyncConnection: cursor() is synchronous, the cursor's methods are awaited."""
 
     class AsyncCursor:
         def __init__(self, cursor):
@@ -291,12 +291,12 @@ def test_async_connections_are_awaited(stay, leases, db):
     AsyncConnection.__module__ = "sqlite3.async"
     older, newer = leases
 
-    async def scene():
+    async def main():
         connection = AsyncConnection()
         await stay.guard(newer).sql(connection).update("order", {"paid": 1}, where={"id": 42})
         await stay.guard(newer).sql(connection).upsert("order", {"paid": 2}, key={"id": 42})
         with pytest.raises(StaleFence):
             await stay.guard(older).sql(connection).update("order", {"paid": 3}, where={"id": 42})
 
-    asyncio.run(scene())
+    asyncio.run(main())
     assert row(db) == (2, newer.fence)

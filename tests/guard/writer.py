@@ -1,4 +1,4 @@
-"""A process that takes a lock, writes under its guard, and says what came of it.
+"""A program that takes a lock, writes under its guard and prints the outcome.
 
 writer.py URL NAMESPACE STORE ADDRESS VALUE PAUSE, where PAUSE is `before-check`, `before-write` or `never`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from stores import STORES, stop_myself
+from stores import STORES, pause_process
 
 from backstay import LeaseLost, StaleFence
 from backstay.sync import Backstay
@@ -19,7 +19,7 @@ def main(url, namespace, kind, address, value, pause):
         lease = stay.lock("balance:42", ttl=4 if pause != "never" else 30, renew=False).acquire(wait=30)
         print("fence", lease.fence, flush=True)
         if pause == "before-check":
-            stop_myself()
+            pause_process()
         try:
             store.write(stay.guard(lease), int(value))
         except StaleFence as error:

@@ -15,7 +15,7 @@ from backstay.testing.waiting import WITHIN, eventually
 
 @contextlib.contextmanager
 def serving(make, url, **options):
-    """`make(stay)` answers the application; yields its URL. The Backstay is made and closed on the server's loop."""
+    """Serve the application that `make(stay)` returns and yield its URL. The Backstay lives on the server's loop."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         ready = threading.Event()

@@ -1,4 +1,4 @@
-"""A refusal is a document that programs can read."""
+"""Refusals are problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from backstay.http.problem import problem, send_problem
 
 
-def test_a_problem_is_sent_whole_with_its_headers():
+def test_a_problem_is_sent_with_its_body_and_headers():
     sent = []
 
     async def send(message):

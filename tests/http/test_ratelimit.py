@@ -1,4 +1,4 @@
-"""A limit before an application, through a real server and a real client."""
+"""RateLimitMiddleware and the FastAPI dependency, through a real server and a real client."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from serving import serving
 
 import backstay
 from backstay import ConfigError, RateLimitMiddleware, sync
-from backstay.http.callers import Callers
+from backstay.http.caller_key import CallerKeys
 from backstay.http.fastapi import RateLimit, handlers
-from backstay.testing.ports import lasting_port
+from backstay.testing.servers.ports import lasting_port
 
 pytestmark = pytest.mark.redis
 
 
 async def hello(scope, receive, send):
-    """Any application."""
+    """A minimal ASGI application."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": b"hello"})
 
@@ -69,7 +69,7 @@ def test_requests_within_the_limit_pass_with_headers(serve):
     assert "retry-after" not in last
 
 
-def test_a_request_too_many_is_a_429_that_says_when_to_come_back(serve):
+def test_a_request_over_the_limit_is_a_429_with_retry_after(serve):
     client = serve(limited(["2/hour", "5/day"]))
     for _ in range(2):
         client.get("/")
@@ -95,7 +95,7 @@ def test_after_retry_after_the_request_is_admitted(serve):
     assert client.get("/").status_code == 200
 
 
-def test_without_its_engine_a_closed_limit_is_a_503(serve):
+def test_a_fail_closed_limit_is_a_503_during_an_engine_outage(serve):
     client = serve(limited(["5/second"]), f"redis://127.0.0.1:{lasting_port()}/0")
     for _ in range(3):
         refused = client.get("/")
@@ -105,11 +105,11 @@ def test_without_its_engine_a_closed_limit_is_a_503(serve):
         assert "x-ratelimit-limit" not in refused.headers
         body = refused.json()
         assert (body["title"], body["status"]) == ("Service Unavailable", 503)
-        assert "127.0.0.1" not in refused.text  # what is the matter is nobody's business
+        assert "127.0.0.1" not in refused.text  # internal addresses are not disclosed
 
 
 @pytest.mark.parametrize(("mode", "statuses"), [("allow", [200, 200, 200]), ("local", [200, 200, 429])])
-def test_without_its_engine_an_open_limit_does_what_it_was_told(serve, mode, statuses):
+def test_on_unavailable_decides_during_an_engine_outage(serve, mode, statuses):
     client = serve(limited(["2/hour"], on_unavailable=mode), f"redis://127.0.0.1:{lasting_port()}/0")
     assert [client.get("/").status_code for _ in range(3)] == statuses
 
@@ -123,13 +123,13 @@ def test_a_damaged_record_is_a_503(serve, backstay_redis, namespace):
     assert client.get("/").status_code == 503
 
 
-def test_what_a_forger_claims_is_not_believed(serve):
+def test_a_forwarded_header_from_an_untrusted_client_is_ignored(serve):
     client = serve(limited(["1/hour"]))
     replies = [client.get("/", headers={"x-forwarded-for": f"9.9.9.{n}"}).status_code for n in range(3)]
     assert replies == [200, 429, 429]
 
 
-def test_behind_a_trusted_proxy_each_caller_has_a_count(serve):
+def test_callers_behind_a_trusted_proxy_are_counted_separately(serve):
     client = serve(limited(["1/hour"], trusted_proxies=["127.0.0.0/8"]))
     for caller in ("9.9.9.1", "9.9.9.2"):
         for forged in ("", "1.2.3.4, "):
@@ -137,11 +137,11 @@ def test_behind_a_trusted_proxy_each_caller_has_a_count(serve):
             assert reply.status_code == (429 if forged else 200)
 
 
-def test_api_keys_are_counted_apart_and_never_stored(serve, backstay_redis, namespace):
+def test_api_keys_are_counted_separately_and_stored_only_as_hashes(serve, backstay_redis, namespace):
     client = serve(limited(["1/hour"], key="api-key"))
     for secret in ("s3cret-one", "s3cret-two"):
         assert [client.get("/", headers={"x-api-key": secret}).status_code for _ in range(2)] == [200, 429]
-    assert client.get("/").status_code == 200  # nobody's key: by address
+    assert client.get("/").status_code == 200  # without a key: counted by address
     with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
         keys = {use.key for use in stay.limits.list("api")}
     assert f"key:{hashlib.sha256(b's3cret-one').hexdigest()[:32]}" in keys
@@ -149,7 +149,7 @@ def test_api_keys_are_counted_apart_and_never_stored(serve, backstay_redis, name
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_function_may_name_the_key_or_let_a_request_pass(serve, is_async):
+def test_a_key_function_names_the_key_or_exempts_the_request(serve, is_async):
     def by_path(scope):
         return None if scope["path"] == "/health" else f"path:{scope['path']}"
 
@@ -161,7 +161,7 @@ def test_a_function_may_name_the_key_or_let_a_request_pass(serve, is_async):
     assert [client.get(path).status_code for path in paths] == [200, 429, 200, 200, 200]
 
 
-def test_headers_of_the_application_are_left_alone(serve):
+def test_headers_that_the_application_sets_are_not_overwritten(serve):
     async def with_headers(scope, receive, send):
         own = [(b"x-ratelimit-limit", b"7"), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 204, "headers": own})
@@ -189,7 +189,7 @@ def fastapi(stay, **options):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_dependency_limits_its_routes_alone(serve, whole):
+def test_a_dependency_limits_only_its_own_routes(serve, whole):
     client = serve(lambda stay: fastapi(stay, **({"exception_handlers": handlers} if whole else {})))
     first = client.get("/login")
     assert (first.status_code, first.json(), first.headers["x-ratelimit-remaining"]) == (200, "welcome", "1")
@@ -203,7 +203,7 @@ def test_a_dependency_limits_its_routes_alone(serve, whole):
     assert "x-ratelimit-limit" not in client.get("/free").headers
 
 
-def test_a_dependency_without_its_engine_is_a_503(serve):
+def test_a_dependency_is_a_503_during_an_engine_outage(serve):
     client = serve(fastapi, f"redis://127.0.0.1:{lasting_port()}/0")
     refused = client.get("/login")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -212,7 +212,7 @@ def test_a_dependency_without_its_engine_is_a_503(serve):
 
 def key(how, client=("10.0.0.9", 1234), forwarded=(), trusted=(), **scope):
     headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
-    return Callers(trusted).of(how)({"client": client, "headers": headers, **scope})
+    return CallerKeys(trusted).find(how)({"client": client, "headers": headers, **scope})
 
 
 @pytest.mark.parametrize(
@@ -234,16 +234,16 @@ def key(how, client=("10.0.0.9", 1234), forwarded=(), trusted=(), **scope):
         ("fe80::1%eth0", [], [], "ip:fe80::/64"),
     ],
 )
-def test_an_address_is_that_of_the_first_who_is_not_a_trusted_proxy(client, forwarded, trusted, found):
+def test_the_client_address_is_the_nearest_one_that_is_not_a_trusted_proxy(client, forwarded, trusted, found):
     assert key("ip", (client, 1), forwarded, trusted) == found
 
 
-def test_a_caller_without_an_address_has_a_key_all_the_same():
+def test_callers_without_an_address_share_the_key_unknown():
     assert key("ip", None) == "ip:unknown"
     assert key("ip", ("testclient", 50000)) == "ip:unknown"
 
 
-def test_users_are_counted_by_name_and_strangers_by_address():
+def test_authenticated_users_are_counted_by_identity_and_others_by_address():
     known = SimpleNamespace(is_authenticated=True, identity="7", display_name="Ada")
     assert key("user", user=known) == "user:7"
     assert key("user", user=SimpleNamespace(is_authenticated=True, display_name="Ada")) == "user:Ada"
@@ -252,28 +252,28 @@ def test_users_are_counted_by_name_and_strangers_by_address():
     assert len(key("user", user="x" * 10_000)) < 100
 
 
-def test_settings_that_cannot_work_are_refused():
+def test_invalid_rate_limit_options_are_refused():
     with pytest.raises(ConfigError, match="trusted_proxies"):
-        Callers(["10.0.0.0/99"])
+        CallerKeys(["10.0.0.0/99"])
     with pytest.raises(ConfigError, match="api-key"):
-        Callers().of("cookie")
+        CallerKeys().find("cookie")
     with sync.Backstay("memory://") as stay, pytest.raises(ConfigError, match="async Backstay"):
         RateLimitMiddleware(hello, stay.limit("api", "1/s"))
     with sync.Backstay("memory://") as stay, pytest.raises(ConfigError, match="async Backstay"):
         RateLimit(stay.limit("api", "1/s"))
 
 
-def test_what_is_no_http_request_passes():
+def test_websocket_and_lifespan_scopes_are_not_limited():
     seen = []
 
     async def app(scope, receive, send):
         seen.append(scope["type"])
 
-    async def go():
+    async def main():
         async with backstay.Backstay("memory://") as stay:
             middleware = RateLimitMiddleware(app, stay.limit("api", "1/s"))
             for kind in ("lifespan", "websocket", "websocket"):
                 await middleware({"type": kind}, None, None)
 
-    asyncio.run(go())
+    asyncio.run(main())
     assert seen == ["lifespan", "websocket", "websocket"]

@@ -1,4 +1,4 @@
-"""Whatever a subscriber's callback raises is its own trouble: it hears what comes next, and so does everybody else."""
+"""A callback that raises gets the next message, and so does every other subscriber."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 
 from backstay import Backstay, EngineUnavailable
 from backstay.hub.mailbox import Mailbox
-from backstay.hub.multiplexer import Listener, Subscriber
+from backstay.hub.multiplexer import ChannelMultiplexer, Subscriber
 from backstay.testing.waiting import WITHIN, eventually, soon
 
-#: What no `except Exception` catches. KeyboardInterrupt is another matter in the main thread.
-STRAYS = {error.__name__: error for error in (SystemExit, asyncio.CancelledError, GeneratorExit)}
+#: Not caught by `except Exception`. KeyboardInterrupt is tested apart: it is raised in the main thread.
+BASE_EXCEPTIONS = {error.__name__: error for error in (SystemExit, asyncio.CancelledError, GeneratorExit)}
 
 
 class Raising:
-    """Raises what the payload names."""
+    """A callback that raises the exception named by the payload."""
 
     def __init__(self, errors):
         self.errors = errors
-        self.heard = []
+        self.received = []
 
     def __call__(self, payload):
-        self.heard.append(payload)
+        self.received.append(payload)
         if payload in self.errors:
             raise self.errors[payload]
 
@@ -32,8 +32,8 @@ class Raising:
         raise SystemExit(3)
 
 
-def in_time(work):
-    """A thread that is stuck fails the test and does not hang it."""
+def finishes_in_time(work):
+    """Run `work` in a thread, so that a deadlock fails the test instead of hanging it."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(WITHIN)
@@ -41,13 +41,15 @@ def in_time(work):
 
 
 @pytest.mark.parametrize("prompt", [False, True], ids=["own thread", "prompt"])
-def test_a_callback_that_raises_hears_on_and_disturbs_nobody(engine_url, connect, namespace, prompt, caplog):
+def test_a_callback_that_raises_gets_later_messages_and_affects_no_other_subscriber(
+    engine_url, connect, namespace, prompt, caplog
+):
     stay = connect(engine_url)
-    bad = Raising(STRAYS | {"KeyboardInterrupt": KeyboardInterrupt})
+    bad = Raising(BASE_EXCEPTIONS | {"KeyboardInterrupt": KeyboardInterrupt})
     peer = []
     payloads = [*bad.errors, "last"]
 
-    def scene():
+    def scenario():
         with stay.lock("unrelated", ttl=5, wait=WITHIN):
             for payload in payloads:
                 stay.hub.publish("news", payload)
@@ -57,18 +59,18 @@ def test_a_callback_that_raises_hears_on_and_disturbs_nobody(engine_url, connect
         stay._core.hub.subscribe(f"{namespace}:news", peer.append, prompt=True),
     ]
     assert eventually(lambda: all(subscription.is_ready for subscription in subscriptions))
-    assert in_time(scene)
+    assert finishes_in_time(scenario)
     assert eventually(lambda: peer == payloads)
-    assert eventually(lambda: bad.heard == payloads)
+    assert eventually(lambda: bad.received == payloads)
     assert eventually(lambda: caplog.text.count("a subscriber failed") == len(bad.errors) + 1)
     for subscription in subscriptions:
         subscription.close()
 
 
-def test_a_callback_that_raises_on_the_loop_hears_on(engine_url, namespace):
-    async def scene():
-        bad = Raising(STRAYS)
-        payloads = [*STRAYS, "last"]
+def test_a_callback_that_raises_on_the_event_loop_gets_later_messages(engine_url, namespace):
+    async def scenario():
+        bad = Raising(BASE_EXCEPTIONS)
+        payloads = [*BASE_EXCEPTIONS, "last"]
         async with Backstay(engine_url, namespace=namespace) as stay, asyncio.timeout(30):
             subscription = stay._core.hub.subscribe(f"{namespace}:news", bad, bad.ready, prompt=True)
             assert await soon(lambda: asyncio.sleep(0, subscription.is_ready))
@@ -79,10 +81,10 @@ def test_a_callback_that_raises_on_the_loop_hears_on(engine_url, namespace):
                     assert message is not None
                     assert message.payload == payload
                     assert not message.missed
-            assert bad.heard == payloads
+            assert bad.received == payloads
             subscription.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_a_telemetry_subscriber_that_raises_stops_no_thread(engine_url, connect):
@@ -93,10 +95,10 @@ def test_a_telemetry_subscriber_that_raises_stops_no_thread(engine_url, connect)
 
     end = stay.telemetry.subscribe(leave)
     with stay.hub.listen("news") as messages:
-        assert in_time(lambda: stay.hub.publish("news", "x"))
+        assert finishes_in_time(lambda: stay.hub.publish("news", "x"))
         assert messages.next(WITHIN).payload == "x"
         end()
-        assert in_time(lambda: stay.hub.publish("news", "y"))
+        assert finishes_in_time(lambda: stay.hub.publish("news", "y"))
         assert messages.next(WITHIN).payload == "y"
 
 
@@ -104,21 +106,21 @@ def interrupt(payload=None):
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_in_the_main_thread_comes_out_when_all_are_told():
-    listener = Listener("news", start=lambda _: None, stop=lambda _: None)
-    heard, ready = [], []
+def test_ctrl_c_in_the_main_thread_is_raised_after_all_subscribers_were_called():
+    listener = ChannelMultiplexer("news", start=lambda _: None, stop=lambda _: None)
+    received, ready = [], []
     listener.add(Subscriber(interrupt, interrupt))
-    listener.add(Subscriber(heard.append, lambda: ready.append(True)))
+    listener.add(Subscriber(received.append, lambda: ready.append(True)))
     with pytest.raises(KeyboardInterrupt):
         listener.opened()
     assert ready == [True]
     with pytest.raises(KeyboardInterrupt):
         listener.dispatch("x")
-    assert heard == ["x"]
+    assert received == ["x"]
     assert listener.state == "running"
 
 
-def test_ctrl_c_while_a_channel_opens_leaves_it_as_it_was(connect, namespace):
+def test_ctrl_c_while_a_channel_opens_leaves_the_hub_usable(connect, namespace):
     stay = connect("memory://")
     hub = stay._core.hub
     with pytest.raises(KeyboardInterrupt):
@@ -132,7 +134,7 @@ def test_ctrl_c_while_a_channel_opens_leaves_it_as_it_was(connect, namespace):
 
 
 def test_ctrl_c_inside_the_transport_leaves_no_channel_half_open():
-    listener = Listener("news", start=interrupt, stop=interrupt)
+    listener = ChannelMultiplexer("news", start=interrupt, stop=interrupt)
     first = Subscriber(lambda _: None, lambda: None)
     with pytest.raises(KeyboardInterrupt):
         listener.add(first)
@@ -140,9 +142,9 @@ def test_ctrl_c_inside_the_transport_leaves_no_channel_half_open():
     assert "interrupted" in str(first.error)
 
 
-def test_a_mailbox_whose_thread_could_not_start_tries_again_at_the_next_message(monkeypatch):
-    heard = []
-    mailbox = Mailbox(heard.append, lambda: None)
+def test_a_mailbox_whose_thread_failed_to_start_retries_at_the_next_message(monkeypatch):
+    received = []
+    mailbox = Mailbox(received.append, lambda: None)
     with monkeypatch.context() as patch:
 
         def full(thread):
@@ -152,40 +154,44 @@ def test_a_mailbox_whose_thread_could_not_start_tries_again_at_the_next_message(
         with pytest.raises(RuntimeError):
             mailbox.message("1")
     mailbox.message("2")
-    assert eventually(lambda: heard == ["1", "2"])
+    assert eventually(lambda: received == ["1", "2"])
     mailbox.close()
 
 
 @pytest.mark.redis
-def test_a_subscription_whose_task_was_cancelled_begins_anew_for_the_next_listener(backstay_redis, namespace):
-    async def scene():
+def test_a_hub_whose_task_was_cancelled_restarts_for_the_next_listener(backstay_redis, namespace):
+    async def scenario():
         async with Backstay(backstay_redis.url, namespace=namespace) as stay, stay.hub.listen("news") as first:
             (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "backstay-hub"]
             task.cancel()
             await asyncio.wait([task])
             async with stay.hub.listen("news") as second:
                 await stay.hub.publish("news", "x")
-                heard = [await ear.next(WITHIN) for ear in (first, first, second)]
-            assert [(message.payload, message.missed) for message in heard] == [("", True), ("x", False), ("x", False)]
+                received = [await messages.next(WITHIN) for messages in (first, first, second)]
+            assert [(message.payload, message.missed) for message in received] == [
+                ("", True),
+                ("x", False),
+                ("x", False),
+            ]
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 @pytest.mark.postgres
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_hub_whose_thread_ended_begins_anew_for_the_next_listener(backstay_postgres, connect, monkeypatch):
+def test_a_hub_whose_thread_ended_restarts_for_the_next_listener(backstay_postgres, connect, monkeypatch):
     stay = connect(backstay_postgres.url)
     ended = []
     with monkeypatch.context() as patch:
 
         def fail(hub, session):
             ended.append(threading.current_thread())
-            raise AssertionError("a mistake of ours")
+            raise AssertionError("a bug")
 
-        patch.setattr(type(stay._core.hub), "_attend", fail)
+        patch.setattr(type(stay._core.hub), "_serve", fail)
         with pytest.raises(EngineUnavailable):
             stay.hub.listen("news").__enter__()
-        for thread in ended:  # until then its exception may still be told, to whichever test is on
+        for thread in ended:  # until then its exception could be reported in another test
             thread.join(WITHIN)
     with stay.hub.listen("news") as messages:
         stay.hub.publish("news", "x")

@@ -1,4 +1,4 @@
-"""State in SQLite, hints over Redis: every promise of the gate holds."""
+"""The gate's conformance suite with state in SQLite and hints over Redis."""
 
 from __future__ import annotations
 

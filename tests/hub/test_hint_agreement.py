@@ -1,4 +1,4 @@
-"""Lua on a server and on a Cluster, both SQL engines and a model of three lines count alike."""
+"""Hint counters of Redis, Redis Cluster, both SQL engines and a small model agree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backstay.app import open_engine
+from backstay.assembly.engines import open_engine
 from backstay.engine.base import PublishHint, TakeHint
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisCluster
@@ -27,7 +27,7 @@ STEPS = st.lists(
 
 @pytest.fixture(scope="module")
 def backstay_cluster():
-    """Three masters, so that the counters of one example lie on several."""
+    """A Cluster of three masters, so that the counters of one example are spread over several."""
     group = RedisCluster(replicas=0, node_timeout=5)
     try:
         yield started_or_skip(group)
@@ -46,7 +46,7 @@ def engines(backstay_redis, backstay_postgres, backstay_cluster):
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_every_engine_counts_alike(engines, steps):
+def test_every_engine_agrees_on_hint_counters(engines, steps):
     run = secrets.token_hex(6)
     left: dict[int, int] = {}
     for verb, nth, number in steps:

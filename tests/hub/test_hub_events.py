@@ -1,4 +1,4 @@
-"""Both hubs that keep a connection tell of its life in the same words, and in no others than the documented ones."""
+"""The Redis hub and the PostgreSQL hub emit the same connection events, and only documented ones."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from backstay import sync
 from backstay.testing.waiting import WITHIN, eventually
 
 DOCUMENTED = set(re.findall(r"`(hub\.\w+)`", (Path(__file__).parents[2] / "docs/reference/hub.md").read_text()))
-OURS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
 
 
 def cut_redis(url, name):
     with redis.Redis.from_url(url) as admin:
-        (ours,) = [client for client in admin.client_list() if client["name"] == name]
-        admin.client_kill_filter(_id=ours["id"])
+        (connection,) = [client for client in admin.client_list() if client["name"] == name]
+        admin.client_kill_filter(_id=connection["id"])
 
 
 def cut_postgres(url, name):
     with psycopg.connect(url) as admin:
-        assert admin.execute(OURS, (name,)).fetchall() == [(True,)]
+        assert admin.execute(TERMINATE, (name,)).fetchall() == [(True,)]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def cut_postgres(url, name):
         pytest.param("postgres", cut_postgres, marks=pytest.mark.postgres),
     ],
 )
-def test_a_cut_connection_is_told_of_in_the_same_words_on_every_hub(server, cut, request, namespace):
+def test_a_cut_connection_emits_the_same_events_on_every_hub(server, cut, request, namespace):
     url = request.getfixturevalue(f"backstay_{server}").url
     kinds = []
     with sync.Backstay(url, namespace=namespace) as stay:
@@ -45,10 +45,10 @@ def test_a_cut_connection_is_told_of_in_the_same_words_on_every_hub(server, cut,
             assert eventually(lambda: "hub.reconnected" in kinds)
             stay.hub.publish("news", "x")
             assert messages.next(WITHIN).payload == "x"
-    told = [kind for kind in kinds if kind.startswith("hub.")]
-    assert [kind for kind in told if "connected" in kind or "interrupted" in kind] == [
+    hub_kinds = [kind for kind in kinds if kind.startswith("hub.")]
+    assert [kind for kind in hub_kinds if "connected" in kind or "interrupted" in kind] == [
         "hub.connected",
         "hub.interrupted",
         "hub.reconnected",
     ], "closing is no break"
-    assert set(told) <= DOCUMENTED
+    assert set(hub_kinds) <= DOCUMENTED

@@ -1,4 +1,4 @@
-"""A callback that blocks holds up nobody's lock and no other subscriber, on every engine and in both APIs."""
+"""A blocking callback delays no lock and no other subscriber, on every engine and in both APIs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from backstay import Backstay
 from backstay.hub import mailbox
 from backstay.testing.waiting import WITHIN, eventually, soon
 
-#: What "at once" may take on a busy machine; a waiter that nobody tells looks after 10 s.
-TOLD = 4.0
+#: The limit for "at once" on a busy host; a waiter without a hint rechecks after 10 s.
+AT_ONCE = 4.0
 
 
-class Stuck:
-    """A callback that blocks its thread until it is let go."""
+class BlockingCallback:
+    """A callback that blocks its thread until the test releases it."""
 
     def __init__(self):
-        self.heard = []
+        self.received = []
         self.at_work, self.go_on = threading.Event(), threading.Event()
 
     def __call__(self, payload):
-        self.heard.append(payload)
+        self.received.append(payload)
         self.at_work.set()
         assert self.go_on.wait(60)
 
 
 @pytest.fixture
-def stuck():
-    callback = Stuck()
+def blocking_callback():
+    callback = BlockingCallback()
     yield callback
     callback.go_on.set()
 
 
 @pytest.mark.timed
-def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespace, stuck):
+def test_a_blocking_callback_delays_no_other_thread(engine_url, connect, namespace, blocking_callback):
     stay = connect(engine_url)
     granted = []
 
@@ -46,13 +46,17 @@ def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespac
             granted.append(lease.fence)
 
     with stay.hub.listen("news") as same, stay.hub.listen("other") as other:
-        subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
+        subscription = stay._core.hub.subscribe(f"{namespace}:news", blocking_callback)
         assert eventually(lambda: subscription.is_ready)
         stay.hub.publish("news", "1")
-        assert stuck.at_work.wait(WITHIN)
+        assert blocking_callback.at_work.wait(WITHIN)
         stay.hub.publish("other", "2")
         stay.hub.publish("news", "3")
-        assert [message.payload for message in (same.next(TOLD), same.next(TOLD), other.next(TOLD))] == ["1", "3", "2"]
+        assert [message.payload for message in (same.next(AT_ONCE), same.next(AT_ONCE), other.next(AT_ONCE))] == [
+            "1",
+            "3",
+            "2",
+        ]
         held = stay.lock("x", ttl=60).acquire()
         thread = threading.Thread(target=visit)
         thread.start()
@@ -60,23 +64,23 @@ def test_a_callback_that_blocks_holds_up_no_thread(engine_url, connect, namespac
         began = time.monotonic()
         held.release()
         thread.join(30)
-        assert time.monotonic() - began < TOLD
+        assert time.monotonic() - began < AT_ONCE
         assert granted[0] > held.fence
-        assert stuck.heard == ["1"]  # it stood still all the time
-        stuck.go_on.set()
-        assert eventually(lambda: stuck.heard == ["1", "3"])
+        assert blocking_callback.received == ["1"]  # it was blocked all the time
+        blocking_callback.go_on.set()
+        assert eventually(lambda: blocking_callback.received == ["1", "3"])
         subscription.close()
 
 
 @pytest.mark.timed
-def test_a_callback_that_blocks_holds_up_no_loop(engine_url, namespace, stuck):
-    async def scene():
+def test_a_blocking_callback_delays_no_event_loop(engine_url, namespace, blocking_callback):
+    async def scenario():
         async with Backstay(engine_url, namespace=namespace) as stay, stay.hub.listen("news") as same:
-            subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
+            subscription = stay._core.hub.subscribe(f"{namespace}:news", blocking_callback)
             assert await soon(lambda: asyncio.sleep(0, subscription.is_ready))
             await stay.hub.publish("news", "1")
-            assert (await same.next(TOLD)).payload == "1"
-            assert await asyncio.to_thread(stuck.at_work.wait, 10)
+            assert (await same.next(AT_ONCE)).payload == "1"
+            assert await asyncio.to_thread(blocking_callback.at_work.wait, 10)
             held = await stay.lock("x", ttl=60).acquire()
 
             async def visit():
@@ -90,52 +94,52 @@ def test_a_callback_that_blocks_holds_up_no_loop(engine_url, namespace, stuck):
 
             assert await soon(queued)
             await held.release()
-            async with asyncio.timeout(TOLD):
+            async with asyncio.timeout(AT_ONCE):
                 assert await waiter > held.fence
-            assert stuck.heard == ["1"]
-            stuck.go_on.set()
+            assert blocking_callback.received == ["1"]
+            blocking_callback.go_on.set()
             subscription.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_callback_that_blocks_too_long_is_told_that_it_missed_something(connect, namespace, stuck, monkeypatch):
-    monkeypatch.setattr(mailbox, "MOST", 5)
+def test_a_callback_that_blocks_too_long_gets_a_gap(connect, namespace, blocking_callback, monkeypatch):
+    monkeypatch.setattr(mailbox, "MAX_QUEUED", 5)
     stay = connect("memory://")
     with stay.hub.listen("news") as same:
-        subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
+        subscription = stay._core.hub.subscribe(f"{namespace}:news", blocking_callback)
         stay.hub.publish("news", "first")
-        assert stuck.at_work.wait(WITHIN)
+        assert blocking_callback.at_work.wait(WITHIN)
         for turn in range(7):
             stay.hub.publish("news", str(turn))
-        assert [same.next(TOLD).payload for _ in range(8)][-1] == "6"
-        stuck.go_on.set()
-        assert eventually(lambda: stuck.heard == ["first", None, "6"])
+        assert [same.next(AT_ONCE).payload for _ in range(8)][-1] == "6"
+        blocking_callback.go_on.set()
+        assert eventually(lambda: blocking_callback.received == ["first", None, "6"])
         subscription.close()
 
 
-def test_no_call_begins_after_leaving(connect, namespace, stuck):
+def test_no_callback_starts_after_its_subscription_is_closed(connect, namespace, blocking_callback):
     stay = connect("memory://")
     with stay.hub.listen("news") as same:
-        subscription = stay._core.hub.subscribe(f"{namespace}:news", stuck)
+        subscription = stay._core.hub.subscribe(f"{namespace}:news", blocking_callback)
         for payload in ("1", "2"):
             stay.hub.publish("news", payload)
-            assert same.next(TOLD).payload == payload
-        assert stuck.at_work.wait(WITHIN)
+            assert same.next(AT_ONCE).payload == payload
+        assert blocking_callback.at_work.wait(WITHIN)
         subscription.close()
-        stuck.go_on.set()
+        blocking_callback.go_on.set()
         assert eventually(lambda: not [t for t in threading.enumerate() if t.name == "backstay-mailbox"])
-        assert stuck.heard == ["1"]
+        assert blocking_callback.received == ["1"]
 
 
-def test_a_mailbox_that_has_nothing_to_do_has_no_thread(connect, namespace, monkeypatch):
+def test_an_idle_mailbox_has_no_thread(connect, namespace, monkeypatch):
     monkeypatch.setattr(mailbox, "IDLE", 0.01)
     stay = connect("memory://")
-    heard = []
-    subscription = stay._core.hub.subscribe(f"{namespace}:news", heard.append)
+    received = []
+    subscription = stay._core.hub.subscribe(f"{namespace}:news", received.append)
     for turn in range(3):
         stay.hub.publish("news", str(turn))
-        assert eventually(lambda: len(heard) == turn + 1)  # noqa: B023 - looked at before the next turn
+        assert eventually(lambda: len(received) == turn + 1)  # noqa: B023 - used before the next iteration
         assert eventually(lambda: not subscription._mailbox._running)
-    assert heard == ["0", "1", "2"]
+    assert received == ["0", "1", "2"]
     subscription.close()

@@ -1,4 +1,4 @@
-"""State in SQLite, hints over Redis: hand-overs are quick while Redis is there, and right when it is not."""
+"""State in SQLite, hints over Redis: handoffs are fast with Redis and correct without it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from backstay.engine.base import steady
 from backstay.testing.conformance import CrashSuite, ProcessDriver
-from backstay.testing.conformance.gate.scenes import enter
+from backstay.testing.conformance.gate.cases import enter
 from backstay.testing.servers import RedisServer
 
 pytestmark = pytest.mark.redis
@@ -39,7 +39,7 @@ class TestCrashes(CrashSuite):
 
 @pytest.mark.timed
 def test_a_waiter_in_another_process_is_woken_over_redis(driver, file):
-    """Far quicker than any recheck: the hint did it, and no row was stored for it."""
+    """The handoff takes far less than a recheck, so the hint caused it; the hint was not stored in SQLite."""
     took = []
 
     async def hand_over(stage):
@@ -68,13 +68,13 @@ async def _hand_over(stage):
         assert (await place).fence > held.fence
 
 
-def test_without_its_hub_a_waiter_is_slower_and_never_wrong(url):
+def test_without_its_hub_a_waiter_still_acquires_in_order(url):
     with ProcessDriver(url, hub="redis://127.0.0.1:1/0?connect_timeout=0.2") as driver:
         driver.play(_hand_over)
 
 
 @pytest.mark.chaos
-def test_a_hub_that_dies_and_returns_is_used_again(url):
+def test_a_hub_is_used_again_after_its_server_restarts(url):
     with RedisServer() as server, ProcessDriver(url, hub=server.url) as driver:
         driver.play(_hand_over)
         server.kill()

@@ -1,6 +1,6 @@
-"""Pays once with the recipe of examples/exactly_once.py, and kills itself before the n-th line of it that is run.
+"""Pay once with the recipe of examples/exactly_once.py; this process kills itself before the n-th executed line of it.
 
-Arguments: the engine's URL; the shop's file; n (0: live). Prints how many lines were run.
+Arguments: the engine's URL; the accounts' file; n (0: never). Prints the number of executed lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEPS = {"pay", "handle", "is_processed"}
 
 
 class Lines:
-    """Lines of the recipe that this process has come to."""
+    """The number of executed lines of the recipe."""
 
     run = 0
     dies_before = int(sys.argv[3])

@@ -1,4 +1,4 @@
-"""`@stay.idempotent`: keys from arguments, outcomes rebuilt as the annotation says."""
+"""`@stay.idempotent`: keys from arguments, outcomes decoded by the return annotation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_key_comes_from_the_arguments(stay):
     assert charge.__name__ == "charge"
 
 
-def test_chosen_arguments_must_be_the_same_whenever_the_key_is(stay):
+def test_a_key_with_another_fingerprint_is_refused(stay):
     @stay.idempotent("charge:{order_id}", fingerprint=["amount"])
     def charge(order_id, amount, note=""):
         return amount
@@ -64,7 +64,7 @@ def test_chosen_arguments_must_be_the_same_whenever_the_key_is(stay):
         charge("a", 6)
 
 
-def test_without_a_key_every_argument_counts(stay):
+def test_without_a_key_template_every_argument_is_part_of_the_key(stay):
     ran = []
 
     @stay.idempotent()
@@ -78,7 +78,7 @@ def test_without_a_key_every_argument_counts(stay):
     assert charge("a", note="x") == 4
 
 
-def test_outcomes_are_rebuilt_as_the_annotation_says(stay):
+def test_outcomes_are_decoded_as_the_return_annotation_says(stay):
     @stay.idempotent("receipt:{order_id}")
     def charge(order_id: str) -> Receipt:
         return Receipt(order_id, Decimal("5.10"), AT)
@@ -106,8 +106,8 @@ def test_outcomes_are_rebuilt_as_the_annotation_says(stay):
     assert nothing() is nothing() is None
 
 
-def test_the_first_caller_gets_what_the_others_get(stay):
-    """What only the first would get is found out in production."""
+def test_the_first_caller_gets_the_decoded_outcome_too(stay):
+    """Otherwise a type that only the first call returns would be noticed in production."""
     assert stay.idempotency.run("x", lambda: {"at": AT, "pair": (1, 2), "raw": b"\xff"}) == {
         "at": AT,
         "pair": [1, 2],
@@ -116,7 +116,7 @@ def test_the_first_caller_gets_what_the_others_get(stay):
     assert stay.idempotency.run("y", lambda: Ticket(7)) == {"number": 7, "raw": b""}
 
 
-def test_a_codec_of_ones_own(stay):
+def test_a_custom_codec_is_used(stay):
     class Words:
         def encode(self, value):
             return " ".join(value).encode()
@@ -128,17 +128,17 @@ def test_a_codec_of_ones_own(stay):
         assert stay.idempotency.run("x", lambda: ("a", "b"), codec=Words()) == ("a", "b")
 
 
-def test_an_outcome_that_cannot_be_kept_is_told_and_not_run_again(stay):
-    """It has run: running it again because of that would be worse."""
+def test_an_outcome_that_cannot_be_stored_raises_and_is_not_run_again(stay):
+    """The function has run: a second run would be worse than the error."""
     ran = []
 
     def work():
         ran.append(1)
         return object()
 
-    with pytest.raises(backstay.ConfigError, match="ran, but what it returned cannot be kept"):
+    with pytest.raises(backstay.ConfigError, match="ran, but its result cannot be stored"):
         stay.idempotency.run("x", work)
-    with pytest.raises(backstay.ReplayedFailure, match="cannot be kept"):
+    with pytest.raises(backstay.ReplayedFailure, match="cannot be stored"):
         stay.idempotency.run("x", work)
     assert ran == [1]
     assert stay.idempotency.forget("x")
@@ -146,7 +146,7 @@ def test_an_outcome_that_cannot_be_kept_is_told_and_not_run_again(stay):
 
 
 @pytest.mark.parametrize("words", ["", "a\ud800b", "x" * 9_000_000], ids=["none", "surrogate", "huge"])
-def test_whatever_an_exception_says_is_replayed(stay, words):
+def test_any_exception_text_is_replayed(stay, words):
     def work():
         raise ValueError(words)
 
@@ -158,23 +158,23 @@ def test_whatever_an_exception_says_is_replayed(stay, words):
     assert len(caught.value.reason) <= 10_000
 
 
-def test_an_outcome_that_is_too_large_is_told(stay):
+def test_an_outcome_that_is_too_large_raises(stay):
     with pytest.raises(backstay.ConfigError, match="bytes"):
         stay.idempotency.run("x", lambda: "x" * (8 * 1024 * 1024))
 
 
-def test_an_outcome_that_the_annotation_does_not_fit_is_told_to_the_first_caller(stay):
+def test_an_outcome_that_does_not_fit_the_annotation_raises_for_the_first_caller(stay):
     @stay.idempotent("x")
     def work() -> int:
         return "a word"
 
-    with pytest.raises(backstay.ConfigError, match="ran, but what it returned cannot be rebuilt"):
+    with pytest.raises(backstay.ConfigError, match="ran, but its result cannot be decoded again"):
         work()
     with pytest.raises(backstay.ReplayedFailure):
         work()
 
 
-def test_an_outcome_of_another_shape_is_told(stay):
+def test_a_stored_outcome_of_another_type_raises(stay):
     stay.idempotency.run("x", lambda: "a word")
 
     def count() -> int:
@@ -184,7 +184,7 @@ def test_an_outcome_of_another_shape_is_told(stay):
         stay.idempotency.run("x", count)
 
 
-def test_what_cannot_work_is_refused_when_the_function_is_made(stay):
+def test_invalid_options_are_refused_when_the_function_is_decorated(stay):
     def work(order_id):
         return order_id
 
@@ -202,7 +202,7 @@ def test_what_cannot_work_is_refused_when_the_function_is_made(stay):
         stay.idempotent("x")(asyncio.sleep)
 
 
-def test_a_generator_is_refused_when_the_function_is_made(stay):
+def test_a_generator_is_refused_when_it_is_decorated(stay):
     def numbers(order_id):
         yield order_id
 
@@ -214,7 +214,7 @@ def test_a_generator_is_refused_when_the_function_is_made(stay):
             stay.idempotent("x")(function)
 
 
-def test_an_async_function_in_the_blocking_api_is_refused_and_not_remembered(stay):
+def test_an_async_function_in_the_blocking_api_is_refused_and_not_recorded(stay):
     async def work():
         return 1
 
@@ -223,7 +223,7 @@ def test_an_async_function_in_the_blocking_api_is_refused_and_not_remembered(sta
     assert stay.idempotency.run("x", lambda: "ran") == "ran"
 
 
-def test_fingerprints_of_pydantic_models(stay):
+def test_pydantic_models_have_fingerprints(stay):
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
 
     class Order(pydantic.BaseModel):
@@ -238,15 +238,15 @@ def test_fingerprints_of_pydantic_models(stay):
         pay(Order(number=1), 6)
 
 
-def test_an_annotation_that_cannot_be_rebuilt_is_told(stay):
-    def work() -> Nowhere:  # noqa: F821 - that is the point
+def test_an_unresolvable_annotation_raises(stay):
+    def work() -> Nowhere:  # noqa: F821 - an unresolvable annotation on purpose
         return 1
 
     with pytest.raises(backstay.ConfigError, match="Nowhere"):
         stay.idempotent("x")(work)()
 
 
-def test_arguments_without_a_fingerprint_are_told(stay):
+def test_an_argument_without_a_fingerprint_raises(stay):
     @stay.idempotent()
     def charge(connection):
         return 1
@@ -274,12 +274,12 @@ def test_a_key_that_is_empty_or_huge_is_refused_at_the_call(stay):
 def test_a_call_that_waits_for_its_own_key_is_refused(stay):
     with pytest.raises(backstay.WouldDeadlock, match="its own key"):
         stay.idempotency.run("x", lambda: stay.idempotency.run("x", lambda: 1))
-    with stay.lock("x", wait=0):  # a lock of that name is something else
+    with stay.lock("x", wait=0):  # a lock of the same name is independent
         assert stay.idempotency.run("x", lambda: 1) == 1
 
 
-def test_async_functions_and_plain_ones_on_the_async_api(engine_url, namespace):
-    async def play():
+def test_the_async_api_decorates_async_and_blocking_functions(engine_url, namespace):
+    async def scenario():
         async with backstay.Backstay(engine_url, namespace=namespace) as stay:
             ran = []
 
@@ -300,11 +300,11 @@ def test_async_functions_and_plain_ones_on_the_async_api(engine_url, namespace):
             assert await stay.idempotency.run("lambda", lambda: 4) == 4
             assert ran == [1, 2, 3]
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
 def test_a_cancelled_call_lets_the_next_one_run(engine_url, namespace):
-    async def play():
+    async def scenario():
         async with backstay.Backstay(engine_url, namespace=namespace) as stay:
             begun = asyncio.Event()
 
@@ -328,10 +328,10 @@ def test_a_cancelled_call_lets_the_next_one_run(engine_url, namespace):
             async with asyncio.timeout(5):
                 assert await waiter == "second"
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
-def test_a_closed_backstay_says_so(engine_url, namespace):
+def test_a_call_on_a_closed_backstay_raises_closed(engine_url, namespace):
     stay = sync.Backstay(engine_url, namespace=namespace).open()
     stay.close()
     for use in (lambda: stay.idempotency.run("x", lambda: 1), lambda: stay.idempotency.inspect("x")):

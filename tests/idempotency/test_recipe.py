@@ -1,4 +1,4 @@
-"""Approximately exactly once, as the docs show it: killed at every step, there is one effect."""
+"""The documented exactly-once recipe has one effect, whichever line its process is killed at."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ import pytest
 PROGRAM = Path(__file__).with_name("killed_recipe.py")
 
 
-def pay(url, shop, dies_before):
-    command = [sys.executable, str(PROGRAM), url, str(shop), str(dies_before)]
+def pay(url, accounts, kill_before):
+    command = [sys.executable, str(PROGRAM), url, str(accounts), str(kill_before)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def entries(shop):
-    with closing(sqlite3.connect(shop)) as db:
+def entries(accounts):
+    with closing(sqlite3.connect(accounts)) as db:
         return [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("ledger", "processed")]  # noqa: S608 - our own
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_killed_at_every_step_the_recipe_has_one_effect(tmp_path):
-    def place(number):
-        return f"sqlite:///{tmp_path}/engine-{number}.db?synchronous=normal", tmp_path / f"shop-{number}.db"
+def test_the_recipe_killed_at_any_line_has_one_effect(tmp_path):
+    def new_files(number):
+        return f"sqlite:///{tmp_path}/engine-{number}.db?synchronous=normal", tmp_path / f"accounts-{number}.db"
 
-    def die_and_come_again(number):
-        url, shop = place(number)
-        killed = pay(url, shop, number)
+    def kill_and_retry(number):
+        url, accounts = new_files(number)
+        killed = pay(url, accounts, number)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        again = pay(url, shop, 0)  # takes over when the dead one's leases have ended
+        again = pay(url, accounts, 0)  # takes over when the leases of the killed process have expired
         assert again.returncode == 0, again.stderr
-        return number, entries(shop)
+        return number, entries(accounts)
 
-    url, shop = place("whole")
-    lines = int(pay(url, shop, 0).stdout)
+    url, accounts = new_files("whole")
+    lines = int(pay(url, accounts, 0).stdout)
     assert lines >= 10
-    assert pay(url, shop, 0).stdout == "0\n"  # answered without a line of it
+    assert pay(url, accounts, 0).stdout == "0\n"  # replayed without running a line
     with ThreadPoolExecutor(4) as pool:
-        for number, found in pool.map(die_and_come_again, range(1, lines + 1)):
+        for number, found in pool.map(kill_and_retry, range(1, lines + 1)):
             assert found == [1, 1], number

@@ -1,4 +1,4 @@
-"""Idempotency in the caller's own transaction: effect and record are both there, or neither is."""
+"""Idempotency in the caller's transaction: the effect and the record are committed together or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy
-from mortal import KEY, charge
+from killed_transaction import KEY, charge
 from psycopg.rows import dict_row, scalar_row
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,7 @@ import backstay.sync
 from backstay import ConfigError, FingerprintMismatch, InProgress
 from backstay.testing.waiting import eventually
 
-MORTAL = Path(__file__).with_name("mortal.py")
+KILLED = Path(__file__).with_name("killed_transaction.py")
 TABLES = ("charge", "backstay_idempotency")
 PRODUCTS = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
@@ -34,7 +34,7 @@ def stay():
 
 
 class Store:
-    """A database of the test's own, with a table for effects."""
+    """A database of one test, with a table for effects."""
 
     def __init__(self, product, address):
         self.product = product
@@ -56,7 +56,7 @@ class Store:
         self.prepare(stay.idempotency.schema("sqlite" if self.product == "sqlite" else "postgresql"))
 
     def count(self):
-        """Effects and records, as everybody sees them."""
+        """Return the committed effects and records."""
         db = self.connect()
         found = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES]  # noqa: S608 - our own
         db.close()
@@ -86,10 +86,10 @@ def store(request, tmp_path, stay):
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def failing(db, trouble):
-    """An effect, and then what goes wrong."""
+def write_and_fail(db, fail):
+    """Write an effect, then call `fail`."""
     db.execute("INSERT INTO charge VALUES (5)")
-    trouble()
+    fail()
 
 
 def test_effect_and_record_are_committed_together(stay, store):
@@ -114,11 +114,11 @@ def test_effect_and_record_are_rolled_back_together(stay, store):
     db.close()
 
 
-def test_a_body_that_fails_leaves_nothing_even_if_its_exception_is_swallowed(stay, store):
+def test_a_failed_body_leaves_nothing_even_if_its_exception_is_caught(stay, store):
     db = store.connect()
-    db.execute("INSERT INTO charge VALUES (1)")  # the caller's own, before
+    db.execute("INSERT INTO charge VALUES (1)")  # the caller's own statement before the block
     with pytest.raises(ZeroDivisionError), stay.idempotency.transaction(db, KEY):
-        failing(db, lambda: 1 / 0)
+        write_and_fail(db, lambda: 1 / 0)
     db.commit()
     assert store.count() == (1, 0)
     db.close()
@@ -127,14 +127,14 @@ def test_a_body_that_fails_leaves_nothing_even_if_its_exception_is_swallowed(sta
 def test_a_statement_that_fails_inside_leaves_the_transaction_usable(stay, store):
     db = store.connect()
     with pytest.raises((psycopg.Error, sqlite3.Error)), stay.idempotency.transaction(db, KEY):
-        failing(db, lambda: db.execute("INSERT INTO nowhere VALUES (5)"))
+        write_and_fail(db, lambda: db.execute("INSERT INTO nowhere VALUES (5)"))
     assert charge(stay, db) == {"charged": 5}
     assert store.count() == (1, 1)
     db.close()
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
-def test_a_transaction_of_sqlalchemy(stay, store, kind):
+def test_a_sqlalchemy_transaction_is_accepted(stay, store, kind):
     engine = store.engine()
 
     def attempt(*, commit):
@@ -156,8 +156,8 @@ def test_a_transaction_of_sqlalchemy(stay, store, kind):
 
 
 @pytest.mark.postgres
-def test_an_async_connection_and_rows_as_dicts(backstay_postgres):
-    async def play():
+def test_an_async_connection_with_dict_rows_is_accepted(backstay_postgres):
+    async def scenario():
         async with (
             backstay.Backstay("memory://") as stay,
             await psycopg.AsyncConnection.connect(backstay_postgres.url, row_factory=dict_row) as db,
@@ -175,7 +175,7 @@ def test_an_async_connection_and_rows_as_dicts(backstay_postgres):
             found = await (await db.execute("SELECT count(*) AS n FROM charge")).fetchone()
             assert found == {"n": 1}
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
 def test_a_second_transaction_waits_for_the_first_and_replays(stay, store):
@@ -234,7 +234,7 @@ def test_an_outcome_past_its_ttl_runs_again(stay, store):
     db.close()
 
 
-def test_another_fingerprint_and_the_same_key_inside_are_refused(stay, store):
+def test_another_fingerprint_and_a_nested_use_of_the_key_are_refused(stay, store):
     db = store.connect()
     with stay.idempotency.transaction(db, KEY, fingerprint=1) as entry:
         with pytest.raises(InProgress, match="this very transaction"), stay.idempotency.transaction(db, KEY):
@@ -243,22 +243,22 @@ def test_another_fingerprint_and_the_same_key_inside_are_refused(stay, store):
     db.commit()
     with pytest.raises(FingerprintMismatch), stay.idempotency.transaction(db, KEY, fingerprint=2):
         pytest.fail("not reached")
-    db.execute("INSERT INTO charge VALUES (1)")  # the caller's transaction is none the worse
+    db.execute("INSERT INTO charge VALUES (1)")  # the caller's transaction is still usable
     db.commit()
     assert store.count() == (1, 1)
     db.close()
 
 
-def test_what_cannot_be_kept_is_refused_and_undone(stay, store):
+def test_an_outcome_that_cannot_be_stored_is_refused_and_rolled_back(stay, store):
     db = store.connect()
     with pytest.raises(ConfigError, match="plain data"), stay.idempotency.transaction(db, KEY) as entry:
-        failing(db, lambda: setattr(entry, "result", object()))
+        write_and_fail(db, lambda: setattr(entry, "result", object()))
     db.commit()
     assert store.count() == (0, 0)
     db.close()
 
 
-def test_a_result_is_not_set_where_the_call_ran_before(stay, store):
+def test_setting_a_result_on_a_replay_is_refused(stay, store):
     db = store.connect()
     charge(stay, db)
     with (
@@ -270,7 +270,7 @@ def test_a_result_is_not_set_where_the_call_ran_before(stay, store):
     db.close()
 
 
-def test_a_connection_that_commits_by_itself_is_refused(stay, store):
+def test_an_autocommit_connection_is_refused(stay, store):
     db = store.connect(**({"isolation_level": None} if store.product == "sqlite" else {"autocommit": True}))
     with pytest.raises(ConfigError, match="BEGIN"), stay.idempotency.transaction(db, KEY):
         pytest.fail("not reached")
@@ -282,8 +282,8 @@ def test_a_connection_that_commits_by_itself_is_refused(stay, store):
     db.close()
 
 
-def test_a_connection_whose_commit_does_nothing_is_refused(stay, tmp_path):
-    """As sqlite3's with autocommit=True, from Python 3.12 on: what it began nobody would commit."""
+def test_a_connection_whose_commit_is_a_no_op_is_refused(stay, tmp_path):
+    """sqlite3 does this with autocommit=True since Python 3.12: the transaction would never be committed."""
 
     class CommitsByItself(sqlite3.Connection):
         autocommit = True
@@ -305,20 +305,20 @@ def test_a_connection_whose_commit_does_nothing_is_refused(stay, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_transaction_that_is_ended_inside_its_block_is_told(stay, store, end):
+def test_a_transaction_that_ends_inside_its_block_raises(stay, store, end):
     db = store.connect()
     with pytest.raises(ConfigError, match="inside its block"), stay.idempotency.transaction(db, KEY):
-        failing(db, getattr(db, end))
+        write_and_fail(db, getattr(db, end))
     db.rollback()
     assert store.count() == ((1, 1) if end == "commit" else (0, 0))
-    if end == "commit":  # what came of it nobody knows: it is not done again
+    if end == "commit":  # the outcome of the body is unknown, so it does not run again
         with pytest.raises(InProgress, match="committed inside its block"), stay.idempotency.transaction(db, KEY):
             pytest.fail("not reached")
     db.rollback()
     db.close()
 
 
-def test_whatever_rows_a_connection_makes(stay, store):
+def test_any_row_factory_is_accepted(stay, store):
     db = store.connect()
     db.row_factory = (lambda *_: "a row") if store.product == "sqlite" else scalar_row
     assert charge(stay, db) == charge(stay, db) == {"charged": 5}
@@ -326,7 +326,7 @@ def test_whatever_rows_a_connection_makes(stay, store):
 
 
 @pytest.mark.postgres
-def test_in_a_pipeline(stay, backstay_postgres):
+def test_a_connection_in_pipeline_mode_is_accepted(stay, backstay_postgres):
     with psycopg.connect(backstay_postgres.url) as db, db.pipeline():
         db.execute(stay.idempotency.schema("postgresql").replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
         for again in (False, True):
@@ -337,7 +337,7 @@ def test_in_a_pipeline(stay, backstay_postgres):
             assert entry.result == "x"
 
 
-def test_an_engine_of_sqlalchemy_that_commits_by_itself_is_refused(stay, store):
+def test_an_autocommit_sqlalchemy_engine_is_refused(stay, store):
     engine = store.engine(isolation_level="AUTOCOMMIT")
     for kind in (engine.connect, lambda: Session(engine)):
         with (
@@ -350,7 +350,7 @@ def test_an_engine_of_sqlalchemy_that_commits_by_itself_is_refused(stay, store):
     assert store.count() == (0, 0)
 
 
-def test_a_connection_of_django(stay, tmp_path):
+def test_a_django_connection_is_accepted(stay, tmp_path):
     django = pytest.importorskip("django", reason="Django is not installed: pip install 'backstay[django]'")
     from django.conf import settings
     from django.db.utils import ConnectionHandler
@@ -371,7 +371,7 @@ def test_a_connection_of_django(stay, tmp_path):
         db.close()
 
 
-def test_a_missing_table_is_explained_with_its_statement(stay, store):
+def test_a_missing_table_is_reported_with_its_create_statement(stay, store):
     store.prepare("DROP TABLE backstay_idempotency")
     db = store.connect()
     with pytest.raises(ConfigError, match="CREATE TABLE"), stay.idempotency.transaction(db, KEY):
@@ -380,7 +380,7 @@ def test_a_missing_table_is_explained_with_its_statement(stay, store):
     db.close()
 
 
-def test_a_stale_read_is_explained_on_sqlite(stay, tmp_path):
+def test_a_stale_snapshot_is_explained_on_sqlite(stay, tmp_path):
     store = Store("sqlite", tmp_path / "shop.db")
     store.create(stay)
     store.prepare("PRAGMA journal_mode = WAL")
@@ -403,21 +403,21 @@ def test_other_connections_are_refused(stay):
         stay.idempotency.schema("oracle")
 
 
-def die(store, before):
-    command = [sys.executable, str(MORTAL), store.product, str(store.address), str(before)]
+def run_and_kill(store, before):
+    command = [sys.executable, str(KILLED), store.product, str(store.address), str(before)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.slow
-def test_killed_at_every_statement_effect_and_record_are_both_there_or_both_not(store):
-    statements = int(die(store, 0).stdout)
+def test_a_kill_at_any_statement_leaves_both_effect_and_record_or_neither(store):
+    statements = int(run_and_kill(store, 0).stdout)
     assert statements >= 6
     for before in range(1, statements + 1):
         for table in TABLES:
             store.prepare(f"DELETE FROM {table}")  # noqa: S608 - our own
-        killed = die(store, before)
+        killed = run_and_kill(store, before)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert store.count() == ((1, 1) if before == statements else (0, 0)), before
-        again = die(store, 0)
+        again = run_and_kill(store, 0)
         assert again.returncode == 0, again.stderr
         assert store.count() == (1, 1), before

@@ -18,11 +18,11 @@ def clock(monkeypatch):
 
 def test_later_ids_are_larger_however_they_are_made(clock):
     make = Ids()
-    made = [make.new(0), *make.several(0, 500), make.new(0), *make.several(0, 2), make.new(0)]
+    made = [make.new(0), *make.new_many(0, 500), make.new(0), *make.new_many(0, 2), make.new(0)]
     clock["now"] -= 5000  # set back
-    made += [*make.several(0, 3), make.new(0)]
+    made += [*make.new_many(0, 3), make.new(0)]
     clock["now"] += 5001
-    made += [*make.several(0, 3), make.new(0)]
+    made += [*make.new_many(0, 3), make.new(0)]
     assert made == sorted(made)
     assert len(set(made)) == len(made)
     assert {len(id_) for id_ in made} == {30}
@@ -31,12 +31,12 @@ def test_later_ids_are_larger_however_they_are_made(clock):
 def test_more_ids_than_a_millisecond_has_room_for_stay_in_order(clock):
     make = Ids()
     make._counter, make._millis = 2**20 - 3, clock["now"]
-    made = [*make.several(0, 5), make.new(0)]
+    made = [*make.new_many(0, 5), make.new(0)]
     assert made == sorted(made)
     assert len(set(made)) == 6
 
 
 def test_several_ids_may_be_none_and_name_their_shard():
     make = Ids()
-    assert make.several(3, 0) == []
-    assert [shard_of(id_) for id_ in make.several(200, 2)] == [200, 200]
+    assert make.new_many(3, 0) == []
+    assert [shard_of(id_) for id_ in make.new_many(200, 2)] == [200, 200]

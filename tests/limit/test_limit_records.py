@@ -1,4 +1,4 @@
-"""Records of limits: their life on the server, damage, other versions, clocks that lie, forks."""
+"""Records of limits: expiry, corruption, other versions, wrong clocks, forks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import backstay
 from backstay import CorruptRecord, sync
 from backstay.engine.base import Read
 from backstay.limit.algorithms import Fixed
-from backstay.limit.machine import LIMIT, Taken
+from backstay.limit.machine import LIMIT, LimitState
 from backstay.testing.waiting import eventually
 
 ALGORITHMS = ("fixed", "sliding", "sliding-counter", "token-bucket", "gcra")
@@ -34,12 +34,12 @@ def record(stay, limit, key):
 
 @pytest.mark.redis
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_record_on_redis_lives_no_longer_than_it_counts(connect, backstay_redis, redis_client, algorithm):
+def test_a_record_on_redis_expires_when_it_no_longer_counts(connect, backstay_redis, redis_client, algorithm):
     stay = connect(backstay_redis.url)
     api = stay.limit("api", "10/2s", algorithm=algorithm)
     decision = api.hit("k", 3)
     life = redis_client.pttl(record(stay, api, "k"))
-    spare = 2000 if algorithm == "sliding" else 0  # said once in a window, not at every hit
+    spare = 2000 if algorithm == "sliding" else 0  # the expiry is set once per window, not at every hit
     assert 0 < life <= decision.reset_after * 1000 + 1 + spare
     brief = stay.limit("api", "5/30ms", algorithm=algorithm)
     brief.hit("k")
@@ -48,7 +48,7 @@ def test_a_record_on_redis_lives_no_longer_than_it_counts(connect, backstay_redi
 
 @pytest.mark.timed
 @pytest.mark.redis
-def test_a_long_log_lives_as_long_as_its_last_hit_counts(connect, backstay_redis, redis_client):
+def test_a_long_hit_log_expires_with_its_last_hit(connect, backstay_redis, redis_client):
     stay = connect(backstay_redis.url)
     api = stay.limit("api", "1000/300ms")
     began = time.monotonic()
@@ -57,13 +57,13 @@ def test_a_long_log_lives_as_long_as_its_last_hit_counts(connect, backstay_redis
         life = redis_client.pttl(record(stay, api, "k"))
         assert 299 <= life <= 600
         time.sleep(0.0005)
-    assert redis_client.strlen(record(stay, api, "k")) > 256  # it was too long to be rewritten at every hit
+    assert redis_client.strlen(record(stay, api, "k")) > 256  # too long to be rewritten at every hit
     assert eventually(lambda: not redis_client.exists(record(stay, api, "k")))
 
 
 @pytest.mark.redis
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_key_given_back_or_reset_leaves_nothing_behind(connect, backstay_redis, redis_client, algorithm):
+def test_a_reset_key_leaves_no_record_behind(connect, backstay_redis, redis_client, algorithm):
     stay = connect(backstay_redis.url)
     api = stay.limit("api", "10/hour", algorithm=algorithm)
     api.hit("k", 3)
@@ -72,7 +72,7 @@ def test_a_key_given_back_or_reset_leaves_nothing_behind(connect, backstay_redis
 
 
 @pytest.mark.redis
-def test_an_exact_window_of_a_thousand_weighs_less_than_24_kib(connect, backstay_redis, redis_client):
+def test_an_exact_window_of_a_thousand_hits_uses_less_than_24_kib(connect, backstay_redis, redis_client):
     stay = connect(backstay_redis.url)
     api = stay.limit("api", "1000/hour")
     while api.hit("k").allowed:
@@ -81,7 +81,7 @@ def test_an_exact_window_of_a_thousand_weighs_less_than_24_kib(connect, backstay
 
 
 def overwrite(url, stay, api, doc):
-    """Put something else in the place of a record."""
+    """Overwrite a record."""
     name = api.spec.record("k")
     if url.startswith("redis"):
         with redis.Redis.from_url(url) as client:
@@ -105,7 +105,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("algorithm", ["fixed", "sliding", "gcra"])
-def test_a_record_that_cannot_be_read_is_told_and_never_let_through(connect, shared_url, algorithm, damage):
+def test_a_corrupt_record_raises_and_never_admits(connect, shared_url, algorithm, damage):
     stay = connect(shared_url, profile=backstay.MAX_AVAILABILITY)
     api = stay.limit("api", "10/hour", "99/day", algorithm=algorithm)
     api.hit("k", 3)
@@ -122,33 +122,33 @@ def test_a_record_that_cannot_be_read_is_told_and_never_let_through(connect, sha
     assert stay.limit("api", "10/hour", "99/day", algorithm=algorithm).hit("other").allowed
 
 
-def test_a_record_of_another_law_does_not_fit(connect, shared_url):
+def test_a_record_of_another_algorithm_raises_corrupt_record(connect, shared_url):
     stay = connect(shared_url)
     api = stay.limit("api", "10/hour")
     api.hit("k")
     for marks in ((Fixed(10, 5, 1),), (), (Fixed(10, 5, 1), Fixed(10, 5, 1))):
-        overwrite(shared_url, stay, api, LIMIT.encode(Taken(1, 1_700_000_000_000_000, marks)))
+        overwrite(shared_url, stay, api, LIMIT.encode(LimitState(1, 1_700_000_000_000_000, marks)))
         with pytest.raises(CorruptRecord):
             api.hit("k")
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR, -24 * HOUR])
-def test_a_client_whose_clock_is_wrong_is_limited_like_any_other(connect, shared_url, off):
+def test_a_client_with_a_wrong_clock_is_limited_like_any_other(connect, shared_url, off):
     stay, other = connect(shared_url), connect(shared_url)
     api, theirs = (one.limit("api", "4/hour") for one in (stay, other))
     assert theirs.hit("k").count == 1
-    stay.engine.correct(stay.engine.now() + off)
+    stay.engine.correct_clock(stay.engine.now() + off)
     assert api.hit("k").count == 2
-    stay.engine.correct(stay.engine.now() + off)
+    stay.engine.correct_clock(stay.engine.now() + off)
     assert api.wait("k").count == 3
-    stay.engine.correct(stay.engine.now() + off)
+    stay.engine.correct_clock(stay.engine.now() + off)
     api.refund("k")
     assert theirs.hit("k").count == 3
     assert abs(api.peek("k").at - theirs.peek("k").at) < 30
 
 
 @pytest.mark.redis
-def test_a_forked_child_counts_on_by_itself(backstay_redis, namespace):
+def test_a_forked_child_shares_the_count(backstay_redis, namespace):
     with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
         api = stay.limit("api", "3/hour")
         assert api.hit("k").count == 1
@@ -159,11 +159,11 @@ def test_a_forked_child_counts_on_by_itself(backstay_redis, namespace):
         assert api.hit("k").count == 3
 
 
-def test_the_same_limit_may_be_asked_from_many_tasks_and_threads(engine_url, namespace):
+def test_many_tasks_may_use_one_limit_at_the_same_time(engine_url, namespace):
     async def main():
         async with backstay.Backstay(engine_url, namespace=namespace) as stay:
             api = stay.limit("api", "50/hour")
-            told = await asyncio.gather(*[api.hit("k") for _ in range(80)])
-            assert sum(d.allowed for d in told) == 50
+            decisions = await asyncio.gather(*[api.hit("k") for _ in range(80)])
+            assert sum(d.allowed for d in decisions) == 50
 
     asyncio.run(main())

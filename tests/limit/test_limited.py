@@ -1,4 +1,4 @@
-"""`@stay.limited`: a function that may be called so often."""
+"""`@stay.limited`: a function with a rate limit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import backstay
 from backstay import ConfigError, RateLimited, sync
 
 
-def test_a_function_is_called_as_often_as_it_may(engine_url, namespace):
+def test_a_limited_function_is_called_at_most_as_often_as_its_rate(engine_url, namespace):
     with sync.Backstay(engine_url, namespace=namespace) as stay:
         calls = []
 
         @stay.limited("2/hour", key="{user_id}")
         def search(user_id, text="x"):
-            """Looks."""
+            """Search."""
             calls.append((user_id, text))
             return text
 
@@ -27,10 +27,10 @@ def test_a_function_is_called_as_often_as_it_may(engine_url, namespace):
         assert calls == [(7, "a"), (7, "x"), (8, "x")]
         assert (caught.value.decision.scope, caught.value.decision.limit) == ("7", 2)
         assert caught.value.name.endswith("search")
-        assert search.__doc__ == "Looks."
+        assert search.__doc__ == "Search."
 
 
-def test_async_functions_and_others_share_a_limit_by_name(engine_url, namespace):
+def test_async_and_blocking_functions_share_a_limit_by_name(engine_url, namespace):
     async def main():
         async with backstay.Backstay(engine_url, namespace=namespace) as stay:
 
@@ -72,7 +72,7 @@ def test_a_call_may_wait_for_its_turn(engine_url, namespace):
             rarely()
 
 
-def test_what_cannot_work_is_refused_when_the_function_is_made():
+def test_invalid_options_are_refused_when_the_function_is_decorated():
     with sync.Backstay("memory://") as stay:
         with pytest.raises(ConfigError, match="no argument 'user'"):
             stay.limited("1/s", key="{user}")(lambda user_id: user_id)
@@ -88,7 +88,7 @@ def test_what_cannot_work_is_refused_when_the_function_is_made():
             stay.limited("1/s")(work)
 
 
-def test_a_key_that_comes_out_empty_is_refused_not_let_through():
+def test_an_empty_key_is_refused_and_not_admitted():
     with sync.Backstay("memory://") as stay:
         ran = []
         work = stay.limited("1/s", key="{0}")(ran.append)

@@ -1,4 +1,4 @@
-"""Rates are read as people write them; what cannot work is refused at once, with one that can."""
+"""Parsing of rates and options; an invalid one is refused with a valid example."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stay():
         ("1000000000/366 days", 1_000_000_000, 366 * DAY),
     ],
 )
-def test_a_rate_is_read_as_it_is_written(text, limit, window):
+def test_a_rate_is_parsed(text, limit, window):
     assert parse(text) == Rate(limit, window)
     assert parse(str(parse(text))) == parse(text)
 
@@ -46,12 +46,12 @@ def test_a_rate_is_read_as_it_is_written(text, limit, window):
         *(100, None, b"1/s", ("1/s",), ["1/s"]),
     ],
 )
-def test_a_rate_that_cannot_be_read_is_refused_with_one_that_can(stay, text):
+def test_a_malformed_rate_is_refused_with_a_valid_example(stay, text):
     with pytest.raises(ConfigError, match="100/minute"):
         stay.limit("api", text)
 
 
-def test_a_limit_has_one_to_eight_rates_with_windows_of_their_own(stay):
+def test_a_limit_has_one_to_eight_rates_with_distinct_windows(stay):
     with pytest.raises(ConfigError, match="1 to 8 rates"):
         stay.limit("api")
     with pytest.raises(ConfigError, match="1 to 8 rates"):
@@ -61,22 +61,22 @@ def test_a_limit_has_one_to_eight_rates_with_windows_of_their_own(stay):
 
 
 @pytest.mark.parametrize("algorithm", ["slide", "", None, 3, [], "Sliding"])
-def test_an_unknown_algorithm_is_refused_with_those_there_are(stay, algorithm):
+def test_an_unknown_algorithm_is_refused_with_the_known_ones(stay, algorithm):
     with pytest.raises(ConfigError, match="fixed, gcra, sliding, sliding-counter, token-bucket"):
         stay.limit("api", "1/s", algorithm=algorithm)
 
 
-def test_an_exact_window_that_would_grow_too_long_names_the_other_one(stay):
+def test_an_exact_window_that_is_too_large_is_refused_with_an_alternative(stay):
     with pytest.raises(ConfigError, match="sliding-counter"):
         stay.limit("api", "10001/minute")
     stay.limit("api", "10000/minute")
-    stay.limit("api", "1000000/second")  # a thousand milliseconds are a thousand runs
+    stay.limit("api", "1000000/second")  # one run per millisecond: a thousand runs
 
 
 @pytest.mark.parametrize(
     ("algorithm", "rate"), [("sliding-counter", "999999999/366 days"), ("gcra", "999999937/366 days")]
 )
-def test_what_cannot_be_counted_in_whole_numbers_is_refused(stay, algorithm, rate):
+def test_a_rate_beyond_exact_integer_arithmetic_is_refused(stay, algorithm, rate):
     with pytest.raises(ConfigError, match="whole numbers"):
         stay.limit("api", rate, algorithm=algorithm)
 
@@ -87,7 +87,7 @@ def test_a_burst_is_a_whole_number_above_zero(stay, burst):
         stay.limit("api", "1/s", algorithm="gcra", burst=burst)
 
 
-def test_a_burst_belongs_to_a_bucket(stay):
+def test_a_burst_is_accepted_for_the_bucket_algorithm_only(stay):
     with pytest.raises(ConfigError, match="token-bucket"):
         stay.limit("api", "5/s", burst=2)
 

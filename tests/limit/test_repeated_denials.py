@@ -1,4 +1,4 @@
-"""Denials from memory: never for too long, never telling a caller to come back too early."""
+"""Cached denials: they end in time, and their retry_after is never too early."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 import backstay
 from backstay import sync
 from backstay.limit import local_fallback
+from backstay.limit.flows import LOCAL_FALLBACK
 from backstay.testing.proxy import FaultProxy
 
-#: Denials are remembered for a second, so most of these must get on.
+#: Denials are cached for a second, so most of these tests depend on time.
 pytestmark = [pytest.mark.redis, pytest.mark.timed]
 
 
-def test_a_caller_who_comes_back_when_told_is_not_too_early(backstay_redis, namespace):
-    """The request is slow on its way: the engine decides long after it was sent."""
+def test_a_call_after_retry_after_is_admitted(backstay_redis, namespace):
+    """The request is delayed: the engine decides long after it was sent."""
     with (
         FaultProxy(backstay_redis.port) as proxy,
         sync.Backstay(proxy.url, namespace=namespace) as slow,
@@ -34,7 +35,7 @@ def test_a_caller_who_comes_back_when_told_is_not_too_early(backstay_redis, name
         assert quick.hit("k").allowed
 
 
-def test_a_reset_by_somebody_else_is_seen_after_a_second(backstay_redis, namespace):
+def test_a_reset_by_another_process_takes_effect_when_the_cached_denial_ends(backstay_redis, namespace):
     with (
         sync.Backstay(backstay_redis.url, namespace=namespace) as stay,
         sync.Backstay(backstay_redis.url, namespace=namespace) as other,
@@ -45,13 +46,13 @@ def test_a_reset_by_somebody_else_is_seen_after_a_second(backstay_redis, namespa
         assert not api.hit("k").allowed
         other.limits.reset("api", "k")
         while not api.hit("k").allowed:
-            assert time.monotonic() - began < local_fallback.MEMORY + 5
-        assert time.monotonic() - began >= local_fallback.MEMORY - 0.01
+            assert time.monotonic() - began < local_fallback.DENIAL_CACHE_SECONDS + 5
+        assert time.monotonic() - began >= local_fallback.DENIAL_CACHE_SECONDS - 0.01
 
 
-def test_another_cost_has_a_time_of_its_own_to_come_back(backstay_redis, namespace):
+def test_each_cost_has_its_own_retry_after(backstay_redis, namespace):
     with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
-        api = stay.limit("api", "5/hour", algorithm="gcra")  # one comes back every twelve minutes
+        api = stay.limit("api", "5/hour", algorithm="gcra")  # one permit is restored every twelve minutes
         api.hit("k", 5)
         for cost in (1, 2, 3, 3):
             denied, peeked = api.hit("k", cost), api.peek("k", cost)
@@ -60,7 +61,7 @@ def test_another_cost_has_a_time_of_its_own_to_come_back(backstay_redis, namespa
         assert denied.by == "memory"
 
 
-def test_a_smaller_cost_or_a_higher_limit_is_asked_for(backstay_redis, namespace):
+def test_a_smaller_cost_or_a_higher_limit_is_sent_to_the_engine(backstay_redis, namespace):
     with sync.Backstay(backstay_redis.url, namespace=namespace) as stay:
         api = stay.limit("api", "5/hour")
         api.hit("k", 3)
@@ -70,8 +71,8 @@ def test_a_smaller_cost_or_a_higher_limit_is_asked_for(backstay_redis, namespace
         assert stay.limit("api", "9/hour").hit("k", 4).allowed
 
 
-def test_memory_is_bounded(namespace, monkeypatch):
-    monkeypatch.setattr(local_fallback, "MOST", 100)
+def test_the_denial_cache_is_bounded(namespace, monkeypatch):
+    monkeypatch.setattr(local_fallback, "MAX_RECORDS", 100)
 
     async def main():
         async with backstay.Backstay("memory://", namespace=namespace) as stay:
@@ -79,6 +80,6 @@ def test_memory_is_bounded(namespace, monkeypatch):
             for n in range(250):
                 await api.hit(f"k{n}")
                 assert not (await api.hit(f"k{n}")).allowed
-            assert len(stay._core.notes["limit"].denials) <= 100
+            assert len(stay._core.services.get(LOCAL_FALLBACK).denials) <= 100
 
     asyncio.run(main())

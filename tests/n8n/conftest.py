@@ -1,4 +1,4 @@
-"""The engines of n8n for the tests beside this file: loaded once in each process, shared by its tests."""
+"""Fixtures with the engines of n8n, loaded once per test process and shared by its tests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import pytest
 import redis
 from full_server import MAJORS, FullServer
 from lab.process import Lab
-from lab.stage import Stage
-from woven import Desk
+from lab.runner import PrimitiveRunner
+from patched import LabClient
 
 from backstay.testing.servers import ServerMissing
-from programs import programs
+from support.programs import programs
 
 ENGINES = ("1", "2")
 
 
 @pytest.fixture(scope="session")
 def n8n_labs():
-    """`n8n_labs("1")`: that engine's lab. A missing engine skips on a laptop, with the reason, and fails in CI."""
+    """`n8n_labs("1")` returns the lab of that engine. A missing engine skips the test locally and fails it in CI."""
     made = {}
 
     def lab(major):
@@ -47,14 +47,14 @@ def n8n_labs():
 
 @pytest.fixture(params=ENGINES)
 def n8n_lab(request, n8n_labs):
-    """The lab of every engine in turn."""
+    """The lab of each engine (parametrized)."""
     return n8n_labs(request.param)
 
 
 @pytest.fixture(scope="session")
 def n8n_servers(request, tmp_path_factory):
-    """`n8n_servers("1")`: a whole n8n, for tests marked `n8n_server`, which `make test-n8n-server` runs. With `queue`
-    one in queue mode: a process that answers, another that runs workflows, and a Redis between them.
+    """`n8n_servers("1")` returns a full n8n server, for tests marked `n8n_server` (`make test-n8n-server`). With
+    `queue` it is in queue mode: a main process, a worker that runs workflows, and a Redis between them.
     """
     made = {}
 
@@ -72,19 +72,19 @@ def n8n_servers(request, tmp_path_factory):
 
 @pytest.fixture(params=MAJORS)
 def n8n_server(request, n8n_servers):
-    """The server of every major in turn."""
+    """The server of each major version (parametrized)."""
     return n8n_servers(request.param)
 
 
 @pytest.fixture(params=MAJORS)
 def n8n_queue(request, n8n_servers):
-    """The same in queue mode."""
+    """The server of each major version, in queue mode."""
     return n8n_servers(request.param, queue=True)
 
 
 @pytest.fixture
 def scope():
-    """Nobody else's, so that tests may share one Redis. With what people put into names."""
+    """A unique scope, so that tests can share one Redis, with characters that need escaping."""
     return f"test:{secrets.token_hex(6)}.a/b ü"
 
 
@@ -92,7 +92,7 @@ def scope():
 def over_redis(n8n_lab, backstay_redis):
     """The primitives on a real Redis."""
     data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
-    return Stage(n8n_lab, "redis", [{"id": "redis", "data": data}])
+    return PrimitiveRunner(n8n_lab, "redis", [{"id": "redis", "data": data}])
 
 
 @pytest.fixture(scope="session")
@@ -109,22 +109,22 @@ def backstay_server(tmp_path_factory):
 
 @pytest.fixture
 def over_http(n8n_lab, backstay_server):
-    """The primitives on a real server."""
+    """The primitives on a real `backstay serve`."""
     url, token = backstay_server
     data = {"name": "Authorization", "value": f"Bearer {token}"}
-    return Stage(n8n_lab, "http", [{"id": "backstay", "data": data}], url=url)
+    return PrimitiveRunner(n8n_lab, "http", [{"id": "backstay", "data": data}], url=url)
 
 
 @pytest.fixture
-def desk(over_redis, backstay_redis):
-    """Woven workflows on a real Redis, with a scope of their own."""
-    with redis.Redis.from_url(backstay_redis.url, decode_responses=True) as client:
-        yield Desk(over_redis, lambda key: client.exists(key) == 1)
+def lab_client(over_redis, backstay_redis):
+    """Runs patched workflows on a real Redis, with a unique scope."""
+    with redis.Redis.from_url(backstay_redis.url, decode_responses=True) as raw:
+        yield LabClient(over_redis, lambda key: raw.exists(key) == 1)
 
 
 @pytest.fixture
-def http_desk(over_http, backstay_server):
-    """The same on a real server."""
+def http_lab_client(over_http, backstay_server):
+    """Runs patched workflows on a real `backstay serve`, with a unique scope."""
     url, token = backstay_server
 
     server = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
@@ -138,10 +138,10 @@ def http_desk(over_http, backstay_server):
         return answer.status
 
     def held(scope):
-        """Whoever can take it at once says that it was free."""
+        """Return whether the lock is held: an acquire without waiting fails."""
         status = ask(scope, "acquire", wait_till_lock_released=False)
         assert status in (HTTPStatus.OK, HTTPStatus.CONFLICT)
         return status == HTTPStatus.CONFLICT or ask(scope, "release") != HTTPStatus.OK
 
     with contextlib.closing(server):
-        yield Desk(over_http, held)
+        yield LabClient(over_http, held)

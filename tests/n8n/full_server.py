@@ -1,4 +1,4 @@
-"""A whole n8n server for tests: a process, an empty database, an owner, a key. `scripts/n8n_server` installs it."""
+"""A full n8n server for tests: a process, an empty database, an owner, an API key. `scripts/n8n_server` installs it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pathlib import Path
 
 from lab.process import node_program
 
-from backstay.testing.ports import lasting_port
 from backstay.testing.servers import ServerMissing
+from backstay.testing.servers.ports import lasting_port
 
 HOME = Path(__file__).resolve().parents[2] / ".n8n" / "server"
 MAJORS = sorted(path.parent.name for path in Path(__file__).parent.glob("server/*/package-lock.json"))
-#: An empty database on a busy machine: all migrations since the first version.
+#: Seconds. An empty database runs all migrations since the first version, on a busy machine.
 START_WAIT = 600.0
 OWNER = {"email": "owner@example.org", "firstName": "A", "lastName": "B", "password": "Only-4-tests"}
 
 
 class FullServer:
-    """`major` is "1" or "2". With the port of a Redis it is in queue mode: a worker beside it runs workflows."""
+    """An n8n of major version "1" or "2". With `queue` (the port of a Redis) it is in queue mode, with a worker."""
 
     def __init__(self, folder, major, queue=None):
         self.folder = Path(folder)
@@ -48,26 +48,26 @@ class FullServer:
         self.key = self.call("POST", "/rest/api-keys", asked)[1]["data"]["rawApiKey"]
         return self
 
-    def crash(self, *, forgets=False):
-        """It dies in the midst of whatever it does, its worker with it, and is started again. `forgets`: elsewhere, so
-        that what it had written down on the way is gone, as with a container that is replaced.
+    def crash(self, *, lose_event_log=False):
+        """Kill the server and its worker, and start them again. `lose_event_log` also deletes that, as when a
+        container is replaced, so that n8n cannot recover the executions from it.
         """
         for process in self._running():
             process.kill()
             process.wait()
-        for log in (self.folder / ".n8n").glob("n8nEventLog*") if forgets else ():
+        for log in (self.folder / ".n8n").glob("n8nEventLog*") if lose_event_log else ():
             log.unlink()
-        cookie, self._cookie = self._cookie, ""  # whether it is ready is asked as nobody
+        cookie, self._cookie = self._cookie, ""  # the readiness probe is anonymous
         self._launch()
         self._cookie = cookie
 
     def _launch(self):
         home = HOME / self.major
-        # Each major with the Node.js that it was installed with.
+        # Each major version runs on the Node.js that it was installed with.
         node = node_program() if self.major == "2" else shutil.which("node")
         if node is None or not (home / ".locked").exists():
             raise ServerMissing(f"a whole n8n {self.major} server is not installed: run `make test-n8n-server`")
-        surroundings = {
+        environment = {
             "N8N_USER_FOLDER": str(self.folder),
             "N8N_LISTEN_ADDRESS": "127.0.0.1",
             "N8N_PORT": str(self.port),
@@ -80,12 +80,12 @@ class FullServer:
             "DB_TYPE": "sqlite",
         }
         if self.queue is not None:
-            surroundings |= {
+            environment |= {
                 "EXECUTIONS_MODE": "queue",
                 "QUEUE_BULL_REDIS_HOST": "127.0.0.1",
                 "QUEUE_BULL_REDIS_PORT": str(self.queue),
                 "QUEUE_BULL_PREFIX": f"n8n-{self.port}",
-                "DB_SQLITE_POOL_SIZE": "2",  # so that two processes may use one file
+                "DB_SQLITE_POOL_SIZE": "2",  # lets two processes use one file
             }
 
         def launch(command, is_up, **more):
@@ -93,7 +93,7 @@ class FullServer:
             with log.open("wb") as out:
                 process = subprocess.Popen(
                     [node, str(home / "node_modules/n8n/bin/n8n"), command],
-                    env={**os.environ, **surroundings, **more},
+                    env={**os.environ, **environment, **more},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -118,7 +118,7 @@ class FullServer:
             )
 
     def call(self, method, path, body=None, timeout=60, url=""):
-        """As the editor does: status, JSON, headers. Status 0: nobody answers."""
+        """Send a request as the editor does and return status, JSON and headers; status 0 means no connection."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json", "browser-id": "tests", "cookie": self._cookie}
         where = url or self.url + path

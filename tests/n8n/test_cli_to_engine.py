@@ -1,4 +1,4 @@
-"""From an empty folder to a locked workflow that runs: the commands of the guide, then the real engines."""
+"""From an empty folder to a running locked workflow: the commands of the guide, then the real engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.redis
 
 
 def flow(scope):
-    """An operator's workflow: looks at the lock that it should hold, and takes its time."""
+    """Return a workflow that reads the counter of its own lock, then waits a moment."""
     look = {"operation": "get", "key": keys.lock_key(scope), "propertyName": "counter", "options": {}}
     mark = {"assignments": [{"id": "m", "name": "mine", "type": "string", "value": "={{ $('Start').item.json.n }}"}]}
     steps = [
@@ -47,8 +47,8 @@ def flow(scope):
     return {"name": "Nightly", "nodes": nodes, "connections": links, "settings": settings}
 
 
-class Typed:
-    """A shell in a folder, without a network."""
+class Shell:
+    """Runs `backstay n8n` commands in a folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -72,22 +72,22 @@ class Typed:
 
 
 def locked(folder, scope, *more):
-    """Everything that the guide has typed, up to a workflow that n8n can have."""
-    typed = Typed(folder)
-    typed("init", "--env", "dev")
+    """Run the commands of the guide up to a hydrated, valid workflow."""
+    shell = Shell(folder)
+    shell("init", "--env", "dev")
     template = folder / "n8n-workflows-template/nightly.template.json"
     template.write_text(json.dumps(flow(scope), indent=2) + "\n")
     before = template.read_bytes()
-    typed("create-lock", "--include-error-handler")
-    typed("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", f"={{{{ '{scope}' }}}}", *more)
-    typed("hydrate", "--env", "dev", "--strict")
-    verdict = json.loads(typed("validate", "--env", "dev", "--json"))
+    shell("create-lock", "--include-error-handler")
+    shell("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", f"={{{{ '{scope}' }}}}", *more)
+    shell("hydrate", "--env", "dev", "--strict")
+    verdict = json.loads(shell("validate", "--env", "dev", "--json"))
     assert verdict["verdict"] == "valid"
-    return typed, before
+    return shell, before
 
 
-def never_two(done):
-    """Whether each body had ended before the next one began, by n8n's own clock."""
+def bodies_do_not_overlap(done):
+    """Return whether each body ended before the next one began, by n8n's clock."""
     bodies = [
         (run["Look"][0].started, run["Mark"][0].started)
         for one in done
@@ -98,65 +98,67 @@ def never_two(done):
     return all(one[1] <= two[0] for one, two in itertools.pairwise(sorted(bodies)))
 
 
-def test_a_workflow_of_the_guide_runs_under_its_lock_and_leaves_nothing(tmp_path, n8n_lab, backstay_redis):
+def test_a_workflow_locked_by_the_guides_commands_runs_under_its_lock_and_leaves_no_keys(
+    tmp_path, n8n_lab, backstay_redis
+):
     scope = f"nightly-{secrets.token_hex(4)}"
-    typed, before = locked(tmp_path, scope, "--ttl-seconds", "600", "--max-wait-seconds", "60", "--lock-on-error")
-    built = typed.built()
-    credential = typed.workspace().entry("dev", "redis", "credentials")
+    shell, before = locked(tmp_path, scope, "--ttl-seconds", "600", "--max-wait-seconds", "60", "--lock-on-error")
+    built = shell.built()
+    credential = shell.workspace().entry("dev", "redis", "credentials")
     data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
-    beside = {"credentials": [{"id": credential["id"], "name": credential["name"], "data": data}]}
+    options = {"credentials": [{"id": credential["id"], "name": credential["name"], "data": data}]}
 
-    runs = [n8n_lab.start(built, "Nightly", items=[{"json": {"n": str(n)}}], **beside) for n in range(3)]
+    runs = [n8n_lab.start(built, "Nightly", items=[{"json": {"n": str(n)}}], **options) for n in range(3)]
     done = [run.result() for run in runs]
     assert [one.status for one in done] == ["success"] * 3, [one.message for one in done]
     ends = [run.items for one in done for each in one.all for run in each.runs.get("Mark", ())]
     assert [[item["mine"] for item in items] for items in ends] == [["0"], ["1"], ["2"]]
-    assert all(item["counter"] for items in ends for item in items)  # the lock's own, while the body ran
-    assert never_two(done)
+    assert all(item["counter"] for items in ends for item in items)  # the lock was held while the body ran
+    assert bodies_do_not_overlap(done)
     for key in (keys.lock_key(scope), keys.meta_key(scope)):
         assert say(backstay_redis, "EXISTS", key) == 0
 
-    typed("remove-lock-from-workflow", "--workflow-key", "nightly")
+    shell("remove-lock-from-workflow", "--workflow-key", "nightly")
     assert (tmp_path / "n8n-workflows-template/nightly.template.json").read_bytes() == before
 
 
-def test_who_does_not_want_to_wait_fails_while_somebody_else_has_the_lock(tmp_path, n8n_lab, backstay_redis):
+def test_a_fail_fast_workflow_fails_while_the_lock_is_held(tmp_path, n8n_lab, backstay_redis):
     scope = f"nightly-{secrets.token_hex(4)}"
-    typed, _ = locked(tmp_path, scope, "--fail-fast")
-    credential = typed.workspace().entry("dev", "redis", "credentials")
+    shell, _ = locked(tmp_path, scope, "--fail-fast")
+    credential = shell.workspace().entry("dev", "redis", "credentials")
     data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
-    beside = {"credentials": [{"id": credential["id"], "data": data}]}
+    options = {"credentials": [{"id": credential["id"], "data": data}]}
     say(backstay_redis, "SET", keys.lock_key(scope), 1, "EX", 60)
-    done = n8n_lab.run(typed.built(), "Nightly", items=[{"json": {"n": "1"}}], **beside)
+    done = n8n_lab.run(shell.built(), "Nightly", items=[{"json": {"n": "1"}}], **options)
     assert done.status == "error"
     assert scope in done.message
     say(backstay_redis, "DEL", keys.lock_key(scope))
-    assert n8n_lab.run(typed.built(), "Nightly", items=[{"json": {"n": "1"}}], **beside).status == "success"
+    assert n8n_lab.run(shell.built(), "Nightly", items=[{"json": {"n": "1"}}], **options).status == "success"
 
 
-def test_the_same_over_http(tmp_path, n8n_lab, backstay_server, backstay_redis):
+def test_a_workflow_locked_over_http_runs_under_its_lock(tmp_path, n8n_lab, backstay_server, backstay_redis):
     url, token = backstay_server
     scope = f"nightly-{secrets.token_hex(4)}"
-    typed = Typed(tmp_path)
-    typed("init", "--env", "dev")
-    typed("create-lock", "--transport", "http")
+    shell = Shell(tmp_path)
+    shell("init", "--env", "dev")
+    shell("create-lock", "--transport", "http")
     settings = tmp_path / "n8n-config/dev.yml"
     settings.write_text(settings.read_text().replace("http://127.0.0.1:3000", url))
     (tmp_path / "n8n-workflows-template/nightly.template.json").write_text(json.dumps(flow(scope)))
-    typed("manage-credentials", "list-link", "--env", "dev", "--key", "redis", "--type", "redis", "--id", "r")
-    typed("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", scope, "--ttl-seconds", "60")
-    typed("hydrate", "--env", "dev", "--strict")
-    assert json.loads(typed("validate", "--env", "dev", "--json"))["verdict"] == "valid"
-    credential = typed.workspace().entry("dev", "backstay", "credentials")
+    shell("manage-credentials", "list-link", "--env", "dev", "--key", "redis", "--type", "redis", "--id", "r")
+    shell("add-lock-to-workflow", "--workflow-key", "nightly", "--scope-expression", scope, "--ttl-seconds", "60")
+    shell("hydrate", "--env", "dev", "--strict")
+    assert json.loads(shell("validate", "--env", "dev", "--json"))["verdict"] == "valid"
+    credential = shell.workspace().entry("dev", "backstay", "credentials")
     assert credential["type"] == "httpHeaderAuth"
     data = {"host": "127.0.0.1", "port": backstay_redis.port, "database": 0, "ssl": False}
-    beside = [
+    options = [
         {"id": credential["id"], "data": {"name": "Authorization", "value": f"Bearer {token}"}},
         {"id": "r", "data": data},
     ]
     runs = [
-        n8n_lab.start(typed.built(), "Nightly", items=[{"json": {"n": str(n)}}], credentials=beside) for n in range(3)
+        n8n_lab.start(shell.built(), "Nightly", items=[{"json": {"n": str(n)}}], credentials=options) for n in range(3)
     ]
     done = [run.result() for run in runs]
     assert [one.status for one in done] == ["success"] * 3, [one.message for one in done]
-    assert never_two(done)
+    assert bodies_do_not_overlap(done)

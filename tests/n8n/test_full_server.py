@@ -1,5 +1,5 @@
-"""What only a whole n8n server can show: a deployed workflow behind a webhook, stopped by its user, retried after a
-failure. The lock is on the redis transport; where stock nodes cannot keep a promise, the test shows what happens.
+"""Behaviour that needs a full n8n server: a deployed workflow behind a webhook, stopped by its user, retried after a
+failure. Where stock nodes cannot give a guarantee, the test records what happens instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from lab.stage import calling, hydrated, node
+from lab.runner import calling, hydrated, node
 from redis import Redis
 
 from backstay import sync as blocking
@@ -23,7 +23,7 @@ from backstay.n8n.patch.patch import LockOptions, add_lock
 from backstay.n8n.primitives import KEYS, primitive
 from backstay.n8n.sync import sync
 from backstay.n8n.sync.client import Client
-from backstay.n8n.sync.create_placeholders import mint
+from backstay.n8n.sync.create_placeholders import create_placeholders
 from backstay.n8n.sync.state import State
 from backstay.testing.waiting import eventually
 
@@ -34,7 +34,7 @@ WITHIN = 120.0
 
 
 class Deployed:
-    """A woven workflow behind a webhook, with its primitives, pushed to a real n8n."""
+    """A patched workflow behind a webhook, pushed with its primitives to a real n8n."""
 
     def __init__(self, server, transport, credential, body, url="", answers="lastNode", **options):
         self.server = server
@@ -50,11 +50,11 @@ class Deployed:
         plain = Workflow(
             {"name": WORK, "nodes": [hook, *body], "connections": lines, "settings": {"executionOrder": "v1"}}
         )
-        woven = add_lock(plain, WORK, LockOptions(self.scope, 600, 60, transport=transport, **options))
-        self.wiring = woven.wiring
-        templates = {**{key: primitive(key, transport) for key in KEYS}, **woven.others, WORK: woven.workflow}
+        patched = add_lock(plain, WORK, LockOptions(self.scope, 600, 60, transport=transport, **options))
+        self.wiring = patched.wiring
+        templates = {**{key: primitive(key, transport) for key in KEYS}, **patched.others, WORK: patched.workflow}
         self.state = State()
-        minted = mint(self.client, templates, self.state)
+        minted = create_placeholders(self.client, templates, self.state)
         settings = {
             "workflows": {change.key: {"id": change.id} for change in minted},
             "credentials": {name: {"id": self.credential, "name": name}},
@@ -64,7 +64,7 @@ class Deployed:
         built = {key: Workflow(hydrated(one, key, settings)) for key, one in templates.items()}
         sync.push(self.client, built, self.state)
         self.id = self.state.workflows[WORK].id
-        self.client.publish(self.id)  # its webhook answers from now on: for the operator to decide, so push does not
+        self.client.publish(self.id)  # activates its webhook; push leaves that to the operator
 
     def hit(self, timeout=WITHIN):
         return self.server.call("POST", f"/webhook/{self.path}", {"n": 1}, timeout)
@@ -73,16 +73,16 @@ class Deployed:
         return self.client.executions(workflow_id=self.state.workflows[of].id, status=status, limit=50)
 
     def shown(self, name):
-        """Ids and states of a workflow's executions, oldest first, as the editor shows them: also those that wait."""
-        told = self.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
+        """Return ids and states of the executions that the editor lists for a workflow, oldest first."""
+        listed = self.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
         ids = {known.id for known in self.state.workflows.values()}
-        found = [one for one in told if one["workflowName"] == name and one["workflowId"] in ids]
+        found = [one for one in listed if one["workflowName"] == name and one["workflowId"] in ids]
         return sorted(((one["id"], one["status"]) for one in found), key=lambda one: int(one[0]))
 
     def output_of(self, execution, name):
-        """The first item that a node gave."""
-        told = self.client._call("GET", f"/executions/{execution}", query={"includeData": "true"})
-        return told["data"]["resultData"]["runData"][name][0]["data"]["main"][0][0]["json"]
+        """Return the first output item of a node."""
+        listed = self.client._call("GET", f"/executions/{execution}", query={"includeData": "true"})
+        return listed["data"]["resultData"]["runData"][name][0]["data"]["main"][0][0]["json"]
 
     def close(self):
         for known in self.state.workflows.values():
@@ -133,7 +133,7 @@ def deploy_http(n8n_server, backstay_server):
 
 @pytest.fixture
 def deploy_queue(n8n_queue, backstay_server):
-    """Over http, on an n8n in queue mode."""
+    """Deploys over http to an n8n in queue mode."""
     with deploying_http(n8n_queue, backstay_server) as make:
         yield make
 
@@ -158,7 +158,7 @@ def stay(backstay_redis):
 
 @pytest.fixture
 def ask(backstay_server):
-    """The server of the http transport, past n8n: status and JSON."""
+    """Calls the lock API of the Backstay server directly, without n8n; returns status and JSON."""
     url, token = backstay_server
     headers = {"Authorization": f"Bearer {token}", "content-type": "application/json"}
 
@@ -183,30 +183,30 @@ def answer(name="Body"):
     return node(name, "set", 3.4, {"mode": "raw", "jsonOutput": '={{ { "done": true } }}', "options": {}})
 
 
-def test_a_pushed_workflow_takes_the_lock_and_gives_it_back(deploy, redis):
+def test_a_pushed_workflow_acquires_and_releases_the_lock(deploy, redis):
     work = deploy(answer())
     status, body, _ = work.hit()
     assert (status, body) == (200, {"done": True})
     assert free(redis, work.scope)
 
 
-def test_an_execution_waits_for_python_and_is_served(deploy, redis, stay):
+def test_an_execution_waits_for_a_lock_held_by_python(deploy, redis, stay):
     work = deploy(answer())
     lease = stay.lock(work.scope, wire="n8n", ttl=300).acquire()
     answers = []
-    asking = threading.Thread(target=lambda: answers.append(work.hit()))
-    asking.start()
+    caller = threading.Thread(target=lambda: answers.append(work.hit()))
+    caller.start()
     assert eventually(lambda: work.executions("running", "lock_acquisition"), WITHIN)
     assert answers == []
     lease.release()
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     assert answers[0][0] == 200
     assert free(redis, work.scope)
 
 
-def test_a_failed_body_leaves_no_lock_and_its_retry_runs_without_one(deploy, redis):
-    """n8n retries from the node that failed: what stands before it, the lock, is not taken again. Over redis that is
-    shown, not mended: the workflow fails again without running anything, the body's own execution runs on unlocked.
+def test_a_failed_body_leaves_no_lock_and_its_retry_runs_unlocked(deploy, redis):
+    """n8n retries from the failed node, so the lock before it is not taken again. Over redis this is a documented
+    limit: a retried workflow fails again without running anything, a retried body execution runs unlocked.
     """
     work = deploy(answer("First"), node("Fails", "stopAndError", 1, {"errorMessage": "it fails"}))
     status, _, _ = work.hit()
@@ -222,26 +222,26 @@ def test_a_failed_body_leaves_no_lock_and_its_retry_runs_without_one(deploy, red
     body = f"{WORK}_body"
     known = work.executions("error", body)  # the call of the body, and the body
     for execution in known:
-        retrying(work, execution["id"]).join(WITHIN)
+        start_retry(work, execution["id"]).join(WITHIN)
     assert eventually(lambda: len(work.executions("error", body)) > 2 * len(known), WITHIN)
     assert len(work.executions(of="lock_acquisition")) == before
 
 
-def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it_takes(deploy, redis, stay):
-    """Stop ends the caller. The acquire that it waits for goes on by itself, takes the lock when it is free, and nobody
-    gives that back: its TTL does. On the http transport a grant that nobody confirms ends within seconds.
+def test_the_waiter_of_a_stopped_execution_keeps_polling_and_its_lock_ends_with_the_ttl(deploy, redis, stay):
+    """Stop ends only the caller. The acquire that it waits for keeps polling and takes the lock when it is free; only
+    the TTL releases that. On the http transport an unconfirmed grant expires within seconds.
     """
     work = deploy(answer())
     lease = stay.lock(work.scope, wire="n8n", ttl=300).acquire()
-    asking = threading.Thread(target=work.hit, args=(30,))
-    asking.start()
+    caller = threading.Thread(target=work.hit, args=(30,))
+    caller.start()
     assert eventually(lambda: work.executions("running", "lock_acquisition"), WITHIN)
     (running,) = work.executions("running")
     status, _, _ = work.server.call("POST", f"/rest/executions/{running['id']}/stop")
     assert status == 200
     assert eventually(lambda: not work.executions("running"), WITHIN)
-    asking.join(WITHIN)
-    assert work.executions("running", "lock_acquisition")  # it goes on
+    caller.join(WITHIN)
+    assert work.executions("running", "lock_acquisition")  # it keeps polling
     lease.release()
     assert eventually(lambda: redis.exists(keys.meta_key(work.scope)), WITHIN)
     assert 0 < redis.ttl(keys.lock_key(work.scope)) <= 600
@@ -251,12 +251,12 @@ def test_a_stopped_execution_leaves_its_waiter_looking_and_the_ttl_frees_what_it
 
 
 def counted(body):
-    """How often the body was run, as its first node counts."""
+    """Return how often the body ran, counted by its first node."""
     return len(body.executions("success", "rate_limit_check"))
 
 
 def fails_once(seconds=0):
-    """Counts on the server, waits, and fails the first time."""
+    """Return a body that counts on the server, waits, and fails the first time."""
     inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 10_000_000}
     first = "={{ $('Count').first().json.allowed ? 'no object' : { done: true } }}"
     return (
@@ -266,33 +266,33 @@ def fails_once(seconds=0):
     )
 
 
-def failed_once(work):
-    """Its execution; the body has run, and its lock is free."""
+def run_and_fail_once(work):
+    """Run the workflow, let its body fail once and return the id of the execution."""
     status, body, _ = work.hit()
-    assert status >= 400 or body is None  # so answers n8n where a node should have answered
+    assert status >= 400 or body is None  # n8n's reply when the response node did not run
     assert eventually(lambda: work.executions("error"), WITHIN)
     assert counted(work) == 1
     (failed,) = work.executions("error")
     return failed["id"]
 
 
-def retrying(work, execution):
-    """As the editor does; n8n answers when it is over."""
-    asking = threading.Thread(target=work.server.call, args=("POST", f"/rest/executions/{execution}/retry", {}, WITHIN))
-    asking.start()
-    return asking
+def start_retry(work, execution):
+    """Retry an execution in a thread, as the editor does; n8n replies when the retry has ended."""
+    caller = threading.Thread(target=work.server.call, args=("POST", f"/rest/executions/{execution}/retry", {}, WITHIN))
+    caller.start()
+    return caller
 
 
-def test_on_http_a_retry_takes_the_lock_anew_and_runs_the_body_under_it(deploy_http, ask):
+def test_on_http_a_retry_acquires_the_lock_again_and_runs_the_body_under_it(deploy_http, ask):
     work = deploy_http(*fails_once(seconds=5))
-    failed = failed_once(work)
+    failed = run_and_fail_once(work)
     assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 200
     ask(work.scope, "release", lock_id="probe")
-    asking = retrying(work, failed)
+    caller = start_retry(work, failed)
     assert eventually(lambda: counted(work) == 2, WITHIN)  # in the body now
     status, held = ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)
     assert status == 409, held
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     (again,) = work.executions("success")
     assert again["retryOf"] == failed
     assert [one["id"] for one in work.executions("error")] == [failed]
@@ -305,76 +305,76 @@ def test_on_http_a_retry_takes_the_lock_anew_and_runs_the_body_under_it(deploy_h
     ask(work.scope, "release", lock_id="probe")
 
 
-def test_on_http_a_retry_never_runs_beside_another_holder(deploy_http, ask):
+def test_on_http_a_retry_waits_for_another_holder(deploy_http, ask):
     work = deploy_http(*fails_once())
-    failed = failed_once(work)
+    failed = run_and_fail_once(work)
     assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200
 
     def waiting():
         return ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[1]["count"] == 2
 
-    asking = retrying(work, failed)
+    caller = start_retry(work, failed)
     assert eventually(waiting, WITHIN)  # one holds it, one waits
     assert (counted(work), work.executions("success")) == (1, [])
     ask(work.scope, "release", lock_id="python")
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     assert (counted(work), len(work.executions("success"))) == (2, 1)
 
 
 def test_on_http_two_retries_of_one_execution_run_one_after_the_other(deploy_http, ask):
     work = deploy_http(*fails_once(seconds=3))
-    failed = failed_once(work)
-    both = [retrying(work, failed) for _ in range(2)]
-    for asking in both:
-        asking.join(WITHIN)
+    failed = run_and_fail_once(work)
+    both = [start_retry(work, failed) for _ in range(2)]
+    for caller in both:
+        caller.join(WITHIN)
     assert (counted(work), len(work.executions("success"))) == (3, 2)
     grants = sorted(one["stoppedAt"] for one in work.executions("success", "lock_acquisition"))
     releases = sorted(one["startedAt"] for one in work.executions("success", "lock_release"))
     assert grants[1] < releases[1] <= grants[2] < releases[2]
 
 
-def test_on_http_nothing_but_the_locked_workflow_itself_can_be_retried(deploy_http, ask):
-    """Neither the body nor what calls it: n8n keeps nothing of them when they have failed."""
+def test_on_http_only_the_locked_workflow_itself_can_be_retried(deploy_http, ask):
+    """n8n saves no failed executions of the body or of its calling workflow."""
     work = deploy_http(*fails_once())
-    failed = failed_once(work)
+    failed = run_and_fail_once(work)
     for what in ("locked body", "locked retry"):
         assert work.shown(f"{WORK} ({what})") == []
-    told = work.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
-    last = max(int(one["id"]) for one in told)
+    listed = work.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
+    last = max(int(one["id"]) for one in listed)
     for other in range(int(failed) + 1, last + 1):
-        status, said, _ = work.server.call("POST", f"/rest/executions/{other}/retry", {})
-        assert status >= 400, said
+        status, reply_body, _ = work.server.call("POST", f"/rest/executions/{other}/retry", {})
+        assert status >= 400, reply_body
     assert counted(work) == 1
     assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 200
     ask(work.scope, "release", lock_id="probe")
 
 
-def test_on_http_a_retry_after_the_wait_was_too_long_takes_the_lock(deploy_http, ask):
-    """It is the acquire that failed then, and so it is what n8n starts again at."""
+def test_on_http_a_retry_after_a_failed_acquire_takes_the_lock(deploy_http, ask):
+    """The failed node is the acquire, so n8n's retry starts there."""
     work = deploy_http(answer(), fail_fast=True)
     assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200
     assert work.hit()[0] >= 400
     assert eventually(lambda: work.executions("error"), WITHIN)
     ask(work.scope, "release", lock_id="python")
-    retrying(work, work.executions("error")[0]["id"]).join(WITHIN)
+    start_retry(work, work.executions("error")[0]["id"]).join(WITHIN)
     assert len(work.executions("success")) == 1
     assert len(work.executions("success", "lock_release")) == 1
 
 
-def test_on_http_a_crashed_execution_is_retried_through_the_lock_and_its_body_cannot_be(deploy_http, ask):
-    """n8n keeps nothing of a crashed body either; the error workflow frees its lock, a retry begins at the trigger."""
+def test_on_http_a_crashed_execution_is_retried_under_the_lock_and_its_body_cannot_be_retried(deploy_http, ask):
+    """n8n saves nothing of a crashed body; the error workflow releases its lock, and a retry starts at the trigger."""
     work = deploy_http(*fails_once(seconds=20), error_workflow="error_handler_lock_cleanup")
-    asking = threading.Thread(target=work.hit)
-    asking.start()
+    caller = threading.Thread(target=work.hit)
+    caller.start()
     assert eventually(lambda: counted(work) == 1, WITHIN)  # in the body
     work.server.crash()
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     assert eventually(lambda: work.executions("success", "error_handler_lock_cleanup"), WITHIN)
     assert eventually(lambda: [status for _, status in work.shown(WORK)] == ["crashed"], WITHIN)
     for what in ("locked body", "locked retry"):
         assert eventually(lambda what=what: work.shown(f"{WORK} ({what})") == [], WITHIN)
     ((crashed, _),) = work.shown(WORK)
-    retrying(work, crashed).join(WITHIN)
+    start_retry(work, crashed).join(WITHIN)
     assert (counted(work), len(work.executions("success"))) == (2, 1)
     assert len(work.executions("success", "lock_acquisition")) == 2
 
@@ -383,14 +383,14 @@ def reply():
     return node("Reply", "respondToWebhook", 1.1, {"respondWith": "firstIncomingItem", "options": {}})
 
 
-def test_on_http_a_body_whose_answer_is_last_answers_behind_its_lock_and_is_retried_under_it(deploy_http, ask):
-    """The answer stays with the webhook, the rest moves; so a retry takes the lock anew, as with any other body."""
+def test_on_http_a_final_response_is_sent_after_the_release_and_its_body_is_retried_under_the_lock(deploy_http, ask):
+    """The response node stays with the webhook, the rest becomes a sub-workflow, so a retry acquires the lock again."""
     work = deploy_http(*fails_once(seconds=3), reply(), answers="responseNode")
     assert work.wiring == "sub-workflow"
-    asking = retrying(work, failed_once(work))
+    caller = start_retry(work, run_and_fail_once(work))
     assert eventually(lambda: counted(work) == 2, WITHIN)  # in the body now
     assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 409
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     assert len(work.executions("success")) == 1
     assert work.hit()[:2] == (200, {"done": True})
     assert (counted(work), len(work.executions("success", "lock_release"))) == (3, 3)
@@ -398,63 +398,63 @@ def test_on_http_a_body_whose_answer_is_last_answers_behind_its_lock_and_is_retr
     ask(work.scope, "release", lock_id="probe")
 
 
-def nothing_left(work, ask):
-    """Its error workflow has freed the lock, and n8n knows no execution of it, so none can be retried."""
+def leaves_nothing_to_retry(work, ask):
+    """Check that the error workflow released the lock and that n8n has no execution left that could be retried."""
     assert eventually(lambda: work.executions("success", "error_handler_lock_cleanup"), WITHIN)
     assert eventually(lambda: work.shown(WORK) == [], WITHIN)
-    told = work.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
-    last = max(int(one["id"]) for one in told)
+    listed = work.server.call("GET", "/rest/executions?limit=50")[1]["data"]["results"]
+    last = max(int(one["id"]) for one in listed)
     for other in range(last, max(0, last - 10), -1):
-        status, said, _ = work.server.call("POST", f"/rest/executions/{other}/retry", {})
-        assert status >= 400, said
+        status, reply_body, _ = work.server.call("POST", f"/rest/executions/{other}/retry", {})
+        assert status >= 400, reply_body
     assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 200
     ask(work.scope, "release", lock_id="probe")
     return True
 
 
-def stays(*body, **options):
-    """Answers at once, so it cannot move, and that is accepted."""
+def inline_body(*body, **options):
+    """Return a body that responds first and so must stay inline, with the options that accept this."""
     given = [one | {"alwaysOutputData": True} for one in body]
     accepted = {"error_workflow": "error_handler_lock_cleanup", "in_place": True}
     return (reply(), *given), {"answers": "responseNode", **accepted, **options}
 
 
-def test_on_http_nothing_is_left_to_retry_of_a_body_that_stayed_in_its_place(deploy_http, ask):
-    body, options = stays(*fails_once())
+def test_on_http_a_failed_inline_body_leaves_no_execution_to_retry(deploy_http, ask):
+    body, options = inline_body(*fails_once())
     work = deploy_http(*body, **options)
     assert work.wiring == "inline"
     assert work.hit()[0] == 200  # the answer came first
-    assert nothing_left(work, ask)
+    assert leaves_nothing_to_retry(work, ask)
     assert (counted(work), len(work.executions("success", "lock_acquisition"))) == (1, 1)
-    assert work.hit()[0] == 200  # started anew, it runs through
+    assert work.hit()[0] == 200  # a new execution succeeds
     assert eventually(lambda: work.executions("success"), WITHIN)
     assert len(work.executions("success", "lock_acquisition")) == 2
 
 
-def test_on_http_nothing_is_left_to_retry_of_a_body_that_stayed_in_its_place_and_was_suspended(deploy_http, ask):
+def test_on_http_a_suspended_inline_body_that_fails_leaves_no_execution_to_retry(deploy_http, ask):
     pause = node("Pause", "wait", 1.1, {"resume": "webhook", "options": {}}, webhookId=secrets.token_hex(8))
-    body, options = stays(pause, broken())
+    body, options = inline_body(pause, broken())
     work = deploy_http(*body, **options)
     assert work.hit()[0] == 200
     assert eventually(lambda: [status for _, status in work.shown(WORK)] == ["waiting"], WITHIN)
     ((suspended, _),) = work.shown(WORK)
     assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 409
     assert work.server.call("GET", f"/webhook-waiting/{suspended}")[0] == 200
-    assert nothing_left(work, ask)
+    assert leaves_nothing_to_retry(work, ask)
 
 
-def test_on_http_nothing_is_left_to_retry_of_a_body_that_stayed_in_its_place_and_crashed(deploy_http, ask):
-    body, options = stays(*fails_once(seconds=20))
+def test_on_http_a_crashed_inline_body_leaves_no_execution_to_retry(deploy_http, ask):
+    body, options = inline_body(*fails_once(seconds=20))
     work = deploy_http(*body, **options)
     assert work.hit()[0] == 200
     assert eventually(lambda: counted(work) == 1, WITHIN)  # in the body
     work.server.crash()
-    assert nothing_left(work, ask)
+    assert leaves_nothing_to_retry(work, ask)
     assert counted(work) == 1
 
 
-def test_on_http_nothing_is_left_to_retry_of_a_body_that_stayed_in_its_place_and_was_stopped(deploy_http, ask):
-    body, options = stays(*fails_once(seconds=20))
+def test_on_http_a_stopped_inline_body_leaves_no_execution_to_retry(deploy_http, ask):
+    body, options = inline_body(*fails_once(seconds=20))
     work = deploy_http(*body, **options)
     assert work.hit()[0] == 200
     assert eventually(lambda: counted(work) == 1, WITHIN)
@@ -463,17 +463,17 @@ def test_on_http_nothing_is_left_to_retry_of_a_body_that_stayed_in_its_place_and
     assert eventually(lambda: work.shown(WORK) == [], WITHIN)
     assert work.server.call("POST", f"/rest/executions/{running['id']}/retry", {})[0] == 404
     assert counted(work) == 1
-    # It was stopped in a Wait, of which n8n 1 tells no error workflow: its TTL frees the lock.
+    # n8n 1 starts no error workflow for a stop during a Wait: the lock ends with its TTL.
     assert ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)[0] == 409
 
 
 def broken():
-    """Fails in its place, as nodes do."""
+    """Return a node that fails."""
     return node("Fails", "set", 3.4, {"mode": "raw", "jsonOutput": "={{ 'no object' }}", "options": {}})
 
 
-def test_a_body_that_stayed_in_its_place_and_failed_is_cleaned_up_after_by_the_error_workflow(deploy, redis):
-    """Which n8n 2.x starts only when it is published: a push sees to that."""
+def test_the_error_workflow_releases_the_lock_of_a_failed_inline_body(deploy, redis):
+    """n8n 2.x starts only published error workflows; push publishes it."""
     work = deploy(reply(), broken(), answers="responseNode", error_workflow="error_handler_lock_cleanup")
     assert work.wiring == "inline"
     work.hit()
@@ -481,14 +481,14 @@ def test_a_body_that_stayed_in_its_place_and_failed_is_cleaned_up_after_by_the_e
     assert free(redis, work.scope)
 
 
-def test_n8n_does_not_tell_of_the_failure_of_a_body_that_it_suspended(deploy, redis, monkeypatch):
-    """Why such a body gets no lock: held and released rightly, and then a success over a failure."""
+def test_n8n_reports_success_for_a_suspended_sub_workflow_that_fails(deploy, redis, monkeypatch):
+    """The reason why such a body is refused: the lock is correct, but the caller reports success over a failure."""
     monkeypatch.setattr("backstay.n8n.analysis.waits.suspends", lambda _: "never")
     pause = node("Pause", "wait", 1.1, {"resume": "webhook", "options": {}}, webhookId=secrets.token_hex(8))
     work = deploy(answer("First"), pause, broken())
     assert work.wiring == "sub-workflow"
-    asking = threading.Thread(target=work.hit, args=(60,))
-    asking.start()
+    caller = threading.Thread(target=work.hit, args=(60,))
+    caller.start()
     body = f"{WORK} (locked body)"
     assert eventually(lambda: [status for _, status in work.shown(WORK)] == ["waiting"], WITHIN)
     (_, _), (suspended, _) = work.shown(body)  # the call of the body, and the body
@@ -497,30 +497,30 @@ def test_n8n_does_not_tell_of_the_failure_of_a_body_that_it_suspended(deploy, re
     assert eventually(lambda: [status for _, status in work.shown(WORK)] == ["success"], WITHIN)
     assert [status for _, status in work.shown(body)] == ["success", "error"]
     assert free(redis, work.scope)
-    asking.join(WITHIN)
+    caller.join(WITHIN)
 
 
-def test_on_http_what_a_stopped_executions_waiter_takes_lapses(deploy_http, ask):
-    """The same on the http transport: nobody confirms the grant, so it ends within seconds."""
+def test_on_http_a_grant_to_the_waiter_of_a_stopped_execution_expires(deploy_http, ask):
+    """The stopped execution cannot confirm the grant, so it expires within seconds."""
     work = deploy_http(answer())
 
     def take():
         return ask(work.scope, "acquire", lock_id="probe", wait_till_lock_released=False)
 
     assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200
-    asking = threading.Thread(target=work.hit, args=(30,))
-    asking.start()
+    caller = threading.Thread(target=work.hit, args=(30,))
+    caller.start()
     assert eventually(lambda: take()[1]["count"] == 2, WITHIN)  # one holds it, one waits
     (running,) = work.executions("running")
     assert work.server.call("POST", f"/rest/executions/{running['id']}/stop")[0] == 200
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     ask(work.scope, "release", lock_id="python")
-    assert take()[0] == 409  # the waiter goes on, and has it now
+    assert take()[0] == 409  # the waiter kept polling and was granted the lock
     assert eventually(lambda: take()[0] == 200, WITHIN)
     ask(work.scope, "release", lock_id="probe")
 
 
-# ── stopped, or out of time, while a body that became a sub-workflow runs: n8n does not stop that ──
+# ── stop or timeout of the caller while its body runs as a sub-workflow: n8n does not stop the body ──
 
 CLEAN_UP = "error_handler_lock_cleanup"
 LOCKED_BODY = f"{WORK} (locked body)"
@@ -528,7 +528,7 @@ on_error = pytest.mark.parametrize("error_workflow", [CLEAN_UP, ""])
 
 
 def slow(seconds):
-    """Counts, waits, and counts again."""
+    """Return a body that counts, waits, and counts again."""
 
     def count(name):
         inputs = {"scope": secrets.token_hex(4), "limit": 1, "windowSeconds": 10_000_000}
@@ -549,43 +549,43 @@ def held_on_http(work, ask):
     return held
 
 
-def in_its_body(work):
-    """Started; the id of the execution, and who waits for its answer."""
-    asking = threading.Thread(target=work.hit, args=(60,))
-    asking.start()
+def start_until_in_body(work):
+    """Start the workflow and wait until its body runs; return the execution id and the requesting thread."""
+    caller = threading.Thread(target=work.hit, args=(60,))
+    caller.start()
     assert eventually(lambda: counted(work) == 1, WITHIN)
     (running,) = work.executions("running")
-    return running["id"], asking
+    return running["id"], caller
 
 
 def stop(work, execution):
     assert work.server.call("POST", f"/rest/executions/{execution}/stop")[0] == 200
 
 
-def held_while_the_body_runs(work, held):
-    """Looked at again and again, until the body has ended."""
+def is_held_while_the_body_runs(work, held):
+    """Poll the lock until the body has ended."""
     running = True
     while running:
         was_held = held()
         running = "running" in [status for _, status in work.shown(LOCKED_BODY)]
         assert was_held or not running
-        assert not running or not work.executions(of=CLEAN_UP)  # nobody has even tried to free it
+        assert not running or not work.executions(of=CLEAN_UP)  # no clean-up was attempted
     return True
 
 
-def held_after_a_stop(work, held):
-    """For as long as the body runs, and longer: nobody frees it but its TTL, and n8n's retry runs nothing."""
-    stopped, asking = in_its_body(work)
+def check_held_after_a_stop(work, held):
+    """The lock is held while the body runs and afterwards: only its TTL releases it, and n8n's retry runs nothing."""
+    stopped, caller = start_until_in_body(work)
     stop(work, stopped)
     assert eventually(lambda: work.shown(WORK) == [(stopped, "canceled")], WITHIN)
     assert "running" in [status for _, status in work.shown(LOCKED_BODY)]
-    assert held_while_the_body_runs(work, held)
-    asking.join(WITHIN)
-    assert counted(work) == 2  # to its end
+    assert is_held_while_the_body_runs(work, held)
+    caller.join(WITHIN)
+    assert counted(work) == 2  # the body ran to its end
     assert [status for _, status in work.shown(LOCKED_BODY)] == ["success"] * 2
     assert work.executions(of=CLEAN_UP) == []
     assert work.executions(of="lock_release") == []
-    retrying(work, stopped).join(WITHIN)
+    start_retry(work, stopped).join(WITHIN)
     assert counted(work) == 2
     assert held()
     (taken,) = work.executions("success", "lock_acquisition")
@@ -594,9 +594,9 @@ def held_after_a_stop(work, held):
 
 @on_error
 def test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy, redis, stay, error_workflow):
-    """n8n tells no error workflow of the stop, so `--lock-on-error` changes nothing."""
+    """n8n starts no error workflow for a stop, so `--lock-on-error` changes nothing."""
     work = deploy(*slow(5), error_workflow=error_workflow)
-    grant = held_after_a_stop(work, held_on_redis(work, redis))
+    grant = check_held_after_a_stop(work, held_on_redis(work, redis))
     assert 0 < redis.ttl(grant["key"]) <= 600
     (holder,) = stay.locks.force_release(work.scope, wire="n8n").holders
     assert holder.lock_id == grant["lock_id"]
@@ -606,81 +606,81 @@ def test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(depl
 def test_on_http_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_http, ask, error_workflow):
     work = deploy_http(*slow(5), error_workflow=error_workflow)
     held = held_on_http(work, ask)
-    grant = held_after_a_stop(work, held)
-    assert ask(work.scope, "release", lock_id=grant["lock_id"])[0] == 200  # by hand
+    grant = check_held_after_a_stop(work, held)
+    assert ask(work.scope, "release", lock_id=grant["lock_id"])[0] == 200  # a manual release
     assert not held()
 
 
 def set_time_limit(work, seconds):
-    """Of the locked workflow, past what weaving leaves it for its body."""
+    """Set the timeout of the locked workflow itself, which the patch had extended by the wait."""
     data = work.client.workflow(work.id).data
     wanted = {name: data[name] for name in ("name", "nodes", "connections")}
     kept = {name: data["settings"][name] for name in ("executionOrder", "errorWorkflow")}
     work.client.update(work.id, {**wanted, "settings": {**kept, "executionTimeout": seconds}})
 
 
-def held_after_its_time_was_up(work, held):
-    """n8n tells a sub-workflow of its caller's limit: it ends before its next node, and no sooner."""
+def is_held_after_the_timeout(work, held):
+    """n8n passes the caller's timeout to a sub-workflow, which ends before its next node and not earlier."""
     set_time_limit(work, 6)
-    late, asking = in_its_body(work)
-    assert held_while_the_body_runs(work, held)
+    late, caller = start_until_in_body(work)
+    assert is_held_while_the_body_runs(work, held)
     assert eventually(lambda: work.shown(WORK) == [(late, "canceled")], WITHIN)
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     assert counted(work) == 1
     return True
 
 
-def test_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_was_up(deploy, redis, stay):
-    """n8n in one process tells no error workflow of that either."""
+def test_a_lock_is_held_while_the_body_of_a_timed_out_execution_runs(deploy, redis, stay):
+    """In one process, n8n starts no error workflow for a timeout either."""
     work = deploy(*slow(9), error_workflow=CLEAN_UP)
     held = held_on_redis(work, redis)
-    assert held_after_its_time_was_up(work, held)
+    assert is_held_after_the_timeout(work, held)
     assert held()
     assert work.executions(of=CLEAN_UP) == []
     assert stay.locks.force_release(work.scope, wire="n8n").holders
 
 
-def test_on_http_a_lock_is_held_while_the_body_of_an_execution_runs_whose_time_was_up(deploy_http, ask):
+def test_on_http_a_lock_is_held_while_the_body_of_a_timed_out_execution_runs(deploy_http, ask):
     work = deploy_http(*slow(9), error_workflow=CLEAN_UP)
     held = held_on_http(work, ask)
-    assert held_after_its_time_was_up(work, held)
+    assert is_held_after_the_timeout(work, held)
     assert held()
     assert work.executions(of=CLEAN_UP) == []
 
 
-def test_a_body_that_is_stopped_as_well_does_not_go_on(deploy, redis, stay):
+def test_a_body_that_is_stopped_itself_runs_no_further_node(deploy, redis, stay):
     work = deploy(*slow(5), error_workflow=CLEAN_UP)
-    stopped, asking = in_its_body(work)
+    stopped, caller = start_until_in_body(work)
     stop(work, stopped)
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     _, (body, _) = work.shown(LOCKED_BODY)  # the call of the body, and the body
     stop(work, body)
     assert not free(redis, work.scope)
     assert stay.locks.force_release(work.scope, wire="n8n").holders
-    assert work.hit()[0] == 200  # another one, which waits longer than the first one had left
+    assert work.hit()[0] == 200  # a new execution, longer than the rest of the first body
     assert counted(work) == 3
     assert free(redis, work.scope)
 
 
-# ── queue mode: n8n's main process answers, a worker runs the workflows ──
+# ── queue mode: n8n's main process serves requests, a worker runs the workflows ──
 
 
-def test_in_queue_mode_a_retry_takes_the_lock_anew_and_runs_the_body_under_it(deploy_queue, ask):
-    test_on_http_a_retry_takes_the_lock_anew_and_runs_the_body_under_it(deploy_queue, ask)
+def test_in_queue_mode_a_retry_acquires_the_lock_again_and_runs_the_body_under_it(deploy_queue, ask):
+    test_on_http_a_retry_acquires_the_lock_again_and_runs_the_body_under_it(deploy_queue, ask)
 
 
-def test_in_queue_mode_nothing_but_the_locked_workflow_itself_can_be_retried(deploy_queue, ask):
-    test_on_http_nothing_but_the_locked_workflow_itself_can_be_retried(deploy_queue, ask)
+def test_in_queue_mode_only_the_locked_workflow_itself_can_be_retried(deploy_queue, ask):
+    test_on_http_only_the_locked_workflow_itself_can_be_retried(deploy_queue, ask)
 
 
-def test_in_queue_mode_a_body_in_its_place_is_kept_and_retried_without_the_lock(deploy_queue, ask):
-    """Why such a body is refused until somebody accepts it: n8n keeps what failed although it was told not to, and
-    begins at the node that failed. Shown, not mended.
+def test_in_queue_mode_a_failed_inline_body_is_saved_and_retried_unlocked(deploy_queue, ask):
+    """The reason why such a body needs acceptance: n8n saves the failed execution against its settings, and a retry
+    starts at the failed node. A documented limit.
     """
     first = "={{ $execution.id === $('Lock Acquire').first().json.execution_id ? 'no object' : { done: true } }}"
     broken = node("Broken", "set", 3.4, {"mode": "raw", "jsonOutput": first, "options": {}})
     count, *_ = fails_once()
-    body, options = stays(broken, count)
+    body, options = inline_body(broken, count)
     work = deploy_queue(*body, **options)
     assert work.wiring == "inline"
     assert work.client.workflow(work.id).data["settings"]["saveDataErrorExecution"] == "none"
@@ -688,25 +688,25 @@ def test_in_queue_mode_a_body_in_its_place_is_kept_and_retried_without_the_lock(
     assert eventually(lambda: work.executions("success", "error_handler_lock_cleanup"), WITHIN)
     ((failed, status),) = work.shown(WORK)
     assert (status, counted(work)) == ("error", 0)
-    assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200  # the error workflow has freed it
-    retrying(work, failed).join(WITHIN)
-    assert counted(work) == 1  # the rest of the body has run, beside another holder
+    assert ask(work.scope, "acquire", lock_id="python", ttl_seconds=300)[0] == 200  # the error workflow released it
+    start_retry(work, failed).join(WITHIN)
+    assert counted(work) == 1  # the rest of the body ran while another holder had the lock
     assert len(work.executions(of="lock_acquisition")) == 1
     assert ask(work.scope, "release", lock_id="python")[0] == 200
 
 
-def test_in_queue_mode_what_is_left_of_a_body_whose_worker_was_lost_runs_nothing(deploy_queue, ask):
-    """n8n then marks what it cannot find in its queue as crashed, whatever is set, and offers to retry it."""
+def test_in_queue_mode_retrying_a_body_of_a_lost_worker_runs_no_node(deploy_queue, ask):
+    """n8n marks executions missing from its queue as crashed, whatever the settings, and offers to retry them."""
     work = deploy_queue(*fails_once(seconds=20))
-    asking = threading.Thread(target=work.hit)
-    asking.start()
+    caller = threading.Thread(target=work.hit)
+    caller.start()
     assert eventually(lambda: counted(work) == 1, WITHIN)  # in the body
     work.server.crash(forgets=True)
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     body = f"{WORK} (locked body)"
     assert eventually(lambda: [status for _, status in work.shown(body)] == ["crashed"] * 2, WITHIN)
     for left, _ in work.shown(body):  # the call of the body, and the body
-        retrying(work, left).join(WITHIN)
+        start_retry(work, left).join(WITHIN)
     assert [status for _, status in work.shown(body)] == ["crashed"] * 2 + ["error"] * 2
     assert counted(work) == 1
 
@@ -721,39 +721,39 @@ def test_in_queue_mode_on_redis_a_lock_outlives_the_body_of_a_stopped_execution_
     test_a_lock_outlives_the_body_of_a_stopped_execution_until_its_ttl_ends(deploy_redis_queue, redis, stay, CLEAN_UP)
 
 
-def freed_when_the_body_had_ended(work, held):
-    """In queue mode n8n looks at the clock between nodes alone: the error workflow comes when the body has ended."""
-    assert held_after_its_time_was_up(work, held)
+def is_released_after_the_body(work, held):
+    """In queue mode n8n checks the timeout only between nodes: the error workflow starts after the body has ended."""
+    assert is_held_after_the_timeout(work, held)
     assert eventually(lambda: work.executions("success", CLEAN_UP), WITHIN)
     (cleaned,) = work.executions("success", CLEAN_UP)
-    told = work.output_of(cleaned["id"], "Error Trigger")["execution"]
-    assert (told["error"]["name"], told["lastNodeExecuted"]) == ("TimeoutExecutionCancelledError", "Locked Body")
+    listed = work.output_of(cleaned["id"], "Error Trigger")["execution"]
+    assert (listed["error"]["name"], listed["lastNodeExecuted"]) == ("TimeoutExecutionCancelledError", "Locked Body")
     assert work.output_of(cleaned["id"], "Log Cleanup")["scopes"] == [work.scope]
     return not held()
 
 
-def test_in_queue_mode_the_error_workflow_frees_the_lock_when_the_time_was_up_and_the_body_has_ended(deploy_queue, ask):
+def test_in_queue_mode_the_error_workflow_releases_the_lock_of_a_timed_out_execution_after_its_body(deploy_queue, ask):
     work = deploy_queue(*slow(9), error_workflow=CLEAN_UP)
-    assert freed_when_the_body_had_ended(work, held_on_http(work, ask))
+    assert is_released_after_the_body(work, held_on_http(work, ask))
 
 
-def test_in_queue_mode_on_redis_the_error_workflow_frees_the_lock_when_the_time_was_up_and_the_body_has_ended(
+def test_in_queue_mode_on_redis_the_error_workflow_releases_the_lock_of_a_timed_out_execution_after_its_body(
     deploy_redis_queue, redis
 ):
     work = deploy_redis_queue(*slow(9), error_workflow=CLEAN_UP)
-    assert freed_when_the_body_had_ended(work, held_on_redis(work, redis))
+    assert is_released_after_the_body(work, held_on_redis(work, redis))
 
 
-def test_in_queue_mode_a_body_that_somebody_stops_runs_on_under_its_lock(deploy_queue, ask):
-    """n8n says that it is canceled; but its main process cannot reach a sub-workflow that a worker runs."""
+def test_in_queue_mode_a_stopped_body_keeps_running_under_its_lock(deploy_queue, ask):
+    """n8n reports it as canceled, but its main process cannot stop a sub-workflow that a worker runs."""
     work = deploy_queue(*slow(5), error_workflow=CLEAN_UP)
     held = held_on_http(work, ask)
-    _, asking = in_its_body(work)
+    _, caller = start_until_in_body(work)
     _, (body, _) = work.shown(LOCKED_BODY)
     stop(work, body)
     assert work.shown(LOCKED_BODY)[1] == (body, "canceled")
     assert (counted(work), held()) == (1, True)
-    asking.join(WITHIN)
+    caller.join(WITHIN)
     assert counted(work) == 2
     assert [status for _, status in work.shown(WORK)] == ["success"]
     assert not held()

@@ -1,4 +1,4 @@
-"""The lab itself: what tests of workflows rely on is n8n's own behaviour."""
+"""The lab behaves like n8n where tests of workflows rely on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def node(name, kind, version, **parameters):
 
 
 def chain(name, *nodes, **settings):
-    """A workflow whose nodes follow each other."""
+    """Return a workflow whose nodes form a chain."""
     edges = {
         one["name"]: {"main": [[{"node": two["name"], "type": "main", "index": 0}]]}
         for one, two in itertools.pairwise(nodes)
@@ -39,7 +39,7 @@ CALLED = node("Called", "executeWorkflowTrigger", 1.1, inputSource="passthrough"
 
 
 def setting(name, **fields):
-    """An Edit Fields node."""
+    """Return an Edit Fields node."""
     rows = [{"id": key, "name": key, "type": "string", "value": value} for key, value in fields.items()]
     return node(name, "set", 3.4, assignments={"assignments": rows}, includeOtherFields=True, options={})
 
@@ -50,11 +50,11 @@ def calling(name, workflow, **more):
     return made
 
 
-def test_the_engines_are_the_ones_that_are_pinned(n8n_lab):
+def test_the_engines_have_the_pinned_versions(n8n_lab):
     assert n8n_lab.versions["n8n-core"] == {"1": "1.122.48", "2": "2.41.1"}[n8n_lab.major]
 
 
-def test_items_binary_and_pairing_come_out_as_n8n_keeps_them(n8n_lab):
+def test_items_binary_data_and_pairing_are_n8ns_own(n8n_lab):
     binary = {"file": {"data": base64.b64encode(b"hello").decode(), "mimeType": "text/plain", "fileName": "a.txt"}}
     items = [{"json": {"n": 1}, "binary": binary}, {"json": {"n": 2}}]
     sort = node("Sort", "sort", 1, sortFieldsUi={"sortField": [{"fieldName": "n", "order": "descending"}]}, options={})
@@ -77,13 +77,13 @@ def test_a_workflow_calls_another_and_gets_its_items(n8n_lab):
 STOP = node("Stop", "stopAndError", 1, errorMessage="no more")
 
 
-@pytest.mark.parametrize(("mode", "told"), [("trigger", True), ("webhook", True), ("manual", False)])
-def test_an_error_workflow_is_told_of_a_failure_but_not_of_one_in_the_editor(n8n_lab, mode, told):
-    handler = chain("handler", node("On error", "errorTrigger", 1), setting("Told", seen="yes"))
+@pytest.mark.parametrize(("mode", "runs"), [("trigger", True), ("webhook", True), ("manual", False)])
+def test_an_error_workflow_runs_for_failures_except_manual_ones(n8n_lab, mode, runs):
+    handler = chain("handler", node("On error", "errorTrigger", 1), setting("Handled", seen="yes"))
     done = n8n_lab.run([chain("w", TRIGGER, STOP, errorWorkflow="handler"), handler], mode=mode)
     assert (done.status, done.message) == ("error", "no more")
     handled = done.of("handler")
-    assert len(handled) == told
+    assert len(handled) == runs
     for one in handled:
         (seen,) = one.items
         assert seen["execution"]["id"] == done.id
@@ -91,12 +91,12 @@ def test_an_error_workflow_is_told_of_a_failure_but_not_of_one_in_the_editor(n8n
         assert seen["workflow"] == {"id": "w", "name": "w"}
 
 
-def test_a_failure_of_a_called_workflow_is_the_callers_too(n8n_lab):
+def test_a_failing_sub_workflow_fails_its_caller(n8n_lab):
     done = n8n_lab.run([chain("outer", TRIGGER, calling("Call", "inner")), chain("inner", CALLED, STOP)])
     assert (done.status, done.message, done.last_node) == ("error", "no more", "Call")
 
 
-def test_a_code_node_sees_what_n8n_shows_it(n8n_lab):
+def test_a_code_node_has_n8ns_input_variables(n8n_lab):
     js = "return $input.all().map((one) => ({json: {twice: one.json.n * 2, from: $('Start').first().json.n}}))"
     code = node("Code", "code", 2, jsCode=js)
     each = node("Each", "code", 2, mode="runOnceForEachItem", jsCode="return {json: {more: $json.twice + 1}}")
@@ -106,7 +106,7 @@ def test_a_code_node_sees_what_n8n_shows_it(n8n_lab):
 
 
 @pytest.mark.timed
-def test_many_executions_wait_side_by_side(n8n_lab):
+def test_many_executions_wait_concurrently(n8n_lab):
     wait = node("Wait", "wait", 1.1, amount=1)
     begun = time.monotonic()
     runs = [n8n_lab.start([chain("w", TRIGGER, wait)]) for _ in range(20)]
@@ -117,7 +117,7 @@ def test_many_executions_wait_side_by_side(n8n_lab):
     assert time.monotonic() - begun < 15
 
 
-def test_an_execution_is_stopped_by_hand_and_by_its_timeout(n8n_lab):
+def test_an_execution_is_canceled_by_a_stop_and_by_its_timeout(n8n_lab):
     wait = node("Wait", "wait", 1.1, amount=50)
     run = n8n_lab.start([chain("w", TRIGGER, wait)])
     assert eventually(lambda: run.reached("Start"))
@@ -126,7 +126,7 @@ def test_an_execution_is_stopped_by_hand_and_by_its_timeout(n8n_lab):
     assert n8n_lab.run([chain("w", TRIGGER, wait, executionTimeout=1)]).status == "canceled"
 
 
-def test_what_is_not_there_is_said(n8n_lab):
+def test_a_missing_workflow_or_node_type_is_reported(n8n_lab):
     with pytest.raises(AssertionError, match="there is no workflow missing"):
         n8n_lab.run([chain("w", TRIGGER)], "missing")
     with pytest.raises(AssertionError, match="this n8n has no node"):

@@ -1,4 +1,4 @@
-"""Workflow files: what goes in comes out, byte for byte; what is no workflow is refused with the reason."""
+"""Workflow files round-trip byte for byte; invalid ones are refused with the reason."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ texts = st.recursive(
 
 
 @given(extra=texts, indent=st.sampled_from([None, 1, 2, 4, "\t"]), ascii_only=st.booleans())
-def test_any_data_is_written_as_it_was_and_after_a_change_with_the_same_meaning(extra, indent, ascii_only):
+def test_any_workflow_round_trips_and_keeps_its_meaning_after_a_change(extra, indent, ascii_only):
     text = json.dumps({**PLAIN, "extra": extra}, indent=indent, ensure_ascii=ascii_only)
     read = Workflow.parse(text)
     assert read.text() == text
@@ -63,7 +63,7 @@ def test_any_data_is_written_as_it_was_and_after_a_change_with_the_same_meaning(
     assert Workflow.parse(read.text()).text() == read.text()
 
 
-def test_a_layout_of_nobody_is_kept_until_the_data_changes():
+def test_an_unknown_layout_is_kept_until_the_data_changes():
     text = '{ "nodes" :[ ],\n\n"connections": {}}'
     read = Workflow.parse(text)
     assert not read.exact
@@ -79,28 +79,28 @@ def test_a_layout_of_nobody_is_kept_until_the_data_changes():
         (b"{", "line 1"),
         (b"\xff{}", "not UTF-8"),
         (b"[]", "a list"),
-        (b"7", "no n8n workflow"),
-        (b'{"nodes": {}}', "no n8n workflow"),
-        (b'{"nodes": [1], "connections": {}}', r"nodes\[0\] is no object"),
+        (b"7", "not an n8n workflow"),
+        (b'{"nodes": {}}', "not an n8n workflow"),
+        (b'{"nodes": [1], "connections": {}}', r"nodes\[0\] is not an object"),
         (b'{"nodes": [{"name": "", "type": "x"}], "connections": {}}', r"nodes\[0\] has no name"),
-        (b'{"nodes": []}', "no connections"),
-        (b'{"nodes": [], "connections": {"a": []}}', "'a' are no object"),
-        (b'{"nodes": [], "connections": {"a": {"main": {}}}}', "no list of lists"),
-        (b'{"nodes": [], "connections": {"a": {"main": [[{"index": 1}]]}}}', "names no node"),
-        (b'{"nodes": [], "connections": {"a": {"main": [[{"node": "b", "index": -1}]]}}}', "whole number"),
-        (b'{"nodes": [], "nodes": []}', "'nodes' stands twice"),
-        (b'{"nodes": [NaN]}', "NaN is no JSON"),
+        (b'{"nodes": []}', "connections must be an object"),
+        (b'{"nodes": [], "connections": {"a": []}}', "'a' are not an object"),
+        (b'{"nodes": [], "connections": {"a": {"main": {}}}}', "not a list of lists"),
+        (b'{"nodes": [], "connections": {"a": {"main": [[{"index": 1}]]}}}', "does not name a node"),
+        (b'{"nodes": [], "connections": {"a": {"main": [[{"node": "b", "index": -1}]]}}}', "must be an integer from 0"),
+        (b'{"nodes": [], "nodes": []}', "'nodes' appears twice"),
+        (b'{"nodes": [NaN]}', "NaN is not valid JSON"),
         (b'{"nodes": [1e999]}', "too large"),
         (b"[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_no_workflow_is_refused_with_the_reason(raw, why):
+def test_an_invalid_workflow_file_is_refused_with_the_reason(raw, why):
     with pytest.raises(BadWorkflow, match=why) as caught:
         Workflow.parse(raw, source="orders.json")
     assert "orders.json" in str(caught.value)
 
 
-def test_connecting_and_disconnecting_leave_the_data_as_it_was():
+def test_connecting_and_disconnecting_restore_the_data():
     read = parsed()
     changed = read.copy()
     for edge in (Edge("Work", "Start", output=2), Edge("Work", "Start", output=0, input=1), Edge("Start", "Start")):

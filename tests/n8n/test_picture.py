@@ -1,4 +1,4 @@
-"""Pictures of graphs: the same text for the same workflow, readable XML, no box on another."""
+"""SVG pictures of workflows: deterministic, well-formed XML, no overlapping boxes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def boxes(svg):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_node_has_a_box_and_none_lies_on_another(path):
+def test_every_node_has_a_box_and_boxes_do_not_overlap(path):
     workflow = Workflow.read(path)
     svg = picture(workflow)
     assert svg == picture(Workflow.parse(workflow.text()))
@@ -36,7 +36,7 @@ def test_every_node_has_a_box_and_none_lies_on_another(path):
 
 
 def long_ways(workflow, svg):
-    """Of each edge that goes round something: where it leads to, and its three lines as (axis, at, from, to)."""
+    """Return the target and the three segments (axis, at, from, to) of each edge that is routed around nodes."""
     edges = [edge for edge in workflow.edges() if workflow.find(edge.target) and workflow.find(edge.source)]
     drawn = [each for each in ET.fromstring(svg).iter(f"{SVG}path") if "edge" in each.get("class", "")]  # noqa: S314 - our own
     for edge, path in zip(edges, drawn, strict=True):
@@ -53,13 +53,13 @@ def run_along(one, other):
 
 @pytest.mark.parametrize("transport", ["redis", "http"])
 @pytest.mark.parametrize("key", ["excel_report", "nightly_batch"])
-def test_long_edges_do_not_lie_on_one_another_unless_they_lead_to_one_place(key, transport):
+def test_long_edges_overlap_only_when_they_share_a_target(key, transport):
     before = Workflow.read(HERE.parents[1] / "examples" / "n8n" / "before" / f"{key}.template.json")
-    woven = add_lock(before, key, LockOptions(scope="x", transport=transport))
-    for workflow in (woven.workflow, *woven.others.values()):
+    patched = add_lock(before, key, LockOptions(scope="x", transport=transport))
+    for workflow in (patched.workflow, *patched.others.values()):
         svg = picture(workflow)
         ways = list(long_ways(workflow, svg))
-        assert transport == "redis" or workflow is not woven.workflow or len(ways) > 3
+        assert transport == "redis" or workflow is not patched.workflow or len(ways) > 3
         for at, (place, lines) in enumerate(ways):
             for other, others in ways[at + 1 :]:
                 assert place == other or not any(run_along(one, two) for one in lines for two in others)
@@ -67,7 +67,7 @@ def test_long_edges_do_not_lie_on_one_another_unless_they_lead_to_one_place(key,
         assert all(line[1] < height for _, lines in ways for line in lines if line[0] == "y")
 
 
-def test_nodes_without_places_are_laid_out_in_columns():
+def test_nodes_without_positions_are_laid_out_in_columns():
     nodes = [{"name": f"N{at}", "type": "n8n-nodes-base.set"} for at in range(4)]
     edges = {"N0": {"main": [[{"node": "N1"}, {"node": "N2"}]]}, "N2": {"main": [[{"node": "N3"}, {"node": "N0"}]]}}
     found = boxes(picture(Workflow({"nodes": nodes, "connections": edges})))
@@ -75,7 +75,7 @@ def test_nodes_without_places_are_laid_out_in_columns():
     assert len(set(found)) == 4
 
 
-def test_names_are_text_and_added_nodes_are_marked():
+def test_names_are_escaped_and_added_nodes_are_marked():
     nodes = [
         {"name": '<b>&"a', "type": "n8n-nodes-base.webhook", "position": [0, 0]},
         {"name": "A name that is much too long for its box", "type": "n8n-nodes-base.set", "position": [300, 0]},
@@ -91,7 +91,7 @@ def test_names_are_text_and_added_nodes_are_marked():
     assert "…" in svg
 
 
-def test_a_call_says_what_it_calls():
+def test_a_call_node_names_the_called_workflow():
     workflow = Workflow.read(HERE / "good" / "locked.json")
     assert "calls lock_acquisition" in picture(workflow)
     assert json.dumps(workflow.data) == json.dumps(Workflow.read(HERE / "good" / "locked.json").data)

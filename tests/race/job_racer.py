@@ -17,9 +17,10 @@ from pathlib import Path
 
 from backstay import Backstay
 from backstay.job.ids import Ids
-from backstay.job.model import Claim, Finish, NewJob, StepCommand, Tick, Unique
+from backstay.job.model import Claim, ExchangeCommand, Finish, NewJob, Tick, Unique
+from backstay.job.store import JOB_STORE
 
-#: Nobody is waited for longer.
+#: The longest wait for a racer.
 PATIENCE = 60.0
 #: A lease that does not run out while others are busy.
 LEASE = 600_000_000
@@ -53,34 +54,36 @@ class Racer:
     def __init__(self, stay: Backstay, place: int, line: Line, rounds: int) -> None:
         core = stay._core
         self.port, self.engine = core.port, core.engine
-        self.store = core.store
+        self.store = core.services.get(JOB_STORE)
         self.name, self.place, self.line, self.rounds = f"racer-{place}", place, line, rounds
         self.ids = Ids()
         self.seq = 0
 
-    async def step(self, finishes=(), *, want=0, queue="default", labels=()):
+    async def exchange(self, finishes=(), *, want=0, queue="default", labels=()):
         self.seq += 1
-        command = StepCommand(
+        command = ExchangeCommand(
             shard=0,
             worker=self.name,
             incarnation=str(os.getpid()),
-            lane=0,
+            channel=0,
             seq=self.seq,
             finishes=tuple(finishes),
             claim=Claim(want=want, queues=((queue,),), labels=tuple(labels), lease=LEASE),
             not_after=self.engine.now() + 60_000_000,
         )
-        reply = await self.port.apply(self.store.step(command))
+        reply = await self.port.apply(self.store.exchange(command))
         assert not reply.expired
         return reply
 
     async def finish_blockers(self):
         """Each racer has the blockers of its own queue, and ends the n-th when the others end theirs."""
-        jobs = (await self.step(want=self.rounds, queue=f"queue-{self.place}")).jobs
+        jobs = (await self.exchange(want=self.rounds, queue=f"queue-{self.place}")).jobs
         ready = 0
         for turn, job in enumerate(jobs, 1):
             self.line.arrive(turn)
-            reply = await self.step([Finish(job=job.id, fence=job.fence, kind="complete", result=b"%d" % self.place)])
+            reply = await self.exchange(
+                [Finish(job=job.id, fence=job.fence, kind="complete", result=b"%d" % self.place)]
+            )
             assert reply.verdicts == ("ok",)
             ready += reply.ready.get("after", 0)
         return {"finished": len(jobs), "ready": ready}
@@ -116,7 +119,7 @@ class Racer:
             if self.place == 0:
                 await self.port.apply(self.store.enqueue(0, [NewJob(id=self.ids.new(0), type="mine", priority=-9)]))
             self.line.arrive(2 * turn)
-            taken += [job.id for job in (await self.step(want=5)).jobs]
+            taken += [job.id for job in (await self.exchange(want=5)).jobs]
         return {"taken": taken}
 
 

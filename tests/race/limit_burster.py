@@ -28,7 +28,7 @@ async def main() -> None:
                 if decision.allowed:
                     moments.append(round(decision.at * 1_000_000))
                 elif decision.by != "engine":
-                    # Told from memory: come back at the very moment.
+                    # A locally cached refusal: retry exactly when it expires.
                     await asyncio.sleep(min(decision.retry_after, max(0.0, end - time.monotonic())))
 
         await asyncio.gather(*[hammer() for _ in range(4)])

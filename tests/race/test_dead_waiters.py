@@ -2,18 +2,19 @@
 
 import pytest
 
-from backstay.gate.machine import DAY, OFFER, Acquire, Granted, Queued, Who, step
+from backstay.gate.commands import Acquire, CallerIdentity, Granted, Queued
+from backstay.gate.machine import DAY, OFFER, step
 
 TTL = 1_000_000
 
 
 def acquire(now, ticket):
-    return Acquire(now + DAY, ticket, ticket, True, 1, TTL, "inbox", 1000, Who())
+    return Acquire(now + DAY, ticket, ticket, True, 1, TTL, "inbox", 1000, CallerIdentity())
 
 
 @pytest.mark.parametrize("dead", [1, 2, 3, 5, 8])
-def test_a_row_of_dead_waiters_costs_one_offer_window_each(dead):
-    """A holder and the waiters behind it are killed; the one left alive looks exactly when it is told to."""
+def test_each_dead_waiter_delays_the_queue_by_one_offer_window(dead):
+    """A holder and the waiters behind it are killed; the live waiter polls exactly when the reply tells it to."""
     now = 10**15
     state = step(None, acquire(now, "holder"), now).state
     for i in range(dead):
@@ -56,7 +57,7 @@ def play(dead, living, *, hints):
 
 
 @pytest.mark.parametrize("living", [1, 2, 3, 10])
-def test_the_living_behind_dead_waiters_are_served_in_order(living):
+def test_live_waiters_behind_dead_ones_are_served_in_order(living):
     served, seconds = play(3, living, hints=True)
     assert served == [f"alive-{i}" for i in range(living)]
     assert seconds <= TTL / 1e6 * (1 + living) + 3 * OFFER / 1e6 + living
@@ -64,7 +65,7 @@ def test_the_living_behind_dead_waiters_are_served_in_order(living):
 
 @pytest.mark.parametrize("dead", [0, 3])
 @pytest.mark.parametrize("living", [1, 2, 3, 10])
-def test_everybody_is_served_without_a_single_hint(dead, living):
+def test_all_waiters_are_served_when_every_hint_is_lost(dead, living):
     """Hints shorten waiting; nothing may depend on one."""
     served, seconds = play(dead, living, hints=False)
     assert sorted(served) == sorted(f"alive-{i}" for i in range(living))

@@ -1,18 +1,18 @@
-"""Eight processes, a handful of locks, and somebody who kills, pauses, restarts and cuts: every history is legal."""
+"""Eight processes and a few locks under kills, pauses, restarts and network faults: every history is legal."""
 
 import os
 from contextlib import ExitStack
 
 import pytest
 
-from backstay.testing.nemesis import Cut, Kill, Pause, Restart
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
-from backstay.testing.postgres import PostgresServer
-from backstay.testing.postgres_nemesis import Crash, Standstill
 from backstay.testing.proxy import FaultProxy
-from backstay.testing.race import QUICK, Race
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.postgres import PostgresServer
+from support.nemeses.nemesis import Cut, Kill, Pause, Restart
+from support.nemeses.postgres import Crash, Standstill
+from support.race import QUICK, Race
 
 pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
@@ -79,7 +79,7 @@ def test_history_on_redis_under_kills_pauses_restarts_and_faults(tmp_path):
 
 
 @pytest.mark.redis
-def test_fences_grow_although_redis_forgets_everything(tmp_path):
+def test_fences_grow_after_redis_loses_its_data(tmp_path):
     race(tmp_path, ["restart"], seconds=4, on="redis", aof=False)
 
 
@@ -107,7 +107,7 @@ def test_long_history_on_redis(tmp_path, kinds):
 
 @pytest.mark.soak
 @pytest.mark.redis
-def test_long_history_on_a_redis_that_forgets(tmp_path):
+def test_long_history_on_a_redis_that_loses_its_data(tmp_path):
     race(tmp_path, ["kill", "pause", "restart"], seconds=SOAK, on="redis", aof=False)
 
 

@@ -1,7 +1,7 @@
 """The checker must be able to fail: every claim is shown a history that breaks it, and one that does not."""
 
-from backstay.testing.history import Amnesia, Diary, Event, check, read
-from backstay.testing.order import Snapshot, Waiting
+from backstay.testing.histories.history import Amnesia, Diary, Event, check, read
+from backstay.testing.histories.order import Snapshot, Waiting
 
 
 def asked(who, t, name="x"):
@@ -40,7 +40,7 @@ def test_two_live_holders_are_found():
     assert "2 live holders at once" in found
 
 
-def test_a_holder_inside_anothers_hold_is_found():
+def test_a_hold_nested_in_another_hold_is_found():
     (found,) = violations(*held("a", 1, 9, fence=10), *held("b", 2, 3, fence=11))
     assert "2 live holders at once" in found
 
@@ -65,7 +65,7 @@ def test_a_killed_holder_is_live_until_its_deadline():
     assert not violations(granted("a", 1, fence=10, until=5), *held("b", 5.1, 6, fence=11))
 
 
-def test_a_grant_that_comes_after_its_deadline_never_lived():
+def test_a_grant_received_after_its_deadline_was_never_live():
     late = granted("a", 3, sent=1, fence=10, until=2)
     assert violations(late, *held("b", 2.5, 4, fence=11)) == []
 
@@ -99,7 +99,7 @@ def test_a_fence_that_goes_back_far_apart_is_found():
     assert len(found) == 2
 
 
-def test_fences_of_grants_that_cross_are_not_compared():
+def test_fences_of_overlapping_grants_are_not_compared():
     """The older grant was known late, by a process that had been paused; nothing went back."""
     paused = granted("a", 5, sent=1, fence=10, until=2)
     assert violations(paused, *held("b", 3, 4, fence=11)) == []
@@ -116,10 +116,10 @@ def test_a_lease_lost_before_its_time_is_found():
     assert "early" in found
 
 
-def test_not_owner_in_good_time_is_found():
+def test_not_owner_before_the_deadline_is_found():
     said = Event("not_owner", "x", "a", 2, {"deadline": 9, "says": "LOGIC ERROR"})
     (found,) = violations(granted("a", 1, fence=10, until=9), said)
-    assert "not the owner" in found
+    assert "released in time and got NotOwner" in found
 
 
 def test_not_owner_after_the_deadline_is_fine():
@@ -127,14 +127,14 @@ def test_not_owner_after_the_deadline_is_fine():
     assert violations(granted("a", 1, fence=10, until=9), said) == []
 
 
-def test_what_a_contender_saw_with_its_own_eyes_is_found():
+def test_an_overlap_observed_by_a_contender_is_found():
     assert violations(Event("stray", "x", "a", 1, {"what": "a bug"})) == ["x: a: a bug"]
     saw = [granted("a", 1, fence=1, until=9), Event("overlap", "x", "a", 3, {"what": "b wrote beside a"})]
     assert violations(*saw) == ["x: a: b wrote beside a"]
     assert violations(*saw, amnesia=[Amnesia(2, at=1)]) == []
 
 
-def test_amnesia_excuses_holders_from_before_and_nothing_else():
+def test_amnesia_excuses_only_holders_granted_before_it():
     over = [*held("a", 1, 5, fence=10), *held("b", 3, 4, fence=20)]
     assert violations(*over, amnesia=[Amnesia(2, at=15)]) == []
     assert violations(*over, amnesia=[Amnesia(0.5, at=5)])
@@ -144,7 +144,7 @@ def test_amnesia_excuses_holders_from_before_and_nothing_else():
     assert violations(*held("a", 1, 2, fence=11), *held("b", 3, 4, fence=10), amnesia=[Amnesia(2.5, at=10)])
 
 
-def test_a_grant_from_before_the_amnesia_may_become_known_after_it():
+def test_a_grant_made_before_the_amnesia_may_be_reported_after_it():
     late = granted("a", 3, sent=1, fence=10, until=9)
     over = [late, *held("b", 2.5, 4, fence=20)]
     assert violations(*over)
@@ -152,7 +152,7 @@ def test_a_grant_from_before_the_amnesia_may_become_known_after_it():
 
 
 def test_a_queue_served_out_of_order_is_found():
-    """How that is judged is a matter of its own: see the tests of the order."""
+    """The rules of the order have their own tests: test_order_checker.py."""
     first, second = Waiting("a", 1, 1), Waiting("b", 2, 2)
     looks = [Snapshot("x", 100, ("h",), (first, second)), Snapshot("x", 110, ("b",), (first,))]
     assert violations(granted("b", 1, fence=105, until=2), snapshots=looks) == ["x: b was served past a, which waited"]
@@ -179,7 +179,7 @@ def test_a_ghost_is_found():
     assert violations(*attempt, released, snapshots=[queued])
 
 
-def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
+def test_a_line_truncated_by_a_kill_is_skipped(tmp_path):
     diary = Diary(tmp_path, "p1")
     diary.note("asked", "x", "a")
     diary.note("granted", "x", "a", fence=1, sent=0.0, deadline=1.0, at=1)
@@ -189,7 +189,7 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
     assert [event.kind for event in read(tmp_path)] == ["asked", "granted"]
 
 
-def test_the_figures_tell_what_happened():
+def test_the_report_counts_the_events():
     events = [*held("a", 1, 2, fence=10), asked("b", 1), Event("refused", "x", "b", 4, {"why": "LockTimeout"})]
     report = check(sorted(events, key=lambda e: e.t))
     assert (report.asked, report.grants, report.refused, report.longest_wait) == (2, 1, 1, 3)

@@ -1,4 +1,4 @@
-"""Fifty calls with one key in five processes: the function runs once, whatever happens to whoever runs it."""
+"""Fifty calls with one key in five processes: the function runs once, even if its owner is killed or paused."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def all_waiting(url, namespace, count):
         assert eventually(lambda: stay.idempotency.inspect("charge").waiters >= count, 60)
 
 
-def test_fifty_calls_in_five_processes_run_once_and_all_get_the_same(crowd, shared_url, namespace):
+def test_fifty_calls_in_five_processes_run_once_and_share_the_result(crowd, shared_url, namespace):
     owner = crowd.owner()
     all_waiting(shared_url, namespace, PROCESSES * CALLS - 1)
     outcomes = crowd.finish()
@@ -111,7 +111,7 @@ def test_fifty_calls_in_five_processes_run_once_and_all_get_the_same(crowd, shar
     assert outcomes == {p.pid: [f"outcome of {owner.pid}"] * CALLS for p in crowd.processes}
 
 
-def test_when_the_owner_is_killed_exactly_one_other_takes_over(crowd, shared_url, namespace):
+def test_exactly_one_caller_takes_over_from_a_killed_owner(crowd, shared_url, namespace):
     first = crowd.owner()
     all_waiting(shared_url, namespace, PROCESSES * CALLS - 1)
     first.kill()
@@ -124,7 +124,7 @@ def test_when_the_owner_is_killed_exactly_one_other_takes_over(crowd, shared_url
     assert all(lines == [f"outcome of {second.pid}"] * CALLS for lines in outcomes.values())
 
 
-def test_an_owner_that_was_stopped_and_wakes_later_cannot_overwrite(crowd, shared_url, namespace):
+def test_a_paused_owner_that_resumes_cannot_overwrite_the_outcome(crowd, shared_url, namespace):
     first = crowd.owner()
     all_waiting(shared_url, namespace, PROCESSES * CALLS - 1)
     os.kill(first.pid, signal.SIGSTOP)

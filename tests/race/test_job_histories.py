@@ -5,14 +5,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from backstay.testing.job_race import JobRace, Term, TimedKill
-from backstay.testing.nemesis import Cut, Pause, Restart
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
-from backstay.testing.postgres import PostgresServer
 from backstay.testing.proxy import FaultProxy
-from backstay.testing.race import QUICK
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.postgres import PostgresServer
+from support.job_race import JobRace, Term, TimedKill
+from support.nemeses.nemesis import Cut, Pause, Restart
+from support.race import QUICK
 
 #: A busy machine takes its time.
 pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
@@ -59,17 +59,17 @@ def race(folder, kinds, *, jobs, on, seed=SEED, **options):
     return result
 
 
-def test_jobs_on_sqlite_are_done_once_although_workers_are_killed_stopped_and_sent_away(tmp_path):
+def test_jobs_on_sqlite_complete_once_while_workers_are_killed_paused_and_drained(tmp_path):
     race(tmp_path, ["kill", "pause", "term"], jobs=4000, on="sqlite", chore=0.02)
 
 
 @pytest.mark.redis
-def test_jobs_on_redis_are_done_once_under_kills_pauses_deployments_restarts_and_faults(tmp_path):
+def test_jobs_on_redis_complete_once_under_kills_pauses_deployments_restarts_and_faults(tmp_path):
     race(tmp_path, EVERYTHING, jobs=6000, on="redis", chore=0.02)
 
 
 @pytest.mark.postgres
-def test_jobs_on_postgres_are_done_once_under_kills_pauses_deployments_restarts_and_faults(tmp_path):
+def test_jobs_on_postgres_complete_once_under_kills_pauses_deployments_restarts_and_faults(tmp_path):
     race(tmp_path, EVERYTHING, jobs=4000, on="postgres", chore=0.02)
 
 

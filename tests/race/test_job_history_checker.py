@@ -1,10 +1,10 @@
-"""The judge of races of jobs: what it makes of kills, restarts and attempts that never began."""
+"""The checker of job histories: kills, restarts and attempts that never began."""
 
 from __future__ import annotations
 
 import pytest
 
-from backstay.testing.job_history import END, START, Note, Outcome, check
+from backstay.testing.histories.job_history import END, START, Note, Outcome, check
 
 DONE = {7: Outcome(state="completed", fence=30, result=30, attempt=3)}
 
@@ -18,17 +18,17 @@ def history(attempt):
     ]
 
 
-def test_the_time_from_a_kill_to_the_restart_is_taken():
+def test_the_time_from_a_kill_to_the_restart_is_measured():
     report = check(history(attempt=2), DONE, {1: 10.0})
     assert (report.violations, report.restarts, report.unbegun) == ([], [4.0], 0)
 
 
-def test_an_attempt_that_its_worker_never_began_took_a_lease_of_its_own():
+def test_a_claimed_attempt_that_never_began_is_counted_and_takes_one_more_lease():
     report = check(history(attempt=3), DONE, {1: 10.0, 3: 11.0})
     assert (report.violations, report.restarts, report.unbegun) == ([], [2.0], 1)
 
 
-def test_who_was_not_killed_restarts_nothing():
+def test_a_retry_without_a_kill_is_not_counted_as_a_restart():
     assert check(history(attempt=2), DONE, {}).restarts == []
 
 
@@ -41,12 +41,12 @@ def test_who_was_not_killed_restarts_nothing():
         (Outcome("completed", 30, 10, 3), "with the result of 10"),
     ],
 )
-def test_what_is_wrong_is_told(outcome, said):
+def test_each_kind_of_violation_is_reported(outcome, said):
     assert said in check(history(attempt=2), {7: outcome}, {}).violations[0]
 
 
-def test_a_job_that_nobody_ran_was_not_completed():
-    assert "nobody ran it" in check([], DONE, {}).violations[0]
+def test_a_completed_job_without_an_attempt_is_a_violation():
+    assert "no worker ran it" in check([], DONE, {}).violations[0]
 
 
 def stale(*jobs, at=15.0):
@@ -55,12 +55,12 @@ def stale(*jobs, at=15.0):
     return [*notes, *(Note(START, n, 10, 1, at, 1) for n in jobs)]
 
 
-def test_a_job_that_is_begun_under_an_older_fence_is_told():
+def test_an_attempt_under_an_older_fence_is_a_violation():
     assert "fences did not grow" in check(stale(7), DONE, {}).violations[0]
     assert "fences did not grow" in check(stale(7), DONE, {}, {1: [12.0], 2: [14.9]}).violations[0]
 
 
-def test_one_that_was_stopped_as_it_began_is_excused_for_one_job_each_time():
+def test_each_pause_of_a_worker_excuses_one_stale_start():
     assert check(stale(7), DONE, {}, {1: [14.9]}).violations == []
     (said,) = check(stale(7, 8), {**DONE, 8: DONE[7]}, {}, {1: [14.9]}).violations
     assert said.startswith("job 8: fences did not grow")

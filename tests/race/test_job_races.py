@@ -11,7 +11,8 @@ import pytest
 
 from backstay.engine.base import Ping
 from backstay.job.ids import Ids
-from backstay.job.model import Claim, NewJob, StepCommand
+from backstay.job.model import Claim, ExchangeCommand, NewJob
+from backstay.job.store import JOB_STORE
 from backstay.runtime.flows import run
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
@@ -28,7 +29,7 @@ class Store:
     def __init__(self, stay):
         core = stay._core
         self._port, self._engine = core.port, core.engine
-        self._store = core.store
+        self._store = core.services.get(JOB_STORE)
         self._seq = 0
 
     def ask(self, verb, *args, **named):
@@ -39,18 +40,18 @@ class Store:
 
     def claim(self, want, labels=()):
         """Up to so many."""
-        self._engine.correct(self.ask_engine(Ping()))
+        self._engine.correct_clock(self.ask_engine(Ping()))
         self._seq += 1
-        command = StepCommand(
+        command = ExchangeCommand(
             shard=0,
             worker="counter",
             incarnation="one",
-            lane=0,
+            channel=0,
             seq=self._seq,
             claim=Claim(want=want, labels=labels, lease=600_000_000),
             not_after=self._engine.now() + 60_000_000,
         )
-        reply = self.ask("step", command)
+        reply = self.ask("exchange", command)
         assert not reply.expired
         return reply.jobs
 
@@ -68,7 +69,7 @@ def store(connect, shared_url):
 
 @pytest.fixture
 def race(shared_url, namespace, tmp_path):
-    """Lets so many racers play a role; what each of them told at the end."""
+    """Run the given number of racers in one role and return what each printed at its end."""
 
     def start(role, racers, rounds):
         (tmp_path / "line").write_bytes(bytes(8 * racers))
@@ -122,7 +123,7 @@ def test_two_blockers_that_end_at_the_same_moment_start_their_dependent_once(sto
 
 
 @short_or_soak(20, 500)
-def test_of_fifty_who_ask_at_once_for_a_unique_job_one_makes_it(store, race, rounds):
+def test_fifty_concurrent_enqueues_of_a_unique_job_create_one(store, race, rounds):
     told = race("ask_for_one", 5, rounds)
     assert sum(racer["made"] for racer in told) == rounds
     taken = [job.id for job in store.claim_all()]
@@ -140,7 +141,7 @@ def test_five_schedulers_make_one_job_for_each_tick(store, race, rounds):
 
 
 @short_or_soak(20, 500)
-def test_a_thousand_jobs_that_nobody_can_take_hide_none_behind_them(store, race, rounds):
+def test_a_thousand_unclaimable_jobs_hide_no_claimable_job(store, race, rounds):
     store.ask("enqueue", 0, [NewJob(id=id_, type="gpu", labels=("gpu",), priority=9) for id_ in new_ids(1000)])
     told = race("take_one", 3, rounds)
     taken = [id_ for racer in told for id_ in racer["taken"]]

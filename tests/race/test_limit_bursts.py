@@ -28,7 +28,7 @@ BOUNDS = {
 
 
 def burst(url, namespace, algorithm):
-    """All moments at which somebody was admitted, in order."""
+    """The times of all admitted hits, in order."""
     program = [sys.executable, str(Path(__file__).with_name("limit_burster.py"))]
     args = [url, namespace, algorithm, f"{LIMIT}/second", str(SECONDS)]
     crowd = [

@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 
 from backstay.interop.n8n_wire import keys
-from backstay.testing import n8n_nodes
 from backstay.testing.waiting import eventually
+from support.n8n import nodes as n8n_nodes
 
 pytestmark = [pytest.mark.redis, pytest.mark.race]
 
@@ -50,7 +50,7 @@ def processes():
         process.wait()
 
 
-def test_never_two_at_once_and_all_are_served(backstay_redis, namespace, tmp_path, processes):
+def test_backstay_and_n8n_exclude_each_other_and_all_are_served(backstay_redis, namespace, tmp_path, processes):
     rounds, python, n8n = 5, 4, 4
     paths = []
     for number in range(python + n8n):
@@ -69,8 +69,8 @@ def test_never_two_at_once_and_all_are_served(backstay_redis, namespace, tmp_pat
 
 
 @pytest.mark.parametrize("victim", ["python", "n8n"])
-def test_a_holder_that_is_killed_is_in_the_way_for_its_ttl_only(backstay_redis, namespace, tmp_path, processes, victim):
-    """Nobody sees it go: the TTL is what frees the scope, for either side."""
+def test_a_killed_holder_blocks_the_scope_for_its_ttl_only(backstay_redis, namespace, tmp_path, processes, victim):
+    """A kill sends no release: only the TTL frees the scope, for both clients."""
     path = tmp_path / "book"
     args = [backstay_redis.url, namespace, str(path), "1", "60", "0.02"]
     program = ["-c", PYTHON.replace("ttl=60", "ttl=1.5")] if victim == "python" else [n8n_nodes.__file__]

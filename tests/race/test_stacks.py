@@ -1,4 +1,4 @@
-"""A process that hangs says where: its threads whatever happens, its tasks as long as the loop turns."""
+"""A hanging process dumps its stacks: its threads always, its tasks as long as the event loop runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import sys
 import pytest
 
 from backstay.testing.waiting import eventually
+from support.programs import child_environment
 
 pytestmark = [pytest.mark.race]
 
 HANGING = """
 import asyncio, signal, sys, threading
-from backstay.testing.stacks import tell_on
+from support.stacks import tell_on
 
 def idle_thread():
     threading.Event().wait()
@@ -40,7 +41,7 @@ asyncio.run(main(True))
 """
 BLOCKED = """
 import signal, time
-from backstay.testing.stacks import tell_on
+from support.stacks import tell_on
 
 def stands():
     print("ready", flush=True)
@@ -59,10 +60,12 @@ stands()
     ],
     ids=["a loop that turns", "no loop"],
 )
-def test_a_hanging_process_says_where_and_lives_on(tmp_path, script, words):
+def test_a_hanging_process_dumps_its_stacks_and_keeps_running(tmp_path, script, words):
     said = tmp_path / "stderr"
     with said.open("wb") as errors:
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=errors)
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=errors, env=child_environment()
+        )
     try:
         assert process.stdout.readline() == b"ready\n"
         for nth in (1, 2):

@@ -1,9 +1,10 @@
-"""Servers for tests: `site` on SQLite, `any_site` on every engine in turn."""
+"""Running servers for tests: `site` on SQLite, `any_site` on each engine in turn."""
 
 from __future__ import annotations
 
 import pytest
-from site_of_tests import serving
+
+from support.server_site import serving
 
 
 @pytest.fixture

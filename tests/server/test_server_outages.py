@@ -1,24 +1,23 @@
-"""Servers whose engine goes away and comes back, and servers that share one."""
+"""Servers whose engine is killed and restarted, and servers that share an engine."""
 
 from __future__ import annotations
 
 import pytest
-from site_of_tests import serving
-from test_server_streams import listening
-from test_server_workflows import command, create, finish, start
 
-from backstay.server.settings import Settings
+from backstay.server.settings import ServerSettings
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.ports import lasting_port
 from backstay.testing.waiting import eventually
+from support.server_calls import command, create, finish, listening, start
+from support.server_site import serving
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
 
 @pytest.fixture
 def redis():
-    """A server of this test's own that remembers over a restart."""
+    """A Redis for this test alone that keeps its data over a restart."""
     server = RedisServer(port=lasting_port(), aof=True)
     try:
         yield started_or_skip(server)
@@ -26,8 +25,8 @@ def redis():
         server.stop()
 
 
-def test_an_engine_that_is_killed_is_503_and_nothing_is_lost(redis):
-    settings = Settings(access_log=False, engine_patience=2.0)
+def test_a_killed_engine_is_503_and_loses_nothing(redis):
+    settings = ServerSettings(access_log=False, engine_timeout=2.0)
     with serving(redis.url, settings=settings) as site:
         create(site)
         run = start(site).json()["run_id"]
@@ -44,7 +43,7 @@ def test_an_engine_that_is_killed_is_503_and_nothing_is_lost(redis):
             assert site.post("/api/jobs/claim", {"worker_id": "w"}).status_code == 503
             redis.start()
             assert eventually(lambda: site.get("/readyz").status_code == 200, 60)
-            # The stream outlives it, and tells of everything once.
+            # The open stream survives the restart and delivers each event once.
             assert finish(site, build, file="a").status_code == 200
             finish(site, command(site, labels=["linux"]))
             finish(site, command(site))
@@ -53,7 +52,7 @@ def test_an_engine_that_is_killed_is_503_and_nothing_is_lost(redis):
         assert site.get(f"/api/runs/{run}").json()["status"] == "success"
 
 
-def test_servers_answer_for_one_another(redis):
+def test_servers_on_one_engine_accept_each_others_leases_and_locks(redis):
     with serving(redis.url) as one, serving(redis.url) as two:
         create(one)
         run = start(two).json()["run_id"]

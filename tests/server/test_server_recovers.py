@@ -1,16 +1,15 @@
-"""Servers that die, and engines that go away, in the middle of something: nothing is begun twice or told twice."""
+"""After a server or engine failure in the middle of an operation, no run starts twice and no event is sent twice."""
 
 from __future__ import annotations
 
 import pytest
-from site_of_tests import serving
-from test_server_streams import carry_out, listening
-from test_server_workflows import create, start
 
 from backstay.errors import EngineUnavailable
 from backstay.job.ids import shard_of
 from backstay.server.events.sources import AllSource, RunSource, position
 from backstay.workflow import flows
+from support.server_calls import carry_out, create, listening, start
+from support.server_site import serving
 
 
 @pytest.fixture
@@ -23,63 +22,66 @@ def two_shards(backstay_redis, namespace):
 
 
 @pytest.mark.redis
-def test_all_events_of_several_shards_are_resumed_at_each_of_them(two_shards):
+def test_the_event_stream_resumes_in_each_shard(two_shards):
     with listening(two_shards, "/api/events", params={"after": "0"}) as stream:
         count = sum(run["events"] for run in two_shards.get("/api/runs").json())
         whole = [next(stream) for _ in range(count)]
-    places = [(data["run_id"], data["sequence"]) for _, _, data in whole]
-    assert len(set(places)) == count
+    positions = [(data["run_id"], data["sequence"]) for _, _, data in whole]
+    assert len(set(positions)) == count
     seen, last = [], whole[0][1]
-    seen.append(places[0])
-    while len(seen) < count:  # somebody who is cut off after each event
+    seen.append(positions[0])
+    while len(seen) < count:  # a client whose connection breaks after each event
         with listening(two_shards, "/api/events", last=last) as stream:
             _, last, data = next(stream)
             seen.append((data["run_id"], data["sequence"]))
-    assert sorted(seen) == sorted(places)
+    assert sorted(seen) == sorted(positions)
 
 
-def once(monkeypatch, store, verb, when=lambda *_: True):
-    """The engine does not answer this, the first time."""
+def fail_once(monkeypatch, store, verb, when=lambda *_: True):
+    """Make the first matching call of a store method raise EngineUnavailable."""
     real = getattr(store, verb)
     left = [1]
 
-    def asked(*args, **named):
+    def fail_then_call(*args, **named):
         if left and when(*args):
             left.clear()
             raise EngineUnavailable("it is away")
         return real(*args, **named)
 
-    monkeypatch.setattr(store, verb, asked)
+    monkeypatch.setattr(store, verb, fail_then_call)
 
 
 @pytest.mark.redis
-def test_an_engine_that_goes_away_between_shards_takes_no_event_along(two_shards, monkeypatch):
+def test_an_engine_failure_between_shards_loses_no_event(two_shards, monkeypatch):
     server = two_shards.server
     count = sum(run["events"] for run in two_shards.get("/api/runs").json())
-    source = AllSource(server, server.names, position("0", 2))
-    once(monkeypatch, server.store, "events", lambda shard, *_: shard == 1)
+    source = AllSource(server, server.event_renderer, position("0", 2))
+    fail_once(monkeypatch, server.store, "events", lambda shard, *_: shard == 1)
     with pytest.raises(EngineUnavailable):
-        two_shards.do(source.look())
-    assert len(two_shards.do(source.look()).events) == count
+        two_shards.do(source.poll())
+    assert len(two_shards.do(source.poll()).events) == count
 
 
-def test_an_event_is_told_by_name_although_the_engine_was_away(any_site, monkeypatch):
+def test_an_event_names_its_workflow_after_an_engine_failure(any_site, monkeypatch):
     create(any_site)
     run = start(any_site).json()["run_id"]
     server = any_site.server
-    for source in (RunSource(server, server.names, run, 0), AllSource(server, server.names, position("0", 1))):
-        server.runbook._plays.clear()
-        once(monkeypatch, server.store, "get_run")
+    for source in (
+        RunSource(server, server.event_renderer, run, 0),
+        AllSource(server, server.event_renderer, position("0", 1)),
+    ):
+        server.run_lookup._plans.clear()
+        fail_once(monkeypatch, server.store, "get_run")
         with pytest.raises(EngineUnavailable):
-            any_site.do(source.look())
-        page = any_site.do(source.look())
+            any_site.do(source.poll())
+        page = any_site.do(source.poll())
         assert len(page.events) == any_site.get(f"/api/runs/{run}").json()["events"]
         assert all(b'"workflow_id":"ci"' in event for event in page.events)
     carry_out(any_site)
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
-def test_a_server_that_dies_while_it_begins_a_run_leaves_one_run(any_site, monkeypatch, dies):
+def test_a_start_interrupted_on_the_server_leaves_one_run(any_site, monkeypatch, dies):
     create(any_site)
     real = flows.start
 
@@ -97,7 +99,7 @@ def test_a_server_that_dies_while_it_begins_a_run_leaves_one_run(any_site, monke
     assert [one["id"] for one in any_site.get("/api/runs").json()] == [run.json()["run_id"]]
 
 
-def test_back_off_and_time_limit_of_a_job_of_a_run_reach_http_workers(tmp_path):
+def test_backoff_and_timeout_of_a_runs_job_reach_http_workers(tmp_path):
     async def prepare(server):
         @server.stay.job(retries=3, backoff=7, timeout=9)
         async def dig() -> None: ...

@@ -9,9 +9,9 @@ import pytest
 
 import backstay
 import backstay.sync
-from backstay.testing.certificates import Certificates
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisCluster, RedisSentinel, RedisServer
+from backstay.testing.servers.certificates import Certificates
 
 
 def blocking_take(url, name="x", **options):
@@ -52,7 +52,7 @@ def tls_redis(certificates):
 
 @pytest.fixture(scope="session")
 def quiet_sentinel():
-    """A master, its replicas and Sentinels that all tests share, and that nobody kills."""
+    """A master, its replicas and Sentinels, shared by all tests and never killed."""
     group = RedisSentinel(down_after=5)
     try:
         yield started_or_skip(group)
@@ -62,7 +62,7 @@ def quiet_sentinel():
 
 @pytest.fixture(scope="session")
 def quiet_cluster():
-    """Three masters with a replica each that all tests share, and that nobody kills."""
+    """Three masters with a replica each, shared by all tests and never killed."""
     group = RedisCluster(node_timeout=5)
     try:
         yield started_or_skip(group)

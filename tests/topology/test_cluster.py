@@ -15,9 +15,10 @@ from backstay.engine.base import Apply, Scan
 from backstay.engine.redis.topology.cluster import ClusterEngine
 from backstay.engine.redis.topology.open import parse_cluster
 from backstay.engine.redis.topology.slots import slot_of
-from backstay.gate.machine import GATE, Acquire, Who
-from backstay.testing.ports import lasting_port
+from backstay.gate.commands import Acquire, CallerIdentity
+from backstay.gate.machine import GATE
 from backstay.testing.servers import RedisCluster, say
+from backstay.testing.servers.ports import lasting_port
 from backstay.testing.waiting import WITHIN
 
 pytestmark = pytest.mark.redis
@@ -66,14 +67,14 @@ def test_every_kind_of_operation_finds_its_node(quiet_cluster, namespace):
         assert stay.locks.force_release(names[0]) is not None
 
 
-def test_any_seed_that_answers_will_do(take, quiet_cluster):
+def test_any_reachable_seed_is_enough(take, quiet_cluster):
     """A replica too."""
     replica = next(node for node in quiet_cluster.nodes if node not in quiet_cluster.masters())
     for scheme in ("redis", "valkey"):
         assert take(f"{scheme}+cluster://127.0.0.1:{lasting_port()},127.0.0.1:{replica.port}") > 0
 
 
-def test_a_cluster_speaks_tls(take, certificates):
+def test_a_cluster_works_over_tls(take, certificates):
     with RedisCluster(replicas=0, tls=certificates) as group:
         for name in one_on_each(group).values():
             assert take(group.url, name) > 0
@@ -101,7 +102,7 @@ def test_a_cluster_is_not_taken_for_a_single_server(take, quiet_cluster):
     "url",
     ["redis+cluster://127.0.0.1:1/1", "redis+cluster://127.0.0.1:1/?sentinel_password=x", "redis+ring://127.0.0.1:1"],
 )
-def test_what_a_cluster_does_not_have_is_a_config_error(url):
+def test_an_option_a_cluster_does_not_support_is_a_config_error(url):
     with pytest.raises(ConfigError):
         backstay.sync.Backstay(url)
 
@@ -114,11 +115,11 @@ def test_a_slot_that_moved_is_followed_and_remembered(quiet_cluster, namespace):
         stay.lock(other).acquire(wait=0).release()
         quiet_cluster.migrate(slot(name), target)
         try:
-            assert stay.engine.map.serving(slot(name)).port == source.port
+            assert stay.engine.map.node_for(slot(name)).port == source.port
             held.renew()
-            assert stay.engine.map.serving(slot(name)).port == target.port
+            assert stay.engine.map.node_for(slot(name)).port == target.port
             assert exists(target, stay, name)
-            assert stay.engine.map.serving(slot(other)).port == source.port
+            assert stay.engine.map.node_for(slot(other)).port == source.port
             assert held.release().idempotent is False
         finally:
             quiet_cluster.migrate(slot(name), source)
@@ -128,7 +129,7 @@ def test_a_slot_that_moved_is_followed_and_remembered(quiet_cluster, namespace):
             held = await stay.lock(name).acquire(wait=0)
             await asyncio.to_thread(quiet_cluster.migrate, slot(name), target)
             await held.renew()
-            assert stay.engine.map.serving(slot(name)).port == target.port
+            assert stay.engine.map.node_for(slot(name)).port == target.port
             assert (await held.release()).idempotent is False
 
     try:
@@ -138,7 +139,7 @@ def test_a_slot_that_moved_is_followed_and_remembered(quiet_cluster, namespace):
 
 
 @pytest.mark.parametrize("api", ["async", "blocking"])
-def test_a_slot_on_its_way_is_asked_for_at_both_ends(quiet_cluster, namespace, api):
+def test_a_migrating_slot_is_looked_up_at_both_nodes(quiet_cluster, namespace, api):
     """What is still at the source is served there; what is new or gone on is served by the target, without a word to
     the map.
     """
@@ -150,7 +151,7 @@ def test_a_slot_on_its_way_is_asked_for_at_both_ends(quiet_cluster, namespace, a
     number = slot(tag)
     stay = backstay.sync.Backstay(quiet_cluster.url, namespace=namespace)
     say(source, "SCRIPT", "FLUSH")
-    say(target, "SCRIPT", "FLUSH")  # the target has to be told the script, and asked again for that
+    say(target, "SCRIPT", "FLUSH")  # the target lacks the script: it must be loaded and the call retried
     with stay:
         first = stay.lock(here).acquire(wait=0)
         say(target, "CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
@@ -167,13 +168,13 @@ def test_a_slot_on_its_way_is_asked_for_at_both_ends(quiet_cluster, namespace, a
                         second = await other.lock(there).acquire(wait=0)
                         assert exists(target, stay, there)
                         assert (await second.release()).idempotent is False
-                        assert other.engine.map.serving(number).port == source.port
+                        assert other.engine.map.node_for(number).port == source.port
 
                 asyncio.run(act())
             assert exists(source, stay, here)
             assert not exists(target, stay, here)
             assert exists(target, stay, there)
-            assert stay.engine.map.serving(number).port == source.port
+            assert stay.engine.map.node_for(number).port == source.port
             say(source, "MIGRATE", "127.0.0.1", target.port, stay.engine.key("gate", here), 0, 5000)
             first.renew()
             assert first.release().idempotent is False
@@ -182,7 +183,7 @@ def test_a_slot_on_its_way_is_asked_for_at_both_ends(quiet_cluster, namespace, a
                 say(node, "CLUSTER", "SETSLOT", number, "STABLE")
 
 
-def test_a_slot_that_nobody_serves_is_named_and_the_others_go_on(take):
+def test_an_unserved_slot_is_named_and_the_others_keep_working(take):
     with RedisCluster(replicas=0, options=("--cluster-require-full-coverage", "no")) as group:
         source, other, _ = group.masters()
         gone, fine = names_on(group, source)[0], names_on(group, other)[0]
@@ -193,7 +194,7 @@ def test_a_slot_that_nobody_serves_is_named_and_the_others_go_on(take):
         assert take(group.url, fine) > 0
 
 
-def test_what_is_published_on_one_node_is_heard_on_every_other(quiet_cluster, namespace):
+def test_a_message_published_on_one_node_reaches_every_other(quiet_cluster, namespace):
     with backstay.sync.Backstay(quiet_cluster.url, namespace=namespace) as stay, stay.hub.listen("news") as news:
         for node in quiet_cluster.nodes:
             say(node, "PUBLISH", f"{namespace}:news", f"from {node.port}")
@@ -201,12 +202,12 @@ def test_what_is_published_on_one_node_is_heard_on_every_other(quiet_cluster, na
     assert heard == {f"from {node.port}" for node in quiet_cluster.nodes}
 
 
-def test_a_batch_is_answered_in_order_although_its_nodes_are_many(quiet_cluster, namespace):
+def test_a_batch_over_several_nodes_is_answered_in_order(quiet_cluster, namespace):
     engine = ClusterEngine(parse_cluster(quiet_cluster.url), namespace=namespace)
     try:
         names = [f"batch-{i}" for i in range(50)]
         ops = [
-            Apply(GATE, name, Acquire(2**52, secrets.token_hex(8), name, True, 1, 10**7, "", 0, Who()))
+            Apply(GATE, name, Acquire(2**52, secrets.token_hex(8), name, True, 1, 10**7, "", 0, CallerIdentity()))
             for name in names
         ]
         granted = engine.apply_many(ops)

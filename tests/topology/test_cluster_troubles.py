@@ -13,8 +13,8 @@ from placing import names_on, one_on_each, slot
 import backstay
 import backstay.sync
 from backstay import EngineError, OutcomeUnknown
-from backstay.engine.redis.address import Place
-from backstay.runtime.flows import PATIENCE
+from backstay.engine.redis.address import HostPort
+from backstay.runtime.flows import COMMAND_LIFE
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisCluster, say
 from backstay.testing.waiting import WITHIN, eventually, soon
@@ -23,12 +23,12 @@ pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
 def settled(cluster):
-    """What was said until now is on the replicas too: nothing that follows can lose it."""
+    """Wait until the replicas have all writes so far, so that no failover can lose them."""
     for node in cluster.masters():
         say(node, "WAIT", 1, 1000)
 
 
-def test_waiters_and_holders_go_on_when_a_master_is_killed(cluster):
+def test_waiters_and_holders_continue_after_a_master_is_killed(cluster):
     """On the dead master's names and on the others'; threads and tasks at once."""
     names = list(one_on_each(cluster).values())
 
@@ -103,7 +103,7 @@ def test_the_engine_itself_waits_for_a_failover(cluster, api):
         assert [stay.lock(name).acquire(wait=WITHIN).name for name in reversed(names)] == names[::-1]
 
 
-def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still():
+def test_leases_on_other_nodes_are_renewed_while_one_node_is_paused():
     """The keeper asks all nodes at once: the silent one does not keep the others' renewals waiting."""
     group = RedisCluster(replicas=0, options=("--cluster-require-full-coverage", "no"))
     try:
@@ -123,7 +123,7 @@ def test_leases_on_other_nodes_are_renewed_while_one_node_stands_still():
         group.stop()
 
 
-def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
+def test_slots_that_migrate_under_load_lose_no_update(cluster):
     """Threads and tasks count under locks, each with a plain read and write, while the locks' slots change nodes."""
     masters = cluster.masters()
     names = [name for node in masters for name in names_on(cluster, node, 2, prefix="busy")]
@@ -133,7 +133,7 @@ def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
 
     def count(name, fence):
         seen = counts[name]
-        time.sleep(0)  # whoever is not alone here overwrites somebody
+        time.sleep(0)  # two holders at once would lose an update here
         counts[name] = seen + 1
         fences[name].append(fence)
 
@@ -182,7 +182,7 @@ def test_slots_that_move_to_and_fro_under_load_lose_nothing(cluster):
         assert fences[name] == sorted(set(fences[name]))
 
 
-def test_a_channel_is_heard_again_when_its_node_dies(cluster):
+def test_a_subscription_resumes_after_its_node_dies(cluster):
     with backstay.sync.Backstay(cluster.url) as stay, stay.hub.listen("news") as news:
         port = stay._core.hub._stream._link.address.port
         node = next(node for node in cluster.nodes if node.port == port)
@@ -220,7 +220,7 @@ def test_a_node_that_comes_back_is_used_again(cluster):
     assert [lease.fence for lease in fences] == sorted({lease.fence for lease in fences})
 
 
-def test_nodes_may_differ_about_the_time(clocks_apart, take):
+def test_nodes_may_have_different_clocks(clocks_apart, take):
     """No node finds a command too late: the deadline is by the clock that is furthest ahead."""
     times = sorted(int(say(node, "TIME")[0]) for node in clocks_apart.masters())
     assert times[2] - times[0] > 190
@@ -237,7 +237,7 @@ def test_nodes_may_differ_about_the_time(clocks_apart, take):
         assert take(clocks_apart.url, name) > 0
 
 
-def test_a_node_whose_clock_runs_ahead_of_what_we_thought_corrects_us_and_only_about_itself(clocks_apart):
+def test_a_node_with_a_fast_clock_corrects_the_clients_estimate_of_that_node_only(clocks_apart):
     placed = one_on_each(clocks_apart)
     with backstay.sync.Backstay(clocks_apart.url) as stay:
         for name in placed.values():
@@ -245,15 +245,15 @@ def test_a_node_whose_clock_runs_ahead_of_what_we_thought_corrects_us_and_only_a
         ahead = max(placed, key=lambda node: int(say(node, "TIME")[0]))
         clocks = stay.engine._clocks
         others = {place: offset for place, offset in clocks.items() if place.port != ahead.port}
-        stay.engine._set_clock(Place("127.0.0.1", ahead.port), min(clocks.values()) - 1000)
-        assert stay.engine.now() / 1_000_000 + PATIENCE < int(say(ahead, "TIME")[0])
+        stay.engine._set_clock(HostPort("127.0.0.1", ahead.port), min(clocks.values()) - 1000)
+        assert stay.engine.now() / 1_000_000 + COMMAND_LIFE < int(say(ahead, "TIME")[0])
         stay.lock(placed[ahead], wait=0).acquire().release()
         assert abs(stay.engine.now() / 1_000_000 - int(say(ahead, "TIME")[0])) < 5
-        assert clocks[Place("127.0.0.1", ahead.port)] == max(clocks.values())
+        assert clocks[HostPort("127.0.0.1", ahead.port)] == max(clocks.values())
         assert {place: clocks[place] for place in others} == others
 
 
-def test_a_lost_reply_to_a_dead_master_is_asked_for_at_its_successor(cluster):
+def test_a_reply_lost_with_its_master_is_retried_at_the_new_master(cluster):
     """The request may have been carried out: it is sent again, and its ticket makes the two one."""
     node, name = next(iter(one_on_each(cluster).items()))
     with backstay.sync.Backstay(cluster.url) as stay:

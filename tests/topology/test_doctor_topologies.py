@@ -8,8 +8,8 @@ from placing import slot
 from backstay.doctor import finding
 from backstay.doctor.examine import examine
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
 from backstay.testing.servers import RedisCluster, RedisSentinel, say
+from backstay.testing.servers.ports import lasting_port
 from backstay.testing.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
@@ -42,7 +42,7 @@ def hasty(url):
 # ── Cluster ──
 
 
-def test_every_node_of_a_cluster_is_looked_at(quiet_cluster):
+def test_doctor_checks_every_node_of_a_cluster(quiet_cluster):
     kept = [say(node, "DBSIZE") for node in quiet_cluster.masters()]
     report = examine(quiet_cluster.url)
     assert report.engine == quiet_cluster.url
@@ -50,7 +50,7 @@ def test_every_node_of_a_cluster_is_looked_at(quiet_cluster):
     assert "all slots are served, by 3 masters" in one(report, "slots", "ok").what
     assert {found.what for found in of(report, "replicas")} == {
         "3 replicas follow their masters",
-        "each of 3 masters has 1 that follows",
+        "each of 3 masters has 1 replica",
     }
     for topic in ("version", "protocol", "eviction", "state"):
         assert "(all 6 nodes)" in one(report, topic, "ok").what
@@ -60,7 +60,7 @@ def test_every_node_of_a_cluster_is_looked_at(quiet_cluster):
     assert [say(node, "DBSIZE") for node in quiet_cluster.masters()] == kept  # it leaves nothing behind
 
 
-def test_a_node_that_differs_is_named_and_the_others_are_not(quiet_cluster):
+def test_only_the_differing_node_is_named(quiet_cluster):
     odd = replica_in(quiet_cluster)
     say(odd, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
@@ -72,7 +72,7 @@ def test_a_node_that_differs_is_named_and_the_others_are_not(quiet_cluster):
     assert report.verdict == "problem"
 
 
-def test_a_node_that_is_better_than_the_others_is_no_trouble(quiet_cluster):
+def test_a_node_with_better_settings_is_no_finding(quiet_cluster):
     good = quiet_cluster.nodes[0]
     say(good, "CONFIG", "SET", "appendonly", "yes")
     try:
@@ -84,7 +84,7 @@ def test_a_node_that_is_better_than_the_others_is_no_trouble(quiet_cluster):
 
 
 @pytest.mark.parametrize(("kind", "level"), [("replica", "warning"), ("master", "problem")])
-def test_a_node_that_stands_still_is_a_finding_and_the_others_are_looked_at(quiet_cluster, kind, level):
+def test_a_paused_node_is_a_finding_and_the_others_are_checked(quiet_cluster, kind, level):
     node = replica_in(quiet_cluster) if kind == "replica" else quiet_cluster.masters()[0]
     node.pause()
     try:
@@ -110,7 +110,7 @@ def test_a_master_that_died_and_was_replaced_is_a_warning_and_so_is_the_missing_
     assert report.verdict == "warning"
 
 
-def test_slots_that_nobody_serves_are_named():
+def test_unserved_slots_are_named():
     group = RedisCluster(replicas=0)
     try:
         started_or_skip(group)
@@ -169,7 +169,7 @@ def test_a_slot_that_was_left_half_moved_is_named(quiet_cluster):
     assert one(report, "slots", "warning").what == f"127.0.0.1:{source.port}: slot {number} is half moved"
 
 
-def test_a_user_who_may_not_see_the_nodes_is_told_and_sees_those_that_serve(quiet_cluster):
+def test_a_user_without_rights_to_list_nodes_gets_a_finding_and_the_serving_nodes(quiet_cluster):
     for node in quiet_cluster.nodes:
         say(node, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-cluster", "+cluster|slots")
     try:
@@ -182,14 +182,14 @@ def test_a_user_who_may_not_see_the_nodes_is_told_and_sees_those_that_serve(quie
     assert one(report, "slots", "ok")
 
 
-def test_a_place_in_the_url_where_nobody_is_any_more_is_a_warning(quiet_cluster):
+def test_a_url_address_without_a_server_is_a_warning(quiet_cluster):
     gone = lasting_port()
     report = examine(quiet_cluster.url.replace("://", f"://127.0.0.1:{gone},"))
     assert str(gone) in one(report, "reach", "warning").what
     assert of(report, "slots", "ok")
 
 
-def test_a_cluster_of_which_nothing_is_there_is_a_problem_that_keeps_the_password():
+def test_an_unreachable_cluster_is_a_problem_that_hides_the_password():
     ports = lasting_port(), lasting_port()
     report = examine(f"redis+cluster://user:hunter2@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
     assert [found.level for found in of(report, "reach")] == ["problem", "problem"]
@@ -204,7 +204,7 @@ def test_a_single_server_is_not_taken_for_a_cluster(backstay_redis):
 # ── Sentinel ──
 
 
-def test_sentinels_and_all_that_they_watch_are_looked_at(quiet_sentinel):
+def test_doctor_checks_the_sentinels_and_every_server_they_monitor(quiet_sentinel):
     report = examine(quiet_sentinel.url)
     assert one(report, "sentinels", "ok").what == "3 of 3 Sentinels answer"
     assert "2 Sentinels must agree" in one(report, "quorum", "ok").what
@@ -232,7 +232,7 @@ def test_a_quorum_that_sentinels_disagree_on_is_a_warning(quiet_sentinel):
     assert f"127.0.0.1:{odd.port} wants 3" in one(report, "quorum", "warning").what
 
 
-def test_a_replica_behind_sentinels_that_stands_still_is_a_warning(quiet_sentinel):
+def test_a_paused_replica_behind_sentinels_is_a_warning(quiet_sentinel):
     replica = next(server for server in quiet_sentinel.servers if server is not quiet_sentinel.master())
     replica.pause()
     try:
@@ -249,7 +249,7 @@ def test_an_unknown_service_is_a_problem(quiet_sentinel):
     assert "knows no master 'elsewhere'" in report.findings[0].what
 
 
-def test_sentinels_and_servers_that_die_are_told_one_after_the_other():
+def test_each_dead_sentinel_and_server_is_reported():
     group = RedisSentinel(replicas=1)
     try:
         started_or_skip(group)

@@ -1,6 +1,6 @@
 """`durability="replicas:1"` on a Cluster whose names move and whose masters die between a grant and its confirmation.
 
-What one node does, tests/gate/test_durability.py says.
+The behaviour of one node is tested in tests/gate/test_durability.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
 class Meanwhile:
-    """A witness before whom something happens once: the grant is there, its confirmation is not."""
+    """A replica_acks before whom something happens once: the grant is there, its confirmation is not."""
 
     def __init__(self, truth, happens):
         self.truth, self.happens = truth, happens
@@ -39,7 +39,7 @@ def patient(monkeypatch):
 
 
 def meanwhile(stay, monkeypatch, happens):
-    monkeypatch.setattr(stay.engine, "_witness", Meanwhile(stay.engine.witness(), happens))
+    monkeypatch.setattr(stay.engine, "_replica_acks", Meanwhile(stay.engine.replica_acks(), happens))
 
 
 def replicas_of(cluster, master):
@@ -47,7 +47,7 @@ def replicas_of(cluster, master):
 
 
 def has(node, key):
-    """Whether a node has a key, whatever it may answer about it: KEYS asks nobody whose slot it is."""
+    """Whether a node stores a key: KEYS ignores slot ownership and never redirects."""
     return say(node, "KEYS", key.replace("{", "\\{").replace("}", "\\}")) != []
 
 
@@ -57,14 +57,14 @@ def elsewhere(cluster, name):
     return source, next(node for node in cluster.masters() if node is not source)
 
 
-def test_each_master_is_asked_about_its_own_names(stay, quiet_cluster):
+def test_each_master_confirms_its_own_names(stay, quiet_cluster):
     for node, name in one_on_each(quiet_cluster).items():
         key = stay.engine.key("gate", name)
         with stay.lock(name, wait=0, durability="replicas:1"):
             assert [has(replica, key) for replica in replicas_of(quiet_cluster, node)] == [True]
 
 
-def test_a_name_that_moved_after_its_grant_is_confirmed_where_it_is_now(stay, quiet_cluster, monkeypatch):
+def test_a_name_that_moved_after_its_grant_is_confirmed_at_its_new_node(stay, quiet_cluster, monkeypatch):
     name = "moved"
     source, target = elsewhere(quiet_cluster, name)
     meanwhile(stay, monkeypatch, lambda: quiet_cluster.migrate(slot(name), target))
@@ -79,7 +79,7 @@ def test_a_name_that_moved_after_its_grant_is_confirmed_where_it_is_now(stay, qu
         quiet_cluster.migrate(slot(name), source)
 
 
-def test_a_name_that_is_on_its_way_is_confirmed_where_its_record_is(stay, quiet_cluster, monkeypatch):
+def test_a_migrating_name_is_confirmed_at_the_node_with_its_record(stay, quiet_cluster, monkeypatch):
     """The slot is half moved: its old node still answers for it, and sends us on (ASK)."""
     name = "on-its-way"
     source, target = elsewhere(quiet_cluster, name)
@@ -135,7 +135,7 @@ def test_a_grant_whose_master_died_before_its_confirmation_is_not_handed_out(clu
     meanwhile(stay, monkeypatch, die)
     with pytest.raises(EngineError):
         stay.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
-    assert not stay._core.held
+    assert not stay._core.held_leases
     assert eventually(lambda: stay.locks.inspect(name).count == 0)  # the keeper goes on giving it back
 
 

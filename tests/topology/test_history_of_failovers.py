@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backstay.testing.history import Amnesia, Event, check
-from backstay.testing.order import Snapshot, Waiting
+from backstay.testing.histories.history import Amnesia, Event, check
+from backstay.testing.histories.order import Snapshot, Waiting
 
 
 def held(name, who, *, fence, start, end, at):
@@ -24,16 +24,16 @@ def twice(name="x", fences=(10, 20)):
     ]
 
 
-def test_a_grant_that_a_failover_forgot_may_be_given_again():
+def test_a_grant_lost_in_a_failover_may_be_repeated():
     assert check(twice(), amnesia=[Amnesia(2.0, 2)]).violations == []
 
 
-def test_only_the_names_of_the_node_that_died_are_forgiven():
+def test_only_names_of_the_dead_node_are_excused():
     assert check(twice(), amnesia=[Amnesia(2.0, 2, frozenset({"x"}))]).violations == []
     assert "2 live holders" in check(twice(), amnesia=[Amnesia(2.0, 2, frozenset({"y"}))]).violations[0]
 
 
-def test_what_is_granted_after_the_failover_is_not_forgiven():
+def test_a_grant_after_the_failover_is_not_excused():
     assert "2 live holders" in check(twice(), amnesia=[Amnesia(0.5, 0)]).violations[0]
 
 
@@ -49,7 +49,7 @@ def served_by(at, asked):
     return held("x", "quick", fence=at, start=asked + 0.1, end=asked + 0.2, at=at), looks
 
 
-def test_an_order_that_the_dead_master_broke_is_forgiven():
+def test_an_order_broken_by_the_dead_master_is_excused():
     """It may have served `patient` as well, and its replica knows nothing of either."""
     events, looks = served_by(at=20, asked=2.0)
     assert "served past patient" in check(events, looks).violations[0]
@@ -58,6 +58,6 @@ def test_an_order_that_the_dead_master_broke_is_forgiven():
     assert check(events, looks, amnesia=[Amnesia(9.0, 90)]).violations
 
 
-def test_an_order_that_its_successor_breaks_is_not():
+def test_an_order_broken_by_the_new_master_is_not_excused():
     events, looks = served_by(at=28, asked=2.0)
     assert "served past patient" in check(events, looks, amnesia=[Amnesia(2.5, 25)]).violations[0]

@@ -10,8 +10,8 @@ from redis.cluster import RedisCluster as Client
 import backstay
 from backstay import ConfigError
 from backstay.engine.redis.topology.slots import slot_of
-from backstay.gate.n8n.machine import places
 from backstay.interop.n8n_wire import keys
+from backstay.interop.n8n_wire.gate.machine import lock_keys
 
 pytestmark = pytest.mark.redis
 
@@ -31,7 +31,7 @@ def test_a_scope_without_a_hash_tag_is_refused(stay, scope):
 
 @pytest.mark.parametrize("scope", ["{a}", "excel-{42}", "{{a}", "{a}{b}", "x{a}:meta", "{a\n}ü"])
 def test_all_keys_of_a_tagged_scope_share_a_slot(scope):
-    assert len({slot_of(key.encode()) for key in places("backstay", scope)}) == 1
+    assert len({slot_of(key.encode()) for key in lock_keys("backstay", scope)}) == 1
 
 
 def test_a_tagged_scope_is_locked_on_each_node(stay, quiet_cluster, namespace):

@@ -21,14 +21,14 @@ from backstay import Backstay, EngineRefused, EngineUnavailable, sync
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import WITHIN, eventually
-from exercise import exercise_async, exercise_blocking
+from support.exercise import exercise_async, exercise_blocking
 
 pytestmark = pytest.mark.redis
 
 
 @pytest.fixture(scope="module")
 def socket_redis():
-    """A server on a Unix socket (and on a port, for whoever starts it)."""
+    """A server on a Unix socket (and on a port, which the start-up check uses)."""
     server = RedisServer()
     server.options = ("--unixsocket", str(server.folder / "s.sock"), "--unixsocketperm", "700")
     try:
@@ -142,14 +142,14 @@ def test_no_connection_of_the_clients_is_used(request, namespace):
 
 
 @pytest.mark.parametrize("scheme", ["redis+unix", "valkey+unix", "unix"])
-def test_a_url_names_a_socket(scheme, socket_redis, namespace, take):
+def test_a_url_may_name_a_unix_socket(scheme, socket_redis, namespace, take):
     where = socket_redis.folder / "s.sock"
     assert take(f"{scheme}://{where}?db=3", namespace=namespace) > 0
     with redis.Redis(unix_socket_path=str(where), db=3) as client:
         assert client.keys(f"{namespace}:*")
 
 
-def test_a_socket_that_is_not_there_is_unavailable(take, tmp_path):
+def test_a_missing_unix_socket_is_unavailable(take, tmp_path):
     with pytest.raises(EngineUnavailable, match=r"cannot reach redis\+unix:///.*nobody.sock\?db=0"):
         take(f"redis+unix://{tmp_path}/nobody.sock?db=0")
 
@@ -195,7 +195,7 @@ def change_password(server):
         admin.execute_command("CLIENT KILL", "USER", "app")
 
 
-def test_a_provider_is_asked_for_every_connection(guarded, namespace):
+def test_the_credential_provider_is_called_for_every_connection(guarded, namespace):
     provider = Rotating()
     client = redis.Redis(port=guarded.port, credential_provider=provider)
     with sync.Backstay(client, namespace=namespace) as stay:
@@ -216,7 +216,7 @@ def test_a_provider_is_asked_for_every_connection(guarded, namespace):
 
 
 @pytest.mark.parametrize("kind", [Rotating, Awaited])
-def test_a_provider_is_asked_from_a_loop_without_blocking_it(kind, guarded, namespace):
+def test_the_credential_provider_does_not_block_the_event_loop(kind, guarded, namespace):
     provider = kind()
     here = threading.get_ident()
     asked_in = []
@@ -242,13 +242,13 @@ def test_a_provider_is_asked_from_a_loop_without_blocking_it(kind, guarded, name
 
 
 @pytest.mark.parametrize("trouble", [RuntimeError, OSError, ssl.SSLCertVerificationError])
-def test_a_provider_that_fails_is_unavailable_and_its_words_are_not_shown(trouble, guarded, namespace, take):
+def test_a_failing_credential_provider_is_unavailable_and_its_message_is_hidden(trouble, guarded, namespace, take):
     class Broken(redis.CredentialProvider):
         def get_credentials(self):
             raise trouble("token hunter2 has expired")
 
     client = redis.Redis(port=guarded.port, credential_provider=Broken())
-    with pytest.raises(EngineUnavailable, match="credential provider Broken failed") as caught:
+    with pytest.raises(EngineUnavailable, match="credential provider Broken raised") as caught:
         take(client, namespace=namespace)
     assert "hunter2" not in str(caught.value)
     client.close()
@@ -319,7 +319,7 @@ def test_a_forked_child_has_its_own_connections_and_the_client_serves_both(backs
     assert json.loads(done.stdout) == [0, False, True]
 
 
-def test_two_backstays_of_one_client_close_apart(backstay_redis, namespace):
+def test_two_backstays_on_one_client_close_independently(backstay_redis, namespace):
     client = redis.Redis(port=backstay_redis.port)
     one, two = (sync.Backstay(client, namespace=namespace) for _ in range(2))
     lease = two.lock("x").acquire(wait=0)

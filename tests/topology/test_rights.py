@@ -97,7 +97,7 @@ def test_an_acl_user_on_a_cluster():
         group.stop()
 
 
-def test_an_acl_user_at_the_sentinels_hears_of_failovers():
+def test_an_acl_user_at_the_sentinels_receives_failover_events():
     assert f"`{' '.join(AT_SENTINELS[:-1])}`, and `{AT_SENTINELS[-1]}`" in GUIDE.read_text("utf-8")
     group = RedisSentinel(replicas=1)
     try:

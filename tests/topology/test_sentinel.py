@@ -12,11 +12,11 @@ import backstay
 import backstay.sync
 from backstay import ConfigError, EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
 from backstay.engine.redis.link.protocol import pack
-from backstay.testing.impostor import Impostor
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.ports import lasting_port
 from backstay.testing.servers import RedisSentinel, say
+from backstay.testing.servers.ports import lasting_port
 from backstay.testing.waiting import WITHIN, eventually, soon
+from support.fake_server import FakeServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -31,7 +31,7 @@ def sentinel():
         group.stop()
 
 
-def test_any_sentinel_that_answers_will_do(take, quiet_sentinel):
+def test_any_reachable_sentinel_is_enough(take, quiet_sentinel):
     service, alive = quiet_sentinel.service, quiet_sentinel.sentinels[1].port
     assert take(f"redis+sentinel://127.0.0.1:{lasting_port()},127.0.0.1:{alive}/{service}") > 0
 
@@ -81,7 +81,7 @@ def test_a_mistyped_url_is_a_config_error_that_keeps_the_password(url):
     assert "s3cret" not in str(caught.value)
 
 
-def test_passwords_of_sentinels_and_servers_are_told_apart(take):
+def test_sentinels_and_servers_have_separate_passwords(take):
     group = RedisSentinel(replicas=1, password="of-servers", sentinel_password="of-sentinels")
     try:
         started_or_skip(group)
@@ -97,7 +97,7 @@ def test_passwords_of_sentinels_and_servers_are_told_apart(take):
         group.stop()
 
 
-def test_waiters_and_holders_go_on_when_the_master_is_killed(sentinel):
+def test_waiters_and_holders_continue_after_the_master_is_killed(sentinel):
     """Threads and tasks at once; the holder's lease is renewed on the new master, the queue is still there."""
 
     async def act():
@@ -178,7 +178,7 @@ def test_a_lease_is_kept_through_a_failover(sentinel):
         assert held.release().idempotent is False
 
 
-def test_a_master_that_is_replaced_while_it_lives_is_left():
+def test_clients_leave_a_live_master_that_was_replaced():
     """A planned failover: the old master goes on for seconds, and only the lack of replicas keeps it from writing."""
     group = RedisSentinel(options=("--min-replicas-to-write", "1", "--min-replicas-max-lag", "5"))
     try:
@@ -209,7 +209,7 @@ def test_a_replica_is_never_taken_for_the_master(quiet_sentinel):
         host, port = b"127.0.0.1", str(replica.port).encode()
         return b"*2\r\n$9\r\n%b\r\n$%d\r\n%b\r\n" % (host, len(port), port)
 
-    with Impostor(greet=stale) as liar:
+    with FakeServer(greet=stale) as liar:
         places = f"127.0.0.1:{liar.port},127.0.0.1:{quiet_sentinel.sentinels[0].port}"
         with backstay.sync.Backstay(f"redis+sentinel://{places}/{quiet_sentinel.service}") as stay:
             assert asked
@@ -219,8 +219,8 @@ def test_a_replica_is_never_taken_for_the_master(quiet_sentinel):
             backstay.sync.Backstay(f"redis+sentinel://127.0.0.1:{liar.port}/{quiet_sentinel.service}").open()
 
 
-def test_a_connection_to_a_master_that_turned_read_only_is_given_up(quiet_sentinel):
-    """Nobody cuts it: the server's own refusal is what tells."""
+def test_a_connection_to_a_read_only_master_is_dropped(quiet_sentinel):
+    """The connection stays open: only the server's READONLY error reveals the change."""
     with backstay.sync.Backstay(quiet_sentinel.url) as stay:
         link = stay.engine._thread_link()
         master = quiet_sentinel.master()
@@ -231,7 +231,7 @@ def test_a_connection_to_a_master_that_turned_read_only_is_given_up(quiet_sentin
         assert not link.ready
 
 
-def test_a_master_that_stands_still_is_left_after_the_timeout(sentinel):
+def test_clients_leave_a_paused_master_after_the_timeout(sentinel):
     with backstay.sync.Backstay(sentinel.url + "?timeout=1&connect_timeout=1") as stay:
         first = stay.lock("x", ttl=20).acquire(wait=0)
         old = sentinel.master()
@@ -245,7 +245,7 @@ def test_a_master_that_stands_still_is_left_after_the_timeout(sentinel):
             old.resume()
 
 
-def test_no_master_in_time_is_said_with_the_servers_that_were_tried():
+def test_a_failover_timeout_names_the_servers_that_were_tried():
     group = RedisSentinel(replicas=0)
     try:
         started_or_skip(group)
@@ -258,7 +258,7 @@ def test_no_master_in_time_is_said_with_the_servers_that_were_tried():
         group.stop()
 
 
-def test_a_channel_is_heard_again_after_a_failover(sentinel):
+def test_a_subscription_resumes_after_a_failover(sentinel):
     with backstay.sync.Backstay(sentinel.url) as stay, stay.hub.listen("news") as news:
         old = sentinel.master()
         old.kill()

@@ -1,4 +1,4 @@
-"""Clients hear of a failover from a Sentinel: nobody stays with a master that was replaced, even if it still serves."""
+"""Clients learn of a failover from a Sentinel: none stays with a replaced master, even if it still serves."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 import backstay
 import backstay.sync
 from backstay import EngineUnavailable
-from backstay.testing.impostor import Impostor, array, bulk
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisSentinel, say
 from backstay.testing.waiting import WITHIN, eventually, soon
+from support.fake_server import FakeServer, array, bulk
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.timed]
 
@@ -46,9 +46,9 @@ def still_serves(server):
 
 
 def watched(stay, group):
-    """Wait until a Sentinel is heard; answers which."""
+    """Wait until the watch is subscribed to a Sentinel; return which one."""
     watch = stay.engine._watch
-    assert eventually(lambda: watch.running and list(watch._hub.states().values()) == ["running", "running"])
+    assert eventually(lambda: watch.is_running and list(watch._hub.states().values()) == ["running", "running"])
     return next(sentinel for sentinel in group.sentinels if sentinel.port == watch._sentinel.port)
 
 
@@ -82,7 +82,7 @@ def test_an_idle_loop_leaves_a_master_that_was_replaced_and_still_serves(group):
 
 
 @pytest.mark.parametrize("api", ["async", "blocking"])
-def test_an_idle_client_talks_to_the_new_master_at_once(group, api):
+def test_an_idle_client_switches_to_the_new_master_at_once(group, api):
     """The old one stands still: without the news, the first command would wait for its time-out."""
     old = group.master()
 
@@ -121,7 +121,7 @@ def test_an_idle_client_talks_to_the_new_master_at_once(group, api):
 
 
 @pytest.mark.parametrize("api", ["async", "blocking"])
-def test_who_waits_in_a_queue_waits_on_at_the_new_master(group, api):
+def test_a_queued_waiter_keeps_waiting_at_the_new_master(group, api):
     """Its record came along; the place where it listened did not."""
     with backstay.sync.Backstay(group.url) as stay:
         held = stay.lock("x", ttl=60).acquire(wait=0)
@@ -155,10 +155,10 @@ def test_who_waits_in_a_queue_waits_on_at_the_new_master(group, api):
         held.release()
         thread.join(30)
         assert got[0] > held.fence
-        assert time.monotonic() - began < AT_ONCE  # it was told; by itself it would look after seconds
+        assert time.monotonic() - began < AT_ONCE  # it was notified; its own poll would come seconds later
 
 
-def test_a_channel_is_heard_at_the_new_master(group):
+def test_a_subscription_moves_to_the_new_master(group):
     with backstay.sync.Backstay(group.url) as stay, stay.hub.listen("news") as news:
         watched(stay, group)
         old, new = replaced_while_it_lives(group)
@@ -168,7 +168,7 @@ def test_a_channel_is_heard_at_the_new_master(group):
         assert news.next(WITHIN).payload == "hello"
 
 
-def test_another_sentinel_is_heard_when_the_first_is_gone(group):
+def test_the_watch_moves_to_another_sentinel_when_the_first_is_gone(group):
     with backstay.sync.Backstay(group.url) as stay:
         stay.lock("x", wait=0).acquire().release()
         first = watched(stay, group)
@@ -181,12 +181,12 @@ def test_another_sentinel_is_heard_when_the_first_is_gone(group):
         assert still_serves(old)
 
 
-def test_a_failover_that_nobody_heard_of_is_found_when_a_sentinel_is_heard_again(group):
+def test_a_missed_failover_is_found_when_a_sentinel_is_reachable_again(group):
     with backstay.sync.Backstay(group.url) as stay:
         stay.lock("x", wait=0).acquire().release()
         link = stay.engine._thread_link()
         watched(stay, group)
-        heard = stay.engine._watch.dial_blocking
+        heard = stay.engine._watch.connect_blocking
         closed = threading.Event()
 
         def deaf(client_name, patience=None):
@@ -194,7 +194,7 @@ def test_a_failover_that_nobody_heard_of_is_found_when_a_sentinel_is_heard_again
                 raise EngineUnavailable("cut off from all Sentinels")
             return heard(client_name, patience)
 
-        stay.engine._watch.dial_blocking = deaf
+        stay.engine._watch.connect_blocking = deaf
         for sentinel in group.sentinels:
             say(sentinel, "CLIENT", "KILL", "TYPE", "pubsub")
         old, _ = replaced_while_it_lives(group)
@@ -204,7 +204,7 @@ def test_a_failover_that_nobody_heard_of_is_found_when_a_sentinel_is_heard_again
         assert still_serves(old)
 
 
-def test_a_sentinel_that_missed_the_failover_is_not_believed(group):
+def test_a_sentinel_with_an_older_epoch_is_ignored(group):
     """It names the old master, which is a master still."""
     old = group.master()
     real = group.sentinels[0]
@@ -216,7 +216,7 @@ def test_a_sentinel_that_missed_the_failover_is_not_believed(group):
             return array(bulk("127.0.0.1"), bulk(str(old.port)))
         return None
 
-    with Impostor(greet=behind) as stale:
+    with FakeServer(greet=behind) as stale:
         url = f"redis+sentinel://127.0.0.1:{real.port},127.0.0.1:{stale.port}/{group.service}?failover=0.5"
         with backstay.sync.Backstay(url, profile=NO_RETRIES) as stay:
             stay.lock("x", wait=0).acquire().release()
@@ -231,7 +231,7 @@ def test_a_sentinel_that_missed_the_failover_is_not_believed(group):
             assert say(old, "EXISTS", stay.engine.key("gate", "y")) == 0
 
 
-def test_sentinels_that_were_set_up_anew_are_believed_after_all(quiet_sentinel):
+def test_reconfigured_sentinels_are_trusted_again(quiet_sentinel):
     """They count failovers from the beginning again."""
     with backstay.sync.Backstay(quiet_sentinel.url) as stay:
         stay.lock("anew", wait=0).acquire().release()
@@ -240,7 +240,7 @@ def test_sentinels_that_were_set_up_anew_are_believed_after_all(quiet_sentinel):
         stay.lock("anew", wait=0).acquire().release()
 
 
-def test_nothing_runs_on_after_closing(quiet_sentinel):
+def test_closing_stops_the_sentinel_watch(quiet_sentinel):
     def watching():
         return [thread for thread in threading.enumerate() if thread.name == "backstay-sentinel"]
 

@@ -1,4 +1,4 @@
-"""Encrypted connections: a URL says all there is to say, and whoever cannot be trusted is refused."""
+"""TLS connections: a URL configures everything, and an untrusted server is refused."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import backstay.sync
 from backstay import ConfigError, EngineRefused, EngineUnavailable
 from backstay.engine.redis.link import async_link, blocking_link
 from backstay.engine.redis.link.protocol import sign_in
-from backstay.testing.certificates import Certificates
 from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer
+from backstay.testing.servers.certificates import Certificates
 from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
@@ -50,18 +50,18 @@ def test_a_url_alone_is_enough(take, tls_redis, certificates, scheme):
     assert take(url(tls_redis, scheme=scheme, ca=certificates.ca)) > 0
 
 
-def test_a_name_in_the_certificate_is_good(take, tls_redis, certificates):
+def test_a_host_name_in_the_certificate_is_accepted(take, tls_redis, certificates):
     assert take(url(tls_redis, "localhost", ca=certificates.ca)) > 0
 
 
-def test_a_server_that_nobody_vouches_for_is_refused(take, tls_redis, strangers):
+def test_a_server_with_an_untrusted_certificate_is_refused(take, tls_redis, strangers):
     with pytest.raises(EngineRefused, match=r"certificate of rediss://127.0.0.1.*\?ca="):
         take(url(tls_redis))
     with pytest.raises(EngineRefused, match=r"certificate of rediss://127.0.0.1.*\?ca="):
         take(url(tls_redis, ca=strangers.ca))
 
 
-def test_a_certificate_for_another_host_is_refused_unless_that_is_asked_for(take, strangers):
+def test_a_certificate_for_another_host_is_refused_by_default(take, strangers):
     server = RedisServer(tls=strangers)
     try:
         started_or_skip(server)
@@ -74,17 +74,17 @@ def test_a_certificate_for_another_host_is_refused_unless_that_is_asked_for(take
         server.stop()
 
 
-def test_a_client_certificate_is_shown_where_it_is_wanted(take, strict_redis, certificates, strangers):
+def test_a_client_certificate_is_sent_when_the_server_requires_it(take, strict_redis, certificates, strangers):
     cert, key = certificates.client
     assert take(url(strict_redis, ca=certificates.ca, cert=cert, key=key)) > 0
-    with pytest.raises(EngineRefused, match=r"certificate from us.*cert=FILE&key=FILE"):
+    with pytest.raises(EngineRefused, match=r"client certificate.*cert=FILE&key=FILE"):
         take(url(strict_redis, ca=certificates.ca))
     cert, key = strangers.client
-    with pytest.raises(EngineRefused, match="certificate from us"):
+    with pytest.raises(EngineRefused, match="client certificate"):
         take(url(strict_redis, ca=certificates.ca, cert=cert, key=key))
 
 
-def test_why_a_server_hung_up_is_learnt_even_where_the_write_meets_the_reset(take, certificates, monkeypatch):
+def test_the_tls_alert_is_reported_even_when_the_write_meets_a_reset(take, certificates, monkeypatch):
     """The refusal is on its way when the first command is written to a connection that is already reset."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.ca)
     tls.load_cert_chain(*certificates.server)
@@ -112,20 +112,20 @@ def test_why_a_server_hung_up_is_learnt_even_where_the_write_meets_the_reset(tak
     with socket.create_server(("127.0.0.1", 0)) as server:
         answering = threading.Thread(target=hang_up, daemon=True)
         answering.start()
-        with pytest.raises(EngineRefused, match="certificate from us"):
+        with pytest.raises(EngineRefused, match="client certificate"):
             take(f"rediss://127.0.0.1:{server.getsockname()[1]}/0?{urlencode({'ca': certificates.ca})}")
         server.shutdown(socket.SHUT_RDWR)
         answering.join(WITHIN)
     assert dialled
 
 
-def test_a_server_without_tls_is_told_apart(take, backstay_redis, certificates):
+def test_a_redis_server_without_tls_is_recognized(take, backstay_redis, certificates):
     """It takes the handshake for half a command, and waits for the rest."""
     with pytest.raises(EngineUnavailable, match=r"no answer in time.*TLS"):
         take(url(backstay_redis, ca=certificates.ca, connect_timeout="0.3"))
 
 
-def test_something_else_without_tls_is_told_apart(take, certificates):
+def test_a_non_redis_server_without_tls_is_recognized(take, certificates):
     def hang_up():
         with contextlib.suppress(OSError):
             sock, _ = server.accept()
@@ -141,12 +141,12 @@ def test_something_else_without_tls_is_told_apart(take, certificates):
         answering.join()
 
 
-def test_a_plain_client_gets_nowhere_with_tls(take, tls_redis):
+def test_a_plaintext_client_is_refused_by_a_tls_server(take, tls_redis):
     with pytest.raises(EngineUnavailable, match=str(tls_redis.port)):
         take(f"redis://127.0.0.1:{tls_redis.port}/0?connect_timeout=1", profile=backstay.MAX_AVAILABILITY)
 
 
-def test_a_server_that_never_shakes_hands_is_given_up_in_time(take, certificates):
+def test_a_tls_handshake_without_an_answer_times_out(take, certificates):
     """It takes the connection and is silent: the handshake has no end of its own."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -174,15 +174,15 @@ def test_a_wrong_option_is_a_config_error_that_names_it(certificates, options, s
         backstay.sync.Backstay(f"rediss://127.0.0.1:1/0?{urlencode(options)}")
 
 
-def test_certificates_without_tls_are_a_mistake():
+def test_certificate_options_without_tls_are_a_config_error():
     with pytest.raises(ConfigError, match="write rediss"):
         backstay.sync.Backstay("redis://127.0.0.1:1/0?ca=/etc/ca.crt")
 
 
 def test_a_waiting_thread_is_woken(tls_redis, namespace):
-    """Without TLS threads hear hints on their own connections; with it, the hub hears for them."""
+    """Without TLS, threads receive hints on their own connections; with TLS, the hub receives for them."""
     with backstay.sync.Backstay(tls_redis.url, namespace=namespace) as stay:
-        assert stay.engine.thread_ears() is None
+        assert stay.engine.thread_subscribers() is None
         held = stay.lock("x", wait=0).acquire()
         waited = []
 

@@ -7,11 +7,11 @@ import os
 import pytest
 
 from backstay.engine.redis.topology.slots import slot_of
-from backstay.testing.failovers import Failover, KillMaster, Migrate
-from backstay.testing.nemesis import Kill, Pause
 from backstay.testing.plugin import started_or_skip
-from backstay.testing.race import NAMES, Race
 from backstay.testing.servers import RedisCluster, RedisSentinel
+from support.nemeses.failovers import Failover, KillMaster, Migrate
+from support.nemeses.nemesis import Kill, Pause
+from support.race import NAMES, Race
 
 pytestmark = [pytest.mark.redis, pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
@@ -61,7 +61,7 @@ def test_history_on_a_cluster_while_masters_are_killed(tmp_path, seconds):
 
 
 @lasting(8)
-def test_history_on_a_cluster_while_slots_move_is_as_if_none_had(tmp_path, seconds):
+def test_history_on_a_cluster_is_legal_while_slots_move(tmp_path, seconds):
     """No amnesia is granted here: a move that lost anything would be a violation."""
     group = RedisCluster(replicas=0, node_timeout=5)
     try:

@@ -1,4 +1,4 @@
-"""A real Chromium, driven over the DevTools protocol through a pipe: no port is opened, nothing is installed for it."""
+"""Drive a real Chromium over the DevTools protocol through a pipe: no open port, no driver to install."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from backstay.testing.waiting import eventually
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-#: Nothing of the browser's own, and no name leads off this machine.
+#: Disables background features of the browser; no host name resolves off this machine.
 OPTIONS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -32,8 +32,8 @@ OPTIONS = (
     "--window-size=1400,900",
 )
 
-#: The middle of an element that has not moved for two frames and is not covered, else null. From then on `clicked_`
-#: says whether a click has come to it, or to what took its place meanwhile.
+#: Returns the centre of an element that has not moved for two frames and is not covered, else null. Afterwards
+#: `clicked_` is whether a click hit the element or its replacement.
 AIM = """(async () => {
     const find = () => %s, frame = () => new Promise(requestAnimationFrame);
     const box = () => { const at = find()?.getBoundingClientRect(); return at && [at.x, at.y, at.width, at.height]; };
@@ -47,24 +47,24 @@ AIM = """(async () => {
     if (!find().contains(document.elementFromPoint(x, y))) return null;
     window.clicked_ = false;
     const aimed = find();
-    const hear = event => { window.clicked_ = [aimed, find()].some(one => one?.contains(event.target)); };
-    window.addEventListener("click", hear, {capture: true, once: true});
+    const onClick = event => { window.clicked_ = [aimed, find()].some(one => one?.contains(event.target)); };
+    window.addEventListener("click", onClick, {capture: true, once: true});
     return [x, y];
 })()"""
 
 
 def chromium():
-    """The program; None where there is none."""
+    """Return the path of Chromium, or None."""
     return os.environ.get("BACKSTAY_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """Runs until closed."""
+    """A browser process, until `close`."""
 
     def __init__(self, program, folder):
         to_read, self._to_write = os.pipe()
         self._to_hear, to_say = os.pipe()
-        # High numbers, so that the shell's 3 and 4 are none of them.
+        # High numbers, so that they do not collide with the shell's 3 and 4.
         passed = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (to_read, to_say)]
         words = [program, *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
         self.process = subprocess.Popen(
@@ -107,7 +107,7 @@ class Browser:
         return found["result"]
 
     def page(self, *, scheme="light", width=1400, height=900):
-        """A new one, that shares nothing with others."""
+        """Open a new page in a browser context of its own."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -115,7 +115,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             page.call(f"{domain}.enable")
         page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        page.dress(scheme)
+        page.set_color_scheme(scheme)
         return page
 
     def close(self):
@@ -133,14 +133,14 @@ class Browser:
 
 
 class Page:
-    """One page: what it asked for, what it complained of, and hands to use it with."""
+    """One page, with its requests, its console errors, and mouse and keyboard input."""
 
     def __init__(self, browser, session, target):
         self._browser = browser
         self._session = session
         self._target = target
         self.requests = []
-        self.complaints = []
+        self.errors = []
 
     def call(self, method, **params):
         return self._browser.call(method, self._session, **params)
@@ -150,16 +150,16 @@ class Page:
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"])
             case "Runtime.exceptionThrown":
-                self.complaints.append(params["exceptionDetails"])
+                self.errors.append(params["exceptionDetails"])
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
-                self.complaints.append(params["args"])
+                self.errors.append(params["args"])
             case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
-                self.complaints.append(params["entry"])
+                self.errors.append(params["entry"])
             case "Audits.issueAdded" if "contentSecurityPolicy" in str(params["issue"]["details"]):
-                self.complaints.append(params["issue"])
+                self.errors.append(params["issue"])
 
-    def dress(self, scheme):
-        """Light or dark."""
+    def set_color_scheme(self, scheme):
+        """Emulate the colour scheme "light" or "dark"."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def open(self, url):
@@ -175,19 +175,19 @@ class Page:
         return self.evaluate("document.body.innerText")
 
     def waits_for(self, expression, within=60):
-        """Until something is so."""
+        """Wait until a JavaScript expression is true."""
         found = eventually(lambda: self.evaluate(f"Boolean({expression})"), within)
-        assert found, f"{expression}\n{self.text}\n{self.complaints}"
+        assert found, f"{expression}\n{self.text}\n{self.errors}"
 
     def shows(self, selector, text="", within=60):
         self.waits_for(f"{find(selector, text)}", within)
 
     def click(self, selector, text=""):
-        """With the mouse, where it is and has come to rest: what is covered cannot be clicked. The page may still be
-        putting things in their places, so it is asked who heard of the click, and one that went astray is repeated.
+        """Click an element with the mouse once it is at rest and not covered. The layout may still change, so the page
+        checks which element received the click, and a miss is repeated.
         """
         self.shows(selector, text)
-        assert eventually(lambda: self._hit(find(selector, text)), 60), f"{selector} {text}: it stays out of reach"
+        assert eventually(lambda: self._hit(find(selector, text)), 60), f"{selector} {text}: could not be clicked"
 
     def _hit(self, found):
         place = self.evaluate(AIM % found)
@@ -213,7 +213,7 @@ class Page:
 
 
 def find(selector, text=""):
-    """JavaScript for the first element of a selector that has a text in it."""
+    """Return JavaScript for the first element of a selector that contains a text."""
     return (
         f"[...document.querySelectorAll({json.dumps(selector)})]"
         f".find(one => one.textContent.includes({json.dumps(text)}))"

@@ -1,4 +1,4 @@
-"""One Chromium for all tests here, and a server with a worker: `backstay serve` as people start it."""
+"""Fixtures: one Chromium for all dashboard tests, and a `backstay serve` process with a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from browser import Browser, chromium
 from served import serve
 
 from backstay.server.routes import dashboard
-from programs import programs
+from support.programs import programs
 
 
 def needed(found, reason):
@@ -30,7 +30,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def shots(tmp_path):
-    """Where pictures go: BACKSTAY_SCREENSHOTS, for whoever wants to look at them."""
+    """The folder for screenshots: BACKSTAY_SCREENSHOTS, or a temporary one."""
     folder = Path(os.environ.get("BACKSTAY_SCREENSHOTS") or tmp_path)
     folder.mkdir(exist_ok=True)
     return folder
@@ -55,7 +55,7 @@ def api(at):
 
 @pytest.fixture
 def open_page(browser):
-    """Opens pages. At the end, none may have complained or asked anybody else."""
+    """Opens pages, and checks at the end that none logged an error or sent a request to another origin."""
     opened = []
 
     def open_(url, **options):
@@ -67,6 +67,6 @@ def open_page(browser):
     yield open_
     for page, home in opened:
         page.close()
-        assert page.complaints == []
+        assert page.errors == []
         assert page.requests
         assert [one["url"] for one in page.requests if not one["url"].startswith(f"{home}/")] == []

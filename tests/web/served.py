@@ -1,10 +1,10 @@
-"""`backstay serve` with a worker in it, as people start it."""
+"""Start `backstay serve` with a built-in worker."""
 
 from __future__ import annotations
 
 
 def serve(start, folder, *arguments):
-    """The URL of a server of its own, with a worker in it."""
+    """Start a server with a built-in worker and return its URL."""
     server = start(
         *("--url", f"sqlite:///{folder / 'backstay.db'}?synchronous=normal", "serve", "--port", "0"),
         *("--worker", "--allow-commands", "--concurrency", "4", "--no-access-log", *arguments),

@@ -25,7 +25,7 @@ def begin(api, name, text, **inputs):
 
 
 def gate(path):
-    """A command that goes on once a file is there."""
+    """Return a shell command that waits until a file exists."""
     return f"while [ ! -e '{path}' ]; do sleep 0.05; done"
 
 
@@ -67,7 +67,7 @@ jobs:
 """,
         branch="main",
     )
-    # The list learns of it by itself.
+    # The list updates by itself.
     page.shows("tr", run)
     page.shows(f"tr:has(a[href*='{run}']) .status.running")
     page.click("a", "release")
@@ -81,7 +81,7 @@ jobs:
     assert "built" not in page.evaluate("document.querySelector('[role=log]').innerText").split()
     page.screenshot(shots / "running-light.png")
     go.touch()
-    # Nothing is touched from here on: the page follows.
+    # No input from here on: the page follows the run.
     page.shows("[role=status]", "success")
     page.shows("[role=log]", "built")
     page.shows(".panel", "release-1.whl")
@@ -89,25 +89,25 @@ jobs:
     page.shows(".node.skipped", "docs")
     assert "lint" not in page.evaluate("[...document.querySelectorAll('.node.critical')].map(n => n.innerText).join()")
     page.waits_for("document.querySelectorAll('.react-flow__edge').length === 6")  # drawn once the nodes are measured
-    # A log has no gap and no double.
-    said = page.evaluate("document.querySelector('[role=log]').innerText").split("\n")
-    assert [line for line in said if line] == ["building 42", "built"]
+    # The log has no gap and no duplicate.
+    lines = page.evaluate("document.querySelector('[role=log]').innerText").split("\n")
+    assert [line for line in lines if line] == ["building 42", "built"]
     page.screenshot(shots / "success-light.png")
-    page.dress("dark")
+    page.set_color_scheme("dark")
     page.screenshot(shots / "success-dark.png")
     page.open(f"{at}/#/")
     page.shows(f"tr:has(a[href*='{run}']) .status.success")
     page.screenshot(shots / "runs-dark.png")
-    page.dress("light")
+    page.set_color_scheme("light")
     page.screenshot(shots / "runs-light.png")
 
 
-def test_what_failed_is_told_and_run_again(at, api, open_page, shots, tmp_path):
-    mended = tmp_path / "mended"
+def test_a_failed_job_is_shown_and_rerun(at, api, open_page, shots, tmp_path):
+    fixed = tmp_path / "fixed"
     run = begin(
         api,
         "fragile",
-        f"name: fragile\njobs:\n  a: {{run: \"echo trying >&2; test -e '{mended}'\"}}\n"
+        f"name: fragile\njobs:\n  a: {{run: \"echo trying >&2; test -e '{fixed}'\"}}\n"
         "  b: {needs: a, run: echo after}\n",
     )
     assert eventually(lambda: api.get(f"/api/runs/{run}").json()["status"] == "failure", 60)
@@ -118,7 +118,7 @@ def test_what_failed_is_told_and_run_again(at, api, open_page, shots, tmp_path):
     page.shows(".node.skipped", "b")
     page.shows("button", "Retry job")
     page.screenshot(shots / "failure-light.png")
-    mended.touch()
+    fixed.touch()
     page.click("button", "Re-run failed")
     page.shows("[role=status]", "success")
     page.shows(".node.success", "b")
@@ -126,8 +126,8 @@ def test_what_failed_is_told_and_run_again(at, api, open_page, shots, tmp_path):
     page.waits_for("!document.querySelector('pre.error')")
 
 
-def test_a_job_that_goes_on_as_another_has_one_log(start, open_page, tmp_path):
-    """Opened while the first of them runs, and opened when all is over: nothing is lost, nothing is there twice."""
+def test_a_job_that_continues_as_another_has_one_log(start, open_page, tmp_path):
+    """The log is complete and without duplicates, opened while the first job runs and after the end."""
     at = serve(start, tmp_path)
     go = asyncio.Event()
 
@@ -157,8 +157,8 @@ def test_a_job_that_goes_on_as_another_has_one_log(start, open_page, tmp_path):
             await asyncio.to_thread(page.shows, "[role=status]", "success")
             for _ in range(2):
                 await asyncio.to_thread(page.shows, "[role=log]", "said by the second")
-                said = await asyncio.to_thread(page.evaluate, "document.querySelector('[role=log]').innerText")
-                looks.append([line for line in said.split("\n") if line])
+                text = await asyncio.to_thread(page.evaluate, "document.querySelector('[role=log]').innerText")
+                looks.append([line for line in text.split("\n") if line])
                 await asyncio.to_thread(page.open, f"{at}/#/")
                 await asyncio.to_thread(page.shows, "h1", "Runs")
                 await asyncio.to_thread(page.open, f"{at}/#/runs/{run.id}/{quote('a/b (relay)', safe='')}")
@@ -168,17 +168,17 @@ def test_a_job_that_goes_on_as_another_has_one_log(start, open_page, tmp_path):
     assert looks == [["said by the first", "said by the second"]] * 2
 
 
-def test_a_run_is_cancelled_by_two_clicks(at, api, open_page, tmp_path):
+def test_a_run_is_cancelled_after_a_confirmation(at, api, open_page, tmp_path):
     run = begin(api, "endless", f'name: endless\njobs:\n  a: {{run: "{gate(tmp_path / "never")}"}}\n')
     page = open_page(f"{at}/#/runs/{run}")
     page.shows(".node.running", "a")
     page.click("button", "Cancel run")
-    page.click("button", "surely")
+    page.click("button", "Cancel this run")
     page.shows("[role=status]", "cancelled")
     assert api.get(f"/api/runs/{run}").json()["status"] == "cancelled"
 
 
-def test_the_keyboard_is_enough(at, api, open_page):
+def test_runs_can_be_browsed_by_keyboard(at, api, open_page):
     run = begin(api, "keys", "name: keys\njobs:\n  a: {run: echo one}\n  b: {needs: a, run: echo two}\n")
     page = open_page(f"{at}/#/runs/{run}")
     page.shows("[role=status]", "success")
@@ -186,16 +186,16 @@ def test_the_keyboard_is_enough(at, api, open_page):
     page.press("ArrowDown", 40)
     page.press("Enter", 13, "\r")
     page.shows("[role=log]", "two")
-    said = page.evaluate("document.activeElement.textContent")
-    assert said.startswith("b, success, on the critical path")
-    # One stop in the list, the next is in the panel's controls.
+    label = page.evaluate("document.activeElement.textContent")
+    assert label.startswith("b, success, on the critical path")
+    # One tab stop in the list; the next one is in the panel's controls.
     assert page.evaluate("document.querySelectorAll('.jobs button[tabindex=\"0\"]').length") == 1
     page.evaluate("document.querySelector('.panel button').focus()")
     page.press("Escape", 27)
     page.waits_for("!document.querySelector('.panel')")
 
 
-def test_a_token_is_asked_for_and_sent_as_a_header_alone(start, browser, tmp_path):
+def test_a_token_is_requested_and_sent_only_as_a_header(start, browser, tmp_path):
     url = f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal"
     made = subprocess.run(
         [sys.executable, "-m", "backstay", "--url", url, "token", "create", "--role", "submit"],
@@ -207,26 +207,26 @@ def test_a_token_is_asked_for_and_sent_as_a_header_alone(start, browser, tmp_pat
     at = serve(start, tmp_path)
     page = browser.page()
     page.open(at)
-    page.shows("h1", "A token, please")
+    page.shows("h1", "Enter an access token")
     page.waits_for("document.activeElement.id === 'token'")
     page.write("bst_wrong_token")
     page.press("Enter", 13, "\r")
-    page.shows("[role=alert]", "does not know this token")
+    page.shows("[role=alert]", "This token is unknown")
     page.write(token)
     page.press("Enter", 13, "\r")
-    page.shows("p", "No run yet")
+    page.shows("p", "No runs yet")
     page.shows(".live.on")
     assert page.evaluate("sessionStorage.length") == 1
     assert page.evaluate("localStorage.length + document.cookie.length") == 0
     assert [one["url"] for one in page.requests if token in one["url"]] == []
-    # 401s are told to the console by the browser itself; there is nothing else.
-    assert [one for one in page.complaints if "401" not in str(one)] == []
+    # The browser itself logs the 401s to the console; there is nothing else.
+    assert [one for one in page.errors if "401" not in str(one)] == []
     page.click("button", "Forget token")
-    page.shows("h1", "A token, please")
+    page.shows("h1", "Enter an access token")
     page.close()
 
 
-def test_moving_a_graph_of_a_thousand_jobs_draws_no_job_again(at, api, open_page, shots, record_property):
+def test_panning_a_graph_of_a_thousand_jobs_redraws_no_job(at, api, open_page, shots, record_property):
     jobs = {"start": {"run": "true", "labels": ["nobody"]}}
     for layer in range(27):
         for number in range(37):
@@ -239,12 +239,12 @@ def test_moving_a_graph_of_a_thousand_jobs_draws_no_job_again(at, api, open_page
     page.waits_for("document.querySelectorAll('.jobs li').length === 1000")
     page.waits_for("document.querySelectorAll('.node').length > 0", 120)
     page.screenshot(shots / "large-light.png")
-    # Two thousand edges are one picture: as many pictures would be put together anew for each frame.
+    # Two thousand edges are one SVG path: separate elements would be composited anew for each frame.
     assert page.evaluate("document.querySelectorAll('svg.edges .react-flow__edge-path').length") == 1
     assert page.evaluate("document.querySelector('svg.edges path').getAttribute('d').split('M').length") == 1936
     assert page.evaluate("document.querySelectorAll('.react-flow__edges .react-flow__edge').length") == 0
     assert [one["url"] for one in page.requests if "elk-worker" in one["url"]], "the layout is made in a worker"
-    # While the graph is moved no job is drawn again; how long frames take is the machine's affair, and told.
+    # While the graph moves, no job is redrawn; frame times depend on the machine and are only recorded.
     page.evaluate(
         "window.redrawn = 0; window.frames_ = []; window.last_ = performance.now();"
         "new MutationObserver(found => redrawn += found.filter(one => one.target.closest?.('.node')).length)"

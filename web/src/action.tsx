@@ -1,45 +1,45 @@
 import { useEffect, useState } from "react";
-import { useTrouble } from "./door.ts";
+import { useErrorMessage } from "./auth_context.ts";
 
 interface Props {
   label: string;
-  /** What it asks before it does something that cannot be undone; left out: it does it at once. */
-  sure?: string;
+  /** The question before an action that cannot be undone; left out: the button acts at once. */
+  confirm?: string;
   act: () => Promise<unknown>;
   done: () => void;
 }
 
-/** A button that asks the server for something, and says when it was refused. */
-export function Action({ label, sure, act, done }: Props) {
+/** A button that sends a request, asks for confirmation where needed, and shows the error when it fails. */
+export function Action({ label, confirm, act, done }: Props) {
   const [asking, setAsking] = useState(false);
   const [busy, setBusy] = useState(false);
-  const [trouble, setTrouble] = useState("");
-  const say = useTrouble();
+  const [problem, setProblem] = useState("");
+  const describe = useErrorMessage();
   useEffect(() => {
     if (!asking) return;
     const timer = setTimeout(() => setAsking(false), 5000);
     return () => clearTimeout(timer);
   }, [asking]);
   const click = async () => {
-    if (sure && !asking) return setAsking(true);
+    if (confirm && !asking) return setAsking(true);
     setAsking(false);
     setBusy(true);
-    setTrouble("");
+    setProblem("");
     try {
       await act();
       done();
     } catch (error) {
-      setTrouble(say(error));
+      setProblem(describe(error));
     } finally {
       setBusy(false);
     }
   };
   return (
     <span className="action">
-      <button type="button" className={asking ? "sure" : undefined} disabled={busy} onClick={() => void click()}>
-        {asking ? sure : label}
+      <button type="button" className={asking ? "confirm" : undefined} disabled={busy} onClick={() => void click()}>
+        {asking ? confirm : label}
       </button>
-      {trouble && <span role="alert">{trouble}</span>}
+      {problem && <span role="alert">{problem}</span>}
     </span>
   );
 }

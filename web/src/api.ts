@@ -1,4 +1,4 @@
-// The server's API as this page uses it. Shapes are those of /openapi.json.
+// The part of the server's API that the dashboard uses. The types match /openapi.json.
 
 import { token } from "./token.ts";
 
@@ -16,14 +16,14 @@ export interface RunInfo {
   duration_secs: number | null;
   cancel_requested: boolean;
   reason: string;
-  /** Jobs by state. */
+  /** The number of jobs by state. */
   counts: Record<string, number>;
-  /** The number of its last event. */
+  /** The sequence number of the last event. */
   events: number;
 }
 
 export interface FlowJob {
-  /** Its name in the workflow. */
+  /** The job's name in the workflow. */
   id: string;
   name: string;
   status: JobStatus;
@@ -33,7 +33,7 @@ export interface FlowJob {
   finished_at: number | null;
   depends_on: string[];
   output: string | null;
-  /** Its own id in this run; "" before there is one. */
+  /** The job's own id in this run; "" until it is enqueued. */
   uid: string;
   attempt: number;
   required_labels: string[];
@@ -68,7 +68,7 @@ export interface RunEvent {
   event: EventKind;
   workflow_id: string;
   run_id: string;
-  /** "": it is about the run. */
+  /** "": an event of the run itself. */
   job_id: string;
   uid: string;
   sequence: number;
@@ -85,7 +85,7 @@ export interface LogChunk {
   stream: string;
 }
 
-/** A refusal of the server, in its words (RFC 9457). */
+/** An error response of the server, with the detail of its RFC 9457 problem as the message. */
 export class Refusal extends Error {
   readonly status: number;
 
@@ -106,34 +106,34 @@ export const paths = {
     `api/workflows/${segment(workflow)}/jobs/${segment(job)}/logs/stream?run=${segment(run)}`,
 };
 
-/** Sends a request with the token, if there is one. Throws Refusal for any answer that is none of success. */
-export async function ask(path: string, options: RequestInit = {}): Promise<Response> {
+/** Sends a request, with the token if there is one. Throws Refusal for an error status. */
+export async function request(path: string, options: RequestInit = {}): Promise<Response> {
   const headers = new Headers(options.headers);
   const secret = token();
   if (secret) headers.set("authorization", `Bearer ${secret}`);
   const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
-  if (!answer.ok) throw await refusalOf(answer);
+  if (!answer.ok) throw await toRefusal(answer);
   return answer;
 }
 
-async function refusalOf(answer: Response): Promise<Refusal> {
-  let detail = `the server answered ${answer.status}`;
+async function toRefusal(answer: Response): Promise<Refusal> {
+  let detail = `The server returned status ${answer.status}.`;
   try {
     const body = (await answer.json()) as { detail?: unknown };
     if (typeof body.detail === "string") detail = body.detail;
   } catch {
-    // No problem document: a proxy's answer, perhaps.
+    // Not a problem document, for example an error page of a proxy.
   }
   return new Refusal(answer.status, detail);
 }
 
 async function read<T>(path: string, signal?: AbortSignal): Promise<T> {
-  const answer = await ask(path, signal ? { signal } : {});
+  const answer = await request(path, signal ? { signal } : {});
   return (await answer.json()) as T;
 }
 
 async function post<T>(path: string): Promise<T> {
-  const answer = await ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
+  const answer = await request(path, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
   return (await answer.json()) as T;
 }
 

@@ -1,7 +1,7 @@
-// Which page is shown: that of the address, or the question for a token while the server wants one.
+// The application: shows the page of the current address, or the token form while the server requires a token.
 
 import { useCallback, useEffect, useState } from "react";
-import { Door } from "./door.ts";
+import { AuthContext } from "./auth_context.ts";
 import { useRoute } from "./route.ts";
 import { RunPage } from "./run_page.tsx";
 import { RunsPage } from "./runs_page.tsx";
@@ -10,13 +10,13 @@ import { TokenForm } from "./token_form.tsx";
 
 export function App() {
   const route = useRoute();
-  const [shut, setShut] = useState<"" | "wanted" | "refused">("");
-  // Counts entries, so that pages begin anew with another token.
+  const [tokenState, setTokenState] = useState<"" | "wanted" | "refused">("");
+  // Part of the pages' keys: a new token remounts them.
   const [entry, setEntry] = useState(0);
-  const shutDoor = useCallback(() => setShut(token() ? "refused" : "wanted"), []);
+  const requireToken = useCallback(() => setTokenState(token() ? "refused" : "wanted"), []);
   const enter = (value: string) => {
     keepToken(value);
-    setShut("");
+    setTokenState("");
     setEntry((count) => count + 1);
   };
   useEffect(() => {
@@ -24,7 +24,7 @@ export function App() {
   }, [route.run]);
 
   return (
-    <Door.Provider value={shutDoor}>
+    <AuthContext.Provider value={requireToken}>
       <header className="top">
         <a href="#/" className="brand">
           Backstay
@@ -34,19 +34,19 @@ export function App() {
             Runs
           </a>
         </nav>
-        {token() && !shut && (
+        {token() && !tokenState && (
           <button type="button" className="quiet" onClick={() => enter("")}>
             Forget token
           </button>
         )}
       </header>
-      {shut ? (
-        <TokenForm refused={shut === "refused"} onToken={enter} />
+      {tokenState ? (
+        <TokenForm refused={tokenState === "refused"} onToken={enter} />
       ) : route.run ? (
         <RunPage key={`${entry} ${route.run}`} id={route.run} job={route.job} />
       ) : (
         <RunsPage key={entry} />
       )}
-    </Door.Provider>
+    </AuthContext.Provider>
   );
 }

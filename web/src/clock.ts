@@ -1,4 +1,5 @@
-// The server's clock, a second at a time. Browsers' clocks differ from it; one subscription serves all who look.
+// The server's clock in steps of one second. The browser's clock may be wrong, so its skew is subtracted. One timer serves
+// all components.
 
 import { useSyncExternalStore } from "react";
 
@@ -7,7 +8,7 @@ let shown = Date.now();
 let timer: ReturnType<typeof setInterval> | null = null;
 const watchers = new Set<() => void>();
 
-/** The server said what it is there. */
+/** Sets the skew from a current time of the server. */
 export function setClock(milliseconds: number): void {
   skew = milliseconds - Date.now();
 }
@@ -29,5 +30,5 @@ function subscribe(changed: () => void): () => void {
   };
 }
 
-/** Draws whoever uses it again each second. */
+/** The server's time; re-renders the component each second. */
 export const useNow = (): number => Math.max(useSyncExternalStore(subscribe, () => shown), 0);

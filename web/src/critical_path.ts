@@ -1,13 +1,14 @@
-// What a run's length came from: back from the job that ended last, each time to the one it waited for longest.
+// The critical path of a run: backwards from the job that finished last, at each step to the dependency that finished
+// last.
 
 import type { FlowJob } from "./api.ts";
 
 type Timed = Pick<FlowJob, "id" | "depends_on" | "started_at" | "finished_at">;
 
-/** The jobs on it, the last one first; each with the one it waited for, "" for the first. */
+/** Jobs on the critical path, the last one first, each with its predecessor on the path; "" for the first job. */
 export type Critical = ReadonlyMap<string, string>;
 
-/** `now`, in milliseconds, is the end of whatever still runs. */
+/** `now`, in milliseconds, counts as the end of jobs that still run. */
 export function criticalPath(jobs: readonly Timed[], now: number): Critical {
   const known = new Map(jobs.map((job) => [job.id, job]));
   const end = (job: Timed) => (job.started_at === null ? -1 : (job.finished_at ?? now));

@@ -7,7 +7,7 @@ interface Props {
   running: boolean;
 }
 
-/** How long something took, or takes up to now. */
+/** A duration; for something that still runs, the time since it started. */
 export function Elapsed({ started, seconds, running }: Props) {
   if (running && started !== null) return <Ticking started={started} />;
   return <>{seconds === null ? "–" : duration(seconds)}</>;

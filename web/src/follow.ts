@@ -1,44 +1,44 @@
-// Follows a stream of events for as long as it lasts, over any number of connections: each goes on behind the last
-// event that came. By fetch, since EventSource sends no headers and a token belongs into no URL.
+// Follows a stream of server-sent events across reconnects: each connection continues after the last event received.
+// It uses fetch, since EventSource cannot send headers and a token must not be in a URL.
 
-import { ask, Refusal } from "./api.ts";
+import { Refusal, request } from "./api.ts";
 import { SseParser } from "./sse_parser.ts";
 
-/** The server says something every 15 s: after three silences the connection is dead. */
-const SILENCE = 45_000;
+/** The server sends a keep-alive every 15 s: after three missing ones the connection counts as dead. */
+const SILENCE_LIMIT = 45_000;
 const LONGEST_PAUSE = 10_000;
-/** Events that come together are told together: one rendering for all. */
-const GATHER = 100;
+/** Events within this time are delivered together, so that React renders once. */
+const BATCH_DELAY = 100;
 
 export interface Follower<T> {
   path: string;
-  /** The id of the last event that is known already; "": none. */
+  /** The id of the last event that is already known; "": none. */
   after?: string;
   signal: AbortSignal;
   onEvents: (events: T[]) => void;
-  /** At each connection, before its first event. */
+  /** Called for each connection, before its first event. */
   onOpen?: () => void;
-  /** Whether there is a connection now. */
+  /** Called when the connection opens or closes. */
   onLive?: (live: boolean) => void;
 }
 
-/** Ends when the server says that there is no more, or when it is aborted. Throws Refusal for what waiting cannot mend. */
+/** Returns after the server's `end` event or an abort. Throws Refusal for an error that a retry cannot fix. */
 export async function follow<T>(follower: Follower<T>): Promise<void> {
   let last = follower.after ?? "";
   let failures = 0;
   while (!follower.signal.aborted) {
     const parser = new SseParser();
-    const watch = new Watch(follower.signal);
+    const watchdog = new Watchdog(follower.signal);
     const batch = new Batch<T>(follower.onEvents);
     try {
       const headers: Record<string, string> = { accept: "text/event-stream" };
       if (last) headers["last-event-id"] = last;
-      const answer = await ask(follower.path, { headers, signal: watch.signal });
+      const answer = await request(follower.path, { headers, signal: watchdog.signal });
       failures = 0;
       follower.onLive?.(true);
       follower.onOpen?.();
       for await (const piece of pieces(answer)) {
-        watch.alive();
+        watchdog.alive();
         for (const one of parser.push(piece)) {
           if (one.event === "end") return;
           if (one.id) last = one.id;
@@ -49,7 +49,7 @@ export async function follow<T>(follower: Follower<T>): Promise<void> {
       if (error instanceof Refusal && error.status < 500 && error.status !== 429) throw error;
       failures += 1;
     } finally {
-      watch.close();
+      watchdog.close();
       if (follower.signal.aborted) batch.drop();
       else batch.flush();
       if (!follower.signal.aborted) follower.onLive?.(false);
@@ -72,8 +72,8 @@ async function* pieces(answer: Response): AsyncGenerator<string> {
   }
 }
 
-/** Aborts a connection that has gone silent, or that nobody wants any more. */
-class Watch {
+/** Aborts a connection that is silent for too long, or whose follower was aborted. */
+class Watchdog {
   readonly #own = new AbortController();
   readonly #outer: AbortSignal;
   #timer = 0;
@@ -92,7 +92,7 @@ class Watch {
 
   alive(): void {
     clearTimeout(this.#timer);
-    this.#timer = window.setTimeout(this.#stop, SILENCE);
+    this.#timer = window.setTimeout(this.#stop, SILENCE_LIMIT);
   }
 
   close(): void {
@@ -103,23 +103,23 @@ class Watch {
 }
 
 class Batch<T> {
-  readonly #tell: (events: T[]) => void;
+  readonly #deliver: (events: T[]) => void;
   #events: T[] = [];
   #timer = 0;
 
-  constructor(tell: (events: T[]) => void) {
-    this.#tell = tell;
+  constructor(deliver: (events: T[]) => void) {
+    this.#deliver = deliver;
   }
 
   add(event: T): void {
     this.#events.push(event);
-    if (!this.#timer) this.#timer = window.setTimeout(() => this.flush(), GATHER);
+    if (!this.#timer) this.#timer = window.setTimeout(() => this.flush(), BATCH_DELAY);
   }
 
   flush(): void {
     const events = this.#events;
     this.drop();
-    if (events.length) this.#tell(events);
+    if (events.length) this.#deliver(events);
   }
 
   drop(): void {

@@ -1,4 +1,4 @@
-// Times for people.
+// Formats durations, times and log text for display.
 
 /** 0.42 s · 12.3 s · 3 m 05 s · 2 h 07 m */
 export function duration(seconds: number): string {
@@ -14,12 +14,12 @@ const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 
 export const moment = (milliseconds: number): string => SHORT.format(milliseconds);
 
-/** Without the colours and other signs that are meant for a terminal. */
+/** Removes ANSI escape sequences and normalises line ends. */
 export function plainText(text: string): string {
   return text.replace(/\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\-_])/g, "").replace(/\r\n?/g, "\n");
 }
 
-/** A piece of a log. What a command prints may go on in the next piece of its stream; anything else is a line. */
+/** The text of a log chunk. A chunk of stdout or stderr may end within a line; chunks of `log` are whole lines. */
 export function shownPiece({ data, stream }: { data: string; stream: string }, next: string): string {
   const text = plainText(data);
   const goesOn = stream !== "log" && next === stream;

@@ -1,12 +1,12 @@
-// The run's DAG. Boxes are laid out once for each shape; what changes while it runs is drawn in place.
+// The DAG of a run. The layout is computed once per graph structure; status changes only re-render nodes.
 
 import { Background, Controls, type Edge, ReactFlow, useReactFlow } from "@xyflow/react";
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { FlowJob } from "./api.ts";
 import type { Critical } from "./critical_path.ts";
-import { EdgePicture } from "./edge_picture.tsx";
+import { EdgeLayer } from "./edge_layer.tsx";
 import { GraphNode, type JobNode } from "./graph_node.tsx";
-import { HEIGHT, layOut, type Places, shapeOf, WIDTH } from "./layout.ts";
+import { HEIGHT, layOut, type Positions, shapeOf, WIDTH } from "./layout.ts";
 
 interface Props {
   jobs: FlowJob[];
@@ -17,35 +17,35 @@ interface Props {
 
 const TYPES = { job: GraphNode };
 const FIT = { padding: 0.1, maxZoom: 1 };
-/** Below this many, drawing only what is seen costs more than it saves, and so does one picture of all edges. */
+/** Up to this many jobs, rendering only visible nodes and drawing all edges in one SVG cost more than they save. */
 const MANY = 150;
 const NO_JOBS: FlowJob[] = [];
 
 export default function Graph({ jobs, critical, chosen, onChoose }: Props) {
   const shape = useMemo(() => shapeOf(jobs), [jobs]);
-  const [places, setPlaces] = useState<{ shape: string; places: Places } | null>(null);
-  const [trouble, setTrouble] = useState(false);
+  const [layout, setLayout] = useState<{ shape: string; positions: Positions } | null>(null);
+  const [problem, setProblem] = useState(false);
   const latest = useRef(jobs);
   latest.current = jobs;
   useEffect(() => {
     let wanted = true;
     layOut(latest.current).then(
-      (found) => wanted && setPlaces({ shape, places: found }),
-      () => wanted && setTrouble(true),
+      (found) => wanted && setLayout({ shape, positions: found }),
+      () => wanted && setProblem(true),
     );
     return () => {
       wanted = false;
     };
   }, [shape]);
 
-  const nodes = useNodes(jobs, places?.places ?? null, critical, chosen, onChoose);
+  const nodes = useNodes(jobs, layout?.positions ?? null, critical, chosen, onChoose);
   const many = jobs.length > MANY;
   const edges = useEdges(many ? NO_JOBS : jobs, critical);
-  if (trouble) return <p role="alert">The graph could not be laid out; the list has every job.</p>;
-  if (!places) return <p className="faint pad">Laying out…</p>;
+  if (problem) return <p role="alert">The graph layout failed. The list shows all jobs.</p>;
+  if (!layout) return <p className="faint pad">Computing the layout…</p>;
   return (
     <ReactFlow
-      key={places.shape}
+      key={layout.shape}
       nodes={nodes}
       edges={edges}
       nodeTypes={TYPES}
@@ -65,18 +65,19 @@ export default function Graph({ jobs, critical, chosen, onChoose }: Props) {
     >
       <Background gap={24} />
       <Controls showInteractive={false} />
-      {many && <EdgePicture jobs={jobs} places={places.places} critical={critical} />}
+      {many && <EdgeLayer jobs={jobs} positions={layout.positions} critical={critical} />}
       <Camera chosen={chosen} many={many} />
     </ReactFlow>
   );
 }
 
-/** While the graph is moved the browser shifts one picture of it; at rest it draws it sharp. No rendering by React. */
+/** Sets a CSS class while the graph moves, so that the browser shifts a cached layer and redraws it sharp only at rest.
+ * It bypasses React to avoid a render. */
 function mark(moving: boolean): void {
   document.querySelector(".react-flow")?.classList.toggle("moving", moving);
 }
 
-/** Keeps what matters in sight: all of a small graph when the panel takes its room, the chosen job of a large one. */
+/** Adjusts the viewport: fits a small graph when the panel opens or closes, centres the chosen job of a large one. */
 function Camera({ chosen, many }: { chosen: string; many: boolean }) {
   const { fitView } = useReactFlow();
   const target = many ? chosen : String(chosen !== "");
@@ -85,7 +86,7 @@ function Camera({ chosen, many }: { chosen: string; many: boolean }) {
     if (before.current === target) return;
     before.current = target;
     if (many && !target) return;
-    // The room is another one only once the panel has been drawn.
+    // The size of the viewport changes only after the panel has been rendered.
     const timer = setTimeout(() => {
       void fitView(many ? { nodes: [{ id: target }], maxZoom: 0.8, duration: 200 } : { ...FIT, duration: 200 });
     }, 50);
@@ -94,20 +95,20 @@ function Camera({ chosen, many }: { chosen: string; many: boolean }) {
   return null;
 }
 
-/** A job that is as it was keeps its node, so that React draws only those that changed. */
+/** Reuses the node object of an unchanged job, so that React re-renders only changed ones. */
 function useNodes(
   jobs: FlowJob[],
-  places: Places | null,
+  positions: Positions | null,
   critical: Critical,
   chosen: string,
   onChoose: (job: string) => void,
 ): JobNode[] {
   const kept = useRef(new Map<string, JobNode>());
   return useMemo(() => {
-    if (!places) return [];
+    if (!positions) return [];
     const made = new Map<string, JobNode>();
     for (const job of jobs) {
-      const position = places.get(job.id);
+      const position = positions.get(job.id);
       if (!position) continue;
       const data = { job, critical: critical.has(job.id), chosen: job.id === chosen, onChoose };
       const old = kept.current.get(job.id);
@@ -120,7 +121,7 @@ function useNodes(
     }
     kept.current = made;
     return [...made.values()];
-  }, [jobs, places, critical, chosen, onChoose]);
+  }, [jobs, positions, critical, chosen, onChoose]);
 }
 
 function useEdges(jobs: FlowJob[], critical: Critical): Edge[] {

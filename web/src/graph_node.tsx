@@ -2,11 +2,11 @@ import { Handle, type Node, type NodeProps, Position } from "@xyflow/react";
 import { memo } from "react";
 import type { FlowJob } from "./api.ts";
 import { Elapsed } from "./elapsed.tsx";
-import { StatusSign } from "./status.tsx";
+import { StatusIcon } from "./status.tsx";
 
 export type JobNode = Node<{ job: FlowJob; critical: boolean; chosen: boolean; onChoose: (job: string) => void }, "job">;
 
-/** One job in the graph. The list is the keyboard's way, so Tab does not stop here once more. */
+/** One job in the graph. It is not a Tab stop: keyboard users reach all jobs through the list. */
 export const GraphNode = memo(function GraphNode({ data }: NodeProps<JobNode>) {
   const { job, critical, chosen, onChoose } = data;
   const names = ["node", job.status, critical && "critical", chosen && "chosen"].filter(Boolean).join(" ");
@@ -14,7 +14,7 @@ export const GraphNode = memo(function GraphNode({ data }: NodeProps<JobNode>) {
     <>
       <Handle type="target" position={Position.Left} isConnectable={false} />
       <button type="button" tabIndex={-1} className={names} title={job.name} onClick={() => onChoose(job.id)}>
-        <StatusSign status={job.status} />
+        <StatusIcon status={job.status} />
         <span className="name">{job.name}</span>
         <span className="time">
           {job.status}

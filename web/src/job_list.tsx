@@ -1,10 +1,10 @@
-// The jobs as a list: the way through a run by keyboard and screen reader, and the way to find one among many.
+// The list of jobs: navigation by keyboard and screen reader, and search in a large run.
 
 import { type KeyboardEvent, memo, useMemo, useRef, useState } from "react";
 import type { FlowJob } from "./api.ts";
 import type { Critical } from "./critical_path.ts";
 import { Elapsed } from "./elapsed.tsx";
-import { StatusSign } from "./status.tsx";
+import { StatusIcon } from "./status.tsx";
 
 interface Props {
   jobs: FlowJob[];
@@ -13,17 +13,17 @@ interface Props {
   onChoose: (job: string) => void;
 }
 
-/** More jobs than this get a field to look for one. */
+/** With more jobs than this, the list has a search field. */
 const MANY = 12;
 
 export function JobList({ jobs, critical, chosen, onChoose }: Props) {
   const [wanted, setWanted] = useState("");
   const list = useRef<HTMLUListElement>(null);
   const shown = useMemo(() => {
-    const words = wanted.trim().toLowerCase();
-    return words ? jobs.filter((job) => `${job.id} ${job.name} ${job.status}`.toLowerCase().includes(words)) : jobs;
+    const query = wanted.trim().toLowerCase();
+    return query ? jobs.filter((job) => `${job.id} ${job.name} ${job.status}`.toLowerCase().includes(query)) : jobs;
   }, [jobs, wanted]);
-  // One stop for the Tab key; arrows move within.
+  // The list is one Tab stop; arrow keys move within it (roving tabindex).
   const stop = shown.some((job) => job.id === chosen) ? chosen : (shown[0]?.id ?? "");
   const move = (event: KeyboardEvent) => {
     const buttons = [...(list.current?.querySelectorAll("button") ?? [])];
@@ -56,7 +56,7 @@ export function JobList({ jobs, critical, chosen, onChoose }: Props) {
           />
         ))}
       </ul>
-      {!shown.length && <p className="faint pad">No such job.</p>}
+      {!shown.length && <p className="faint pad">No matching jobs.</p>}
     </section>
   );
 }
@@ -78,7 +78,7 @@ const Row = memo(function Row({ job, critical, chosen, stop, onChoose }: RowProp
         aria-current={chosen ? "true" : undefined}
         onClick={() => onChoose(job.id)}
       >
-        <StatusSign status={job.status} />
+        <StatusIcon status={job.status} />
         <span className="name">{job.name}</span>
         <span className="unseen">
           , {job.status}

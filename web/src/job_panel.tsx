@@ -12,11 +12,11 @@ interface Props {
   run: RunDetail;
   job: FlowJob;
   onClose: () => void;
-  again: () => void;
+  reload: () => void;
 }
 
-/** Everything about one job. */
-export const JobPanel = memo(function JobPanel({ run, job, onClose, again }: Props) {
+/** The details of one job: error, facts, command, inputs, outputs, log. */
+export const JobPanel = memo(function JobPanel({ run, job, onClose, reload }: Props) {
   const keys = (event: KeyboardEvent) => {
     if (event.key === "Escape") onClose();
   };
@@ -28,7 +28,7 @@ export const JobPanel = memo(function JobPanel({ run, job, onClose, again }: Pro
       Object.entries(outputs).map(([key, value]) => [`${name}.${key}`, value] as const),
     ),
   );
-  // A result that is no outputs; a command that put out nothing has an empty one.
+  // A plain result instead of named outputs; a command without outputs has the result "{}".
   const plain = job.output !== null && job.output !== "{}" && !Object.keys(job.outputs).length;
   return (
     <aside className="panel" aria-label={`Job ${job.name}`} onKeyDown={keys}>
@@ -37,7 +37,7 @@ export const JobPanel = memo(function JobPanel({ run, job, onClose, again }: Pro
         <Status status={job.status} />
         <div className="actions">
           {(job.status === "failure" || job.status === "cancelled") && (
-            <Action label="Retry job" act={() => retryJob(run.id, job.id)} done={again} />
+            <Action label="Retry job" act={() => retryJob(run.id, job.id)} done={reload} />
           )}
           <button type="button" className="quiet" aria-label="Close" onClick={onClose}>
             ✕
@@ -60,7 +60,7 @@ export const JobPanel = memo(function JobPanel({ run, job, onClose, again }: Pro
         {job.started_at !== null && <Fact name="Started">{moment(job.started_at)}</Fact>}
         {job.worker_id && <Fact name="Worker">{job.worker_id}</Fact>}
         {job.required_labels.length > 0 && <Fact name="Labels">{job.required_labels.join(", ")}</Fact>}
-        {job.depends_on.length > 0 && <Fact name="Waits for">{job.depends_on.join(", ")}</Fact>}
+        {job.depends_on.length > 0 && <Fact name="Depends on">{job.depends_on.join(", ")}</Fact>}
       </dl>
       {job.command && (
         <section>

@@ -1,4 +1,4 @@
-// Where the boxes of the graph go: ELK's layered layout, in a worker, so that the page never stands still for it.
+// The positions of the graph's nodes: ELK's layered layout in a web worker, so that the page never blocks.
 
 import ELK, { type ElkNode } from "elkjs/lib/elk-api.js";
 import workerUrl from "elkjs/lib/elk-worker.min.js?url";
@@ -6,7 +6,7 @@ import type { FlowJob } from "./api.ts";
 
 export const WIDTH = 216;
 export const HEIGHT = 56;
-/** Above this many jobs a good picture soon is better than the best one late. */
+/** Above this many jobs the layout favours speed over quality. */
 const LARGE = 300;
 
 export interface Point {
@@ -14,16 +14,16 @@ export interface Point {
   y: number;
 }
 
-export type Places = ReadonlyMap<string, Point>;
+export type Positions = ReadonlyMap<string, Point>;
 
 type Shape = Pick<FlowJob, "id" | "depends_on">;
 
 let elk: InstanceType<typeof ELK> | null = null;
 
-/** The same text for graphs of the same shape. */
+/** A key that is equal for graphs with the same nodes and edges. */
 export const shapeOf = (jobs: readonly Shape[]): string => JSON.stringify(jobs.map((job) => [job.id, job.depends_on]));
 
-export async function layOut(jobs: readonly Shape[]): Promise<Places> {
+export async function layOut(jobs: readonly Shape[]): Promise<Positions> {
   elk ??= new ELK({ workerUrl });
   const known = new Set(jobs.map((job) => job.id));
   const graph: ElkNode = {
@@ -34,12 +34,12 @@ export async function layOut(jobs: readonly Shape[]): Promise<Places> {
       "elk.layered.spacing.nodeNodeBetweenLayers": "64",
       "elk.spacing.nodeNode": "20",
       "elk.layered.nodePlacement.strategy": "BRANDES_KOEPF",
-      // Else a large graph drifts off along a diagonal.
+      // Without it, a large graph is laid out along a diagonal.
       "elk.layered.nodePlacement.bk.fixedAlignment": "BALANCED",
       "elk.layered.considerModelOrder.strategy": "NODES_AND_EDGES",
       "elk.layered.thoroughness": jobs.length > LARGE ? "1" : "7",
     },
-    // Names of jobs are anything; a prefix keeps them apart from the root and the edges.
+    // Job names are arbitrary: a prefix keeps node ids distinct from the ids of the root and of edges.
     children: jobs.map((job) => ({ id: `n${job.id}`, width: WIDTH, height: HEIGHT })),
     edges: jobs.flatMap((job) =>
       job.depends_on

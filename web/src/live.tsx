@@ -1,10 +1,10 @@
-/** Whether what is shown is what is. */
+/** The connection indicator; hidden once the run is over. */
 export function Live({ live, over = false }: { live: boolean; over?: boolean }) {
   if (over) return null;
   return (
-    <span className={live ? "live on" : "live off"} title={live ? "Changes are shown as they happen" : "Trying again"}>
+    <span className={live ? "live on" : "live off"} title={live ? "Changes appear as they happen" : "Reconnecting"}>
       <span className="dot" aria-hidden="true" />
-      {live ? "live" : "not connected"}
+      {live ? "live" : "disconnected"}
     </span>
   );
 }

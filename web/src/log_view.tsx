@@ -10,7 +10,7 @@ interface Props {
   job: FlowJob;
 }
 
-/** What a job says, as it says it. Stays at the end unless somebody has scrolled away from it. */
+/** The live log of a job. It scrolls with new output unless the user has scrolled up. */
 export function LogView({ workflow, run, job }: Props) {
   const log = useLog(workflow, run, job.uid && job.id, `${job.started_at} ${isOver(job.status)}`);
   const box = useRef<HTMLPreElement>(null);
@@ -25,14 +25,14 @@ export function LogView({ workflow, run, job }: Props) {
   return (
     <section className="log">
       <h3>Log</h3>
-      {log.trouble && <p role="alert">{log.trouble}</p>}
-      {log.dropped > 0 && <p className="faint">The first {log.dropped} pieces are not shown; the API has them.</p>}
-      {/* Not read out: a log may say more than anybody can listen to. */}
+      {log.problem && <p role="alert">{log.problem}</p>}
+      {log.dropped > 0 && <p className="faint">The first {log.dropped} chunks are not shown; read them with the API.</p>}
+      {/* aria-live off: a screen reader could not keep up with a log. */}
       <pre ref={box} onScroll={scrolled} tabIndex={0} role="log" aria-live="off" aria-label={`Log of ${job.name}`}>
         {log.chunks.map((chunk, at) => (
           <Piece key={chunk.sequence} chunk={chunk} next={log.chunks[at + 1]?.stream ?? chunk.stream} />
         ))}
-        {!log.chunks.length && <span className="faint">{log.open || !job.uid ? "Nothing yet." : "It said nothing."}</span>}
+        {!log.chunks.length && <span className="faint">{log.open || !job.uid ? "No output yet" : "No output"}</span>}
       </pre>
     </section>
   );

@@ -1,21 +1,21 @@
-// Where we are, in the part of the address that never leaves the browser: #/runs/<run>/<job>.
+// The route of the page, in the URL's fragment, which the browser never sends: #/runs/<run>/<job>.
 
 import { useMemo, useSyncExternalStore } from "react";
 
-export interface Place {
+export interface Route {
   run: string;
   job: string;
 }
 
-export const placeOf = (run: string, job = ""): string =>
+export const hrefFor = (run: string, job = ""): string =>
   `#/runs/${encodeURIComponent(run)}${job && `/${encodeURIComponent(job)}`}`;
 
-export function parsePlace(hash: string): Place {
-  const [room, run = "", job = ""] = hash.replace(/^#\/?/, "").split("/");
+export function parseRoute(hash: string): Route {
+  const [page, run = "", job = ""] = hash.replace(/^#\/?/, "").split("/");
   try {
-    if (room === "runs") return { run: decodeURIComponent(run), job: decodeURIComponent(job) };
+    if (page === "runs") return { run: decodeURIComponent(run), job: decodeURIComponent(job) };
   } catch {
-    // Not an address of ours.
+    // A malformed percent-encoding: show the list of runs.
   }
   return { run: "", job: "" };
 }
@@ -25,13 +25,13 @@ function subscribe(changed: () => void): () => void {
   return () => window.removeEventListener("hashchange", changed);
 }
 
-export function useRoute(): Place {
+export function useRoute(): Route {
   const hash = useSyncExternalStore(subscribe, () => location.hash);
-  return useMemo(() => parsePlace(hash), [hash]);
+  return useMemo(() => parseRoute(hash), [hash]);
 }
 
-/** Another job of the same run replaces the entry in the history: going back leads to the list of runs. */
+/** Shows another job of the run. It replaces the history entry, so that Back leads to the list of runs. */
 export function show(run: string, job: string): void {
-  history.replaceState(null, "", placeOf(run, job));
+  history.replaceState(null, "", hrefFor(run, job));
   window.dispatchEvent(new HashChangeEvent("hashchange"));
 }

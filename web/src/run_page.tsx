@@ -14,46 +14,46 @@ import { Status } from "./status.tsx";
 import { useRun } from "./use_run.ts";
 import { Values } from "./values.tsx";
 
-// React Flow is needed here alone: the list of runs opens without it.
+// Loaded lazily: only this page needs React Flow.
 const Graph = lazy(() => import("./graph.tsx"));
 
-/** One run: its jobs as a list and as a graph, and the one that was chosen. */
+/** One run: its jobs as a list and as a graph, and the details of the chosen job. */
 export function RunPage({ id, job }: { id: string; job: string }) {
-  const { run, live, trouble, again } = useRun(id);
+  const { run, live, problem, reload } = useRun(id);
   const choose = useCallback((name: string) => show(id, name), [id]);
   const close = useCallback(() => show(id, ""), [id]);
   const jobs = run?.jobs;
   const critical = useMemo(() => criticalPath(jobs ?? [], serverNow()), [jobs]);
   const chosen = jobs?.find((one) => one.id === job);
   if (!run) {
-    return <main>{trouble ? <p role="alert">{trouble}</p> : <p className="faint">Reading…</p>}</main>;
+    return <main>{problem ? <p role="alert">{problem}</p> : <p className="faint">Loading…</p>}</main>;
   }
   return (
     <main className="run">
-      <Head run={run} live={live} again={again} />
-      {trouble && <p role="alert">{trouble}</p>}
+      <Head run={run} live={live} reload={reload} />
+      {problem && <p role="alert">{problem}</p>}
       <div className={chosen ? "parts three" : "parts"}>
         <JobList jobs={run.jobs} critical={critical} chosen={job} onChoose={choose} />
-        <section className="graph" aria-label="Graph of the jobs; the list before it says the same">
-          <Suspense fallback={<p className="faint pad">Drawing…</p>}>
+        <section className="graph" aria-label="Graph of the jobs, with the same content as the list before it">
+          <Suspense fallback={<p className="faint pad">Loading the graph…</p>}>
             <Graph jobs={run.jobs} critical={critical} chosen={job} onChoose={choose} />
           </Suspense>
           <span className="legend">critical path</span>
         </section>
-        {chosen && <JobPanel key={chosen.id} run={run} job={chosen} onClose={close} again={again} />}
+        {chosen && <JobPanel key={chosen.id} run={run} job={chosen} onClose={close} reload={reload} />}
       </div>
     </main>
   );
 }
 
-function Head({ run, live, again }: { run: RunDetail; live: boolean; again: () => void }) {
+function Head({ run, live, reload }: { run: RunDetail; live: boolean; reload: () => void }) {
   const over = isOver(run.status);
   const note = run.cancel_requested && !over ? { note: "cancelling" } : {};
   const failed = run.jobs.some((job) => job.status === "failure" || job.status === "cancelled");
   return (
     <div className="head">
       <h1>{run.workflow_id}</h1>
-      {/* The one thing that is read out as it changes. */}
+      {/* role=status: the only element whose changes a screen reader announces. */}
       <span role="status">
         <Status status={run.status} {...note} />
       </span>
@@ -85,9 +85,9 @@ function Head({ run, live, again }: { run: RunDetail; live: boolean; again: () =
       <Values title="Inputs" values={run.inputs} fold />
       <div className="actions">
         {!over && !run.cancel_requested && (
-          <Action label="Cancel run" sure="Cancel it, surely?" act={() => cancelRun(run.id)} done={again} />
+          <Action label="Cancel run" confirm="Cancel this run?" act={() => cancelRun(run.id)} done={reload} />
         )}
-        {over && failed && <Action label="Re-run failed" act={() => rerunFailed(run.id)} done={again} />}
+        {over && failed && <Action label="Re-run failed" act={() => rerunFailed(run.id)} done={reload} />}
       </div>
     </div>
   );

@@ -1,8 +1,8 @@
-// A run as it is known here: what the server said of it, and the events since. Pure: no clock, no network.
+// The client's state of a run: the server's last snapshot plus the events since. Pure: no clock, no network.
 
 import type { EventKind, FlowJob, JobStatus, RunDetail, RunEvent, RunStatus } from "./api.ts";
 
-const BECOMES: Partial<Record<EventKind, JobStatus>> = {
+const STATUS_AFTER: Partial<Record<EventKind, JobStatus>> = {
   ready: "queued",
   scheduled: "queued",
   lease_expired: "queued",
@@ -18,63 +18,63 @@ export const isOver = (status: JobStatus): boolean => status !== "queued" && sta
 
 export interface RunState {
   run: RunDetail;
-  /** The last event that is in it. */
+  /** The sequence number of the last event that it includes. */
   sequence: number;
-  /** Whether an event spoke of something that only the server can tell: outputs, errors, new jobs. */
+  /** Whether an event requires a new snapshot: outputs, errors and new jobs are not in events. */
   stale: boolean;
 }
 
-/** What the server says now. Jobs that are as before stay the same objects, so that nothing is drawn again for them. */
-export function adopt(before: RunState | null, run: RunDetail): RunState {
+/** Takes over a snapshot. An unchanged job keeps its object, so that React does not re-render it. */
+export function mergeSnapshot(before: RunState | null, run: RunDetail): RunState {
   if (!before || before.run.id !== run.id) return { run, sequence: run.events, stale: false };
-  // An answer that was on its way while events came is older than they are.
+  // Events arrived while this snapshot was in flight, so it is out of date.
   if (run.events < before.sequence) return { ...before, stale: true };
   const known = new Map(before.run.jobs.map((job) => [job.id, job]));
   const jobs = run.jobs.map((job) => {
     const old = known.get(job.id);
-    return old && alike(old, job) ? old : job;
+    return old && isEqual(old, job) ? old : job;
   });
   return { run: { ...run, jobs }, sequence: run.events, stale: false };
 }
 
-function alike(one: FlowJob, other: FlowJob): boolean {
-  // The duration of a running job is counted here.
-  const still = { duration_secs: null };
-  return JSON.stringify({ ...one, ...still }) === JSON.stringify({ ...other, ...still });
+function isEqual(one: FlowJob, other: FlowJob): boolean {
+  // The client computes the duration of a running job itself.
+  const ignored = { duration_secs: null };
+  return JSON.stringify({ ...one, ...ignored }) === JSON.stringify({ ...other, ...ignored });
 }
 
-/** The same with events, in their order. Those that are in it already change nothing. */
-export function apply(state: RunState, events: readonly RunEvent[]): RunState {
+/** Applies events in order. Events that the state already includes are ignored. */
+export function applyEvents(state: RunState, events: readonly RunEvent[]): RunState {
   const fresh = events.filter((event) => event.run_id === state.run.id && event.sequence > state.sequence);
   if (!fresh.length) return state;
-  const places = new Map(state.run.jobs.map((job, place) => [job.id, place]));
+  const indexes = new Map(state.run.jobs.map((job, index) => [job.id, index]));
   let jobs: FlowJob[] | null = null;
   let run = state.run;
   let { stale, sequence } = state;
   for (const event of fresh) {
     sequence = event.sequence;
     if (!event.job_id) {
-      run = ofRun(run, event);
+      run = updateRun(run, event);
       continue;
     }
     if (event.event === "started" && run.status === "queued") {
       run = { ...run, status: "running", started_at: run.started_at ?? event.timestamp_ms };
     }
-    const place = places.get(event.job_id);
-    const job = place === undefined ? undefined : (jobs ?? run.jobs)[place];
-    const becomes = BECOMES[event.event];
-    if (place === undefined || !job || !becomes) {
+    const index = indexes.get(event.job_id);
+    const job = index === undefined ? undefined : (jobs ?? run.jobs)[index];
+    const status = STATUS_AFTER[event.event];
+    if (index === undefined || !job || !status) {
       stale = true;
       continue;
     }
     jobs ??= [...run.jobs];
-    jobs[place] = ofJob(job, event, becomes);
-    stale = stale || isOver(becomes);
+    jobs[index] = updateJob(job, event, status);
+    stale = stale || isOver(status);
   }
   return { run: jobs ? { ...run, jobs } : run, sequence, stale };
 }
 
-function ofJob(job: FlowJob, event: RunEvent, status: JobStatus): FlowJob {
+function updateJob(job: FlowJob, event: RunEvent, status: JobStatus): FlowJob {
   const same = { ...job, status, uid: event.uid || job.uid, attempt: event.attempt || job.attempt };
   switch (status) {
     case "running":
@@ -100,7 +100,7 @@ function ofJob(job: FlowJob, event: RunEvent, status: JobStatus): FlowJob {
   }
 }
 
-function ofRun(run: RunDetail, event: RunEvent): RunDetail {
+function updateRun(run: RunDetail, event: RunEvent): RunDetail {
   switch (event.event) {
     case "run_finished": {
       const status = STATUSES.includes(event.why) ? (event.why as RunStatus) : run.status;

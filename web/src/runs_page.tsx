@@ -3,20 +3,20 @@ import type { RunInfo, RunStatus } from "./api.ts";
 import { Elapsed } from "./elapsed.tsx";
 import { moment } from "./format.ts";
 import { Live } from "./live.tsx";
-import { placeOf } from "./route.ts";
+import { hrefFor } from "./route.ts";
 import { isOver } from "./run_state.ts";
 import { Status } from "./status.tsx";
 import { useRuns } from "./use_runs.ts";
 
 const PAGE = 50;
-const MOST = 1000;
+const MAX_RUNS = 1000;
 const STATUSES: RunStatus[] = ["queued", "running", "success", "failure", "cancelled"];
 
-/** All runs, the newest first. */
+/** The list of runs, newest first. */
 export function RunsPage() {
   const [limit, setLimit] = useState(PAGE);
   const [status, setStatus] = useState<RunStatus | "">("");
-  const { runs, live, trouble } = useRuns(limit, status);
+  const { runs, live, problem } = useRuns(limit, status);
   return (
     <main>
       <div className="head">
@@ -32,12 +32,12 @@ export function RunsPage() {
           </select>
         </label>
       </div>
-      {trouble && <p role="alert">{trouble}</p>}
+      {problem && <p role="alert">{problem}</p>}
       {runs === null ? (
-        <p className="faint">Reading…</p>
+        <p className="faint">Loading…</p>
       ) : runs.length === 0 ? (
         <p className="faint">
-          {status ? `No run with the status ${status}.` : "No run yet. A run begins with POST /api/workflows/NAME/run."}
+          {status ? `No runs with status ${status}.` : "No runs yet. Start one with POST /api/workflows/NAME/run."}
         </p>
       ) : (
         <table className="runs">
@@ -58,8 +58,8 @@ export function RunsPage() {
           </tbody>
         </table>
       )}
-      {runs !== null && runs.length >= limit && limit < MOST && (
-        <button type="button" onClick={() => setLimit(Math.min(MOST, limit * 2))}>
+      {runs !== null && runs.length >= limit && limit < MAX_RUNS && (
+        <button type="button" onClick={() => setLimit(Math.min(MAX_RUNS, limit * 2))}>
           Show older runs
         </button>
       )}
@@ -80,7 +80,7 @@ const Row = memo(function Row({ run }: { run: RunInfo }) {
         <Status status={run.status} {...note} />
       </td>
       <th scope="row">
-        <a href={placeOf(run.id)}>{run.workflow_id}</a>
+        <a href={hrefFor(run.id)}>{run.workflow_id}</a>
         <span className="faint"> v{run.version}</span>
       </th>
       <td>

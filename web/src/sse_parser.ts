@@ -1,4 +1,4 @@
-// Server-sent events from text that comes in pieces, cut anywhere.
+// An incremental parser of server-sent events: the input may be split at any position.
 
 export interface SseEvent {
   id: string;
@@ -7,14 +7,14 @@ export interface SseEvent {
 }
 
 export class SseParser {
-  /** What the server asks for before the next attempt, in milliseconds. */
+  /** The reconnection delay that the server requests, in milliseconds. */
   retry = 1000;
   #rest = "";
   #id = "";
   #event = "";
   #data: string[] = [];
 
-  /** The events that are complete with this piece. */
+  /** Parses the next chunk and returns the events that it completes. */
   push(piece: string): SseEvent[] {
     const lines = (this.#rest + piece).split("\n");
     this.#rest = lines.pop() ?? "";
@@ -34,7 +34,7 @@ export class SseParser {
 
   #field(line: string): void {
     const colon = line.indexOf(":");
-    if (colon === 0) return; // a comment: a sign of life
+    if (colon === 0) return; // a comment, which serves as keep-alive
     const name = colon < 0 ? line : line.slice(0, colon);
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
     if (name === "data") this.#data.push(value);

@@ -1,6 +1,6 @@
 import type { JobStatus } from "./api.ts";
 
-/** Each has a sign of its own: colour alone says nothing to many. */
+/** Each status has its own icon, since colour alone is not accessible. */
 const SIGNS: Record<JobStatus, string> = {
   queued: "M8 4.5V8l2.5 1.5",
   running: "M6.2 5v6l5-3z",
@@ -10,7 +10,7 @@ const SIGNS: Record<JobStatus, string> = {
   skipped: "M5 5l3 3-3 3m3.5-6l3 3-3 3",
 };
 
-export function StatusSign({ status }: { status: JobStatus }) {
+export function StatusIcon({ status }: { status: JobStatus }) {
   return (
     <svg className={`sign ${status}`} viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">
       <circle cx="8" cy="8" r="7.25" />
@@ -22,7 +22,7 @@ export function StatusSign({ status }: { status: JobStatus }) {
 export function Status({ status, note }: { status: JobStatus; note?: string }) {
   return (
     <span className={`status ${status}`}>
-      <StatusSign status={status} />
+      <StatusIcon status={status} />
       {status}
       {note && <span className="note"> ({note})</span>}
     </span>

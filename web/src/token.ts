@@ -1,4 +1,5 @@
-// The token of this tab. Session storage: it ends with the tab, no other site reads it, and it is in no URL.
+// The access token of this tab, in session storage: it is deleted with the tab, other origins cannot read it, and it is
+// in no URL.
 
 const KEY = "backstay.token";
 

@@ -5,10 +5,10 @@ interface Props {
   onToken: (token: string) => void;
 }
 
-/** Asks for a token. It stays in this tab and is sent as a header. */
+/** Asks for an access token, which stays in this tab and is sent as a header. */
 export function TokenForm({ refused, onToken }: Props) {
   const field = useRef<HTMLInputElement>(null);
-  // At once with what is shown, not after it: whoever types then is heard.
+  // A layout effect, so that the field has the focus before the first paint and no keystroke is lost.
   useLayoutEffect(() => field.current?.focus(), []);
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -17,16 +17,16 @@ export function TokenForm({ refused, onToken }: Props) {
   };
   return (
     <main className="narrow">
-      <h1>A token, please</h1>
+      <h1>Enter an access token</h1>
       <p>
-        This server wants one with the role <code>submit</code> or <code>admin</code>. Make it where the server runs:
+        This server requires a token with the role <code>submit</code> or <code>admin</code>. Create one on the server:
       </p>
       <pre className="command">backstay token create --role submit</pre>
-      {refused && <p role="alert">The server does not know this token, or it has expired.</p>}
+      {refused && <p role="alert">This token is unknown, has expired or was revoked.</p>}
       <form onSubmit={submit} className="token">
         <label htmlFor="token">Token</label>
         <input id="token" ref={field} type="password" autoComplete="off" spellCheck={false} placeholder="bst_…" />
-        <button type="submit">Enter</button>
+        <button type="submit">Continue</button>
       </form>
     </main>
   );

@@ -1,59 +1,59 @@
 import { useEffect, useRef, useState } from "react";
 import { type LogChunk, paths } from "./api.ts";
-import { useTrouble } from "./door.ts";
+import { useErrorMessage } from "./auth_context.ts";
 import { follow } from "./follow.ts";
 
-/** Older chunks are let go: a browser need not hold what a disk does. */
-const MOST = 5000;
+/** Older chunks are dropped, to bound the memory of the page. */
+const MAX_CHUNKS = 5000;
 
 export interface Log {
   chunks: LogChunk[];
-  /** How many came before those. */
+  /** The number of chunks that were dropped before those. */
   dropped: number;
   /** Whether more may come. */
   open: boolean;
-  trouble: string;
+  problem: string;
 }
 
-const NOTHING: Log = { chunks: [], dropped: 0, open: false, trouble: "" };
+const EMPTY: Log = { chunks: [], dropped: 0, open: false, problem: "" };
 
 /**
- * A job's log as it grows, by its name in the run: what all said that it went on as, one after another. "": there is none
- * yet. `turn` changes when a job that had ended goes on: it is followed again, from where it was.
+ * The live log of a job, by its name in the run; it joins the logs of all jobs of its chain. `job` "": no job yet. `turn`
+ * changes when a finished job runs again: the hook then follows the log from where it stopped.
  */
 export function useLog(workflow: string, run: string, job: string, turn: string): Log {
-  const [log, setLog] = useState(NOTHING);
+  const [log, setLog] = useState(EMPTY);
   const last = useRef({ run: "", job: "", sequence: 0 });
-  const say = useTrouble();
+  const describe = useErrorMessage();
   useEffect(() => {
     if (!job) return;
     if (last.current.run !== run || last.current.job !== job) {
       last.current = { run, job, sequence: 0 };
-      setLog(NOTHING);
+      setLog(EMPTY);
     }
-    const place = last.current;
+    const position = last.current;
     const end = new AbortController();
     const { signal } = end;
-    setLog((before) => ({ ...before, open: true, trouble: "" }));
+    setLog((before) => ({ ...before, open: true, problem: "" }));
     const onEvents = (events: LogChunk[]) => {
-      const fresh = events.filter((chunk) => chunk.sequence > place.sequence);
-      place.sequence = fresh.at(-1)?.sequence ?? place.sequence;
+      const fresh = events.filter((chunk) => chunk.sequence > position.sequence);
+      position.sequence = fresh.at(-1)?.sequence ?? position.sequence;
       setLog((before) => {
         const all = [...before.chunks, ...fresh];
-        const surplus = Math.max(0, all.length - MOST);
+        const surplus = Math.max(0, all.length - MAX_CHUNKS);
         return { ...before, chunks: surplus ? all.slice(surplus) : all, dropped: before.dropped + surplus };
       });
     };
-    const from = place.sequence > 0 ? { after: String(place.sequence) } : {};
+    const from = position.sequence > 0 ? { after: String(position.sequence) } : {};
     follow<LogChunk>({ path: paths.log(workflow, run, job), ...from, signal, onEvents })
       .catch((error: unknown) => {
-        const trouble = signal.aborted ? "" : say(error);
-        if (trouble) setLog((before) => ({ ...before, trouble }));
+        const problem = signal.aborted ? "" : describe(error);
+        if (problem) setLog((before) => ({ ...before, problem }));
       })
       .finally(() => {
         if (!signal.aborted) setLog((before) => ({ ...before, open: false }));
       });
     return () => end.abort();
-  }, [workflow, run, job, turn, say]);
+  }, [workflow, run, job, turn, describe]);
   return log;
 }

@@ -1,31 +1,31 @@
 import { useCallback, useEffect, useState } from "react";
 import { getRun, paths, Refusal, type RunDetail, type RunEvent } from "./api.ts";
 import { setClock } from "./clock.ts";
-import { useTrouble } from "./door.ts";
+import { useErrorMessage } from "./auth_context.ts";
 import { follow } from "./follow.ts";
-import { Paced } from "./paced.ts";
-import { adopt, apply, isOver, type RunState } from "./run_state.ts";
+import { ThrottledTask } from "./throttled_task.ts";
+import { applyEvents, isOver, mergeSnapshot, type RunState } from "./run_state.ts";
 
 export interface WatchedRun {
   run: RunDetail | null;
   live: boolean;
-  trouble: string;
-  /** Look again, and go on following: something was asked for. */
-  again: () => void;
+  problem: string;
+  /** Reads the run again and restarts the event stream; call it after a request that changes the run. */
+  reload: () => void;
 }
 
-/** A large run is read whole less often; its events come all the same. */
+/** The pause between snapshots, longer for a large run; its events still arrive at once. */
 const pause = (jobs: number): number => (jobs < 200 ? 500 : 3000);
 
-const AWAY = 2000;
+const RETRY_PAUSE = 2000;
 
-/** One run, live. Events move its jobs at once; what they do not tell (outputs, new jobs) is read behind them. */
+/** One run, live. Events update its jobs at once; a snapshot follows for what events lack (outputs, new jobs). */
 export function useRun(id: string): WatchedRun {
   const [state, setState] = useState<RunState | null>(null);
   const [live, setLive] = useState(false);
-  const [trouble, setTrouble] = useState("");
+  const [problem, setProblem] = useState("");
   const [round, setRound] = useState(0);
-  const say = useTrouble();
+  const describe = useErrorMessage();
   useEffect(() => {
     const end = new AbortController();
     const { signal } = end;
@@ -33,9 +33,9 @@ export function useRun(id: string): WatchedRun {
     const set = (next: RunState) => {
       latest = next;
       setState(next);
-      if (next.stale) paced.ask();
+      if (next.stale) refresh.schedule();
     };
-    const look = async () => {
+    const load = async () => {
       try {
         const run = await getRun(id, signal);
         if (signal.aborted) return;
@@ -43,39 +43,39 @@ export function useRun(id: string): WatchedRun {
           setClock(run.started_at + run.duration_secs * 1000);
         }
         const first = latest === null;
-        set(adopt(latest, run));
-        setTrouble("");
+        set(mergeSnapshot(latest, run));
+        setProblem("");
         if (first) watch(run.events);
       } catch (error) {
         if (signal.aborted) return;
-        setTrouble(say(error));
-        // What was refused stays refused; a server that is away comes back.
-        if (latest === null && !(error instanceof Refusal && error.status < 500)) paced.ask();
+        setProblem(describe(error));
+        // A refusal is final; an unavailable server is retried.
+        if (latest === null && !(error instanceof Refusal && error.status < 500)) refresh.schedule();
       }
     };
     const watch = (after: number) => {
-      const onEvents = (events: RunEvent[]) => latest && set(apply(latest, events));
-      // 0 has no meaning as an id: the first event is number 1.
+      const onEvents = (events: RunEvent[]) => latest && set(applyEvents(latest, events));
+      // Sequence numbers start at 1, so 0 is no valid event id.
       const from = after > 0 ? { after: String(after) } : {};
       let dropped = false;
       const onLive = (now: boolean) => {
         setLive(now);
-        if (now && dropped) paced.ask();
+        if (now && dropped) refresh.schedule();
         dropped = !now;
       };
       follow<RunEvent>({ path: paths.runEvents(id), ...from, signal, onEvents, onLive })
-        .then(() => paced.ask())
+        .then(() => refresh.schedule())
         .catch((error: unknown) => {
-          if (!signal.aborted) setTrouble(say(error));
+          if (!signal.aborted) setProblem(describe(error));
         });
     };
-    const paced = new Paced(look, () => (latest ? pause(latest.run.jobs.length) : AWAY));
-    paced.ask();
+    const refresh = new ThrottledTask(load, () => (latest ? pause(latest.run.jobs.length) : RETRY_PAUSE));
+    refresh.schedule();
     return () => {
       end.abort();
-      paced.close();
+      refresh.close();
     };
-  }, [id, round, say]);
-  const again = useCallback(() => setRound((count) => count + 1), []);
-  return { run: state?.run ?? null, live, trouble, again };
+  }, [id, round, describe]);
+  const reload = useCallback(() => setRound((count) => count + 1), []);
+  return { run: state?.run ?? null, live, problem, reload };
 }

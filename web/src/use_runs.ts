@@ -1,27 +1,27 @@
 import { useEffect, useState } from "react";
 import { listRuns, paths, type RunEvent, type RunInfo, type RunStatus } from "./api.ts";
 import { setClock } from "./clock.ts";
-import { useTrouble } from "./door.ts";
+import { useErrorMessage } from "./auth_context.ts";
 import { follow } from "./follow.ts";
-import { Paced } from "./paced.ts";
+import { ThrottledTask } from "./throttled_task.ts";
 
 export interface Runs {
-  /** null: not heard of yet. */
+  /** null: not loaded yet. */
   runs: RunInfo[] | null;
   live: boolean;
-  trouble: string;
+  problem: string;
 }
 
-/** The newest runs, as they are: events say that something changed, the list says what. */
+/** The newest runs, live: each event triggers a reload of the list. */
 export function useRuns(limit: number, status: RunStatus | ""): Runs {
   const [runs, setRuns] = useState<RunInfo[] | null>(null);
   const [live, setLive] = useState(false);
-  const [trouble, setTrouble] = useState("");
-  const say = useTrouble();
+  const [problem, setProblem] = useState("");
+  const describe = useErrorMessage();
   useEffect(() => {
     const end = new AbortController();
     const { signal } = end;
-    const look = async () => {
+    const load = async () => {
       try {
         const found = await listRuns(limit, status, signal);
         if (signal.aborted) return;
@@ -30,21 +30,21 @@ export function useRuns(limit: number, status: RunStatus | ""): Runs {
           setClock(running.started_at + running.duration_secs * 1000);
         }
         setRuns(found);
-        setTrouble("");
+        setProblem("");
       } catch (error) {
-        if (!signal.aborted) setTrouble(say(error));
+        if (!signal.aborted) setProblem(describe(error));
       }
     };
-    const paced = new Paced(look, () => 1000);
-    const options = { path: paths.events, signal, onLive: setLive, onOpen: () => paced.ask() };
-    follow<RunEvent>({ ...options, onEvents: () => paced.ask() }).catch((error: unknown) => {
-      if (!signal.aborted) setTrouble(say(error));
+    const refresh = new ThrottledTask(load, () => 1000);
+    const options = { path: paths.events, signal, onLive: setLive, onOpen: () => refresh.schedule() };
+    follow<RunEvent>({ ...options, onEvents: () => refresh.schedule() }).catch((error: unknown) => {
+      if (!signal.aborted) setProblem(describe(error));
     });
-    paced.ask();
+    refresh.schedule();
     return () => {
       end.abort();
-      paced.close();
+      refresh.close();
     };
-  }, [limit, status, say]);
-  return { runs, live, trouble };
+  }, [limit, status, describe]);
+  return { runs, live, problem };
 }

@@ -1,13 +1,13 @@
 interface Props {
   title: string;
   values: Record<string, unknown>;
-  /** Shut until somebody wants to see. */
+  /** Collapsed until the user opens it. */
   fold?: boolean;
 }
 
 const text = (value: unknown): string => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
 
-/** Names and values; nothing at all where there are none. */
+/** A list of names and values; renders nothing when it is empty. */
 export function Values({ title, values, fold = false }: Props) {
   const names = Object.keys(values);
   if (!names.length) return null;

@@ -10,7 +10,7 @@ const job = (id: string, depends_on: string[], started_at: number | null, finish
 });
 const path = (...args: Parameters<typeof criticalPath>) => [...criticalPath(...args).keys()].reverse();
 
-test("it leads from the job that ended last back over those it waited for", () => {
+test("the path leads from the job that finished last back over the dependencies that finished last", () => {
   const jobs = [
     job("build", [], 0, 10),
     job("lint", [], 0, 3),
@@ -21,22 +21,22 @@ test("it leads from the job that ended last back over those it waited for", () =
   assert.deepEqual(path(jobs, 100), ["build", "test", "ship"]);
 });
 
-test("what still runs ends now", () => {
+test("a running job counts as finished now", () => {
   const jobs = [job("a", [], 0, 10), job("b", [], 0, null), job("c", ["a"], 10, 20), job("d", ["c"], null, null)];
   assert.deepEqual(path(jobs, 30), ["b"]);
 });
 
-test("an edge that leaps over the path is not on it", () => {
+test("an edge that bypasses a job on the path is not on it", () => {
   const jobs = [job("a", [], 0, 10), job("b", ["a"], 10, 20), job("c", ["a", "b"], 20, 30)];
   const found = criticalPath(jobs, 0);
   assert.equal(found.get("c"), "b");
   assert.equal(found.get("a"), "");
 });
 
-test("nothing has begun: there is none", () => {
+test("a run without started jobs has no critical path", () => {
   assert.equal(criticalPath([job("a", [], null, null)], 5).size, 0);
 });
 
-test("jobs that nobody knows, and circles, do not hang it", () => {
+test("unknown dependencies and cycles do not hang the search", () => {
   assert.deepEqual(path([job("a", ["b", "gone"], 0, 2), job("b", ["a"], 0, 1)], 5), ["b", "a"]);
 });

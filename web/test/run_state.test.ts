@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { EventKind, FlowJob, RunDetail, RunEvent } from "../src/api.ts";
-import { adopt, apply, type RunState } from "../src/run_state.ts";
+import { applyEvents, mergeSnapshot, type RunState } from "../src/run_state.ts";
 
 const job = (id: string, more: Partial<FlowJob> = {}): FlowJob => ({
   id,
@@ -52,58 +52,58 @@ const event = (sequence: number, kind: EventKind, job_id = "", more: Partial<Run
   why: "",
   ...more,
 });
-const begin = (): RunState => adopt(null, detail());
+const begin = (): RunState => mergeSnapshot(null, detail());
 const one = (state: RunState, id: string) => state.run.jobs.find((found) => found.id === id);
 
 test("a job is followed from queued to its end", () => {
-  const running = apply(begin(), [event(3, "started", "a")]);
+  const running = applyEvents(begin(), [event(3, "started", "a")]);
   assert.equal(one(running, "a")?.status, "running");
   assert.equal(running.run.status, "running");
   assert.equal(running.run.started_at, 3000);
-  const done = apply(running, [event(4, "completed", "a")]);
+  const done = applyEvents(running, [event(4, "completed", "a")]);
   assert.equal(one(done, "a")?.status, "success");
   assert.equal(one(done, "a")?.duration_secs, 1);
-  assert.ok(done.stale, "its outputs are the server's to tell");
+  assert.ok(done.stale, "outputs come only with a snapshot");
 });
 
-test("events that are in it already change nothing", () => {
+test("events that the state already includes change nothing", () => {
   const state = begin();
-  assert.equal(apply(state, [event(1, "started", "a"), event(2, "failed", "a")]), state);
-  assert.equal(apply(state, [event(9, "failed", "a", { run_id: "other" })]), state);
+  assert.equal(applyEvents(state, [event(1, "started", "a"), event(2, "failed", "a")]), state);
+  assert.equal(applyEvents(state, [event(9, "failed", "a", { run_id: "other" })]), state);
 });
 
-test("jobs that nothing happened to stay the same objects", () => {
+test("unchanged jobs keep their objects", () => {
   const state = begin();
-  assert.equal(one(apply(state, [event(3, "started", "a")]), "b"), one(state, "b"));
-  const again = adopt(state, detail({ events: 3, jobs: [job("a", { status: "success" }), job("b")] }));
+  assert.equal(one(applyEvents(state, [event(3, "started", "a")]), "b"), one(state, "b"));
+  const again = mergeSnapshot(state, detail({ events: 3, jobs: [job("a", { status: "success" }), job("b")] }));
   assert.equal(one(again, "b"), one(state, "b"));
   assert.equal(one(again, "a")?.status, "success");
 });
 
-test("an answer that is older than the events is not believed", () => {
-  const state = apply(begin(), [event(3, "started", "a"), event(4, "completed", "a")]);
-  const after = adopt(state, detail({ events: 3 }));
+test("a snapshot that is older than the events is ignored", () => {
+  const state = applyEvents(begin(), [event(3, "started", "a"), event(4, "completed", "a")]);
+  const after = mergeSnapshot(state, detail({ events: 3 }));
   assert.equal(one(after, "a")?.status, "success");
   assert.ok(after.stale);
 });
 
-test("a retry puts a job back, with its error", () => {
-  const state = apply(begin(), [event(3, "started", "a"), event(4, "scheduled", "a", { why: "exit code 3" })]);
+test("a retry queues the job again, with its error", () => {
+  const state = applyEvents(begin(), [event(3, "started", "a"), event(4, "scheduled", "a", { why: "exit code 3" })]);
   assert.equal(one(state, "a")?.status, "queued");
   assert.equal(one(state, "a")?.error, "exit code 3");
-  assert.equal(one(apply(state, [event(5, "started", "a", { attempt: 2 })]), "a")?.attempt, 2);
+  assert.equal(one(applyEvents(state, [event(5, "started", "a", { attempt: 2 })]), "a")?.attempt, 2);
 });
 
-test("a job that was not known asks for another look", () => {
-  assert.ok(apply(begin(), [event(3, "ready", "map (1)")]).stale);
+test("an event of an unknown job requires a new snapshot", () => {
+  assert.ok(applyEvents(begin(), [event(3, "ready", "map (1)")]).stale);
 });
 
-test("a run ends, and goes on after all", () => {
-  const ended = apply(begin(), [event(3, "started", "a"), event(5, "run_finished", "", { why: "failure" })]);
+test("a finished run can reopen", () => {
+  const ended = applyEvents(begin(), [event(3, "started", "a"), event(5, "run_finished", "", { why: "failure" })]);
   assert.equal(ended.run.status, "failure");
   assert.equal(ended.run.duration_secs, 2);
-  const open = apply(ended, [event(6, "run_reopened")]);
+  const open = applyEvents(ended, [event(6, "run_reopened")]);
   assert.equal(open.run.status, "running");
   assert.equal(open.run.finished_at, null);
-  assert.ok(apply(open, [event(7, "run_cancelling")]).run.cancel_requested);
+  assert.ok(applyEvents(open, [event(7, "run_cancelling")]).run.cancel_requested);
 });

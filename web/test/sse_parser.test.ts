@@ -9,7 +9,7 @@ const EVENTS = [
   { id: "8", event: "end", data: "{}" },
 ];
 
-test("events are the same wherever the text is cut", () => {
+test("events are the same wherever the text is split", () => {
   for (let at = 0; at <= TEXT.length; at++) {
     const parser = new SseParser();
     assert.deepEqual([...parser.push(TEXT.slice(0, at)), ...parser.push(TEXT.slice(at))], EVENTS);
@@ -17,7 +17,7 @@ test("events are the same wherever the text is cut", () => {
   }
 });
 
-test("an event without an end is not told", () => {
+test("an incomplete event is not returned", () => {
   const parser = new SseParser();
   assert.deepEqual(parser.push("id: 1\ndata: half\n"), []);
   assert.equal(parser.push("\n").length, 1);

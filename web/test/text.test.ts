@@ -1,18 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { duration, plainText, shownPiece } from "../src/format.ts";
-import { parsePlace, placeOf } from "../src/route.ts";
+import { parseRoute, hrefFor } from "../src/route.ts";
 
 test("durations read well at every size", () => {
-  const said = [0.042, 9.5, 42.25, 60, 185, 7620].map(duration);
-  assert.deepEqual(said, ["0.04 s", "9.50 s", "42.3 s", "1 m 00 s", "3 m 05 s", "2 h 07 m"]);
+  const shown = [0.042, 9.5, 42.25, 60, 185, 7620].map(duration);
+  assert.deepEqual(shown, ["0.04 s", "9.50 s", "42.3 s", "1 m 00 s", "3 m 05 s", "2 h 07 m"]);
 });
 
-test("signs for a terminal are left out", () => {
+test("terminal escape sequences are removed", () => {
   assert.equal(plainText("\u001b[1;31mred\u001b[0m\r\nnext\u001b]8;;x\u0007"), "red\nnext");
 });
 
-test("a line that comes in pieces is one line", () => {
+test("a line that arrives in several chunks is one line", () => {
   const pieces = [
     { data: "10 %", stream: "stdout" },
     { data: " 20 %\n", stream: "stdout" },
@@ -25,9 +25,9 @@ test("a line that comes in pieces is one line", () => {
   assert.equal(text, "10 % 20 %\nhalf\na warning\nstep 2\nstep 3\n");
 });
 
-test("an address leads to its run and job, whatever they are called", () => {
+test("a URL leads to its run and job, whatever their names", () => {
   const job = "test (3.11/linux) #1 %";
-  assert.deepEqual(parsePlace(placeOf("run-1", job)), { run: "run-1", job });
-  assert.deepEqual(parsePlace(""), { run: "", job: "" });
-  assert.deepEqual(parsePlace("#/runs/%E0%A4%A"), { run: "", job: "" });
+  assert.deepEqual(parseRoute(hrefFor("run-1", job)), { run: "run-1", job });
+  assert.deepEqual(parseRoute(""), { run: "", job: "" });
+  assert.deepEqual(parseRoute("#/runs/%E0%A4%A"), { run: "", job: "" });
 });

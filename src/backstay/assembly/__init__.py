@@ -1,1 +1,1 @@
-"""Maps a URL to an engine, a hub and stores, and builds a Backstay from them."""
+"""Resolve a URL or client to an engine, its hub and its stores, and build a Backstay from them."""

@@ -1,55 +1,66 @@
-"""What both Backstays offer by the same names; only the types of what they hand out differ."""
+"""The part of the public API that the async and the blocking Backstay share: locks, guards and decorators."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from backstay.assembly.internals import Internals
 from backstay.engine.base import Engine
-from backstay.engine.client_types import Owned
 from backstay.errors import ConfigError
+from backstay.gate.durability import required_replicas
 from backstay.gate.flows import Spec
 from backstay.gate.machine import UNLIMITED
-from backstay.gate.options import MAX_WAITERS, UNSET, Unset, n8n_spec, spec
-from backstay.hub.base import Hub
+from backstay.gate.options import MAX_WAITERS, UNSET, Unset, spec
+from backstay.idempotency.flows import Spec as IdempotencySpec
+from backstay.idempotency.options import OnError, OnUnavailable
+from backstay.idempotency.options import spec as idempotency_spec
 from backstay.interop.n8n_wire import keys
-from backstay.interop.n8n_wire.option import Wire, locks_n8n
-from backstay.policy import BALANCED, Policy
+from backstay.interop.n8n_wire.gate.options import n8n_spec
+from backstay.interop.n8n_wire.limit import options as n8n_limits
+from backstay.interop.n8n_wire.option import is_n8n, is_n8n_lock
+from backstay.limit.spec import WiredSpec
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.validation import Duration
+from backstay.runtime.serialization import Codec
+from backstay.runtime.validation import Duration, KeyTemplate, Wire
 from backstay.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from backstay.gate.lease import Held
+    from backstay.gate.lease import GateLease
     from backstay.guard.base import Guard
 
 LockT = TypeVar("LockT")
 SemaphoreT = TypeVar("SemaphoreT")
 ReadWriteT = TypeVar("ReadWriteT")
-
-NAMESPACE = "backstay"
-#: A worker asks each shard in turn.
-MOST_SHARDS = 256
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
-    """The doors to every room."""
+class BaseBackstay(Generic[LockT, SemaphoreT, ReadWriteT]):
+    """The methods that both APIs share. Subclasses define the types of locks and how decorated functions are called."""
 
     _core: Core
     _lock_type: Callable[[Core, Spec, Duration | None], LockT]
     _semaphore_type: Callable[[Core, Spec, Duration | None], SemaphoreT]
     _rwlock_type: Callable[[Core, Spec, Spec, Duration | None], ReadWriteT]
+    _wired_spec: WiredSpec = staticmethod(n8n_limits.n8n_spec)
 
     @property
     def telemetry(self) -> Telemetry:
-        """Subscribe to what happens inside: `stay.telemetry.subscribe(print)`."""
+        """Counters and events of this Backstay: `stay.telemetry.subscribe(print)`."""
         return self._core.telemetry
 
     @property
     def engine(self) -> Engine:
+        """The engine that stores the state."""
         return self._core.engine
+
+    @property
+    def internals(self) -> Internals:
+        """The parts below the public API, for the server, the CLI and test helpers. May change without notice."""
+        return Internals(self._core)
 
     def lock(
         self,
@@ -65,21 +76,26 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         wire: Wire = "backstay",
         poll: Duration | None = None,
     ) -> LockT:
-        """One holder at a time, first come, first served, with a fence.
+        """Return a lock with one holder at a time, granted in arrival order, with a fence: `with stay.lock("x"): …`.
 
-        ttl: seconds the lease lives without renewal (30). wait: seconds to queue; 0 not at all, None for ever.
-        renew: keep it alive in the background (yes). max_hold: renewal stops after that (1 h).
-        max_waiters: the longest queue to join. reentrant: count instead of refusing a second entry of one task.
-        durability: "replicas:1" hands a grant out only once a replica has it (Redis); else NotReplicated.
-        wire: "n8n" shares the lock with n8n's own Redis nodes (Redis only). Then ttl and wait are a day, nothing is
-        renewed unless asked, and there is no queue, no push and no fence: waiters look every `poll` seconds (1).
+        name: The name of the lock, 1 to 512 bytes. All processes with the same engine and namespace share it.
+        ttl: Seconds until the lease ends unless it is renewed. Default: the policy's, 30.
+        wait: Seconds to wait in the queue, then LockTimeout. 0: raise LockHeld at once. None, the default: no limit.
+        renew: Whether the lease is renewed in the background. Default: the policy's, yes.
+        max_hold: Seconds after which renewal stops, so a hung holder loses the lock. Default: the policy's, 1 hour.
+        max_waiters: Raise QueueFull if that many callers already wait. Default 1000.
+        reentrant: A second acquire by the holding task or thread succeeds and is counted. Otherwise: WouldDeadlock.
+        durability: "replicas:1" returns a grant only after one replica has confirmed it, else NotReplicated (Redis).
+        wire: "n8n" shares the lock with n8n's own Redis nodes (Redis only). Then ttl and wait default to one day, the
+            lease is not renewed unless `renew=True`, and there is no queue, no notification and no fence.
+        poll: With wire="n8n": seconds between two attempts of a waiter, default 1.
         """
         core = self._core
-        if locks_n8n(core.engine, wire, validation.name(name)):
+        if is_n8n_lock(core.engine, wire, validation.check_name(name)):
             shared = n8n_spec(core, name, ttl, renew, max_hold, max_waiters, reentrant, durability, poll)
             return self._lock_type(core, shared, keys.MAX_WAIT_SECONDS if isinstance(wait, Unset) else wait)
         if poll is not None:
-            raise ConfigError("poll= is for wire='n8n': otherwise whoever waits is told of its turn")
+            raise ConfigError("poll= is for wire='n8n': other waiters are notified of their turn")
         if isinstance(wait, Unset):
             wait = None
         wanted = spec(core, name, True, 1, ttl, renew, max_hold, max_waiters, reentrant, durability)
@@ -97,9 +113,14 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         max_waiters: int = MAX_WAITERS,
         durability: str | None = None,
     ) -> SemaphoreT:
-        """At most `permits` holders at a time. All callers of one name must agree on the number while it is in use."""
+        """Return a semaphore with at most `permits` holders at a time, granted in arrival order.
+
+        permits: The number of holders. All callers of one name must pass the same number while it is in use, else
+            ConfigError.
+        The other options are those of `lock`.
+        """
         core = self._core
-        permits = validation.count(permits, "permits")
+        permits = validation.check_count(permits, "permits")
         wanted = spec(core, name, False, permits, ttl, renew, max_hold, max_waiters, False, durability)
         return self._semaphore_type(core, wanted, wait)
 
@@ -115,7 +136,9 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         reentrant: bool = False,
         durability: str | None = None,
     ) -> ReadWriteT:
-        """Many readers or one writer: `.read()` and `.write()`. In arrival order, so neither starves."""
+        """Return a read-write lock: many readers (`.read()`) or one writer (`.write()`). Grants follow the order of
+        arrival, so neither readers nor writers starve. The options are those of `lock`.
+        """
         core = self._core
         reader, writer = (
             spec(core, name, exclusive, UNLIMITED, ttl, renew, max_hold, max_waiters, reentrant, durability)
@@ -123,66 +146,104 @@ class Rooms(Generic[LockT, SemaphoreT, ReadWriteT]):
         )
         return self._rwlock_type(core, reader, writer, wait)
 
-    def guard(self, lease: Held) -> Guard:
-        """Writes that are refused once a later holder has written: `stay.guard(lease).sql(db).update(…)`.
+    def guard(self, lease: GateLease) -> Guard:
+        """Return a guard whose writes fail with StaleFence once a later holder has written:
+        `stay.guard(lease).sql(db).update(…)`.
 
-        Exclusive leases only: those of `lock` and `rwlock.write()`.
+        lease: An exclusive lease, of `lock` or `rwlock.write()`.
         """
-        from backstay.guard.base import Guard  # programs that only lock do without
+        from backstay.guard.base import Guard  # loaded only by programs that use it
 
         return Guard(lease)
 
-
-class Settings:
-    """What a Backstay was asked for, with the environment filled in."""
-
-    __slots__ = ("engine", "hub", "hub_prefix", "namespace", "policy", "shards", "url")
-
-    def __init__(
+    def locked(
         self,
-        url: str | Owned | None,
-        namespace: str | None,
-        profile: Policy | None,
-        hub: str | Hub | Owned | None = None,
-        hub_prefix: str | None = None,
-        engine: Engine | Owned | None = None,
-        shards: int | None = None,
-    ) -> None:
-        #: None: what the environment says, where jobs can be cut at all.
-        self.shards = None if shards is None else _shards(shards, "shards")
-        self.engine: Engine | None = None
-        if engine is not None and hasattr(engine, "apply_many"):
-            self.engine = cast("Engine", engine)
-        elif engine is not None:
-            url = cast("Owned", engine)  # type: ignore[redundant-cast] # pyright narrows less here
-        #: A URL, or a client or pool of the user's.
-        self.url: str | Owned = (
-            url if url is not None and url != "" else os.environ.get("BACKSTAY_URL") or "sqlite:///backstay.db"
-        )
-        self.namespace = validation.namespace(namespace or os.environ.get("BACKSTAY_NAMESPACE") or NAMESPACE)
-        self.policy = profile or BALANCED
-        self.hub: str | Hub | Owned | None = hub if hub is not None else os.environ.get("BACKSTAY_HUB") or None
-        if self.hub is self.url or (isinstance(self.hub, str) and self.hub == self.url):  # it has that hub anyway
-            self.hub = None
-        self.hub_prefix = self.namespace if hub_prefix is None else validation.namespace(hub_prefix, "hub_prefix")
+        key: str,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | Unset | None = UNSET,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+        reentrant: bool = False,
+        durability: str | None = None,
+        wire: Wire = "backstay",
+        poll: Duration | None = None,
+    ) -> Callable[[F], F]:
+        """Run each call of a function under a lock named by its arguments: `@stay.locked("user:{user_id}")`. The async
+        Backstay accepts async and blocking functions, the blocking one only blocking functions.
+
+        key: The name of the lock, a format string over the function's arguments.
+        The other options are those of `lock`.
+        """
+        required_replicas(self._core, durability)  # raise for invalid options now, not at the first call
+        is_n8n(self._core.engine, wire)
+        options: dict[str, Any] = {
+            "ttl": ttl,
+            "wait": wait,
+            "renew": renew,
+            "max_hold": max_hold,
+            "reentrant": reentrant,
+            "durability": durability,
+            "wire": wire,
+            "poll": poll,
+        }
+
+        def decorate(function: F) -> F:
+            return self._wrap_locked(function, KeyTemplate(key, function), options)
+
+        return decorate
+
+    def idempotent(
+        self,
+        key: str | None = None,
+        *,
+        fingerprint: Iterable[str] | None = None,
+        ttl: Duration | None = None,
+        lease: Duration | None = None,
+        wait: Duration | None = None,
+        on_error: OnError = "forget",
+        on_unavailable: OnUnavailable | None = None,
+        codec: Codec | None = None,
+    ) -> Callable[[F], F]:
+        """Run each call of a function once per key; a repeated call returns the stored result:
+        `@stay.idempotent("charge:{order_id}")`. The async Backstay accepts async and blocking functions, the blocking
+        one only blocking functions.
+
+        key: A format string over the function's arguments. Default: the function's name and all its arguments.
+        fingerprint: The arguments that must not differ between calls with the same key, else FingerprintMismatch.
+        The other options are those of `stay.idempotency.run`.
+        """
+        options = idempotency_spec(self._core, "-", "", ttl, lease, wait, on_error, on_unavailable)
+
+        def decorate(function: F) -> F:
+            return self._wrap_idempotent(function, key, fingerprint, options, codec)
+
+        return decorate
+
+    def _wrap_locked(self, function: F, template: KeyTemplate, options: dict[str, Any]) -> F:
+        """Return a function whose calls hold the lock that the template names."""
+        raise NotImplementedError
+
+    def _wrap_idempotent(
+        self,
+        function: F,
+        key: str | None,
+        fingerprint: Iterable[str] | None,
+        options: IdempotencySpec,
+        codec: Codec | None,
+    ) -> F:
+        """Return a function whose calls run once per key."""
+        raise NotImplementedError
 
 
-def shards_here() -> int:
-    """Into how many parts jobs are cut on Redis when nobody says so in the program."""
-    given = os.environ.get("BACKSTAY_SHARDS") or "1"
-    if not (given.isascii() and given.isdigit()):
-        raise ConfigError(f"BACKSTAY_SHARDS is a whole number, as in BACKSTAY_SHARDS=8; got {given!r}")
-    return _shards(int(given), "BACKSTAY_SHARDS")
+def wrap_blocking_locked(
+    function: F, template: KeyTemplate, make_lock: Callable[[str], AbstractContextManager[object]]
+) -> F:
+    """Return a blocking function whose calls hold the lock that `make_lock` returns for their name."""
 
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with make_lock(template.key(args, kwargs)):
+            return function(*args, **kwargs)
 
-def _shards(given: int, what: str) -> int:
-    if validation.count(given, what) > MOST_SHARDS:
-        raise ConfigError(f"{what} is at most {MOST_SHARDS}; got {given}")
-    return given
-
-
-def observer(telemetry: Telemetry, prefix: str) -> Callable[..., None]:
-    def observe(event: str, **facts: Any) -> None:
-        telemetry.emit(f"{prefix}.{event}", **facts)
-
-    return observe
+    return cast("F", wrapper)

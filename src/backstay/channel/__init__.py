@@ -1,1 +1,1 @@
-"""Publish and listen: the hub, for users."""
+"""`stay.hub`: publish messages and job announcements, and listen for them."""

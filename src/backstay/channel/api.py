@@ -1,4 +1,4 @@
-"""`stay.hub`: what callers hear and say, in both APIs. The verbs themselves are in `channel.py`, once."""
+"""`stay.hub` in both APIs: publish and listen. The operations themselves are in `runtime/publishing.py`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from backstay.channel import listeners as channels
-from backstay.channel.listeners import Ear, M, Message
+from backstay.channel import listeners
+from backstay.channel.listeners import Listener, M, Message
 from backstay.errors import Closed
 from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, ChainCompleted, OwnershipLost, Scheduled
+from backstay.runtime import publishing
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run
 
 
-class Listening(Ear[M]):
-    """What comes on a channel: `async with stay.hub.listen("news") as messages: async for message in messages: …`."""
+class AsyncListener(Listener[M]):
+    """Receives messages: `async with stay.hub.listen("news") as messages: async for message in messages: …`."""
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -30,7 +31,7 @@ class Listening(Ear[M]):
         return self
 
     async def __anext__(self) -> M:
-        """Ends when the Backstay is closed."""
+        """Return the next message; the iteration ends when the Backstay is closed."""
         try:
             while (message := await self._next(None)) is None:
                 pass
@@ -39,63 +40,65 @@ class Listening(Ear[M]):
         return message
 
     async def next(self, timeout: float | None = None) -> M | None:
-        """The next message, or None when none came in time."""
+        """Return the next message, or None if none arrives within `timeout` seconds (None: no limit)."""
         return await self._next(timeout)
 
 
 class Channels:
-    """Hints between processes: publish and listen. Any of them may be lost, doubled or late."""
+    """Publish and listen for messages between processes. A message may be lost, duplicated or late: use it as a hint to
+    check the state, never as the state itself.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def publish(self, channel: str, payload: str = "") -> None:
-        """Tell whoever listens now. Not stored, not repeated."""
-        await channels.publish(self._core, channel, payload)
+        """Publish a message to the current listeners of a channel. It is not stored and not redelivered."""
+        await publishing.publish(self._core, channel, payload)
 
-    def listen(self, channel: str, *more: str) -> Listening[Message]:
-        """Hear what is published on one channel or several, from entering on."""
-        return Listening(self._core, *channels.plain((channel, *more)))
+    def listen(self, channel: str, *more: str) -> AsyncListener[Message]:
+        """Return a context manager that receives the messages of one or several channels from its entry on."""
+        return AsyncListener(self._core, *listeners.message_channels((channel, *more)))
 
-    async def publish_scheduled(self, type: str, count: int = 1) -> str:  # noqa: A002 - the word of its users
-        """Announce that `count` jobs of a type became pending: about so many of those who listen will come. Answers
-        the hint's id.
+    async def publish_scheduled(self, type: str, count: int = 1) -> str:  # noqa: A002 - the public name
+        """Announce that `count` jobs of a type became pending. The announcement has a counter (see `take_hint`), so
+        about `count` of the listening workers try to claim. Returns the hint's id.
         """
-        return await channels.publish_scheduled(self._core, type, count)
+        return await publishing.publish_scheduled(self._core, type, count)
 
-    def listen_scheduled(self, types: str | Iterable[str] | None = None) -> Listening[Scheduled]:
-        """Hear of pending jobs of these types; None: of all."""
-        return Listening(self._core, channels.scheduled(types))
+    def listen_scheduled(self, types: str | Iterable[str] | None = None) -> AsyncListener[Scheduled]:
+        """Return a context manager that receives announcements of pending jobs of these types; None: of all types."""
+        return AsyncListener(self._core, listeners.scheduled_channel(types))
 
     async def take_hint(self, hint_id: str, n: int = 1) -> int:
-        """Ask leave to come for up to `n` jobs; answers for how many: 0 when others have taken them all. Answers `n`
-        when nobody can tell: the hint is over, its counter is gone, or the engine is away.
+        """Take up to `n` from an announcement's counter. Returns how many jobs the caller should try to claim: 0 if
+        other workers have taken them all; `n` if the counter is unknown (it expired, or the engine is unavailable).
         """
-        return await channels.take_hint(self._core, hint_id, n)
+        return await publishing.take_hint(self._core, hint_id, n)
 
-    async def publish_chain_completed(self, id: str) -> None:  # noqa: A002 - the same
-        """Tell those who wait for a chain's result."""
-        await channels.publish_id(self._core, CHAIN_COMPLETED, id, "id")
+    async def publish_chain_completed(self, id: str) -> None:  # noqa: A002 - as above
+        """Announce that a chain has completed, to the callers that wait for its result."""
+        await publishing.publish_id(self._core, CHAIN_COMPLETED, id, "id")
 
-    def listen_chain_completed(self, id: str) -> Listening[ChainCompleted]:  # noqa: A002 - the same
-        """Hear of one chain's end."""
-        return Listening(self._core, channels.chain_completed(id))
+    def listen_chain_completed(self, id: str) -> AsyncListener[ChainCompleted]:  # noqa: A002 - as above
+        """Return a context manager that receives the completion of one chain."""
+        return AsyncListener(self._core, listeners.chain_completed_channel(id))
 
     async def publish_ownership_lost(self, job_id: str) -> None:
-        """Tell whoever still works on a job that it is not theirs any more."""
-        await channels.publish_id(self._core, OWNERSHIP_LOST, job_id, "job_id")
+        """Announce to the worker that runs a job that it no longer owns the job."""
+        await publishing.publish_id(self._core, OWNERSHIP_LOST, job_id, "job_id")
 
-    def listen_ownership_lost(self, job_id: str) -> Listening[OwnershipLost]:
-        """Hear when one job is taken away."""
-        return Listening(self._core, channels.ownership_lost(job_id))
+    def listen_ownership_lost(self, job_id: str) -> AsyncListener[OwnershipLost]:
+        """Return a context manager that receives a message when the owner of one job loses it."""
+        return AsyncListener(self._core, listeners.ownership_lost_channel(job_id))
 
     def states(self) -> dict[str, str]:
-        """Each channel's listener: idle, starting, running or stopping."""
+        """Return the state of each channel's subscription: idle, starting, running or stopping."""
         return self._core.hub.states()
 
 
-class BlockingListening(Ear[M]):
-    """What comes on a channel: `with stay.hub.listen("news") as messages: for message in messages: …`."""
+class BlockingListener(Listener[M]):
+    """Receives messages: `with stay.hub.listen("news") as messages: for message in messages: …`."""
 
     def __enter__(self) -> Self:
         run(self._open())
@@ -110,7 +113,7 @@ class BlockingListening(Ear[M]):
         return self
 
     def __next__(self) -> M:
-        """Ends when the Backstay is closed."""
+        """Return the next message; the iteration ends when the Backstay is closed."""
         try:
             while (message := run(self._next(None))) is None:
                 pass
@@ -119,56 +122,58 @@ class BlockingListening(Ear[M]):
         return message
 
     def next(self, timeout: float | None = None) -> M | None:
-        """The next message, or None when none came in time."""
+        """Return the next message, or None if none arrives within `timeout` seconds (None: no limit)."""
         return run(self._next(timeout))
 
 
 class BlockingChannels:
-    """Hints between processes: publish and listen. Any of them may be lost, doubled or late."""
+    """Publish and listen for messages between processes. A message may be lost, duplicated or late: use it as a hint to
+    check the state, never as the state itself.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def publish(self, channel: str, payload: str = "") -> None:
-        """Tell whoever listens now. Not stored, not repeated."""
-        run(channels.publish(self._core, channel, payload))
+        """Publish a message to the current listeners of a channel. It is not stored and not redelivered."""
+        run(publishing.publish(self._core, channel, payload))
 
-    def listen(self, channel: str, *more: str) -> BlockingListening[Message]:
-        """Hear what is published on one channel or several, from entering on."""
-        return BlockingListening(self._core, *channels.plain((channel, *more)))
+    def listen(self, channel: str, *more: str) -> BlockingListener[Message]:
+        """Return a context manager that receives the messages of one or several channels from its entry on."""
+        return BlockingListener(self._core, *listeners.message_channels((channel, *more)))
 
-    def publish_scheduled(self, type: str, count: int = 1) -> str:  # noqa: A002 - the word of its users
-        """Announce that `count` jobs of a type became pending: about so many of those who listen will come. Answers
-        the hint's id.
+    def publish_scheduled(self, type: str, count: int = 1) -> str:  # noqa: A002 - the public name
+        """Announce that `count` jobs of a type became pending. The announcement has a counter (see `take_hint`), so
+        about `count` of the listening workers try to claim. Returns the hint's id.
         """
-        return run(channels.publish_scheduled(self._core, type, count))
+        return run(publishing.publish_scheduled(self._core, type, count))
 
-    def listen_scheduled(self, types: str | Iterable[str] | None = None) -> BlockingListening[Scheduled]:
-        """Hear of pending jobs of these types; None: of all."""
-        return BlockingListening(self._core, channels.scheduled(types))
+    def listen_scheduled(self, types: str | Iterable[str] | None = None) -> BlockingListener[Scheduled]:
+        """Return a context manager that receives announcements of pending jobs of these types; None: of all types."""
+        return BlockingListener(self._core, listeners.scheduled_channel(types))
 
     def take_hint(self, hint_id: str, n: int = 1) -> int:
-        """Ask leave to come for up to `n` jobs; answers for how many: 0 when others have taken them all. Answers `n`
-        when nobody can tell: the hint is over, its counter is gone, or the engine is away.
+        """Take up to `n` from an announcement's counter. Returns how many jobs the caller should try to claim: 0 if
+        other workers have taken them all; `n` if the counter is unknown (it expired, or the engine is unavailable).
         """
-        return run(channels.take_hint(self._core, hint_id, n))
+        return run(publishing.take_hint(self._core, hint_id, n))
 
-    def publish_chain_completed(self, id: str) -> None:  # noqa: A002 - the same
-        """Tell those who wait for a chain's result."""
-        run(channels.publish_id(self._core, CHAIN_COMPLETED, id, "id"))
+    def publish_chain_completed(self, id: str) -> None:  # noqa: A002 - as above
+        """Announce that a chain has completed, to the callers that wait for its result."""
+        run(publishing.publish_id(self._core, CHAIN_COMPLETED, id, "id"))
 
-    def listen_chain_completed(self, id: str) -> BlockingListening[ChainCompleted]:  # noqa: A002 - the same
-        """Hear of one chain's end."""
-        return BlockingListening(self._core, channels.chain_completed(id))
+    def listen_chain_completed(self, id: str) -> BlockingListener[ChainCompleted]:  # noqa: A002 - as above
+        """Return a context manager that receives the completion of one chain."""
+        return BlockingListener(self._core, listeners.chain_completed_channel(id))
 
     def publish_ownership_lost(self, job_id: str) -> None:
-        """Tell whoever still works on a job that it is not theirs any more."""
-        run(channels.publish_id(self._core, OWNERSHIP_LOST, job_id, "job_id"))
+        """Announce to the worker that runs a job that it no longer owns the job."""
+        run(publishing.publish_id(self._core, OWNERSHIP_LOST, job_id, "job_id"))
 
-    def listen_ownership_lost(self, job_id: str) -> BlockingListening[OwnershipLost]:
-        """Hear when one job is taken away."""
-        return BlockingListening(self._core, channels.ownership_lost(job_id))
+    def listen_ownership_lost(self, job_id: str) -> BlockingListener[OwnershipLost]:
+        """Return a context manager that receives a message when the owner of one job loses it."""
+        return BlockingListener(self._core, listeners.ownership_lost_channel(job_id))
 
     def states(self) -> dict[str, str]:
-        """Each channel's listener: idle, starting, running or stopping."""
+        """Return the state of each channel's subscription: idle, starting, running or stopping."""
         return self._core.hub.states()

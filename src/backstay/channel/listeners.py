@@ -1,9 +1,4 @@
-"""The hub's verbs, written once for both APIs. Fire and forget: never the only way to know.
-
-Publishing and taking are counting commands: sent again only when they certainly never left. A publish whose reply was
-lost raises OutcomeUnknown: it may have been heard. A take never raises for the engine's sake: whoever cannot be told
-"no" looks for itself (fail open), since a look too many costs little and a look too few leaves work lying.
-"""
+"""Listeners of the hub's channels: they buffer messages until the caller reads them. Shared by both APIs."""
 
 from __future__ import annotations
 
@@ -11,28 +6,28 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar
 
-from backstay.engine.base import Op, PublishHint, steady
-from backstay.errors import Closed, ConfigError, EngineError, EngineUnavailable
+from backstay.engine.base import steady
+from backstay.errors import Closed, ConfigError, EngineUnavailable
 from backstay.hub import protocol
 from backstay.hub.base import Subscription
-from backstay.hub.protocol import LONGEST_PAYLOAD, ChainCompleted, OwnershipLost, Scheduled
+from backstay.hub.protocol import ChainCompleted, OwnershipLost, Scheduled
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import Latch, count_once
+from backstay.runtime.flows import Latch
 
-#: Messages kept for a listener that does not read; then they go, and it is told that it missed some.
+#: The number of unread messages that a listener buffers. On overflow it drops them all and reports `missed`.
 BUFFER = 1000
-#: How long `listen` waits until the channel is heard.
+#: Seconds that entering a listener waits for each subscription.
 OPEN_WAIT = 5.0
-#: A hint is worth one more try, no more: by then somebody has looked.
-RETRIES = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A hint. `missed`: the connection broke or the buffer overflowed, so look for yourself."""
+    """A message of a channel. `missed`: the connection broke or the buffer overflowed, so messages may be lost and the
+    reader must check the state itself.
+    """
 
     channel: str
     payload: str
@@ -40,7 +35,7 @@ class Message:
 
 
 class Notice(Protocol):
-    """Anything a listener hands out."""
+    """Any message that a listener returns."""
 
     @property
     def missed(self) -> bool: ...
@@ -50,66 +45,68 @@ M = TypeVar("M", bound=Notice)
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning(Generic[M]):
-    """One channel of a listener: how payloads are read, and what is handed out when some were missed. `read` answers
-    None for what cannot be read; `wants` tells whose business it is.
+class ChannelSpec(Generic[M]):
+    """One channel of a listener. `decode` converts a payload to a message, None if it is malformed; `wants` filters
+    messages; `missed` is the message that reports lost ones.
     """
 
     channel: str
-    read: Callable[[str], M | None]
+    decode: Callable[[str], M | None]
     missed: M
     wants: Callable[[M], bool] = lambda _: True
 
 
-class Ear(Generic[M]):
-    """What both APIs' listeners share: a bounded buffer between the hub's thread and whoever reads. Several tasks or
-    threads may read from one; each message goes to one of them.
+class Listener(Generic[M]):
+    """A bounded buffer between the hub's thread and the readers of both APIs. Several tasks or threads may read from
+    one listener; each message goes to one of them.
     """
 
-    def __init__(self, core: Core, *tunings: Tuning[M], buffer: int = BUFFER) -> None:
+    def __init__(self, core: Core, *channels: ChannelSpec[M], buffer: int = BUFFER) -> None:
         self._core = core
-        self._tunings = tunings
-        #: With the channel each came on: whoever loses some is told for which.
-        self._messages: deque[tuple[Tuning[M], M]] = deque()
-        #: Notices for every channel never fill it by themselves.
-        self._buffer = max(buffer, 2 * len(tunings))
-        #: Those who wait for a message now.
+        self._channels = channels
+        #: Each message with its channel, so that an overflow is reported for the right channels.
+        self._messages: deque[tuple[ChannelSpec[M], M]] = deque()
+        #: At least two per channel: the `missed` messages of all channels alone must not overflow it.
+        self._buffer = max(buffer, 2 * len(channels))
+        #: The latches of the readers that wait for a message.
         self._waiting: set[Latch] = set()
         self._subscriptions: list[Subscription] = []
 
-    def _heard(self, tuning: Tuning[M], payload: str | None) -> None:
+    def _on_payload(self, channel: ChannelSpec[M], payload: str | None) -> None:
+        """Buffer a message; called on the hub's thread. None: messages may have been missed."""
         messages = self._messages
         if payload is None:
-            message = tuning.missed
+            message = channel.missed
             if messages and messages[-1][1] == message:
                 return
         else:
-            read = tuning.read(payload)
-            if read is None:
-                self._core.telemetry.emit("hub.malformed", channel=tuning.channel)
+            decoded = channel.decode(payload)
+            if decoded is None:
+                self._core.telemetry.emit("hub.malformed", channel=channel.channel)
                 return
-            if not tuning.wants(read):
+            if not channel.wants(decoded):
                 return
-            message = read
+            message = decoded
         if len(messages) >= self._buffer:
-            self._overflow(tuning)
+            self._overflow(channel)
         else:
-            messages.append((tuning, message))
+            messages.append((channel, message))
         self.wake()
 
-    def _overflow(self, last: Tuning[M]) -> None:
-        """Everything goes, the message that came `last` too; each channel that lost one says so."""
-        lost: dict[str, Tuning[M]] = {}
-        with suppress(IndexError):  # one by one: others read meanwhile, and what they got is not lost
+    def _overflow(self, last: ChannelSpec[M]) -> None:
+        """Drop all buffered messages and the one that has just come on `last`; report `missed` once per channel."""
+        lost: dict[str, ChannelSpec[M]] = {}
+        with suppress(IndexError):  # one by one: a message that a reader takes meanwhile is not lost
             while True:
-                tuning, _ = self._messages.popleft()
-                lost[tuning.channel] = tuning
+                spec, _ = self._messages.popleft()
+                lost[spec.channel] = spec
         lost[last.channel] = last
-        for channel, tuning in lost.items():
-            self._messages.append((tuning, tuning.missed))
-            self._core.telemetry.emit("hub.overflow", channel=channel)
+        for name, spec in lost.items():
+            self._messages.append((spec, spec.missed))
+            self._core.telemetry.emit("hub.overflow", channel=name)
 
     def wake(self) -> None:
+        """Wake all waiting readers."""
         for latch in list(self._waiting):
             latch.set()
 
@@ -117,21 +114,21 @@ class Ear(Generic[M]):
         core = self._core
         core.check_open()
         if self._subscriptions:
-            raise ConfigError("this listener is entered already; make another with listen()")
+            raise ConfigError("this listener is entered already; create another with listen()")
         self._messages.clear()
-        core.sleepers.add(self)
+        core.wakeables.add(self)
         try:
-            for tuning in self._tunings:
-                await self._tune(core, tuning)
+            for channel in self._channels:
+                await self._subscribe(core, channel)
         except BaseException:
             self._close()
             raise
 
-    async def _tune(self, core: Core, tuning: Tuning[M]) -> None:
+    async def _subscribe(self, core: Core, channel: ChannelSpec[M]) -> None:
         ready = core.port.latch()
         subscription = core.hub.subscribe(
-            protocol.channel(core.hub_prefix, tuning.channel),
-            lambda payload: self._heard(tuning, payload),
+            protocol.channel(core.hub_prefix, channel.channel),
+            lambda payload: self._on_payload(channel, payload),
             ready.set,
             prompt=True,
         )
@@ -140,7 +137,7 @@ class Ear(Generic[M]):
         if subscription.error is not None:
             raise subscription.error
         if not subscription.is_ready:
-            raise EngineUnavailable(f"channel {tuning.channel!r} could not be opened within {OPEN_WAIT:g} s")
+            raise EngineUnavailable(f"the subscription to {channel.channel!r} was not ready within {OPEN_WAIT:g} s")
 
     async def _next(self, timeout: float | None) -> M | None:
         core, messages = self._core, self._messages
@@ -149,16 +146,16 @@ class Ear(Generic[M]):
         until = None if timeout is None else steady() + timeout
         left = timeout
         while True:
-            with suppress(IndexError):  # empty, or another reader was quicker
+            with suppress(IndexError):  # empty, or another reader took the last message
                 return messages.popleft()[1]
             if core.closed or not self._subscriptions:
-                raise Closed("this listener was left, or its Backstay closed; nothing will be heard here any more")
+                raise Closed("this listener was exited, or its Backstay is closed; no more messages arrive")
             if left is not None and left < 0:
                 return None
             latch = core.port.latch()
             self._waiting.add(latch)
             try:
-                # Written first, looked at second, here and in `_heard`: one of the two sees the other.
+                # Both this method and `_on_payload` write first and read second, so no wake-up is lost between them.
                 if not messages and not core.closed:
                     await core.port.park(latch, left)
             finally:
@@ -170,98 +167,41 @@ class Ear(Generic[M]):
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
-        self._core.sleepers.discard(self)
+        self._core.wakeables.discard(self)
         self.wake()
 
 
-def plain(channels: Iterable[str]) -> list[Tuning[Message]]:
-    """Channels by name, payloads as they are."""
-    return [_plain(channel) for channel in dict.fromkeys(validation.name(channel, "channel") for channel in channels)]
+def message_channels(names: Iterable[str]) -> list[ChannelSpec[Message]]:
+    """Return the specs of a user's own channels, without duplicates."""
+    return [_message_channel(name) for name in dict.fromkeys(validation.check_name(name, "channel") for name in names)]
 
 
-def _plain(channel: str) -> Tuning[Message]:
-    return Tuning(channel, lambda payload: Message(channel, payload), Message(channel, "", missed=True))
+def _message_channel(name: str) -> ChannelSpec[Message]:
+    return ChannelSpec(name, lambda payload: Message(name, payload), Message(name, "", missed=True))
 
 
-def scheduled(types: str | Iterable[str] | None) -> Tuning[Scheduled]:
-    """Announcements of some types, or of all."""
+def scheduled_channel(types: str | Iterable[str] | None) -> ChannelSpec[Scheduled]:
+    """Return the spec of the channel that announces pending jobs of these types; None: of all types."""
     missed = Scheduled("", "", missed=True)
     if types is None:
-        return Tuning(protocol.SCHEDULED, protocol.read_scheduled, missed)
-    wanted = frozenset(validation.name(t, "type") for t in ([types] if isinstance(types, str) else types))
+        return ChannelSpec(protocol.SCHEDULED, protocol.read_scheduled, missed)
+    wanted = frozenset(validation.check_name(t, "type") for t in ([types] if isinstance(types, str) else types))
     if not wanted:
         raise ConfigError("listen_scheduled needs at least one type, as in listen_scheduled(['resize'])")
-    return Tuning(protocol.SCHEDULED, protocol.read_scheduled, missed, lambda notice: notice.type in wanted)
+    return ChannelSpec(protocol.SCHEDULED, protocol.read_scheduled, missed, lambda notice: notice.type in wanted)
 
 
-def chain_completed(chain_id: str) -> Tuning[ChainCompleted]:
-    validation.name(chain_id, "id")
+def chain_completed_channel(chain_id: str) -> ChannelSpec[ChainCompleted]:
+    validation.check_name(chain_id, "id")
     missed = ChainCompleted(chain_id, missed=True)
-    return Tuning(protocol.CHAIN_COMPLETED, protocol.read_chain_completed, missed, lambda notice: notice.id == chain_id)
+    return ChannelSpec(
+        protocol.CHAIN_COMPLETED, protocol.read_chain_completed, missed, lambda notice: notice.id == chain_id
+    )
 
 
-def ownership_lost(job_id: str) -> Tuning[OwnershipLost]:
-    validation.name(job_id, "job_id")
+def ownership_lost_channel(job_id: str) -> ChannelSpec[OwnershipLost]:
+    validation.check_name(job_id, "job_id")
     missed = OwnershipLost(job_id, missed=True)
-    return Tuning(protocol.OWNERSHIP_LOST, protocol.read_ownership_lost, missed, lambda notice: notice.job_id == job_id)
-
-
-async def publish(core: Core, channel: str, payload: str) -> None:
-    given = cast("object", payload)
-    if not isinstance(given, str):
-        raise ConfigError(f"a payload is text; got {type(given).__name__}")
-    try:
-        length = len(payload.encode())
-    except UnicodeEncodeError:
-        raise ConfigError("a payload is valid unicode; this one has lone surrogates") from None
-    if length > LONGEST_PAYLOAD:
-        raise ConfigError(
-            f"a payload has at most {LONGEST_PAYLOAD} bytes; got {length}. Store it, and publish where it lies."
-        )
-    name = validation.name(channel, "channel")
-    await _send(core, name, core.hub.publish(protocol.channel(core.hub_prefix, name), payload))
-
-
-async def publish_scheduled(core: Core, job_type: str, count: int) -> str:
-    """Announce work. Answers the hint's id."""
-    validation.name(job_type, "type")
-    validation.count(count, "count")
-    hint_id = protocol.new_hint_id()
-    await _send(core, protocol.SCHEDULED, hint_of(core, job_type, count, hint_id))
-    return hint_id
-
-
-def hint_of(core: Core, job_type: str, count: int, hint_id: str = "") -> PublishHint:
-    """The operation that announces work, with a counter of its own."""
-    hint_id = hint_id or protocol.new_hint_id()
-    channel = protocol.channel(core.hub_prefix, protocol.SCHEDULED)
-    payload = protocol.write_scheduled(hint_id, job_type)
-    return core.hub.publish_hint(protocol.hint_key(core.hub_prefix, hint_id), count, channel, payload)
-
-
-async def publish_id(core: Core, channel: str, value: str, what: str) -> None:
-    """A message that is a name: of a chain, of a job."""
-    await publish(core, channel, validation.name(value, what))
-
-
-async def _send(core: Core, channel: str, op: Op[Any]) -> None:
-    core.check_open()
-    await count_once(core.post, op, retries=RETRIES, telemetry=core.telemetry)
-    core.telemetry.emit("hub.published", channel=channel)
-
-
-async def take_hint(core: Core, hint_id: str, n: int) -> int:
-    core.check_open()
-    validation.count(n, "n")
-    if hint_id == "":  # a notice of something missed has none
-        return n
-    given = cast("object", hint_id)
-    if not isinstance(given, str) or not protocol.is_hint_id(given):
-        raise ConfigError(f"hint_id is a UUID, as a notice of listen_scheduled carries it; got {hint_id!r}")
-    try:
-        taken = await core.post.apply(core.hub.take_hint(protocol.hint_key(core.hub_prefix, hint_id), n))
-    except EngineError as error:
-        core.telemetry.emit("hub.hint_unknown", hint_id=hint_id, why=type(error).__name__)
-        return n
-    core.telemetry.emit("hub.hint_taken" if taken else "hub.hint_denied", hint_id=hint_id, count=taken)
-    return taken
+    return ChannelSpec(
+        protocol.OWNERSHIP_LOST, protocol.read_ownership_lost, missed, lambda notice: notice.job_id == job_id
+    )

@@ -1,4 +1,4 @@
-"""The command line. Importable without its extra, so that it can say what is missing."""
+"""The command line. It imports without its extra, so that it can report the missing package."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from importlib import import_module
 
 __all__ = ["main"]
 
-#: What `backstay[cli]` brings.
+#: Packages that `backstay[cli]` installs.
 EXTRA = {"typer", "rich"}
 
 
 def main() -> None:
-    """The `backstay` program."""
+    """Run the `backstay` program."""
     try:
-        import_module("rich")  # used late, missed early
+        import_module("rich")  # commands import it late; a missing package must be reported at the start
         from backstay.cli.root import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:

@@ -1,4 +1,4 @@
-"""Which engine and namespace a command talks to: the global options, resolved once."""
+"""The engine and namespace that a command connects to: the global options, resolved once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 
 from backstay import Backstay as AsyncBackstay
+from backstay.assembly.engines import find_database_file
 from backstay.engine.base import Engine
-from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import ConfigError
 from backstay.sync import Backstay
 
@@ -20,7 +20,7 @@ URL = "sqlite:///backstay.db"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What `--url`, `--namespace` and `--shards` said."""
+    """The values of `--url`, `--namespace` and `--shards`."""
 
     url: str
     namespace: str | None
@@ -28,7 +28,7 @@ class Connection:
 
     @contextmanager
     def existing(self) -> Generator[Backstay, None, None]:
-        """For looking and mending: a SQLite file must be there already, a typing error must not create one."""
+        """Open for inspection and repair. A SQLite file must exist already, so that a typo does not create one."""
         stay = self.blocking()
         path = _shared(stay.engine)
         if path is not None and not path.exists():
@@ -37,27 +37,28 @@ class Connection:
             yield stay
 
     def blocking(self) -> Backstay:
-        """Whether anything is there already or not. Not opened yet."""
+        """A blocking Backstay that is not opened yet; a missing SQLite file is created when it opens."""
         return Backstay(self.url, namespace=self.namespace, shards=self.shards)
 
     def create(self) -> AsyncBackstay:
-        """For taking locks. Not opened yet; a SQLite file is created when it is missing."""
+        """An async Backstay for taking locks. It is not opened yet; opening creates a missing SQLite file."""
         stay = AsyncBackstay(self.url, namespace=self.namespace, shards=self.shards)
         _shared(stay.engine)
         return stay
 
 
 def _shared(engine: Engine) -> Path | None:
-    """The file behind the engine, if it is one. What lives in one process only is refused."""
-    if not isinstance(engine, SqliteEngine):
+    """The engine's SQLite file, if it has one. Rejects memory://, which other processes cannot see."""
+    path = find_database_file(engine)
+    if path is None:
         return None
-    if engine.path == ":memory:":
-        raise ConfigError(f"memory:// is seen by one process only; use {URL} or redis://127.0.0.1:6379/0")
-    return Path(engine.path)
+    if path == ":memory:":
+        raise ConfigError(f"memory:// is visible to one process only; use {URL} or redis://127.0.0.1:6379/0")
+    return Path(path)
 
 
 def connection(context: typer.Context) -> Connection:
-    """The connection of the command under way."""
+    """The connection of the running command."""
     found = context.obj
     if not isinstance(found, Connection):
         raise TypeError("the root command has not run")

@@ -1,4 +1,4 @@
-"""Durations as people type them: 30, 1.5, 30s, 5m, 2h."""
+"""Parse and format durations: 30, 1.5, 30s, 5m, 2h."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHAPE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([smh]?)", re.ASCII)
 
 
 def duration(text: str | float) -> float:
-    """Seconds. A plain number is seconds; s, m and h are the units."""
+    """Parse a duration to seconds. A plain number is seconds; the units are s, m and h."""
     found = _SHAPE.fullmatch(str(text).strip().lower())
     if not found:
         raise typer.BadParameter(f"{text!r} is not a duration; write 30, 1.5, 30s, 5m or 2h")
@@ -21,12 +21,12 @@ def duration(text: str | float) -> float:
 
 
 def duration_or_forever(text: str | float) -> float:
-    """A duration, or the word `forever`."""
+    """Parse a duration, or the word `forever`."""
     return FOREVER if str(text).strip().lower() in {"forever", "inf"} else duration(text)
 
 
 def span(seconds: float) -> str:
-    """Seconds as people read them: 0.4s, 12s, 3m 12s, 2h 5m, 3d 4h."""
+    """Format seconds: 0.4s, 12s, 3m 12s, 2h 5m, 3d 4h."""
     if seconds < 10:  # noqa: PLR2004 - a digit more while it matters
         return f"{max(0.0, seconds):.1f}s"
     whole = round(seconds)

@@ -1,4 +1,4 @@
-"""What the exit code of `backstay` means. Scripts rely on these: they never change."""
+"""The exit codes of `backstay`. Scripts rely on them, so they never change."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from backstay.errors import (
 )
 
 OK = 0
-#: Understood and refused: not the owner, nobody holds it, not confirmed.
+#: The command was valid and is refused: the caller is not the owner, the lock is free, or the user did not confirm.
 FAILED = 1
-#: A wrong option, or settings that cannot work.
+#: A wrong option, or settings that do not fit together.
 USAGE = 2
-#: The engine cannot be reached, or does not serve us; nor does an n8n.
+#: The engine (or the n8n server) is unreachable or rejects requests.
 ENGINE = 3
-#: `doctor`: what it found. The same numbers as above, for the same reasons.
+#: `doctor`: the worst finding. The numbers have the same meaning as above.
 WARNINGS = 1
 PROBLEMS = 2
-#: `lock`: not free in time. sysexits.h: EX_TEMPFAIL, try again later.
+#: `lock`: the lock was not free in time. sysexits.h: EX_TEMPFAIL, try again later.
 NOT_ACQUIRED = 75
 #: `lock`: the lease ended before the command did.
 LEASE_LOST = 76
-#: `lock`: as shells say it.
+#: `lock`: the shell's codes for a program that cannot run.
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
-#: `lock`: plus the number of the signal that ended the command, or the wait for the lock.
+#: `lock`: added to the number of the signal that ended the command or the wait for the lock.
 SIGNALLED = 128
 
 
 def of(error: BackstayError) -> int:
-    """The exit code that an error ends with."""
+    """The exit code for an error."""
     match error:
         case ConfigError() | BadInput():
             return USAGE

@@ -1,4 +1,4 @@
-"""`module:app`: the Backstay that a program defines, found by name."""
+"""Find the Backstay that a program defines, by `module:name`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from backstay import Backstay
 from backstay import sync as blocking
 from backstay.errors import ConfigError
 
-#: Where it is looked for when only a module is named.
+#: Names that are tried when the target names only a module.
 USUAL = ("stay", "app", "backstay")
 
 
 def find_app(target: str) -> Backstay:
-    """The Backstay at `module:name`; without a name, the one that the module has. Importing it defines its jobs."""
+    """Import a module and return its Backstay: the one at `module:name`, or the only one of the module.
+
+    The import defines the program's jobs.
+    """
     module_name, _, path = target.partition(":")
     if not module_name:
         raise ConfigError(f"{target!r} names no module; write module:app, as in shop.jobs:stay")

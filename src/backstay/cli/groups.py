@@ -1,6 +1,6 @@
-"""Everything that `backstay` can do. A new group is one module and one line here.
+"""The commands and command groups of `backstay`. A new group is one module and one line here.
 
-A group's module imports what its extra brings inside its commands, so that `backstay --help` always works.
+A group's module imports the packages of its extra inside its commands, so that `backstay --help` always works.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (
 
 
 def register(app: typer.Typer) -> None:
-    """Hang every command and group under the root."""
+    """Add every command and group to the root."""
     app.command("lock")(lock.lock)
     app.command("run")(run.run)
     app.command("worker")(worker.worker)

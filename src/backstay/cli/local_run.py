@@ -1,4 +1,4 @@
-"""A workflow run in this process, on an engine in memory: started, watched, ended."""
+"""Run a workflow in this process on an in-memory engine, and follow it to its end."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from backstay.job.model import LogLine
 from backstay.job.run_model import Run, RunEvent
 from backstay.workflow import flows
 from backstay.workflow.definition import Workflow
-from backstay.workflow.planning.plan import new_run
+from backstay.workflow.planning.plan import plan_run
 
 NAMESPACE = "backstay-run"
-#: Both are passed on to the run; the second one does not wait for it.
+#: Signals that cancel the run. A second one stops the worker without waiting for the run to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What to run, and how."""
+class RunRequest:
+    """What to run, and with which options."""
 
     workflow: Workflow
     inputs: Mapping[str, Any]
@@ -42,8 +42,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How it ended. `signal`: the one that cancelled it; 0: none."""
+class RunOutcome:
+    """The result of the run. `signal`: the signal that cancelled it, or 0."""
 
     run: Run
     progress: Progress
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def only(workflow: Workflow, wanted: tuple[str, ...]) -> Workflow:
-    """The jobs that were asked for, and those that they need. Raises ConfigError."""
+    """Reduce a workflow to the given jobs and the jobs that they need. Raises ConfigError."""
     if not wanted:
         return workflow
     kept: set[str] = set()
@@ -66,44 +66,44 @@ def only(workflow: Workflow, wanted: tuple[str, ...]) -> Workflow:
     return replace(workflow, jobs={job: spec for job, spec in workflow.jobs.items() if job in kept})
 
 
-async def run_here(wish: Wish, viewer: Callable[[Progress], Viewer]) -> Outcome:
-    """To the end, whatever ends it. Nothing of its commands is left afterwards."""
+async def run_locally(request: RunRequest, viewer: Callable[[Progress], Viewer]) -> RunOutcome:
+    """Run to the end. No process of a command survives the call, however the run ends."""
     async with Backstay("memory://", namespace=NAMESPACE) as stay:
-        core = stay._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the same package
-        made = new_run(core, wish.workflow, wish.inputs, trigger="cli")
+        core = stay.internals.core
+        made = plan_run(core, request.workflow, request.inputs, trigger="cli")
         labels = sorted({label for job in made.jobs for label in job.labels})
         worker = stay.worker(
             labels=labels,
-            concurrency=wish.concurrency,
-            grace=wish.grace,
+            concurrency=request.concurrency,
+            grace=request.grace,
             signals=False,
             allow_commands=True,
-            pass_env=wish.pass_env,
-            secrets=wish.secrets,
-            directory=wish.directory,
+            pass_env=request.pass_env,
+            secrets=request.secrets,
+            directory=request.directory,
         )
         run = await flows.start(core, made)
         stops = _Stops(stay, run.id, worker.stop)
-        watch = Watch(core, run, lambda progress: stops.around(viewer(progress), fail_fast=wish.fail_fast))
+        watch = Watch(core, run, lambda progress: stops.around(viewer(progress), fail_fast=request.fail_fast))
         working = asyncio.get_running_loop().create_task(worker.run())
         with stops:
             try:
                 watching = asyncio.get_running_loop().create_task(watch.to_the_end())
                 await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-                if not watching.done():  # the worker was told to stop at once
+                if not watching.done():  # the worker stopped at once, on a second signal
                     watching.cancel()
                     await asyncio.wait({watching})
-                    run = await flows.look(core, run.id)
+                    run = await flows.get_run(core, run.id)
                 else:
                     run = watching.result()
             finally:
                 worker.stop(now=True)
                 await working
-        return Outcome(run, watch.progress, stops.heard)
+        return RunOutcome(run, watch.progress, stops.heard)
 
 
 class _Stops:
-    """What ends a run early: signals, and the first failure for those who want that."""
+    """Cancels the run early: on a signal, and with `fail_fast` on the first failure."""
 
     def __init__(self, stay: Backstay, run: str, now: Callable[..., None]) -> None:
         self._stay = stay
@@ -115,22 +115,22 @@ class _Stops:
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._hear, number)
+            loop.add_signal_handler(number, self._on_signal, number)
 
     def __exit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.remove_signal_handler(number)
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if self.heard:
             self._now(now=True)
             return
         self.heard = number
-        self._cancel(f"{signal.Signals(number).name} was heard")
+        self._cancel(f"received {signal.Signals(number).name}")
 
     def _cancel(self, reason: str) -> None:
-        core = self._stay._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the same package
+        core = self._stay.internals.core
         task = asyncio.get_running_loop().create_task(flows.cancel(core, self._run, reason))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -140,7 +140,7 @@ class _Stops:
 
 
 class _FailFast:
-    """A viewer that cancels the run with its first failure."""
+    """A viewer that cancels the run on its first failure."""
 
     def __init__(self, viewer: Viewer, cancel: Callable[[str], None]) -> None:
         self._viewer = viewer
@@ -161,7 +161,7 @@ class _FailFast:
 
 
 def cores() -> int:
-    """How many jobs run at once unless said otherwise."""
+    """The default number of concurrent jobs."""
     with suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

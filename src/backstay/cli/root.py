@@ -1,4 +1,4 @@
-"""The root of the command line: global options, and errors as one line and an exit code."""
+"""The root command: global options, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.errors import BackstayError
 
 
 class Root(TyperGroup):
-    """Runs a command; what Backstay raises becomes one line on standard error."""
+    """Runs a command and prints a Backstay error as one line on standard error."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -59,7 +59,7 @@ def root(
             "--namespace",
             metavar="NAME",
             envvar="BACKSTAY_NAMESPACE",
-            help="What shall not meet lives in different ones.",
+            help="Keys and tables are prefixed with it; apps with different namespaces never see each other.",
             show_default="backstay",
         ),
     ] = None,
@@ -69,7 +69,7 @@ def root(
             "--shards",
             metavar="N",
             min=1,
-            help="Into how many parts jobs are cut on Redis.",
+            help="The number of shards of jobs on Redis. All processes must use the same number.",
             show_default="BACKSTAY_SHARDS, else 1",
         ),
     ] = None,
@@ -88,7 +88,7 @@ def root(
 
       BACKSTAY_URL=redis://127.0.0.1:6379/0 backstay locks show nightly-report
 
-    Each command has more to say: backstay lock --help
+    Every command has its own help: backstay lock --help
     """
     context.obj = Connection(url, namespace, shards)
 

@@ -1,23 +1,23 @@
-"""What a node of a Cluster says about all of them: CLUSTER NODES, or what CLUSTER SLOTS tells to those who may not."""
+"""Parse one node's view of a Redis Cluster: CLUSTER NODES, or CLUSTER SLOTS where the former is not permitted."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backstay.engine.redis.address import Address, Place
+from backstay.engine.redis.address import Address, HostPort
 from backstay.engine.redis.topology.slots import SLOTS
 
 
-class Entry(NamedTuple):
-    """A node in another's eyes."""
+class ClusterNode(NamedTuple):
+    """A node as another node reports it."""
 
     id: str
-    place: Place
+    place: HostPort
     flags: frozenset[str] = frozenset()
-    #: The id of the one that it follows; empty for a master.
+    #: The id of the master that it replicates; empty for a master.
     master: str = ""
     slots: tuple[range, ...] = ()
-    #: Slots that are half here, half elsewhere. Each node tells its own only.
+    #: Slots that are being migrated. A node reports only its own.
     moving: tuple[int, ...] = ()
 
     @property
@@ -25,14 +25,14 @@ class Entry(NamedTuple):
         return "fail" in self.flags
 
     @property
-    def named(self) -> bool:
-        """Whether anybody could go there."""
+    def has_address(self) -> bool:
+        """Whether clients can connect to the node."""
         return not self.flags & {"noaddr", "handshake"} and self.place.port != 0
 
 
-def read_nodes(reply: bytes, asked: Address) -> list[Entry]:
-    """Take CLUSTER NODES apart. With TLS a name is worth more than a number: certificates have names."""
-    entries: list[Entry] = []
+def parse_nodes(reply: bytes, asked: Address) -> list[ClusterNode]:
+    """Parse CLUSTER NODES. With TLS, host names are preferred to IP addresses, since certificates contain names."""
+    entries: list[ClusterNode] = []
     for line in reply.decode(errors="replace").splitlines():
         if not line.strip():
             continue
@@ -44,9 +44,9 @@ def read_nodes(reply: bytes, asked: Address) -> list[Entry]:
         ranges = [part for part in slots if part and not part.startswith("[")]
         moving = [part[1:].partition("-")[0] for part in slots if part.startswith("[")]
         entries.append(
-            Entry(
+            ClusterNode(
                 name,
-                Place(host or asked.host, int(port)),
+                HostPort(host or asked.host, int(port)),
                 frozenset(flags.split(",")),
                 "" if master == "-" else master,
                 tuple(_range(part) for part in ranges),
@@ -61,15 +61,15 @@ def _range(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def read_slots(reply: list[Any], asked: Address) -> list[Entry]:
-    """The same from CLUSTER SLOTS, which names nobody who is down or serves nothing."""
-    entries: dict[str, Entry] = {}
+def parse_slots(reply: list[Any], asked: Address) -> list[ClusterNode]:
+    """Parse CLUSTER SLOTS, which omits nodes that are down or serve no slots."""
+    entries: dict[str, ClusterNode] = {}
     for first, last, *nodes in reply:
         leader = ""
         for host, port, name, *_ in nodes:
             known = host.decode() if host else ""
-            place = Place(asked.host if known in ("", "?") else known, port)
-            entry = entries.get(name.decode()) or Entry(name.decode(), place, master=leader)
+            place = HostPort(asked.host if known in ("", "?") else known, port)
+            entry = entries.get(name.decode()) or ClusterNode(name.decode(), place, master=leader)
             if not leader:
                 leader = entry.id
                 entry = entry._replace(slots=(*entry.slots, range(first, last + 1)))
@@ -77,8 +77,8 @@ def read_slots(reply: list[Any], asked: Address) -> list[Entry]:
     return list(entries.values())
 
 
-def unserved(entries: list[Entry]) -> list[range]:
-    """The slots of which no node in good standing says that they are its own."""
+def find_unserved(entries: list[ClusterNode]) -> list[range]:
+    """Return the slots that no healthy node serves, as ranges."""
     served: set[int] = set()
     for entry in entries:
         if not entry.failed:
@@ -95,5 +95,5 @@ def unserved(entries: list[Entry]) -> list[range]:
     return gaps
 
 
-def show(gaps: list[range]) -> str:
+def format_ranges(gaps: list[range]) -> str:
     return ", ".join(f"{gap.start}-{gap.stop - 1}" if len(gap) > 1 else str(gap.start) for gap in gaps)

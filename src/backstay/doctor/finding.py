@@ -1,4 +1,4 @@
-"""What a look at an engine found, in plain words. The worst finding is the verdict."""
+"""Findings of the doctor, their levels, and the measurement of round trips. The worst finding is the verdict."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ WARNING: Literal["warning"] = "warning"
 PROBLEM: Literal["problem"] = "problem"
 Level = Literal["ok", "warning", "problem"]
 
-#: Fences order grants over a failover as long as clocks agree better than this.
+#: Clock skew in seconds. Fences stay ordered across a failover as long as clocks differ by less than this.
 SKEW_PROBLEM = 1.0
 SKEW_WARNING = 0.25
-#: A lock takes two trips: at this pace, ten locks a second and task.
+#: A slow round trip in seconds. A lock takes two, so this allows ten locks per second and task.
 SLOW_TRIP = 0.05
-#: Trips that are timed. Odd, so that the median is one of them.
+#: The number of round trips that are measured. Odd, so that the median is one of them.
 TRIPS = 21
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `advice` is empty when there is nothing to do."""
+    """The result of one check. `advice` is empty if there is nothing to do."""
 
     level: Level
     topic: str
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings about one engine. `engine` is where it is, without its password."""
+    """All findings about one engine. `engine` is its address without the password."""
 
     engine: str
     findings: tuple[Finding, ...]
@@ -49,18 +49,18 @@ def worst(levels: Iterable[Level]) -> Level:
     return PROBLEM if PROBLEM in found else WARNING if WARNING in found else OK
 
 
-def above(value: float, warning: float, problem: float) -> Level:
-    """The level of a number of which less is better."""
+def rate_excess(value: float, warning: float, problem: float) -> Level:
+    """Return the level of a value for which lower is better."""
     return PROBLEM if value > problem else WARNING if value > warning else OK
 
 
-def round_trip(trip: Callable[[], object]) -> Finding:
-    """How long a trip takes, judged."""
-    return judged(timed(trip))
+def check_round_trip(trip: Callable[[], object]) -> Finding:
+    """Measure a round trip and rate it."""
+    return rate_round_trip(measure_round_trip(trip))
 
 
-def timed(trip: Callable[[], object]) -> float:
-    """Seconds: the median of some trips, after one that warms up."""
+def measure_round_trip(trip: Callable[[], object]) -> float:
+    """Return the median duration in seconds of `TRIPS` round trips, after one that warms up."""
     trip()
     took: list[float] = []
     for _ in range(TRIPS):
@@ -70,9 +70,11 @@ def timed(trip: Callable[[], object]) -> float:
     return median(took)
 
 
-def judged(middle: float, where: str = "") -> Finding:
-    """A median trip; `where` it went, if there are several places."""
+def rate_round_trip(middle: float, where: str = "") -> Finding:
+    """Rate a median round trip; `where` names the server if there are several."""
     what = f"a round trip{where} takes {middle * 1000:.2g} ms (p50 of {TRIPS})"
     if middle > SLOW_TRIP:
-        return Finding(WARNING, "round trip", what, "run Backstay nearer to its engine: every lock takes two trips")
+        return Finding(
+            WARNING, "round trip", what, "run Backstay closer to its engine: every lock takes two round trips"
+        )
     return Finding(OK, "round trip", what)

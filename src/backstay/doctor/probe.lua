@@ -1,6 +1,6 @@
--- Purpose: everything the scripts of Backstay use, once, leaving nothing behind.
--- KEYS: 1 = a key of the namespace that nobody uses
--- ARGV: 1 = a channel of the namespace that nobody hears
+-- Purpose: run every command that Backstay's scripts use, to check permissions. Leaves no key behind.
+-- KEYS: 1 = an unused key of the namespace
+-- ARGV: 1 = a channel of the namespace without subscribers
 -- Returns: 1
 
 local key, channel = KEYS[1], ARGV[1]

@@ -1,4 +1,4 @@
-"""A look at one Redis or Valkey server, and at the replicas that it knows."""
+"""Check one Redis or Valkey server and the replicas that it reports."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from backstay.doctor.finding import (
     SKEW_WARNING,
     WARNING,
     Finding,
-    above,
-    round_trip,
+    check_round_trip,
+    rate_excess,
 )
 from backstay.doctor.redis_server import Clock, Server, skew
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import Refusal
+from backstay.engine.redis.link.protocol import ErrorReply
 from backstay.errors import EngineError, EngineRefused
 
-#: A replica reports once a second.
+#: Seconds since a replica's last report; replicas report once per second.
 REPLICA_LAG = 5
-#: Each thread has a connection of its own; past this share of `maxclients` a busy day may not fit.
+#: Each thread has a connection of its own; above this share of `maxclients` a load peak may exceed the limit.
 CROWDED = 0.8
-#: What clocks are for.
-NTP = "run NTP (chrony) on this host and on every node: after a failover, fences grow only as far as clocks agree"
+NTP = "run NTP (chrony) on this host and on every node: after a failover, fences keep growing only if clocks agree"
 
 
 def where(engine: RedisEngine) -> str:
@@ -36,56 +35,56 @@ def where(engine: RedisEngine) -> str:
 
 
 def diagnose(engine: RedisEngine, clock: Clock) -> Iterator[Finding]:
-    """Everything worth knowing, in the order in which one would ask."""
+    """Run all checks of a Redis server and yield their findings."""
     try:
         server = Server(engine, clock)
     except EngineError as error:
-        yield unreached(error)
+        yield describe_unreachable(error)
         return
     try:
-        for look in LOOK_AT:
-            yield from look(server)
+        for check in CHECKS:
+            yield from check(server)
     except EngineError as error:
-        yield Finding(PROBLEM, "reach", f"the connection was lost on the way: {error}", "look again when it is stable")
+        yield Finding(PROBLEM, "reach", f"the connection was lost: {error}", "repeat when the connection is stable")
     finally:
         server.link.close()
 
 
-def unreached(error: EngineError) -> Finding:
+def describe_unreachable(error: EngineError) -> Finding:
     if isinstance(error, EngineRefused):
-        return Finding(PROBLEM, "reach", str(error), "mend what the server names: password, rights or version")
-    return Finding(PROBLEM, "reach", str(error), "look at host, port and firewall, and whether the server runs")
+        return Finding(PROBLEM, "reach", str(error), "correct what the server names: password, permissions or version")
+    return Finding(PROBLEM, "reach", str(error), "check host, port and firewall, and whether the server runs")
 
 
-def version(server: Server) -> Iterator[Finding]:
+def check_version(server: Server) -> Iterator[Finding]:
     hello = server.hello
     number = ".".join(map(str, hello.version)) or "of an unknown version"
     yield Finding(OK, "version", f"{hello.server} {number}")
 
 
-def protocol(server: Server) -> Iterator[Finding]:
+def check_protocol(server: Server) -> Iterator[Finding]:
     if server.hello.resp3:
         yield Finding(OK, "protocol", "RESP3")
     else:
-        what = "RESP2 only: HELLO 3 is not known here"
-        advice = "allow HELLO (rename-command): blocked threads then hear of their turn on their own connection, sooner"
+        what = "RESP2 only: the server does not support HELLO 3"
+        advice = "allow HELLO (rename-command): threads then receive hints on their own connections, with less delay"
         yield Finding(WARNING, "protocol", what, advice)
 
 
-def role(server: Server) -> Iterator[Finding]:
+def check_role(server: Server) -> Iterator[Finding]:
     if server.info.get("role") == "slave":
         master = f"{server.info.get('master_host', '?')}:{server.info.get('master_port', '?')}"
-        what = f"this is a replica of {master}: it takes no writes"
+        what = f"this server is a replica of {master} and accepts no writes"
         yield Finding(PROBLEM, "role", what, "point the URL at the master, or use Sentinel to find it")
 
 
-def rights(server: Server) -> Iterator[Finding]:
+def check_info(server: Server) -> Iterator[Finding]:
     if not server.info:
-        advice = "let the doctor's user read it (ACL +info), or ask whoever runs the server about the rest"
-        yield Finding(WARNING, "info", "INFO is not for this user: persistence and replicas are unknown", advice)
+        advice = "permit INFO to the doctor's user (ACL +info), or check these settings on the server"
+        yield Finding(WARNING, "info", "this user may not run INFO: persistence and replicas are unknown", advice)
 
 
-def persistence(server: Server) -> Iterator[Finding]:
+def check_persistence(server: Server) -> Iterator[Finding]:
     info = server.info
     if not info:
         return
@@ -93,15 +92,15 @@ def persistence(server: Server) -> Iterator[Finding]:
         yield Finding(PROBLEM, "persistence", "the server is still loading its data", "wait until it has started")
     for what, field in (("AOF", "aof_last_write_status"), ("RDB", "rdb_last_bgsave_status")):
         if info.get(field, "ok") != "ok":
-            advice = "look at the server's log, its disk space and rights: it may refuse writes until this is mended"
+            advice = "check the server's log, disk space and permissions: it may refuse writes until this is fixed"
             yield Finding(PROBLEM, "persistence", f"the last {what} write failed", advice)
     fsync = server.setting("appendfsync")
     if info.get("aof_enabled") == "1":
         if fsync == "always":
-            yield Finding(OK, "persistence", "AOF, appendfsync always: an answered grant survives a crash")
+            yield Finding(OK, "persistence", "AOF, appendfsync always: a confirmed grant survives a crash")
         elif fsync in ("everysec", None):
-            known = "appendfsync everysec" if fsync else "appendfsync unknown (CONFIG is not for this user)"
-            advice = "a crash of the machine may lose a second of grants; appendfsync always does not"
+            known = "appendfsync everysec" if fsync else "appendfsync unknown (this user may not run CONFIG)"
+            advice = "a crash of the machine may lose a second of grants; appendfsync always prevents that"
             yield Finding(OK, "persistence", f"AOF, {known}", advice)
         else:
             advice = "a crash may lose half a minute of grants: CONFIG SET appendfsync everysec, or always"
@@ -109,32 +108,32 @@ def persistence(server: Server) -> Iterator[Finding]:
         return
     save = server.setting("save")
     if save is None:
-        advice = "make sure of it: a restart forgets locks that were not written to disk (appendonly yes)"
-        yield Finding(WARNING, "persistence", "no AOF, and CONFIG is not for this user", advice)
+        advice = "check the settings: a restart loses locks that were not written to disk (appendonly yes)"
+        yield Finding(WARNING, "persistence", "no AOF, and this user may not run CONFIG", advice)
     elif save:
-        advice = "a restart forgets locks since the last snapshot: CONFIG SET appendonly yes"
+        advice = "a restart loses all locks since the last snapshot: CONFIG SET appendonly yes"
         yield Finding(WARNING, "persistence", f"RDB snapshots only (save {save})", advice)
     else:
-        advice = "a restart forgets every lock while its holder still works: CONFIG SET appendonly yes"
+        advice = "a restart loses every lock while its holder still works: CONFIG SET appendonly yes"
         yield Finding(WARNING, "persistence", "nothing is written to disk", advice)
 
 
-def eviction(server: Server) -> Iterator[Finding]:
+def check_eviction(server: Server) -> Iterator[Finding]:
     policy = server.info.get("maxmemory_policy") or server.setting("maxmemory-policy")
     if policy == "noeviction":
         yield Finding(OK, "eviction", "noeviction")
     elif policy is None:
         yield Finding(
-            WARNING, "eviction", "the policy may not be read", "make sure that maxmemory-policy is noeviction"
+            WARNING, "eviction", "this user may not read the policy", "make sure that maxmemory-policy is noeviction"
         )
     else:
-        advice = "a full server would throw locks away: CONFIG SET maxmemory-policy noeviction, or a server of its own"
+        advice = "a full server evicts locks: CONFIG SET maxmemory-policy noeviction, or use a separate server"
         yield Finding(PROBLEM, "eviction", f"maxmemory-policy is {policy}", advice)
 
 
-def clocks(server: Server) -> Iterator[Finding]:
-    """This host's clock against the server's and every replica's."""
-    yield of_this_host("the server", server.skew())
+def check_clocks(server: Server) -> Iterator[Finding]:
+    """Compare this host's clock with the server's and every replica's."""
+    yield rate_skew("the server", server.skew())
     for replica in server.replicas():
         name = f"replica {replica.get('ip', '?')}:{replica.get('port', '?')}"
         engine = server.engine
@@ -142,26 +141,26 @@ def clocks(server: Server) -> Iterator[Finding]:
             address = dataclasses.replace(engine.address, path="", host=replica["ip"], port=int(replica["port"]))
             link = BlockingLink(address, engine.client_name, engine.tls)
         except (EngineError, KeyError, ValueError):
-            unasked = "let this host reach its replicas once, or run the doctor on theirs"
-            yield Finding(WARNING, "clock", f"{name} could not be asked for its clock", unasked)
+            unread = "let this host reach the replicas, or run the doctor on a host that can"
+            yield Finding(WARNING, "clock", f"the clock of {name} could not be read", unread)
             continue
         try:
-            yield of_this_host(name, skew(link, server.clock))
+            yield rate_skew(name, skew(link, server.clock))
         except EngineError:
-            yield Finding(WARNING, "clock", f"{name} did not answer", "look whether it runs")
+            yield Finding(WARNING, "clock", f"{name} did not respond", "check whether it runs")
         finally:
             link.close()
 
 
-def of_this_host(name: str, ahead: float) -> Finding:
-    """A clock against this host's."""
-    level = above(abs(ahead), SKEW_WARNING, SKEW_PROBLEM)
+def rate_skew(name: str, ahead: float) -> Finding:
+    """Rate the difference between a server's clock and this host's."""
+    level = rate_excess(abs(ahead), SKEW_WARNING, SKEW_PROBLEM)
     side = "ahead of" if ahead > 0 else "behind"
     what = f"the clock of {name} is {abs(ahead):.3f} s {side} this host's"
     return Finding(level, "clock", what, NTP if level != OK else "")
 
 
-def replication(server: Server) -> Iterator[Finding]:
+def check_replication(server: Server) -> Iterator[Finding]:
     found = server.replicas()
     if server.info and not found:
         yield Finding(OK, "replicas", "none")
@@ -170,15 +169,15 @@ def replication(server: Server) -> Iterator[Finding]:
         name = f"{replica.get('ip', '?')}:{replica.get('port', '?')}"
         behind = offset - int(replica.get("offset", "0"))
         lag, state = int(replica.get("lag", "-1")), replica.get("state", "unknown")
-        what = f"{name} is {state}, {behind} bytes behind, heard of {lag} s ago"
+        what = f"{name} is {state}, {behind} bytes behind, last report {lag} s ago"
         if state == "online" and 0 <= lag <= REPLICA_LAG:
             yield Finding(OK, "replicas", what)
         else:
-            advice = "a failover to it would lose grants: look at its log and at the network between the two"
+            advice = "a failover to it would lose grants: check its log and the network between the two"
             yield Finding(WARNING, "replicas", what, advice)
 
 
-def least_replicas(server: Server) -> Iterator[Finding]:
+def check_min_replicas(server: Server) -> Iterator[Finding]:
     have = len(server.replicas())
     given = server.setting("min-replicas-to-write")
     if given is None or not given.isdigit():
@@ -189,7 +188,7 @@ def least_replicas(server: Server) -> Iterator[Finding]:
         yield Finding(PROBLEM, "min-replicas", f"{wanted} replicas are required, {have} are connected", advice)
     elif have and not wanted:
         advice = (
-            "a master that is cut off goes on granting locks that its successor does not know:"
+            "a master that is cut off from its replicas keeps granting locks that its successor does not know:"
             ' CONFIG SET min-replicas-to-write 1, and durability="replicas:1" where it matters'
         )
         yield Finding(WARNING, "min-replicas", "min-replicas-to-write is 0 although there are replicas", advice)
@@ -197,29 +196,31 @@ def least_replicas(server: Server) -> Iterator[Finding]:
         yield Finding(OK, "min-replicas", f"min-replicas-to-write {wanted}")
 
 
-def crowd(server: Server) -> tuple[int, int]:
-    """Connections in use, and how many there may be; 0: unknown."""
+def count_connections(server: Server) -> tuple[int, int]:
+    """Return the number of open connections and their limit; 0 if it is unknown."""
     return server.number("connected_clients"), server.number("maxclients")
 
 
-def connections(server: Server) -> Iterator[Finding]:
-    used, most = crowd(server)
+def check_connections(server: Server) -> Iterator[Finding]:
+    used, most = count_connections(server)
     if not most:
         return
     what = f"{used} of {most} connections are in use"
     if used > most * CROWDED:
-        yield Finding(WARNING, "connections", what, "raise maxclients: each thread that locks has one of its own")
+        yield Finding(
+            WARNING, "connections", what, "raise maxclients: each thread that uses locks has a connection of its own"
+        )
     else:
         yield Finding(OK, "connections", what)
 
 
-def scripts(server: Server) -> Iterator[Finding]:
-    """Run a script that uses what ours use, and hear a channel as waiters do."""
+def check_scripts(server: Server) -> Iterator[Finding]:
+    """Run a script with every command that Backstay's scripts use, and subscribe to a channel as waiters do."""
     namespace = server.engine.namespace
     source = files("backstay.doctor").joinpath("probe.lua").read_text()
     key, channel = f"{namespace}:doctor:{{{server.tag}}}", f"{namespace}:inbox:doctor"
     reply = server.ask("EVAL", source, "1", key, channel)
-    if isinstance(reply, Refusal):
+    if isinstance(reply, ErrorReply):
         advice = (
             "this user needs EVAL, EVALSHA, TIME, GET, SET, DEL, GETRANGE, SETRANGE, APPEND, PEXPIRE, PTTL and PUBLISH"
             f" on {namespace}:*"
@@ -232,28 +233,27 @@ def scripts(server: Server) -> Iterator[Finding]:
         try:
             server.link.subscribe(channel, lambda _: None)
         except EngineRefused as error:
-            advice = f"waiters look every few seconds instead of being told: allow +subscribe &{namespace}:*"
-            yield Finding(WARNING, "hints", f"channels may not be heard: {error}", advice)
+            advice = f"waiters poll every few seconds instead of being notified: allow +subscribe &{namespace}:*"
+            yield Finding(WARNING, "hints", f"subscribing is not permitted: {error}", advice)
         else:
-            yield Finding(OK, "hints", "channels may be heard")
+            yield Finding(OK, "hints", "channels can be subscribed to")
 
 
-def trip(server: Server) -> Iterator[Finding]:
-    yield round_trip(partial(server.ask, "PING"))
+def check_latency(server: Server) -> Iterator[Finding]:
+    yield check_round_trip(partial(server.ask, "PING"))
 
 
-#: One function for each thing; a further one is one more line.
-LOOK_AT: tuple[Callable[[Server], Iterator[Finding]], ...] = (
-    version,
-    protocol,
-    rights,
-    role,
-    persistence,
-    eviction,
-    clocks,
-    replication,
-    least_replicas,
-    connections,
-    trip,
-    scripts,
+CHECKS: tuple[Callable[[Server], Iterator[Finding]], ...] = (
+    check_version,
+    check_protocol,
+    check_info,
+    check_role,
+    check_persistence,
+    check_eviction,
+    check_clocks,
+    check_replication,
+    check_min_replicas,
+    check_connections,
+    check_latency,
+    check_scripts,
 )

@@ -1,4 +1,4 @@
-"""A look at a Redis Cluster: every master and every replica, and whether together they serve all names."""
+"""Check a Redis Cluster: every master, every replica, and whether all slots are served."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from backstay.doctor.cluster_view import Entry, read_nodes, read_slots, show, unserved
+from backstay.doctor.cluster_view import ClusterNode, find_unserved, format_ranges, parse_nodes, parse_slots
 from backstay.doctor.finding import OK, PROBLEM, WARNING, Finding
-from backstay.doctor.redis import unreached
+from backstay.doctor.redis import describe_unreachable
 from backstay.doctor.redis_fleet import Fleet, Node
 from backstay.doctor.redis_server import Clock, Server
-from backstay.engine.redis.address import Place
-from backstay.engine.redis.link.protocol import Refusal
+from backstay.engine.redis.address import HostPort
+from backstay.engine.redis.link.protocol import ErrorReply
 from backstay.engine.redis.topology.cluster import ClusterEngine
 from backstay.engine.redis.topology.slots import slot_of
 from backstay.errors import EngineError
@@ -23,25 +23,27 @@ def where(engine: ClusterEngine) -> str:
 
 
 def diagnose(engine: ClusterEngine, clock: Clock) -> Iterator[Finding]:
-    """The map first, then every node on it, then what they are together."""
-    silent: dict[Place, EngineError] = {}
-    guide = _guide(engine, clock, silent)
+    """Read the topology first, then check every node and the Cluster as a whole."""
+    silent: dict[HostPort, EngineError] = {}
+    guide = _find_healthy_node(engine, clock, silent)
     if guide is None:
-        yield from map(unreached, silent.values())
+        yield from map(describe_unreachable, silent.values())
         return
     try:
-        entries, trouble = _entries(guide)
+        entries, trouble = _read_topology(guide)
     except EngineError as error:
-        entries, trouble = [], [unreached(error)]
+        entries, trouble = [], [describe_unreachable(error)]
     finally:
         guide.link.close()
     yield from trouble
     if not entries:
         return
-    named = [entry for entry in entries if entry.named]
+    named = [entry for entry in entries if entry.has_address]
     for place, why in silent.items():
         if place not in {entry.place for entry in named}:
-            yield replace(unreached(why), level=WARNING, advice="the URL names it: start it, or name another")
+            yield replace(
+                describe_unreachable(why), level=WARNING, advice="the URL names this node: start it, or name another"
+            )
     places = {entry.id: entry.place for entry in named}
     nodes = {
         entry.id: Node(entry.place, places.get(entry.master), bool(entry.master or entry.slots)) for entry in named
@@ -53,20 +55,20 @@ def diagnose(engine: ClusterEngine, clock: Clock) -> Iterator[Finding]:
             server = nodes[entry.id].server
             if server is not None and entry.slots:
                 server.tag = _tag_in(entry)
-        yield from _nameless(entries)
-        yield from _coverage(entries)
-        yield from fleet.alike(fleet.answering(), _state)
-        yield from fleet.each(fleet.masters(), _half_moved)
-        yield from _replicas(fleet)
+        yield from _check_addresses(entries)
+        yield from _check_slots(entries)
+        yield from fleet.compare(fleet.answering(), _check_state)
+        yield from fleet.check_each(fleet.masters(), _check_migrations)
+        yield from _check_replicas(fleet)
         yield from fleet.diagnose()
     finally:
         fleet.close()
 
 
-def _guide(engine: ClusterEngine, clock: Clock, silent: dict[Place, EngineError]) -> Server | None:
-    """Of the nodes that the URL names, one that sees the Cluster as whole, or else one that answers."""
+def _find_healthy_node(engine: ClusterEngine, clock: Clock, silent: dict[HostPort, EngineError]) -> Server | None:
+    """Return a node of the URL that reports the Cluster as ok, or else one that responds."""
     found: Server | None = None
-    for place in engine.seeds.places:
+    for place in engine.seeds.hosts:
         try:
             server = Server(engine, clock, engine.seeds.at(place))
             whole = b"cluster_state:ok" in _bytes(server.ask("CLUSTER", "INFO"))
@@ -81,79 +83,77 @@ def _guide(engine: ClusterEngine, clock: Clock, silent: dict[Place, EngineError]
     return found
 
 
-def _entries(guide: Server) -> tuple[list[Entry], list[Finding]]:
-    """Who is there, in a node's words, and what is wrong with asking it."""
+def _read_topology(guide: Server) -> tuple[list[ClusterNode], list[Finding]]:
+    """Return the nodes that one node reports, and findings about reading them."""
     address = guide.link.address
     nodes = guide.ask("CLUSTER", "NODES")
     if isinstance(nodes, bytes):
-        return read_nodes(nodes, address), []
+        return parse_nodes(nodes, address), []
     slots = guide.ask("CLUSTER", "SLOTS")
-    if isinstance(slots, Refusal):
-        what = f"{address} does not tell who serves what: {slots}"
-        advice = "a single server is redis://, without +cluster; a user needs +cluster|slots"
+    if isinstance(slots, ErrorReply):
+        what = f"{address} does not report its slots: {slots}"
+        advice = "the URL of a single server is redis://, without +cluster; the user needs +cluster|slots"
         return [], [Finding(PROBLEM, "reach", what, advice)]
-    advice = "nodes that are down are not seen: let the doctor's user ask (ACL +cluster|nodes)"
-    return read_slots(slots, address), [Finding(WARNING, "nodes", "CLUSTER NODES is not for this user", advice)]
+    advice = "nodes that are down are not listed: permit it to the doctor's user (ACL +cluster|nodes)"
+    return parse_slots(slots, address), [Finding(WARNING, "nodes", "this user may not run CLUSTER NODES", advice)]
 
 
 def _bytes(reply: object) -> bytes:
     return reply if isinstance(reply, bytes) else b""
 
 
-def _nameless(entries: list[Entry]) -> Iterator[Finding]:
+def _check_addresses(entries: list[ClusterNode]) -> Iterator[Finding]:
     for entry in entries:
-        if not entry.named:
-            what = f"node {entry.id[:8]} has no address that others know"
-            yield Finding(
-                WARNING, "nodes", what, "let it meet the others (CLUSTER MEET), or forget it (CLUSTER FORGET)"
-            )
+        if not entry.has_address:
+            what = f"node {entry.id[:8]} has no address that the other nodes know"
+            yield Finding(WARNING, "nodes", what, "join it again (CLUSTER MEET), or remove it (CLUSTER FORGET)")
 
 
-def _tag_in(entry: Entry) -> str:
-    """A hash tag of a slot that this node serves."""
+def _tag_in(entry: ClusterNode) -> str:
+    """Return a hash tag that maps to a slot of this node."""
     return next(tag for tag in map(str, count()) if any(slot_of(tag.encode()) in slots for slots in entry.slots))
 
 
-def _coverage(entries: list[Entry]) -> Iterator[Finding]:
-    if gaps := unserved(entries):
+def _check_slots(entries: list[ClusterNode]) -> Iterator[Finding]:
+    if gaps := find_unserved(entries):
         advice = "names in these slots cannot be locked: start the missing masters, or redis-cli --cluster fix"
-        yield Finding(PROBLEM, "slots", f"slots {show(gaps)} are not served", advice)
+        yield Finding(PROBLEM, "slots", f"slots {format_ranges(gaps)} are not served", advice)
     else:
         served = sum(bool(entry.slots) for entry in entries)
         yield Finding(OK, "slots", f"all slots are served, by {served} masters")
 
 
-def _state(server: Server) -> Iterator[Finding]:
-    """What a node itself makes of the Cluster; one that is cut off sees it as down."""
+def _check_state(server: Server) -> Iterator[Finding]:
+    """Check a node's own view of the Cluster; a node that is cut off reports it as down."""
     info = _bytes(server.ask("CLUSTER", "INFO"))
     if b"cluster_state:fail" in info:
-        advice = "it refuses commands (CLUSTERDOWN): look at the slots, and at the network between the nodes"
+        advice = "it refuses commands (CLUSTERDOWN): check the slots and the network between the nodes"
         yield Finding(PROBLEM, "state", "cluster_state is fail", advice)
     elif info:
         yield Finding(OK, "state", "cluster_state is ok")
     if server.setting("cluster-require-full-coverage") == "yes":
-        advice = "one lost master stops all names, not only its own: CONFIG SET cluster-require-full-coverage no"
+        advice = "one lost master blocks all names, not only its own: CONFIG SET cluster-require-full-coverage no"
         yield Finding(OK, "coverage", "cluster-require-full-coverage is yes", advice)
 
 
-def _half_moved(server: Server) -> Iterator[Finding]:
-    entries = read_nodes(_bytes(server.ask("CLUSTER", "NODES")), server.link.address)
+def _check_migrations(server: Server) -> Iterator[Finding]:
+    entries = parse_nodes(_bytes(server.ask("CLUSTER", "NODES")), server.link.address)
     for slot in sorted(slot for entry in entries for slot in entry.moving):
-        advice = "commands take a detour there; if nobody moves it now, finish it: redis-cli --cluster fix"
+        advice = "its commands are redirected (ASK); if no migration is running, finish it: redis-cli --cluster fix"
         yield Finding(WARNING, "slots", f"slot {slot} is half moved", advice)
 
 
-def _replicas(fleet: Fleet) -> Iterator[Finding]:
+def _check_replicas(fleet: Fleet) -> Iterator[Finding]:
     have = {master: fleet.followers(master) for master in fleet.masters()}
     if not have:
         return
     most = max(have.values())
     for master, number in have.items():
         if not number:
-            advice = "its names cannot be locked while it is down, and are forgotten with its disk: give it a replica"
+            advice = "its names cannot be locked while it is down, and are lost with its disk: add a replica"
             yield Finding(WARNING, "replicas", f"master {master.place} has no replica that follows it", advice)
         elif number < most:
             what = f"master {master.place} has {number} replicas that follow it, others {most}"
             yield Finding(WARNING, "replicas", what, "start the missing ones, or move one there (CLUSTER REPLICATE)")
     if most and set(have.values()) == {most}:
-        yield Finding(OK, "replicas", f"each of {len(have)} masters has {most} that follow{'s' * (most == 1)}")
+        yield Finding(OK, "replicas", f"each of {len(have)} masters has {most} replica{'s' * (most != 1)}")

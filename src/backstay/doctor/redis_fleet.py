@@ -1,4 +1,4 @@
-"""A look at several Redis servers that stand in for one another: what they share once, what differs by name."""
+"""Check the nodes of a Redis Cluster or of a Sentinel group: equal findings once, differing ones by node."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from backstay.doctor.finding import (
     SKEW_WARNING,
     WARNING,
     Finding,
-    above,
-    judged,
-    timed,
+    measure_round_trip,
+    rate_excess,
+    rate_round_trip,
 )
 from backstay.doctor.redis import (
     NTP,
-    connections,
-    crowd,
-    eviction,
-    least_replicas,
-    of_this_host,
-    persistence,
-    protocol,
-    rights,
-    scripts,
-    unreached,
-    version,
+    check_connections,
+    check_eviction,
+    check_info,
+    check_min_replicas,
+    check_persistence,
+    check_protocol,
+    check_scripts,
+    check_version,
+    count_connections,
+    describe_unreachable,
+    rate_skew,
 )
 from backstay.doctor.redis_server import Clock, Server
-from backstay.engine.redis.address import Address, Place
+from backstay.engine.redis.address import Address, HostPort
 from backstay.engine.redis.engine import RedisEngine
 from backstay.errors import EngineError
 
-Look = Callable[[Server], Iterator[Finding]]
-#: What every node should say alike: a replica is the master of tomorrow.
-ALIKE: tuple[Look, ...] = (version, protocol, rights, persistence, eviction)
-#: What only those who take writes can tell.
-OF_MASTERS: tuple[Look, ...] = (least_replicas, scripts)
+Check = Callable[[Server], Iterator[Finding]]
+#: Checks of every node, which should agree: a replica may become the master.
+NODE_CHECKS: tuple[Check, ...] = (check_version, check_protocol, check_info, check_persistence, check_eviction)
+#: Checks that need a server that accepts writes.
+MASTER_CHECKS: tuple[Check, ...] = (check_min_replicas, check_scripts)
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A server of a group, as the group itself describes it. `server` is None once it does not answer."""
+    """A node of a Cluster or a Sentinel group, as the others report it. `server` is None if it does not respond."""
 
-    place: Place
-    #: Whom it follows; None: it is a master.
-    master: Place | None = None
-    #: Whether it is of any use to clients now; a master that was replaced and is down is not.
+    place: HostPort
+    #: The address of its master; None: it is a master.
+    master: HostPort | None = None
+    #: Whether clients use it; a replaced master that is down is not used.
     serves: bool = True
     server: Server | None = None
 
@@ -63,18 +63,19 @@ class Node:
 
 
 class Fleet:
-    """All nodes of a group. One that does not answer is a finding, and the others are looked at all the same."""
+    """All nodes of a group. A node that does not respond is a finding; the others are checked regardless."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
-        self._troubles: list[Finding] = []
+        #: Findings about nodes that stopped responding during the checks.
+        self._lost_nodes: list[Finding] = []
 
-    def reach(self, engine: RedisEngine, clock: Clock, address: Callable[[Place], Address]) -> Iterator[Finding]:
+    def reach(self, engine: RedisEngine, clock: Clock, address: Callable[[HostPort], Address]) -> Iterator[Finding]:
         for node in self.nodes:
             try:
                 node.server = Server(engine, clock, address(node.place))
             except EngineError as error:
-                yield _down(node, unreached(error))
+                yield _describe_down(node, describe_unreachable(error))
         up = len(self.answering())
         if up == len(self.nodes):
             yield Finding(OK, "reach", f"all {up} nodes answer")
@@ -86,84 +87,84 @@ class Fleet:
         return [node for node in self.answering() if node.master is None and node.serves]
 
     def diagnose(self) -> Iterator[Finding]:
-        """Everything that does not depend on who leads the group."""
-        for look in ALIKE:
-            yield from self.alike(self.answering(), look)
-        yield from self.clocks()
-        yield from self.links()
-        for look in OF_MASTERS:
-            yield from self.alike(self.masters(), look, "masters")
-        yield from self.crowds()
-        yield from self.trips()
-        yield from self._troubles
+        """Run all checks that are the same for a Cluster and a Sentinel group."""
+        for check in NODE_CHECKS:
+            yield from self.compare(self.answering(), check)
+        yield from self.check_clocks()
+        yield from self.check_replication()
+        for check in MASTER_CHECKS:
+            yield from self.compare(self.masters(), check, "masters")
+        yield from self.check_connections()
+        yield from self.check_latency()
+        yield from self._lost_nodes
 
-    def alike(self, nodes: list[Node], look: Look, who: str = "nodes") -> Iterator[Finding]:
-        """What most say, once; and whoever says something else."""
-        said: dict[str, dict[Finding, list[Node]]] = {}
-        asked = 0
+    def compare(self, nodes: list[Node], check: Check, noun: str = "nodes") -> Iterator[Finding]:
+        """Run a check on all nodes; yield the most frequent finding once, and the others by node."""
+        by_topic: dict[str, dict[Finding, list[Node]]] = {}
+        checked = 0
         for node in nodes:
-            findings = self.ask(node, lambda server: list(look(server)))
-            asked += node.server is not None
+            findings = self.run_check(node, lambda server: list(check(server)))
+            checked += node.server is not None
             for finding in findings or ():
-                said.setdefault(finding.topic, {}).setdefault(finding, []).append(node)
-        for found in said.values():
+                by_topic.setdefault(finding.topic, {}).setdefault(finding, []).append(node)
+        for found in by_topic.values():
             usual = max(found, key=lambda finding: len(found[finding]))
-            whole = len(found[usual]) == asked
+            whole = len(found[usual]) == checked
             if whole or len(found[usual]) > 1:
-                count = f"all {asked}" if whole else f"{len(found[usual])} of {asked}"
-                yield replace(usual, what=f"{usual.what} ({count} {who})" if asked > 1 else usual.what)
+                count = f"all {checked}" if whole else f"{len(found[usual])} of {checked}"
+                yield replace(usual, what=f"{usual.what} ({count} {noun})" if checked > 1 else usual.what)
             for finding, odd in found.items():
                 if finding is not usual or not (whole or len(odd) > 1):
                     for node in odd:
-                        yield _odd(node, finding, usual)
+                        yield _describe_outlier(node, finding, usual)
 
-    def ask(self, node: Node, question: Callable[[Server], list[Finding]]) -> list[Finding] | None:
-        """What a node answers; None once it does not. That is told at the end."""
+    def run_check(self, node: Node, check: Callable[[Server], list[Finding]]) -> list[Finding] | None:
+        """Run a check on one node. Returns None if the node does not respond; that is reported at the end."""
         if node.server is None:
             return None
         try:
-            return question(node.server)
+            return check(node.server)
         except EngineError as error:
             node.server.link.close()
             node.server = None
-            self._troubles.append(_down(node, unreached(error)))
+            self._lost_nodes.append(_describe_down(node, describe_unreachable(error)))
             return None
 
-    def each(self, nodes: list[Node], look: Look) -> Iterator[Finding]:
-        """What every one of them says, by its name."""
+    def check_each(self, nodes: list[Node], check: Check) -> Iterator[Finding]:
+        """Run a check on all nodes; yield each finding with its node."""
         for node in nodes:
-            for finding in self.ask(node, lambda server: list(look(server))) or ():
+            for finding in self.run_check(node, lambda server: list(check(server))) or ():
                 yield replace(finding, what=f"{node.place}: {finding.what}")
 
-    def clocks(self) -> Iterator[Finding]:
-        """All clocks against one another, and this host's against them."""
+    def check_clocks(self) -> Iterator[Finding]:
+        """Compare the nodes' clocks with one another and with this host's."""
         ahead: dict[Node, float] = {}
 
-        def look(node: Node, server: Server) -> list[Finding]:
+        def read_clock(node: Node, server: Server) -> list[Finding]:
             ahead[node] = server.skew()
             return []
 
         for node in self.answering():
-            self.ask(node, partial(look, node))
+            self.run_check(node, partial(read_clock, node))
         if not ahead:
             return
         middle = median_low(ahead.values())
-        yield of_this_host("most nodes" if len(ahead) > 1 else "the server", middle)
+        yield rate_skew("most nodes" if len(ahead) > 1 else "the server", middle)
         if len(ahead) == 1:
             return
         spread = max(ahead.values()) - min(ahead.values())
-        level = above(spread, SKEW_WARNING, SKEW_PROBLEM)
+        level = rate_excess(spread, SKEW_WARNING, SKEW_PROBLEM)
         what = f"the clocks of {len(ahead)} nodes differ by at most {spread:.3f} s"
         yield Finding(level, "clocks", what, NTP if level != OK else "")
         for node, seconds in ahead.items():
             off = seconds - middle
-            if (level := above(abs(off), SKEW_WARNING, SKEW_PROBLEM)) != OK:
+            if (level := rate_excess(abs(off), SKEW_WARNING, SKEW_PROBLEM)) != OK:
                 side = "ahead of" if off > 0 else "behind"
                 what = f"{node.place}: its clock is {abs(off):.3f} s {side} most others'"
-                yield Finding(level, "clocks", what, "set it right there; NTP (chrony) keeps it so")
+                yield Finding(level, "clocks", what, "correct its clock, and run NTP (chrony)")
 
-    def links(self) -> Iterator[Finding]:
-        """Whether replicas follow, as they say themselves: a master does not list those that it lost."""
+    def check_replication(self) -> Iterator[Finding]:
+        """Check each replica's own replication state: a master does not list replicas that it has lost."""
         following = 0
         for node in self.answering():
             info = node.server.info if node.server else {}
@@ -171,11 +172,11 @@ class Fleet:
                 continue
             role = "master" if info.get("role") == "master" else "replica"
             if role != node.kind:
-                what = f"{node.place} is a {role}, and the others take it for a {node.kind}"
-                yield Finding(WARNING, "role", what, "a failover may be under way: look again in a minute")
+                what = f"{node.place} is a {role}, but the other nodes report it as a {node.kind}"
+                yield Finding(WARNING, "role", what, "a failover may be in progress: check again in a minute")
             elif role == "replica" and info.get("master_link_status") != "up":
                 master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
-                advice = "a failover to it would lose grants: look at its log and at the network between the two"
+                advice = "a failover to it would lose grants: check its log and the network between the two"
                 yield Finding(WARNING, "replicas", f"{node.place} has lost its master {master}", advice)
             elif role == "replica":
                 following += 1
@@ -187,38 +188,39 @@ class Fleet:
             )
 
     def followers(self, master: Node) -> int:
-        """Replicas of a master that answer and follow it."""
+        """Return the number of a master's replicas that respond and are in sync with it."""
         mine = [node for node in self.answering() if node.master == master.place]
         return sum(
             node.server is not None and node.server.info.get("master_link_status", "up") == "up" for node in mine
         )
 
-    def crowds(self) -> Iterator[Finding]:
+    def check_connections(self) -> Iterator[Finding]:
+        """Yield every warning, and otherwise the node with the highest usage."""
         fullest: tuple[float, Finding] | None = None
         for node in self.answering():
-            for finding in self.ask(node, lambda server: list(connections(server))) or ():
-                told = replace(finding, what=f"{node.place}: {finding.what}")
+            for finding in self.run_check(node, lambda server: list(check_connections(server))) or ():
+                named = replace(finding, what=f"{node.place}: {finding.what}")
                 if finding.level != OK:
-                    yield told
+                    yield named
                 elif node.server is not None:
-                    used, most = crowd(node.server)
-                    fullest = max(fullest or (0.0, told), (used / most, told), key=lambda pair: pair[0])
+                    used, most = count_connections(node.server)
+                    fullest = max(fullest or (0.0, named), (used / most, named), key=lambda pair: pair[0])
         if fullest is not None:
             yield fullest[1]
 
-    def trips(self) -> Iterator[Finding]:
-        """The slowest way to a master: each lock goes to one of them."""
-        took: dict[Place, float] = {}
+    def check_latency(self) -> Iterator[Finding]:
+        """Rate the slowest round trip to a master: each lock goes to one of them."""
+        took: dict[HostPort, float] = {}
 
-        def look(place: Place, server: Server) -> list[Finding]:
-            took[place] = timed(lambda: server.ask("PING"))
+        def measure(place: HostPort, server: Server) -> list[Finding]:
+            took[place] = measure_round_trip(lambda: server.ask("PING"))
             return []
 
         for node in self.masters():
-            self.ask(node, partial(look, node.place))
+            self.run_check(node, partial(measure, node.place))
         if took:
             slowest = max(took, key=lambda place: took[place])
-            yield judged(took[slowest], f" to {slowest}")
+            yield rate_round_trip(took[slowest], f" to {slowest}")
 
     def close(self) -> None:
         for node in self.answering():
@@ -226,17 +228,22 @@ class Fleet:
                 node.server.link.close()
 
 
-def _odd(node: Node, finding: Finding, usual: Finding) -> Finding:
-    """One that differs. Good but unlike the rest is a warning, as long as the rest is good as well."""
+def _describe_outlier(node: Node, finding: Finding, usual: Finding) -> Finding:
+    """Describe a node whose finding differs. If both findings are ok, the difference itself is a warning."""
     what = f"{node.place}: {finding.what}"
     if finding.level == usual.level == OK and finding is not usual:
         return Finding(
-            WARNING, finding.topic, f"{what}, unlike most others", "make all nodes alike: any may lead one day"
+            WARNING,
+            finding.topic,
+            f"{what}, unlike most others",
+            "configure all nodes alike: any may become the master",
         )
     return replace(finding, what=what)
 
 
-def _down(node: Node, finding: Finding) -> Finding:
-    """An unreachable master keeps its names from everybody; without a replica, only the next failover is in danger."""
+def _describe_down(node: Node, finding: Finding) -> Finding:
+    """Describe an unreachable node. A master is a problem: its names cannot be locked. A replica is a warning: only the
+    next failover is at risk.
+    """
     level = PROBLEM if node.master is None and node.serves else WARNING
     return replace(finding, level=level, what=f"{node.kind} {node.place}: {finding.what}")

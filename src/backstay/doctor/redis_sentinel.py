@@ -1,4 +1,4 @@
-"""A look at Redis behind Sentinels: the Sentinels themselves, the master that they name, and its replicas."""
+"""Check Redis behind Sentinels: the Sentinels, the master that they name, and its replicas."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from backstay.doctor.finding import OK, PROBLEM, WARNING, Finding
-from backstay.doctor.redis import unreached
+from backstay.doctor.redis import describe_unreachable
 from backstay.doctor.redis_fleet import Fleet, Node
 from backstay.doctor.redis_server import Clock
-from backstay.engine.redis.address import Place
+from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import Refusal
-from backstay.engine.redis.topology.sentinel import SentinelEngine, ask_sentinel, fields_of
+from backstay.engine.redis.link.protocol import ErrorReply
+from backstay.engine.redis.topology.sentinel import SentinelEngine, ask_sentinel, parse_fields
 from backstay.errors import EngineError, EngineRefused
 
-#: With fewer, the loss of one leaves no majority to agree on a new master.
+#: With fewer Sentinels, the loss of one leaves no majority to elect a new master.
 ENOUGH = 3
 
 Fields = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What one Sentinel says."""
+class SentinelView:
+    """The state of the group as one Sentinel reports it."""
 
-    place: Place
+    place: HostPort
     id: str
     master: Fields
     others: list[Fields]
     replicas: list[Fields]
-    #: What speaks against a failover now; empty: nothing.
+    #: Why a failover is impossible now; empty if it is possible.
     no_quorum: str
 
 
@@ -39,124 +39,126 @@ def where(engine: SentinelEngine) -> str:
 
 
 def diagnose(engine: SentinelEngine, clock: Clock) -> Iterator[Finding]:
-    """The Sentinels first, then the servers that they watch."""
-    views: list[View] = []
-    silent: dict[Place, EngineError] = {}
-    waiting = list(engine.seeds.places)
-    met: set[Place] = set()
+    """Check the Sentinels first, then the servers that they monitor."""
+    views: list[SentinelView] = []
+    silent: dict[HostPort, EngineError] = {}
+    waiting = list(engine.seeds.hosts)
+    met: set[HostPort] = set()
     while waiting:
         place = waiting.pop(0)
         met.add(place)
         try:
-            view = _ask(engine, place)
+            view = _query_sentinel(engine, place)
         except EngineError as error:
             silent[place] = error
             continue
         if view.id in {other.id for other in views}:
-            continue  # known under another name
+            continue  # already known under another address
         views.append(view)
         known = {other.id for other in views}
         waiting += [_place(other) for other in view.others if other["runid"] not in known and _place(other) not in met]
         waiting = list(dict.fromkeys(waiting))
-    yield from _sentinels(engine, views, silent)
+    yield from _check_sentinels(engine, views, silent)
     if not views:
         return
-    yield from _quorum(views)
-    yield from _agreement(views)
-    fleet = Fleet(_nodes(views))
+    yield from _check_quorum(views)
+    yield from _check_agreement(views)
+    fleet = Fleet(_list_nodes(views))
     try:
         yield from fleet.reach(engine, clock, engine.seeds.at)
-        yield from _followed(fleet)
+        yield from _check_replicas(fleet)
         yield from fleet.diagnose()
     finally:
         fleet.close()
 
 
-def _ask(engine: SentinelEngine, place: Place) -> View:
+def _query_sentinel(engine: SentinelEngine, place: HostPort) -> SentinelView:
     service, address = engine.seeds.service, engine.seeds.sentinel(place)
     questions = [*([verb, service] for verb in ("MASTER", "SENTINELS", "REPLICAS", "CKQUORUM")), ["MYID"]]
     talk = ask_sentinel(address, *(["SENTINEL", *question] for question in questions))
-    link = BlockingLink(address, engine.client_name, engine.sentinel_tls, talk=talk)
+    link = BlockingLink(address, engine.client_name, engine.sentinel_tls, handshake=talk)
     link.close()
-    master, others, replicas, quorum, own = link.told
-    if isinstance(master, Refusal):
+    master, others, replicas, quorum, own = link.handshake_result
+    if isinstance(master, ErrorReply):
         if "No such master" in str(master):
             raise EngineRefused(f"the Sentinel at {place} knows no master {service!r}")
         raise EngineRefused(f"the Sentinel at {place} refused: {master}")
-    return View(
+    return SentinelView(
         place,
         own.decode() if isinstance(own, bytes) else str(place),
-        fields_of(master),
-        [] if isinstance(others, Refusal) else [fields_of(one) for one in others],
-        [] if isinstance(replicas, Refusal) else [fields_of(one) for one in replicas],
-        str(quorum) if isinstance(quorum, Refusal) and quorum.code == "NOQUORUM" else "",
+        parse_fields(master),
+        [] if isinstance(others, ErrorReply) else [parse_fields(one) for one in others],
+        [] if isinstance(replicas, ErrorReply) else [parse_fields(one) for one in replicas],
+        str(quorum) if isinstance(quorum, ErrorReply) and quorum.code == "NOQUORUM" else "",
     )
 
 
-def _place(fields: Fields) -> Place:
-    return Place(fields["ip"], int(fields["port"]))
+def _place(fields: Fields) -> HostPort:
+    return HostPort(fields["ip"], int(fields["port"]))
 
 
-def _sentinels(engine: SentinelEngine, views: list[View], silent: dict[Place, EngineError]) -> Iterator[Finding]:
-    """Who answers, of those that the URL names and those that they know."""
+def _check_sentinels(
+    engine: SentinelEngine, views: list[SentinelView], silent: dict[HostPort, EngineError]
+) -> Iterator[Finding]:
+    """Check which Sentinels respond, of those in the URL and those that they report."""
     for error in silent.values():
-        finding = unreached(error)
+        finding = describe_unreachable(error)
         level = WARNING if views else PROBLEM
-        yield replace(finding, level=level, topic="sentinels", what=f"a Sentinel does not answer: {finding.what}")
+        yield replace(finding, level=level, topic="sentinels", what=f"a Sentinel does not respond: {finding.what}")
     if not views:
         return
     known = {view.id for view in views} | {other["runid"] for view in views for other in view.others}
     up, whole = len(views), len(known)
     what = f"{up} of {whole} Sentinels answer"
     if up <= whole // 2:
-        advice = "a new master needs the votes of most of them: start the others"
+        advice = "electing a new master needs a majority: start the others"
         yield Finding(PROBLEM, "sentinels", what, advice)
     else:
         yield Finding(OK, "sentinels", what)
     if whole < ENOUGH:
-        advice = f"run {ENOUGH}, on machines that do not fall together: of fewer, the loss of one ends all failovers"
+        advice = f"run {ENOUGH} on machines that fail independently: with fewer, the loss of one prevents failovers"
         yield Finding(WARNING, "sentinels", f"there are only {whole} Sentinels", advice)
-    if len(engine.seeds.places) == 1 and whole > 1:
-        advice = "when it is down, clients that start find nobody: name all of them, host1:26379,host2:26379/…"
+    if len(engine.seeds.hosts) == 1 and whole > 1:
+        advice = "while it is down, new clients find no Sentinel: name all of them, host1:26379,host2:26379/…"
         yield Finding(WARNING, "sentinels", f"the URL names one Sentinel of {whole}", advice)
 
 
-def _quorum(views: list[View]) -> Iterator[Finding]:
+def _check_quorum(views: list[SentinelView]) -> Iterator[Finding]:
     for view in views:
         if view.no_quorum:
-            advice = "there is no failover as it is: start Sentinels, or mend the network between them"
+            advice = "a failover is impossible: start Sentinels, or repair the network between them"
             yield Finding(PROBLEM, "quorum", f"{view.place}: {view.no_quorum}", advice)
     wanted = {view.master.get("quorum", "?") for view in views}
     if len(wanted) > 1:
-        said = ", ".join(f"{view.place} wants {view.master.get('quorum', '?')}" for view in views)
-        advice = "set the same everywhere: SENTINEL SET … quorum"
-        yield Finding(WARNING, "quorum", f"Sentinels disagree on the quorum: {said}", advice)
+        claims = ", ".join(f"{view.place} wants {view.master.get('quorum', '?')}" for view in views)
+        advice = "set the same value on all of them: SENTINEL SET … quorum"
+        yield Finding(WARNING, "quorum", f"Sentinels disagree on the quorum: {claims}", advice)
     elif not any(view.no_quorum for view in views):
-        yield Finding(OK, "quorum", f"{wanted.pop()} Sentinels must agree that the master is down, and they could")
+        yield Finding(OK, "quorum", f"{wanted.pop()} Sentinels must agree that the master is down, and enough are up")
 
 
-def _agreement(views: list[View]) -> Iterator[Finding]:
+def _check_agreement(views: list[SentinelView]) -> Iterator[Finding]:
     named = {_place(view.master) for view in views}
     if len(named) > 1:
-        said = "; ".join(f"{view.place} names {_place(view.master)}" for view in views)
-        advice = "a failover may be under way; if it stays so: SENTINEL RESET on those that are behind"
-        yield Finding(PROBLEM, "master", f"Sentinels disagree: {said}", advice)
+        claims = "; ".join(f"{view.place} names {_place(view.master)}" for view in views)
+        advice = "a failover may be in progress; if the finding persists: SENTINEL RESET on the outdated Sentinels"
+        yield Finding(PROBLEM, "master", f"Sentinels disagree: {claims}", advice)
     for view in views:
         if down := {"s_down", "o_down"} & set(view.master.get("flags", "").split(",")):
-            what = f"{view.place} takes the master {_place(view.master)} for dead ({', '.join(sorted(down))})"
-            yield Finding(PROBLEM, "master", what, "look whether it runs, and at the network between the two")
+            what = f"{view.place} reports the master {_place(view.master)} as down ({', '.join(sorted(down))})"
+            yield Finding(PROBLEM, "master", what, "check whether it runs, and the network between the two")
 
 
-def _nodes(views: list[View]) -> list[Node]:
-    """The master that most name, and every replica that any of them knows."""
+def _list_nodes(views: list[SentinelView]) -> list[Node]:
+    """Return the master that most Sentinels name, and every replica that any of them reports."""
     named = [_place(view.master) for view in views]
     master = max(named, key=named.count)
     replicas = {_place(replica) for view in views for replica in view.replicas} | set(named)
     return [Node(master), *(Node(place, master) for place in sorted(replicas - {master}))]
 
 
-def _followed(fleet: Fleet) -> Iterator[Finding]:
+def _check_replicas(fleet: Fleet) -> Iterator[Finding]:
     for master in fleet.masters():
         if not fleet.followers(master):
             what = f"master {master.place} has no replica that follows it"
-            yield Finding(WARNING, "replicas", what, "nobody can take over: start a replica (replicaof)")
+            yield Finding(WARNING, "replicas", what, "no server can take over: start a replica (replicaof)")

@@ -1,6 +1,7 @@
-"""The engine contract: what remembers. Rooms hand over operations; an engine carries each out atomically.
+"""The engine contract: an engine stores state and runs operations, each atomically, on its own clock.
 
-An operation is data, so that the event loop, the blocking API and the keeper thread all use one door.
+An operation (`Op`) is data, so the event loop, the blocking API and the keeper's thread all use the same interface.
+A room is one primitive with its package: gate, limit, idempotency, job, workflow.
 """
 
 from __future__ import annotations
@@ -19,85 +20,84 @@ S = TypeVar("S", bound="Record")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-#: Microseconds since the epoch by the engine's clock. Below 2**53, so Lua holds it exactly.
+#: Microseconds since the epoch by the engine's clock. Below 2**53, so a Lua number holds it exactly.
 Micros = int
 
-
-#: Seconds of a clock that is never set. A machine that sleeps stops it; its first renewal then finds the lease lost.
+#: The monotonic clock (seconds). It stops while the host sleeps; the first renewal after that finds the lease lost.
 steady = time.monotonic
 
 
 class Wake(NamedTuple):
-    """A hint for one process: `payload` goes to the channel `inbox`. May be lost; never carries truth."""
+    """A hint for one process: `payload` goes to the channel `inbox`. It may be lost; no decision relies on it."""
 
     inbox: str
     payload: str
 
 
-class Step(NamedTuple, Generic[S]):
-    """What a machine decided: the next state, the reply, whom to wake, and until when the row matters."""
+class Transition(NamedTuple, Generic[S]):
+    """The result of a machine: the next state, the reply, the waiters to wake, and how long to keep the record."""
 
     state: S | None
     reply: Any
     wakes: tuple[Wake, ...] = ()
     keep_until: Micros = 0
-    #: False: nothing changed, so nothing is written.
+    #: False: nothing changed, so the engine writes nothing.
     write: bool = True
-    #: What is kept beside the record from now on, for rooms with `bodies`; None: whatever is there stays.
+    #: The new body to store beside the record, for rooms with `has_bodies`; None leaves the stored one in place.
     body: bytes | None = None
-    #: The reply quotes what is kept beside the record: its `body` is filled in.
-    quotes: bool = False
+    #: The engine fills the reply's `body` with the body that is stored beside the record.
+    includes_body: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """Base of all machine states. `version` is bumped when the stored shape changes."""
+    """Base of all machine states. `version` grows when the stored format changes."""
 
     version: int
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):
-    """Base of all machine commands. Past `not_after` (engine time) a command has no effect: a request
-    delayed on an abandoned connection must not act for nobody.
+    """Base of all machine commands. After `not_after` (engine time) a command has no effect: a request that was delayed
+    on an abandoned connection must not act after its caller has given up.
     """
 
     not_after: Micros
 
-    #: Whether it frees something that others wait for: then they are told before its sender is answered.
-    hands_over: ClassVar[bool] = False
+    #: The command may free something that waiters want: they are notified before its sender gets the reply.
+    wakes_waiters: ClassVar[bool] = False
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, tag="expired"):
-    """The command came too late and did nothing. `now` lets the client correct its idea of engine time."""
+    """The command arrived after its `not_after` without effect. `now` corrects the client's estimate of engine time."""
 
     now: Micros
 
 
-#: What msgspec raises where bytes are not what they ought to be.
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+#: The exceptions that msgspec raises for malformed bytes.
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class Room(Generic[S]):
-    """A machine with everything an engine needs to run it: `step` for SQL, one Lua file per command for Redis."""
+    """A machine with all an engine needs to run it: `step` for the SQL engines, one Lua file per command for Redis."""
 
     def __init__(
         self,
         name: str,
         *,
-        step: Callable[[S | None, Any, Micros], Step[S]],
+        step: Callable[[S | None, Any, Micros], Transition[S]],
         state: type[S],
         version: int,
         replies: Any,
         package: str,
-        bodies: bool = False,
-        places: Callable[[str, str], tuple[str, ...]] | None = None,
+        has_bodies: bool = False,
+        build_keys: Callable[[str, str], tuple[str, ...]] | None = None,
         keys: int = 1,
     ) -> None:
         self.name = name
-        #: Where a name lives when that is for others to say: its `keys` keys, by namespace and name. Redis only.
-        self.places = places
-        self.keys = 2 if bodies else keys
-        #: Whether something may be kept beside a record: large, and no business of the machine's.
-        self.bodies = bodies
+        #: Builds the `keys` Redis keys of a name from namespace and name, for key formats that other programs define.
+        self.build_keys = build_keys
+        self.keys = 2 if has_bodies else keys
+        #: Whether a record may have a body: a large value that is stored beside it and that the machine never reads.
+        self.has_bodies = has_bodies
         self.version = version
         self.step = step
         self.package = package
@@ -108,35 +108,35 @@ class Room(Generic[S]):
     def decode_state(self, name: str, raw: bytes) -> S:
         try:
             state = self._state.decode(raw)
-        except (*UNREADABLE, TypeError) as error:  # SQLite puts any type into any column
-            raise self.unreadable(name, error) from error
+        except (*DECODE_ERRORS, TypeError) as error:  # SQLite stores any type in any column
+            raise self.corrupt_record(name, error) from error
         if state.version != self.version:
             raise CorruptRecord(
                 f"the {self.name} record {name!r} is of version {state.version}, this process reads {self.version}"
             )
         return state
 
-    def unreadable(self, name: str, error: Exception) -> CorruptRecord:
-        """A reply that quotes a damaged record."""
+    def corrupt_record(self, name: str, error: Exception) -> CorruptRecord:
+        """Build the error for a record, or a reply with parts of it, that cannot be decoded."""
         return CorruptRecord(f"the {self.name} record {name!r} cannot be read: {error}")
 
-    def wire(self, command: Command) -> bytes:
-        """A command on its way to a script. Lua's msgpack knows no bytes, so a body travels as text of any bytes."""
+    def encode_command(self, command: Command) -> bytes:
+        """Encode a command for a script. Lua's msgpack has no byte strings, so a body is sent as a string (str32)."""
         body = getattr(command, "body", None)
         if body is not None:
             command = msgspec.structs.replace(command, body=msgspec.Raw(b"\xdb" + len(body).to_bytes(4) + body))
         return self.encode(command)
 
-    def quote(self, name: str, step: Step[S], body: bytes | None) -> Any:
-        """A step's reply, with what is kept beside the record where it says so."""
-        if not step.quotes:
-            return step.reply
+    def complete_reply(self, name: str, transition: Transition[S], body: bytes | None) -> Any:
+        """Return a transition's reply, with the stored `body` filled in if the transition asks for it."""
+        if not transition.includes_body:
+            return transition.reply
         if body is None:
-            raise CorruptRecord(f"what was kept beside the {self.name} record {name!r} is gone")
-        return msgspec.structs.replace(step.reply, body=body)
+            raise CorruptRecord(f"the {self.name} record {name!r} has lost its body")
+        return msgspec.structs.replace(transition.reply, body=body)
 
     def script(self, command: type[Command]) -> str:
-        """The Lua source of a command: the file named after it, with what it includes."""
+        """Return the Lua source of a command: the file named after it, with its includes expanded."""
         file = "".join("_" + c.lower() if c.isupper() else c for c in command.__name__).lstrip("_")
         return self._lua(f"{file}.lua")
 
@@ -149,49 +149,49 @@ class Room(Generic[S]):
 
 
 class Op(msgspec.Struct, Generic[T_co], frozen=True):
-    """One operation; the type parameter is what it answers."""
+    """One operation; the type parameter is the type of its result."""
 
 
 class Apply(Op[Any], frozen=True, gc=False):
-    """Run one machine command, atomic on its name."""
+    """Run one machine command, atomically on its name."""
 
     room: Room[Any]
     name: str
     command: Command
-    #: What `Engine.prepare` has made of it.
-    wire: bytes = b""
+    #: The encoded request, if `Engine.prepare` has built it.
+    encoded: bytes = b""
 
 
 class Reading(msgspec.Struct, Generic[S], frozen=True):
-    """A state as stored, and the engine's clock at that moment."""
+    """A stored state, and the engine's clock when it was read."""
 
     now: Micros
     state: S | None
 
 
 class Read(Op[Reading[Any]], frozen=True):
-    """Look at one name without changing it."""
+    """Read the state of one name without changing it."""
 
     room: Room[Any]
     name: str
 
 
-class Recall(Op[bytes | None], frozen=True, gc=False):
-    """What is kept beside a record, as it lies there, without a look at the record. Only where `Engine.recalls`."""
+class ReadBody(Op[bytes | None], frozen=True, gc=False):
+    """Read the body beside a record without reading the record. Only valid where `Engine.expires_bodies`."""
 
     room: Room[Any]
     name: str
 
 
 class Scan(Op[list[str]], frozen=True):
-    """Names of a room that start with `prefix`, sorted. Walks all names: for people, not for programs."""
+    """List the names of a room that start with `prefix`, sorted. It walks all names: for admin tools only."""
 
     room: Room[Any]
     prefix: str = ""
 
 
 class Tag(Op[None], frozen=True):
-    """Remember `name` under `tag` for `ttl` µs. An index that may hold too much, never too little."""
+    """Index `name` under `tag` for `ttl` µs. The index may hold stale names; it never misses a live one."""
 
     room: Room[Any]
     tag: str
@@ -200,14 +200,14 @@ class Tag(Op[None], frozen=True):
 
 
 class Tagged(Op[list[str]], frozen=True):
-    """The names remembered under `tag`, sorted."""
+    """List the names indexed under `tag`, sorted."""
 
     room: Room[Any]
     tag: str
 
 
 class Untag(Op[None], frozen=True):
-    """Forget names under `tag`."""
+    """Remove names from the index under `tag`."""
 
     room: Room[Any]
     tag: str
@@ -215,15 +215,16 @@ class Untag(Op[None], frozen=True):
 
 
 class Publish(Op[None], frozen=True):
-    """Send a hint to a channel. Fire and forget."""
+    """Publish a hint on a channel, at most once: it is not sent again and delivery is not confirmed."""
 
     channel: str
     payload: str
 
 
 class PublishHint(Op[None], frozen=True):
-    """Make the counter `hint` with `count` in it, to live for `life` µs, and publish `payload` on `channel`: in one
-    step, so that whoever hears the message finds the counter. Counting: not sent again once it may have left.
+    """Create the counter `hint` with the value `count` and a TTL of `life` µs, and publish `payload` on `channel`,
+    atomically: a subscriber that receives the message finds the counter. Not idempotent: it is not sent again once it
+    may have been sent.
     """
 
     hint: str
@@ -234,38 +235,38 @@ class PublishHint(Op[None], frozen=True):
 
 
 class TakeHint(Op[int], frozen=True):
-    """Take up to `n` from the counter `hint`, atomically; answers how many. An exhausted counter answers 0 for the
-    rest of its life; one that is not there (any more) answers `n`. Never makes a counter, never prolongs one.
+    """Take up to `n` from the counter `hint`, atomically, and return how many were taken. An exhausted counter returns
+    0 until its TTL ends; a missing or expired one returns `n`. Never creates a counter, never extends its TTL.
     """
 
     hint: str
     n: int
-    #: What a counter gets whose maker gave it no end.
+    #: The TTL for a counter that was created without one.
     life: Micros
 
 
-class Within(Op[T_co], frozen=True):
-    """A verb of a room that keeps tables or keys of its own: `work` is carried out inside the engine's transaction,
-    with what the engine has for it (each engine's `_within` says what). It raises before its first write or not at
-    all: its neighbours in the group must not suffer.
+class StoreOperation(Op[T_co], frozen=True):
+    """An operation of a store with its own tables or keys: the engine runs `work` inside its transaction. Each engine
+    documents the arguments it passes. `work` raises before its first write or not at all: other operations share the
+    transaction.
     """
 
     work: Callable[..., Any]
-    #: Decides where it happens on an engine of many nodes: all keys it touches share this one's slot.
+    #: Selects the node on a cluster: all keys that `work` touches share the slot of this key.
     key: str = ""
-    #: Only looks.
+    #: Whether the operation is read-only.
     reads: bool = False
 
 
 class Ping(Op[Micros], frozen=True):
-    """Reach the engine; answers its clock."""
+    """Reach the engine and return its clock."""
 
 
-class Ear(Protocol):
-    """A thread's own ear: a latch that also hears the thread's inbox."""
+class ThreadSubscriber(Protocol):
+    """A thread's own subscription to its inbox, and the latch on which the thread waits."""
 
     def listen(self, channel: str, on_hint: Callable[[str | None], None]) -> bool:
-        """Hear a channel. True when that is new, so something may have passed unheard."""
+        """Subscribe to a channel. Returns True if the subscription is new, so earlier messages may have been missed."""
         ...
 
     def set(self) -> None: ...
@@ -275,115 +276,122 @@ class Ear(Protocol):
     def wait(self, timeout: float | None) -> bool: ...
 
 
-class Ears(Protocol):
-    """The ears of an engine's threads."""
+class ThreadSubscribers(Protocol):
+    """The subscribers of an engine, one per thread."""
 
-    def of_this_thread(self) -> Ear: ...
+    def for_this_thread(self) -> ThreadSubscriber: ...
 
     def channel(self, inbox: str) -> str:
-        """This thread's own channel below the process's inbox."""
+        """Return this thread's own channel, derived from the inbox of the process."""
         ...
 
 
-class Witness(Protocol):
-    """Tells how many replicas have a command. Blocks its thread."""
+class ReplicaAcks(Protocol):
+    """Counts the replicas that have acknowledged a command. Blocks the calling thread."""
 
     def confirm(self, op: Apply, replicas: int, within: float) -> tuple[Any, int]:
-        """Carry out a natural command on a link of its own; its reply, and how many replicas have it by then."""
+        """Run an idempotent command on a separate connection; return its reply and how many replicas acknowledged it
+        within `within` seconds.
+        """
         ...
 
 
-def only(answers: list[Any]) -> Any:
-    """The one answer of a batch of one."""
-    (answer,) = answers
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+def single_result(results: list[Any]) -> Any:
+    """Return the result of a batch of one operation, or raise its exception."""
+    (result,) = results
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
-class Carrier(Protocol):
-    """The doors through which operations go. A hub's own need no more than this: see `backstay.hub.base`."""
+class OperationRunner(Protocol):
+    """Runs operations from the event loop and from threads. A hub needs no more than this: see `backstay.hub.base`."""
 
     def submit(self, op: Op[T]) -> Awaitable[T]:
-        """From the event loop: all operations of one loop turn travel together."""
+        """Run one operation from the event loop. All operations of one loop iteration travel as one batch."""
         ...
 
     def apply(self, op: Op[T]) -> T:
-        """From a thread: one operation."""
+        """Run one operation from a thread."""
         ...
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
-        """From a thread: one trip for all of them. Answers results or exceptions, in order; raises neither.
-        `timeout` shortens the engine's own.
+        """Run operations from a thread in one round trip. Returns results or exceptions, in order; raises none.
+        `timeout` can only shorten the engine's own.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Safe twice."""
+        """Close all connections and threads. Safe to call twice."""
         ...
 
     def close_blocking(self) -> None:
-        """The same from a thread."""
+        """Do the same as `close` from a thread."""
         ...
 
     def after_fork(self) -> None:
-        """In a forked child: drop what was inherited, without goodbyes."""
+        """In a forked child: drop inherited connections without closing them on the server."""
         ...
 
 
 @runtime_checkable
 class WakesAfterCommit(Protocol):
-    """An engine that hands its wakes over after each commit, so that any hub may carry them. One that sends them by
-    itself (Redis, from inside its scripts) has a hub of its own and no choice.
+    """An engine that passes its wakes to a callback after each commit, so any hub can deliver them. The Redis engine
+    does not: its scripts publish wakes themselves, so it always uses the Redis hub.
     """
 
     def attach(
         self,
         inbox: str,
         deliver: Callable[[Sequence[Wake]], None],
-        carry: Callable[[Sequence[Wake]], None] | None = None,
+        forward: Callable[[Sequence[Wake]], None] | None = None,
     ) -> None:
-        """`deliver` gets all wakes after each commit, for those who wait in this process under `inbox`. `carry`, if
-        given, gets those for other processes, and the engine leaves them to it. Neither may block.
+        """Call `deliver` with all wakes after each commit, for the waiters of this process under `inbox`. If `forward`
+        is given, the engine also passes it the wakes for other processes and does not send them itself. Neither
+        callback may block.
         """
         ...
 
     def detach(self, inbox: str) -> None: ...
 
 
-class Engine(Carrier, Protocol):
-    """Carries out operations on its own clock. Each is atomic; a batch is not one transaction to its callers,
-    only one trip. Two operations on one name never interleave.
+class Engine(OperationRunner, Protocol):
+    """Runs operations on its own clock. Each operation is atomic; a batch is one round trip, not one transaction.
+    Two operations on one name never interleave.
     """
 
     namespace: str
-    #: What `stay.hub` listens to when nothing else was asked for: "local" or "redis".
-    default_hub: str
-    #: Whether what is kept beside a record goes by itself when its time is over, so that a `Recall` may be believed.
-    recalls: bool
+    #: Whether bodies are deleted when they expire, so that a `ReadBody` never returns an outdated one.
+    expires_bodies: bool
+    #: Whether other programs reach its records with Redis commands, as wire="n8n" requires.
+    exposes_redis_keys: bool
+    #: Whether keys are spread over several nodes by their hash tags.
+    is_clustered: bool
 
     def prepare(self, op: Apply) -> Apply:
-        """Do now what need not wait until it is sent: a caller that sleeps first has the time."""
+        """Encode an operation ahead of time: a caller that waits before it sends has time for that."""
         ...
 
     def key(self, room: str, name: str) -> str:
-        """Where a record lives, in the engine's own terms: for people who look there."""
+        """Return the key or table row of a record as text, for people who look into the store."""
         ...
 
     def now(self) -> Micros:
-        """The engine's clock as this process estimates it. For deadlines; never for decisions."""
+        """Return this process's estimate of the engine's clock. Use it for deadlines, never for decisions."""
         ...
 
-    def correct(self, now: Micros) -> None:
-        """The engine said what time it is: correct the estimate."""
+    def correct_clock(self, now: Micros) -> None:
+        """Correct the estimate of the engine's clock: the engine has just reported `now`."""
         ...
 
-    def thread_ears(self) -> Ears | None:
-        """Where a thread can wait for hints on its own connection; None: the hub's thread wakes it."""
+    def thread_subscribers(self) -> ThreadSubscribers | None:
+        """Return the subscribers that let a thread wait for hints on its own connection; None: the hub's thread wakes
+        waiting threads.
+        """
         ...
 
-    def witness(self) -> Witness | None:
-        """Who can say how many replicas have a command; None: there is nobody to ask."""
+    def replica_acks(self) -> ReplicaAcks | None:
+        """Return the object that counts replica acknowledgements; None: this engine has no replicas to ask."""
         ...
 
     async def open(self) -> None:

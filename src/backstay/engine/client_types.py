@@ -1,4 +1,4 @@
-"""What users may hand over instead of a URL: told apart by the library it comes from, which nobody has to import."""
+"""The client objects that users may pass instead of a URL, recognised by their module without importing a library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 from backstay.errors import ConfigError
 
-#: What a ConfigError lists.
+#: The list of accepted values in a ConfigError.
 ACCEPTED = (
     "a URL, a redis-py client (Redis, RedisCluster, sentinel.master_for(…)) or ConnectionPool, asyncio or not,"
     " or psycopg_pool's ConnectionPool or AsyncConnectionPool"
@@ -14,21 +14,21 @@ ACCEPTED = (
 
 
 class RedisClient(Protocol):
-    """redis-py's Redis, asyncio or not, also that of `Sentinel.master_for`."""
+    """redis-py's Redis, blocking or asyncio, also the one that `Sentinel.master_for` returns."""
 
     @property
     def connection_pool(self) -> Any: ...
 
 
 class RedisClusterClient(Protocol):
-    """redis-py's RedisCluster, asyncio or not."""
+    """redis-py's RedisCluster, blocking or asyncio."""
 
     @property
     def nodes_manager(self) -> Any: ...
 
 
 class RedisPool(Protocol):
-    """redis-py's ConnectionPool, asyncio or not."""
+    """redis-py's ConnectionPool, blocking or asyncio."""
 
     @property
     def connection_class(self) -> Any: ...
@@ -48,12 +48,14 @@ class PostgresPool(Protocol):
     def putconn(self, conn: Any) -> Any: ...
 
 
-#: Somebody else's, and it stays theirs: it is never closed here.
-Owned = RedisClient | RedisClusterClient | RedisPool | PostgresPool
+#: A client or pool that belongs to the caller: Backstay never closes it.
+ClientObject = RedisClient | RedisClusterClient | RedisPool | PostgresPool
 
 
-def family(thing: object, what: str) -> Literal["redis", "postgres"]:
-    """Which engine a user's object belongs to. Raises ConfigError for any other; `what` is how its list begins."""
+def client_kind(thing: object, what: str) -> Literal["redis", "postgres"]:
+    """Return the kind of engine for a client object. Raises ConfigError for other objects; its text begins with
+    `what`.
+    """
     libraries = {kind.__module__.partition(".")[0] for kind in type(thing).__mro__}
     if libraries & {"redis", "valkey"}:
         return "redis"

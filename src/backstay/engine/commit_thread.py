@@ -1,4 +1,4 @@
-"""The thread behind an SQL engine: whatever waits is committed together, then answered."""
+"""The thread of an SQL engine that commits all queued operations in one transaction (group commit)."""
 
 from __future__ import annotations
 
@@ -8,50 +8,53 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backstay.engine.base import Op
-from backstay.engine.work_inbox import Inbox
+from backstay.engine.work_inbox import WorkInbox
 from backstay.errors import Closed, EngineError, EngineUnavailable
 
 log = logging.getLogger("backstay.engine")
 
-#: One transaction takes at most this many operations, so that nobody waits behind a flood.
-LARGEST = 1000
-#: How often an idle thread looks after its rows.
-IDLE = 60.0
-#: How soon an operation that could not be carried out is tried again, if nobody else asks before.
-AGAIN = 0.001
-#: Instead of a result: not now, but with the next group.
-LATER = object()
+#: One transaction takes at most this many operations, which bounds the latency behind a large backlog.
+MAX_BATCH = 1000
+#: Seconds after which an idle thread runs its `tick`, which deletes expired rows.
+IDLE_TICK = 60.0
+#: Seconds until a deferred operation is retried, if no new operation arrives before.
+RETRY_DELAY = 0.001
+#: Instead of a result: retry the operation with the next batch.
+DEFERRED = object()
 
-#: Instead of a result: somebody else answers.
-ELSEWHERE = object()
+#: Instead of a result: another thread delivers the result.
+DELEGATED = object()
 
-#: Takes results by their place in the batch. Called once, or several times when some come later.
-Answer = Callable[[Sequence[tuple[int, Any]]], None]
+#: Receives results with their index in the caller's batch. Called several times if some results come later.
+OnResults = Callable[[Sequence[tuple[int, Any]]], None]
 
 
-class Item:
-    """One operation of a batch, how often it had to be put off, and since when (steady) it is waited for alone."""
+class QueuedOp:
+    """An operation with its index in the caller's batch and the callback for its result. `skips` counts how often it
+    was deferred; `waiting_since` (steady clock) is when a blocking wait for its name began.
+    """
 
-    __slots__ = ("answer", "op", "place", "since", "skips")
+    __slots__ = ("index", "on_results", "op", "skips", "waiting_since")
 
-    def __init__(self, op: Op[Any], place: int, answer: Answer) -> None:
+    def __init__(self, op: Op[Any], index: int, on_results: OnResults) -> None:
         self.op = op
-        self.place = place
-        self.answer = answer
+        self.index = index
+        self.on_results = on_results
         self.skips = 0
-        self.since = 0.0
+        self.waiting_since = 0.0
 
 
-class Group:
-    """Takes batches from any thread. `commit` carries out what has gathered; `tick` follows every commit and every idle
-    minute; `end` is the thread's last act. Whatever the first two raise, the thread goes on: everybody waits for it.
+class CommitThread:
+    """Accepts batches from any thread and commits them on its own. `commit` runs the queued operations; `tick` follows
+    every commit and runs once per idle minute; `end` runs last. An exception in `commit` or `tick` does not end the
+    thread: all callers depend on it.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        commit: Callable[[list[Item]], list[Any]],
+        commit: Callable[[list[QueuedOp]], list[Any]],
         tick: Callable[[], None] = lambda: None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
@@ -59,16 +62,16 @@ class Group:
         self._commit = commit
         self._tick = tick
         self._end = end
-        self._inbox: Inbox[list[Item]] = Inbox()
+        self._inbox: WorkInbox[list[QueuedOp]] = WorkInbox()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._stopped = False
 
-    def put(self, ops: Sequence[Op[Any]], answer: Answer) -> None:
-        """Queue a batch; `answer` is called from the group's thread with results or exceptions."""
-        self.put_items([Item(op, place, answer) for place, op in enumerate(ops)])
+    def put(self, ops: Sequence[Op[Any]], on_results: OnResults) -> None:
+        """Queue a batch; the thread calls `on_results` with results or exceptions."""
+        self.put_items([QueuedOp(op, index, on_results) for index, op in enumerate(ops)])
 
-    def put_items(self, items: list[Item]) -> None:
+    def put_items(self, items: list[QueuedOp]) -> None:
         why: EngineError | Closed
         with self._starting:
             if self._stopped:
@@ -78,65 +81,65 @@ class Group:
                     if self._thread is None:
                         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                         thread.start()
-                        self._thread = thread  # only now: where none could be started, the next to come tries again
+                        self._thread = thread  # set after a successful start, so the next caller retries a failed one
                 except RuntimeError as error:
                     why = EngineUnavailable(f"no thread could be started for {self._name}: {error}")
                 else:
                     self._inbox.put(items)
                     return
-        settle(items, [type(why)(str(why)) for _ in items])
+        deliver_results(items, [type(why)(str(why)) for _ in items])
 
     def stop(self) -> None:
-        """Finish what was queued, then end. Safe twice."""
+        """Finish the queued operations, then end the thread. Safe to call twice."""
         with self._starting:
             self._stopped = True
             thread, self._thread = self._thread, None
-            self._inbox.ring()
+            self._inbox.notify()
         if thread is not None:
             thread.join()
 
     def _run(self) -> None:
-        later: list[Item] = []
+        deferred: list[QueuedOp] = []
         try:
-            while (items := self._gather(later)) is not None:
-                later = settle(items, self._results(items) if items else [])
+            while (items := self._collect(deferred)) is not None:
+                deferred = deliver_results(items, self._results(items) if items else [])
                 try:
                     self._tick()
                 except Exception:
-                    log.exception("%s could not look after its rows", self._name)
+                    log.exception("housekeeping of %s failed", self._name)
         finally:
             self._end()
 
-    def _results(self, items: list[Item]) -> list[Any]:
+    def _results(self, items: list[QueuedOp]) -> list[Any]:
         try:
             return self._commit(items)
-        except Exception as error:  # noqa: BLE001 - a bug: every caller gets it; without a thread nobody gets anything
+        except Exception as error:  # noqa: BLE001 - a bug: every caller gets it, and the thread must survive it
             return [error for _ in items]
 
-    def _gather(self, items: list[Item]) -> list[Item] | None:
-        """What was put off and everything that waits, up to `LARGEST`. None: the end."""
+    def _collect(self, items: list[QueuedOp]) -> list[QueuedOp] | None:
+        """Return the deferred operations and all queued ones, up to `MAX_BATCH`. None: the thread is to end."""
         if items or not self._stopped:
-            self._inbox.wait(AGAIN if items else IDLE)
-        stopped = self._stopped  # before the inbox is looked at: nothing is put in after that
-        while len(items) < LARGEST and (more := self._inbox.take()) is not None:
+            self._inbox.wait(RETRY_DELAY if items else IDLE_TICK)
+        stopped = self._stopped  # read before the inbox: nothing is queued once it is set
+        while len(items) < MAX_BATCH and (more := self._inbox.take()) is not None:
             items += more
         return None if stopped and not items else items
 
 
-def settle(items: list[Item], results: list[Any]) -> list[Item]:
-    """Give every batch its results at once; returns what was put off."""
-    later: list[Item] = []
-    answers: dict[Answer, list[tuple[int, Any]]] = {}
+def deliver_results(items: list[QueuedOp], results: list[Any]) -> list[QueuedOp]:
+    """Deliver the results, with one call per batch, and return the deferred operations."""
+    deferred: list[QueuedOp] = []
+    by_callback: dict[OnResults, list[tuple[int, Any]]] = {}
     for item, result in zip(items, results, strict=True):
-        if result is LATER:
+        if result is DEFERRED:
             item.skips += 1
-            later.append(item)
-        elif result is ELSEWHERE:
+            deferred.append(item)
+        elif result is DELEGATED:
             continue
-        elif item.answer in answers:
-            answers[item.answer].append((item.place, result))
+        elif item.on_results in by_callback:
+            by_callback[item.on_results].append((item.index, result))
         else:
-            answers[item.answer] = [(item.place, result)]
-    for answer, mine in answers.items():
-        answer(mine)
-    return later
+            by_callback[item.on_results] = [(item.index, result)]
+    for on_results, indexed in by_callback.items():
+        on_results(indexed)
+    return deferred

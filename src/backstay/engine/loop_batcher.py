@@ -1,4 +1,4 @@
-"""What one turn of an event loop asked for, handed over together."""
+"""Batch the operations that one iteration of an event loop submits."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 
 from backstay.engine.base import Op
 
-Asked = list[tuple[Op[Any], "asyncio.Future[Any]"]]
+Submitted = list[tuple[Op[Any], "asyncio.Future[Any]"]]
 
 
-class Turn:
-    """Collects operations until the loop turn ends, then flushes them in one go."""
+class LoopBatcher:
+    """Collects operations until the loop iteration ends, then flushes them as one batch."""
 
-    def __init__(self, flush: Callable[[asyncio.AbstractEventLoop, Asked], None]) -> None:
+    def __init__(self, flush: Callable[[asyncio.AbstractEventLoop, Submitted], None]) -> None:
         self._flush = flush
-        self._asked: Asked = []
+        self._submitted: Submitted = []
 
     def submit(self, op: Op[Any]) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._asked.append((op, future))
-        if len(self._asked) == 1:
-            loop.call_soon(self._end, loop)
+        self._submitted.append((op, future))
+        if len(self._submitted) == 1:
+            loop.call_soon(self._flush_all, loop)
         return future
 
-    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked, self._asked = self._asked, []
+    def _flush_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        submitted, self._submitted = self._submitted, []
         try:
-            self._flush(loop, asked)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who asked wait for an answer
-            settle([future for _, future in asked], [(place, error) for place in range(len(asked))])
+            self._flush(loop, submitted)
+        except Exception as error:  # noqa: BLE001 - every submitter awaits its future, so each one gets the error
+            resolve_futures([future for _, future in submitted], [(index, error) for index in range(len(submitted))])
 
 
-def settle(futures: list[asyncio.Future[Any]], results: Sequence[tuple[int, Any]]) -> None:
-    """Resolve futures that still wait; a cancelled one takes no answer."""
-    for place, result in results:
-        future = futures[place]
+def resolve_futures(futures: list[asyncio.Future[Any]], results: Sequence[tuple[int, Any]]) -> None:
+    """Resolve pending futures with their results or exceptions; skip cancelled ones."""
+    for index, result in results:
+        future = futures[index]
         if future.done():
             continue
         if isinstance(result, BaseException):

@@ -1,7 +1,7 @@
-"""What waits for a thread, and a bell that calls it.
+"""A queue with a wake-up flag for one consumer thread.
 
-Not `queue.SimpleQueue`: before Python 3.13 its `get(timeout)` works out what is left of the time-out, and where a busy
-machine has let the thread stand still for longer than that, what is left is negative, which means for ever there.
+Not `queue.SimpleQueue`: before Python 3.13 its `get(timeout)` computes the remaining time-out, and if a busy host has
+suspended the thread for longer than that, the remainder is negative, which means "wait forever" there.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Inbox(Generic[T]):
-    """Those who put and ring take turns, by a lock of their own; one thread waits and takes."""
+class WorkInbox(Generic[T]):
+    """A queue for one consumer thread. Producers must serialise `put` and `notify` with a lock of their own."""
 
     def __init__(self) -> None:
-        self._things: deque[T] = deque()
-        #: Free: it has been rung since the thread last waited for it.
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._items: deque[T] = deque()
+        #: An event flag: the lock is free if `notify` was called since the consumer last waited.
+        self._flag = threading.Lock()
+        self._flag.acquire()
 
-    def put(self, thing: T) -> None:
-        self._things.append(thing)
-        self.ring()
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self.notify()
 
     def take(self) -> T | None:
-        """What came first. None: there is nothing."""
+        """Return the oldest item; None: the queue is empty."""
         try:
-            return self._things.popleft()
+            return self._items.popleft()
         except IndexError:
             return None
 
-    def ring(self) -> None:
-        # Where it rings already, whoever it wakes will look after this: nothing that was put before is overlooked.
-        if self._bell.locked():
-            self._bell.release()
+    def notify(self) -> None:
+        # If the flag is already set, the consumer reads the queue after this point, so it misses nothing.
+        if self._flag.locked():
+            self._flag.release()
 
     def wait(self, timeout: float) -> None:
-        """Until it is rung, or the time is over. Returns early where it was rung for something that is taken."""
-        if not self._things:
-            self._bell.acquire(timeout=timeout)
+        """Wait for a notification or the time-out. May return early for an item that was already taken."""
+        if not self._items:
+            self._flag.acquire(timeout=timeout)

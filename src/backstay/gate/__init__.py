@@ -1,1 +1,1 @@
-"""Locks, semaphores and read-write locks: one machine behind all three."""
+"""Locks, semaphores and read-write locks, all built on one state machine."""

@@ -1,4 +1,4 @@
-"""Looking at gates from outside, and setting right what went wrong."""
+"""Inspect gates and repair them from outside: release by lock_id, force a release, clean up after an execution."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from typing import cast
 
 from backstay.engine.base import Read, Scan, Tagged, Untag
 from backstay.errors import ConfigError, CorruptRecord, NotOwner
-from backstay.gate.flows import carry_out, send
-from backstay.gate.machine import GATE, Evict, ForceRelease, Foreign, Release
-from backstay.gate.machine import Released as ReleasedReply
-from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released, first, holder_info, inspection
+from backstay.gate.commands import Evict, ForceRelease, Foreign, Release
+from backstay.gate.commands import Released as ReleasedReply
+from backstay.gate.flows import apply_op, send
+from backstay.gate.machine import GATE
+from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released, first_holder, holder_info, inspection
+from backstay.gate.wire import ChooseAdmin, LockAdmin
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.flows import deadline
+from backstay.runtime.validation import Wire
 
 
 async def release_by_id(core: Core, name: str, lock_id: str) -> Released:
-    """Release what another process took, by its lock_id."""
+    """Release a lease that another process holds, by its lock_id. Raises NotOwner when another lock_id holds it."""
     core.check_open()
     asked = await send(core, name, Release(deadline(core.engine), "", lock_id, 0, 0))
     match asked.reply:
         case ReleasedReply():
             return Released(released=True, idempotent=False, scope=name, lock_id=lock_id)
         case Foreign(holders) if not asked.doubt_until:
-            raise NotOwner(name=name, lock_id=lock_id, holder=first(holders))
+            raise NotOwner(name=name, lock_id=lock_id, holder=first_holder(holders))
         case _:
             return Released(released=True, idempotent=True, scope=name, lock_id=lock_id)
 
 
 async def force_release(core: Core, name: str) -> ForceReleased:
-    """Take it from whoever holds it."""
+    """Remove all holders and advance the fence."""
     core.check_open()
     asked = await send(core, name, ForceRelease(deadline(core.engine)))
     holders = tuple(holder_info(h) for h in asked.reply.holders)
@@ -39,27 +42,27 @@ async def force_release(core: Core, name: str) -> ForceReleased:
 
 
 async def inspect(core: Core, name: str) -> Inspection:
-    """One gate at this moment."""
+    """Read one gate. Changes nothing."""
     core.check_open()
-    reading = await carry_out(core, Read(GATE, name))
+    reading = await apply_op(core, Read(GATE, name))
     return inspection(name, reading.state, reading.now)
 
 
 async def list_gates(core: Core, prefix: str) -> list[Inspection]:
-    """All gates that somebody holds or waits for. Walks every name: for people, not for programs."""
+    """List the gates that have a holder or a waiter. It scans every name: use it in tools, not on a hot path."""
     core.check_open()
     if prefix != "":
-        validation.name(prefix, "prefix")
-    names = await carry_out(core, Scan(GATE, prefix))
+        validation.check_name(prefix, "prefix")
+    names = await apply_op(core, Scan(GATE, prefix))
     try:
         readings = await core.port.apply_all([Read(GATE, name) for name in names])
         found = [inspection(name, r.state, r.now) for name, r in zip(names, readings, strict=True)]
-    except CorruptRecord:  # one of them: the others are shown all the same
-        found = [await _inspect_or_say(core, name) for name in names]
+    except CorruptRecord:  # read one by one, so that one damaged record does not hide the others
+        found = [await _inspect_or_report(core, name) for name in names]
     return [item for item in found if item.count or item.trouble]
 
 
-async def _inspect_or_say(core: Core, name: str) -> Inspection:
+async def _inspect_or_report(core: Core, name: str) -> Inspection:
     try:
         return await inspect(core, name)
     except CorruptRecord as error:
@@ -67,11 +70,11 @@ async def _inspect_or_say(core: Core, name: str) -> Inspection:
 
 
 async def cleanup(core: Core, execution_id: str, scopes: Sequence[str] | None) -> Cleanup:
-    """Release what one failed execution owns, and nothing else."""
+    """Release the leases of one failed execution, and nothing else. `scopes` None: everywhere it passed its id."""
     core.check_open()
     if scopes is not None and not scopes:
         return Cleanup(cleaned=False, cleaned_count=0, scopes=(), reason="the list of scopes is empty: nothing to do")
-    names = await carry_out(core, Tagged(GATE, execution_id)) if scopes is None else list(dict.fromkeys(scopes))
+    names = await apply_op(core, Tagged(GATE, execution_id)) if scopes is None else list(dict.fromkeys(scopes))
     cleaned: list[str] = []
     count = 0
     for name in names:
@@ -80,16 +83,45 @@ async def cleanup(core: Core, execution_id: str, scopes: Sequence[str] | None) -
             cleaned.append(name)
             count += len(asked.reply.holders)
     if scopes is None and names:
-        await carry_out(core, Untag(GATE, execution_id, tuple(names)))
-    reason = "" if count else f"execution {execution_id} holds none of the {len(names)} scopes looked at"
+        await apply_op(core, Untag(GATE, execution_id, tuple(names)))
+    reason = "" if count else f"execution {execution_id} holds none of the {len(names)} scopes checked"
     return Cleanup(cleaned=count > 0, cleaned_count=count, scopes=tuple(cleaned), reason=reason)
 
 
-def checked(scopes: Sequence[str] | None) -> list[str] | None:
-    """The scopes a caller passed: a list of names, not one name."""
+def check_scopes(scopes: Sequence[str] | None) -> list[str] | None:
+    """Validate `scopes`: a list of names, not one name."""
     if scopes is None:
         return None
     given = cast("object", scopes)
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise ConfigError(f"scopes is a list of names, as in scopes=['invoice:42']; got {given!r}")
-    return [validation.name(scope, "scope") for scope in scopes]
+        raise ConfigError(f"scopes must be a list of names, as in scopes=['invoice:42']; got {given!r}")
+    return [validation.check_name(scope, "scope") for scope in scopes]
+
+
+class BaseLocks:
+    """The operations behind `stay.locks` of both APIs: validate the arguments, then choose the admin of the wire."""
+
+    __slots__ = ("_choose", "_core")
+
+    def __init__(self, core: Core, choose: ChooseAdmin) -> None:
+        self._core = core
+        self._choose = choose
+
+    async def _inspect(self, name: str, wire: Wire) -> Inspection:
+        return await self._admin(name, wire).inspect(self._core, name)
+
+    async def _release(self, name: str, lock_id: str, wire: Wire) -> Released:
+        admin = self._admin(name, wire)
+        return await admin.release_by_id(self._core, name, validation.check_name(lock_id, "lock_id"))
+
+    async def _force_release(self, name: str, wire: Wire) -> ForceReleased:
+        return await self._admin(name, wire).force_release(self._core, name)
+
+    async def _cleanup(self, execution_id: str, scopes: Sequence[str] | None, wire: Wire) -> Cleanup:
+        admin = self._choose(self._core.engine, wire, None)
+        return await admin.cleanup(
+            self._core, validation.check_name(execution_id, "execution_id"), check_scopes(scopes)
+        )
+
+    def _admin(self, name: str, wire: Wire) -> LockAdmin:
+        return self._choose(self._core.engine, wire, validation.check_name(name))

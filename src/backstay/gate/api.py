@@ -1,4 +1,4 @@
-"""Locks for async code: `async with stay.lock("invoice:42"): …`."""
+"""The async API of locks, semaphores and read-write locks: `async with stay.lock("invoice:42"): …`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from types import TracebackType
 from typing import Any
 
 from backstay.errors import LockHeld
-from backstay.gate import admin, flows
+from backstay.gate import flows
+from backstay.gate.admin import BaseLocks, list_gates
 from backstay.gate.flows import Spec
-from backstay.gate.lease import Held
-from backstay.gate.n8n import admin as n8n
-from backstay.gate.options import UNSET, BaseGate, Unset, caller
+from backstay.gate.lease import GateLease
+from backstay.gate.options import UNSET, BaseGate, Unset, caller_options
 from backstay.gate.rwlock import BaseReadWriteLock
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
-from backstay.interop.n8n_wire.option import Wire, is_n8n, locks_n8n
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.lease import LIVE, LOST
-from backstay.runtime.lease_scope import Body
-from backstay.runtime.validation import Duration
+from backstay.runtime.lease_scope import LeaseScope
+from backstay.runtime.validation import Duration, Wire
 
 
 class Loss:
-    """Awaitable: True once the lease is lost, False when it was given back instead."""
+    """Awaits the end of a lease: returns True when the lease is lost, False when it was released."""
 
     __slots__ = ("_lease",)
 
@@ -41,43 +40,43 @@ class Loss:
     async def _wait(self) -> bool:
         lease = self._lease
         latch = lease.core.port.latch()
-        told = latch.set
-        lease.on_end(told)
+        on_end = latch.set
+        lease.on_end(on_end)
         try:
             while lease.state is LIVE:
                 await lease.core.port.park(latch, None)
         finally:
-            lease.off_end(told)
+            lease.off_end(on_end)
         return lease.state is LOST
 
 
-class Lease(Held):
-    """A held lock, permit, read or write. Work after `lost` is unsafe."""
+class Lease(GateLease):
+    """A held lock, permit, or read or write lock. Work done after `lost` is unsafe: another caller may hold it."""
 
     __slots__ = ()
 
     @property
     def lost(self) -> Loss:
-        """`await lease.lost` returns when the lease is lost."""
+        """`await lease.lost` returns when the lease ends: True if it is lost, False if it was released."""
         return Loss(self)
 
     async def renew(self, ttl: Duration | None = None) -> None:
-        """Extend it now, perhaps to another TTL. Raises LeaseLost; a lost lease never comes back."""
-        await flows.renew(self, None if ttl is None else validation.seconds(ttl, "ttl"))
+        """Extend the lease now, optionally with another TTL. Raises LeaseLost; a lost lease cannot be revived."""
+        await flows.renew(self, None if ttl is None else validation.to_seconds(ttl, "ttl"))
 
     async def release(self) -> Released:
-        """Give it back. Raises NotOwner when somebody else holds it by now."""
+        """Release the lease. Raises NotOwner when another caller holds the lock by now."""
         return await flows.release(self)
 
 
 class AsyncGate(BaseGate):
-    """Acquire, try, or enter as a context manager."""
+    """A lock, semaphore, or one side of a read-write lock: acquire it, try it, or enter it with `async with`."""
 
     __slots__ = ("_bodies",)
 
     def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
         super().__init__(core, spec, wait)
-        self._bodies: list[Body[Lease]] = []
+        self._bodies: list[LeaseScope[Lease]] = []
 
     async def acquire(
         self,
@@ -88,14 +87,14 @@ class AsyncGate(BaseGate):
         workflow_id: str = "",
         workflow_name: str = "",
     ) -> Lease:
-        """Take it. `wait=0` raises LockHeld at once, seconds raise LockTimeout, None waits for ever."""
-        who = caller(lock_id, execution_id, workflow_id, workflow_name)
-        return await flows.acquire(self._core, self._spec, who, self._patience(wait), Lease)
+        """Acquire a lease. `wait=0` raises LockHeld at once, seconds raise LockTimeout, None waits for ever."""
+        options = caller_options(lock_id, execution_id, workflow_id, workflow_name)
+        return await flows.acquire(self._core, self._spec, options, self._wait_seconds(wait), Lease)
 
     async def try_acquire(
         self, *, lock_id: str = "", execution_id: str = "", workflow_id: str = "", workflow_name: str = ""
     ) -> Lease | None:
-        """Take it if it is free right now."""
+        """Acquire a lease if one is free now; else return None."""
         try:
             return await self.acquire(
                 wait=0,
@@ -108,8 +107,8 @@ class AsyncGate(BaseGate):
             return None
 
     async def __aenter__(self) -> Lease:
-        lease = await flows.acquire(self._core, self._spec, flows.NOBODY, self._wait, Lease)
-        self._bodies.append(Body(lease, self._core.port.signal))
+        lease = await flows.acquire(self._core, self._spec, flows.ANONYMOUS, self._wait, Lease)
+        self._bodies.append(LeaseScope(lease, self._core.port.signal))
         return lease
 
     async def __aexit__(
@@ -117,12 +116,12 @@ class AsyncGate(BaseGate):
     ) -> None:
         body = self._leaving()
         ours = body.close()
-        loss = await flows.leave_body(body.lease)
+        loss = await flows.release_at_exit(body.lease)
         if loss is not None and (kind is None or (ours and kind is asyncio.CancelledError)):
             raise loss from error
 
-    def _leaving(self) -> Body[Lease]:
-        """The innermost block that this task is in; several tasks may share one lock object."""
+    def _leaving(self) -> LeaseScope[Lease]:
+        """Remove and return the scope of this task's innermost `async with` block. Tasks may share one lock object."""
         bodies = self._bodies
         if len(bodies) == 1:
             return bodies.pop()
@@ -133,19 +132,19 @@ class AsyncGate(BaseGate):
 
 
 class Lock(AsyncGate):
-    """One holder at a time, first come, first served."""
+    """A lock: one holder at a time, in FIFO order."""
 
     __slots__ = ()
 
 
 class Semaphore(AsyncGate):
-    """A counted lock. All callers of one name must agree on `permits` while it is in use."""
+    """A semaphore: `permits` holders at a time, in FIFO order. All callers of one name must pass the same number."""
 
     __slots__ = ()
 
 
 class ReadWriteLock(BaseReadWriteLock[AsyncGate]):
-    """`rw.read()` is shared, `rw.write()` is exclusive."""
+    """A read-write lock: `rw.read()` is shared, `rw.write()` is exclusive."""
 
     __slots__ = ()
 
@@ -153,40 +152,29 @@ class ReadWriteLock(BaseReadWriteLock[AsyncGate]):
         super().__init__(core, reader, writer, wait, AsyncGate)
 
 
-class Locks:
-    """Look at locks, semaphores and read-write locks, and set right what went wrong."""
+class Locks(BaseLocks):
+    """Inspects and repairs locks, semaphores and read-write locks: `stay.locks`."""
 
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    __slots__ = ()
 
     async def inspect(self, name: str, *, wire: Wire = "backstay") -> Inspection:
-        """Holders, queue with waiting times, and the fence of one name."""
-        if locks_n8n(self._core.engine, wire, validation.name(name)):
-            return await n8n.inspect(self._core, name)
-        return await admin.inspect(self._core, validation.name(name))
+        """Return the holders, the queue with waiting times, and the fence of one name."""
+        return await self._inspect(name, wire)
 
     async def list(self, prefix: str = "") -> builtins.list[Inspection]:
-        """Everything held or waited for. On Redis this is a SCAN of the whole key space."""
-        return await admin.list_gates(self._core, prefix)
+        """List the names that have a holder or a waiter. On Redis this is a SCAN of the whole key space."""
+        return await list_gates(self._core, prefix)
 
     async def release(self, name: str, lock_id: str, *, wire: Wire = "backstay") -> Released:
-        """Release what another process took, by its lock_id. Verifies ownership."""
-        if locks_n8n(self._core.engine, wire, validation.name(name)):
-            return await n8n.release_by_id(self._core, name, validation.name(lock_id, "lock_id"))
-        return await admin.release_by_id(self._core, validation.name(name), validation.name(lock_id, "lock_id"))
+        """Release a lease that another process holds, by its lock_id. Raises NotOwner when another lock_id holds it."""
+        return await self._release(name, lock_id, wire)
 
     async def force_release(self, name: str, *, wire: Wire = "backstay") -> ForceReleased:
-        """Take it from whoever holds it. The fence moves on, so guarded writes of theirs are refused."""
-        if locks_n8n(self._core.engine, wire, validation.name(name)):
-            return await n8n.force_release(self._core, name)
-        return await admin.force_release(self._core, validation.name(name))
+        """Remove all holders and advance the fence, so that fence-checked writes of the old holders are refused."""
+        return await self._force_release(name, wire)
 
     async def cleanup(
         self, execution_id: str, scopes: Sequence[str] | None = None, *, wire: Wire = "backstay"
     ) -> Cleanup:
-        """Release what a failed execution holds: in `scopes`, or (None) wherever it said its execution_id."""
-        if is_n8n(self._core.engine, wire):
-            return await n8n.cleanup(self._core, validation.name(execution_id, "execution_id"), admin.checked(scopes))
-        return await admin.cleanup(self._core, validation.name(execution_id, "execution_id"), admin.checked(scopes))
+        """Release what a failed execution holds: in `scopes`, or (None) everywhere it passed its execution_id."""
+        return await self._cleanup(execution_id, scopes, wire)

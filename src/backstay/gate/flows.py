@@ -1,4 +1,4 @@
-"""How a caller gets through a gate and out again. Written once; both APIs run it."""
+"""Operations on a gate: acquire, renew, release. The async and the blocking API run the same coroutines."""
 
 from __future__ import annotations
 
@@ -21,34 +21,31 @@ from backstay.errors import (
     QueueFull,
     WouldDeadlock,
 )
+from backstay.gate.commands import Acquire, Busy, CallerIdentity, CapacityMismatch, Full, Granted, Queued, Withdraw
 from backstay.gate.durability import confirm, time_to_confirm
-from backstay.gate.lease import RELEASED_NOW, Held, Verdict
-from backstay.gate.machine import (
-    DAY,
-    GATE,
-    LIFE,
-    UNLIMITED,
-    Acquire,
-    Disagree,
-    Full,
-    Granted,
-    Queued,
-    Who,
-    Withdraw,
-)
-from backstay.gate.machine import Held as HeldReply
-from backstay.gate.view import Released, first
+from backstay.gate.lease import RELEASED_NOW, GateLease, ReleaseOutcome
+from backstay.gate.machine import DAY, GATE, LIFE, UNLIMITED
+from backstay.gate.view import Released, first_holder
+from backstay.gate.wire import LockWire
 from backstay.runtime.core import Core
-from backstay.runtime.flows import GRACE, STILL_FRESH, Asked, Latch, ask, deadline, persist
+from backstay.runtime.flows import (
+    CLEANUP_GRACE,
+    STILL_FRESH,
+    CommandReply,
+    Latch,
+    deadline,
+    retry_idempotent,
+    send_idempotent,
+)
 from backstay.runtime.lease import LIVE, LOST, RELEASED
-from backstay.runtime.validation import micros
+from backstay.runtime.validation import to_micros
 
 T = TypeVar("T")
-L = TypeVar("L", bound=Held)
+L = TypeVar("L", bound=GateLease)
 
 
 class Spec(Struct, frozen=True, gc=False):
-    """What a caller wants of a gate, checked."""
+    """The validated options of one lock, semaphore or side of a read-write lock."""
 
     name: str
     exclusive: bool
@@ -58,14 +55,16 @@ class Spec(Struct, frozen=True, gc=False):
     max_hold: float
     max_waiters: int
     reentrant: bool
-    #: How many replicas must have a grant before it is handed out.
+    #: How many replicas must acknowledge a grant before `acquire` returns.
     replicas: int = 0
-    #: Above 0: it lives in n8n's keys, and whoever waits looks so often (s).
+    #: Acquires the lock in another program's keys; None: the lock is a record of Backstay.
+    wire: LockWire | None = None
+    #: Seconds between the polls of a waiter on such a wire, which has no queue and no notifications.
     poll: float = 0.0
 
 
-class Caller(Struct, frozen=True, gc=False):
-    """Who asks. What is empty is filled in: a lock_id of its own, this process, this program."""
+class CallerOptions(Struct, frozen=True, gc=False):
+    """The identity a caller passes to `acquire`. Defaults: a new lock_id, this process, this program."""
 
     lock_id: str = ""
     execution_id: str = ""
@@ -73,141 +72,142 @@ class Caller(Struct, frozen=True, gc=False):
     workflow_name: str = ""
 
 
-NOBODY = Caller()
+ANONYMOUS = CallerOptions()
 
 
-def send(core: Core, name: str, command: Command) -> Coroutine[Any, Any, Asked]:
-    return ask(core.port, core.engine, Apply(GATE, name, command), core.policy.lock_retries, core.telemetry)
+def send(core: Core, name: str, command: Command) -> Coroutine[Any, Any, CommandReply]:
+    return send_idempotent(core.port, core.engine, Apply(GATE, name, command), core.policy.lock_retries, core.telemetry)
 
 
-def carry_out(core: Core, op: Op[T]) -> Coroutine[Any, Any, T]:
-    return persist(core.port, op, retries=core.policy.lock_retries, telemetry=core.telemetry)
+def apply_op(core: Core, op: Op[T]) -> Coroutine[Any, Any, T]:
+    return retry_idempotent(core.port, op, retries=core.policy.lock_retries, telemetry=core.telemetry)
 
 
-async def acquire(core: Core, spec: Spec, caller: Caller, wait: float | None, make: type[L]) -> L:
-    """Enter, wait for the turn, confirm. Leaves nothing behind when it fails or is cancelled."""
+async def acquire(core: Core, spec: Spec, caller: CallerOptions, wait: float | None, make: type[L]) -> L:
+    """Enter the queue, wait for an offer and accept it. On failure or cancellation, withdraw the ticket."""
     if core.closed:
         core.check_open()
     owner = core.port.owner()
     name = spec.name
-    if spec.reentrant and (mine := _own(core, spec, owner)):
+    if spec.reentrant and (mine := _find_reentrant(core, spec, owner)):
         mine.depth += 1
-        return cast("L", mine)  # leases of one core are of one API
-    who = _who(core, caller)
-    if spec.poll:
-        from backstay.gate.n8n import flows as n8n  # for the few who share a lock with n8n
-
-        return await n8n.acquire(core, spec, who, caller.lock_id, wait, make)
+        return cast("L", mine)  # a core serves one API, so its leases have one type
+    identity = _identify(core, caller)
+    if spec.wire is not None:
+        return await spec.wire.acquire(core, spec, identity, caller.lock_id, wait, make)
     ticket = core.identity.new_id()
     lock_id = caller.lock_id or ticket
     if caller.execution_id:
-        life = micros(max(spec.ttl, spec.max_hold)) + DAY
-        await carry_out(core, Tag(GATE, caller.execution_id, name, life))
+        life = to_micros(max(spec.ttl, spec.max_hold)) + DAY
+        await apply_op(core, Tag(GATE, caller.execution_id, name, life))
 
     started = steady()
-    ttl = micros(spec.ttl)
+    ttl = to_micros(spec.ttl)
     max_waiters = spec.max_waiters if wait is None or wait > 0 else 0
     latch: Latch | None = None
     under_way = doubt = 0
-    ears = core.port.ears() if max_waiters else None
-    inbox = core.inbox(ears) if max_waiters else ""
+    subscribers = core.port.thread_subscribers() if max_waiters else None
+    inbox = core.inbox_channel(subscribers) if max_waiters else ""
     exclusive, capacity = spec.exclusive, spec.capacity
 
     def step() -> Apply:
         not_after = deadline(core.engine)
-        return Apply(GATE, name, Acquire(not_after, ticket, lock_id, exclusive, capacity, ttl, inbox, max_waiters, who))
+        return Apply(
+            GATE, name, Acquire(not_after, ticket, lock_id, exclusive, capacity, ttl, inbox, max_waiters, identity)
+        )
 
     op = step()
     try:
         while True:
             under_way = op.command.not_after
-            asked = await ask(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
+            asked = await send_idempotent(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
             under_way = 0
             doubt = max(doubt, asked.doubt_until)
             reply = asked.reply
             if type(reply) is Granted:
-                lease = make(core, spec, ticket, lock_id, reply, asked.sent_at, owner, who, doubt)
-                core.hold(lease)
+                lease = make(core, spec, ticket, lock_id, reply, asked.sent_at, owner, identity, doubt)
+                core.track(lease)
                 if spec.replicas:
-                    await _secure(core, spec, lease, started, wait)
+                    await _confirm_replicas(core, spec, lease, started, wait)
                 core.telemetry.counts["lock.granted"] += 1
-                if core.telemetry.active:
-                    core.telemetry.tell("lock.granted", name=name, fence=reply.fence, waited=steady() - started)
+                if core.telemetry.has_subscribers:
+                    core.telemetry.notify("lock.granted", name=name, fence=reply.fence, waited=steady() - started)
                 return lease
             if type(reply) is not Queued:
                 raise _refusal(spec, reply)
             if latch is None:
-                latch = core.await_hint(ears, ticket)
+                latch = core.register_waiter(subscribers, ticket)
                 core.telemetry.emit("lock.queued", name=name, position=reply.position, lock_id=lock_id)
                 _refuse_deadlock(core, spec, owner)
-            op, ready = core.engine.prepare(step()), steady()  # there is time now, and none at the hand-over
-            if await core.listen(ears, asked.sent_at):
-                continue  # a hint may have passed before we listened
-            if not await core.nap(ticket, latch, reply.recheck_after / 1_000_000, started, wait):
-                raise LockTimeout(name=name, waited=wait or 0.0, holder=first(reply.holders))
+            op, ready = core.engine.prepare(step()), steady()  # encode now, so that the handoff later is fast
+            if await core.subscribe_inbox(subscribers, asked.sent_at):
+                continue  # a hint may have been published before the subscription was active
+            if not await core.wait_for_turn(ticket, latch, reply.recheck_after / 1_000_000, started, wait):
+                raise LockTimeout(name=name, waited=wait or 0.0, holder=first_holder(reply.holders))
             if steady() - ready > STILL_FRESH:
                 op = step()
     except BaseException as error:
-        if isinstance(error, EngineUnavailable):  # nothing of the last attempt arrived
+        if isinstance(error, EngineUnavailable):  # the engine did not receive the last attempt
             under_way = 0
-        gone_until = max(doubt, under_way, deadline(core.engine) if under_way else 0)  # the clock may be corrected
+        # `deadline` again, because the clock offset may have changed since the request was sent.
+        gone_until = max(doubt, under_way, deadline(core.engine) if under_way else 0)
         if latch is not None or gone_until:
             leaving = Withdraw(deadline(core.engine), ticket, gone_until)
-            if isinstance(error, EngineError):  # it was away just now: whoever gives up is not made to wait again
-                _leave_later(core, spec, leaving)
+            if isinstance(error, EngineError):  # the engine just failed: do not make the caller wait for it again
+                _withdraw_later(core, spec, leaving)
             else:
-                await core.port.shield(_leave(core, spec, leaving), GRACE)
+                await core.port.shield(_withdraw_now(core, spec, leaving), CLEANUP_GRACE)
         raise
     finally:
         if latch is not None:
-            core.forget_hint(ticket)
+            core.unregister_waiter(ticket)
 
 
-async def _secure(core: Core, spec: Spec, lease: Held, started: float, wait: float | None) -> None:
-    """Wait for replicas, or give the lease back."""
+async def _confirm_replicas(core: Core, spec: Spec, lease: GateLease, started: float, wait: float | None) -> None:
+    """Wait until enough replicas have the lease. On failure, release it."""
     try:
         await confirm(core, lease, spec.replicas, time_to_confirm(started, wait))
     except BaseException:
-        await core.port.shield(_hand_back(lease), GRACE)
+        await core.port.shield(_release_quietly(lease), CLEANUP_GRACE)
         raise
 
 
-async def _hand_back(lease: Held) -> None:
-    with suppress(EngineError):  # the keeper goes on giving it back
-        await _give_back(lease)
+async def _release_quietly(lease: GateLease) -> None:
+    with suppress(EngineError):  # the keeper retries the release
+        await _send_release(lease)
 
 
-def _who(core: Core, caller: Caller) -> Who:
+def _identify(core: Core, caller: CallerOptions) -> CallerIdentity:
     program = core.identity.program
-    return Who(
+    return CallerIdentity(
         caller.execution_id or core.identity.process,
         caller.workflow_id or program,
         caller.workflow_name or caller.workflow_id or program,
     )
 
 
-async def _leave(core: Core, spec: Spec, command: Withdraw) -> None:
-    """Withdraw, now or (the engine is away) as soon as it can be told."""
+async def _withdraw_now(core: Core, spec: Spec, command: Withdraw) -> None:
+    """Withdraw the ticket. While the engine is unavailable, the keeper retries it."""
     try:
         reply = await core.port.apply(Apply(GATE, spec.name, command))
         if type(reply) is Expired:
-            core.engine.correct(reply.now)
+            core.engine.correct_clock(reply.now)
             command = Withdraw(deadline(core.engine), command.ticket, deadline(core.engine))
             await core.port.apply(Apply(GATE, spec.name, command))
     except EngineError:
-        _leave_later(core, spec, command)
+        _withdraw_later(core, spec, command)
 
 
-def _leave_later(core: Core, spec: Spec, command: Withdraw) -> None:
-    core.keeper.later(Apply(GATE, spec.name, command), steady() + spec.ttl + LIFE / 1_000_000)
+def _withdraw_later(core: Core, spec: Spec, command: Withdraw) -> None:
+    core.keeper.send_later(Apply(GATE, spec.name, command), steady() + spec.ttl + LIFE / 1_000_000)
 
 
-def _own(core: Core, spec: Spec, owner: object) -> Held | None:
-    for lease in core.held.get((spec.name, owner), ()):
+def _find_reentrant(core: Core, spec: Spec, owner: object) -> GateLease | None:
+    for lease in core.held_leases.get((spec.name, owner), ()):
         if (
-            isinstance(lease, Held)
+            isinstance(lease, GateLease)
             and lease.exclusive == spec.exclusive
-            and (lease.wired is not None) == (spec.poll > 0)
+            and (lease.wire is None) == (spec.wire is None)
             and lease.state is LIVE
             and not lease.is_lost
         ):
@@ -216,9 +216,9 @@ def _own(core: Core, spec: Spec, owner: object) -> Held | None:
 
 
 def _refuse_deadlock(core: Core, spec: Spec, owner: object) -> None:
-    """Nobody else can end this wait: say so instead of waiting for ever."""
-    held = core.held.get((spec.name, owner), ())
-    mine = [x for x in held if isinstance(x, Held) and x.state is LIVE and x.wired is None]
+    """Raise WouldDeadlock when this task or thread already holds what it would wait for."""
+    held = core.held_leases.get((spec.name, owner), ())
+    mine = [x for x in held if isinstance(x, GateLease) and x.state is LIVE and x.wire is None]
     if not mine:
         return
     if spec.exclusive or mine[0].exclusive or (spec.capacity != UNLIMITED and len(mine) >= spec.capacity):
@@ -227,13 +227,13 @@ def _refuse_deadlock(core: Core, spec: Spec, owner: object) -> None:
 
 def _refusal(spec: Spec, reply: Any) -> Exception:
     match reply:
-        case HeldReply(count, holders):
-            return LockHeld(name=spec.name, holder=first(holders), count=count)
+        case Busy(count, holders):
+            return LockHeld(name=spec.name, holder=first_holder(holders), count=count)
         case Full(waiters):
             return QueueFull(name=spec.name, waiters=waiters)
-        case Disagree(capacity):
+        case CapacityMismatch(capacity):
             return ConfigError(
-                f"{spec.name!r} is in use {_describe(capacity)}, and this caller wants it {_describe(spec.capacity)}:"
+                f"{spec.name!r} is in use {_describe(capacity)}, but this caller wants it {_describe(spec.capacity)}:"
                 " all callers of one name must agree"
             )
         case _:
@@ -246,76 +246,76 @@ def _describe(capacity: int) -> str:
     return "with permits=1 (a lock)" if capacity == 1 else f"with permits={capacity}"
 
 
-async def renew(lease: Held, ttl: float | None) -> None:
-    """Extend now, perhaps to another TTL. Raises LeaseLost; never brings a lost lease back."""
+async def renew(lease: GateLease, ttl: float | None) -> None:
+    """Extend the lease now, optionally with another TTL. Raises LeaseLost; never revives a lost lease."""
     core = lease.core
     lease.check()
     wanted = ttl if ttl is not None else lease.ttl
     op = lease.renewal(deadline(core.engine), wanted)
-    asked = await ask(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
+    asked = await send_idempotent(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
     until, why = lease.judge(asked.reply)
     if why:
-        core.let_go(lease)
+        core.untrack(lease)
         lease.lose(why)
         raise lease.loss()
     lease.ttl = wanted
     lease.extend(until, asked.sent_at, wanted)
-    core.keeper.changed(lease)
+    core.keeper.reschedule(lease)
 
 
-async def release(lease: Held) -> Released:
-    """Give it back after checking that it is ours. Raises NotOwner when somebody else has it."""
+async def release(lease: GateLease) -> Released:
+    """Release the lease; a reentrant holder leaves one level. Raises NotOwner when another caller holds the lock."""
     if lease.depth > 0:
         lease.depth -= 1
         return Released(released=True, idempotent=False, scope=lease.name, lock_id=lease.id)
     if lease.confirmed:
         return Released(released=True, idempotent=True, scope=lease.name, lock_id=lease.id)
-    verdict = await _give_back(lease)
-    if verdict.kind == "foreign":
-        raise NotOwner(name=lease.name, lock_id=lease.id, holder=verdict.holder)
-    return Released(released=True, idempotent=verdict.kind == "absent", scope=lease.name, lock_id=lease.id)
+    outcome = await _send_release(lease)
+    if outcome.kind == "foreign":
+        raise NotOwner(name=lease.name, lock_id=lease.id, holder=outcome.holder)
+    return Released(released=True, idempotent=outcome.kind == "absent", scope=lease.name, lock_id=lease.id)
 
 
-async def leave_body(lease: Held) -> LeaseLost | None:
-    """The end of a `with` block: give the lease back; say so when it had been lost before."""
+async def release_at_exit(lease: GateLease) -> LeaseLost | None:
+    """Release the lease at the end of a `with` block. Return LeaseLost if the lease was lost inside the block."""
     if lease.depth > 0:
         lease.depth -= 1
         return lease.loss() if lease.is_lost else None
-    if lease.confirmed or lease.state is RELEASED:  # the body released it; the keeper goes on where that failed
+    if lease.confirmed or lease.state is RELEASED:  # the body released it; if that failed, the keeper retries
         return None
     if lease.state is LOST:
-        lease.core.let_go(lease)
+        lease.core.untrack(lease)
         return lease.loss()
     loss = lease.loss() if lease.is_lost else None
     try:
-        verdict = await _give_back(lease)
+        outcome = await _send_release(lease)
     except (EngineError, Closed):
-        return loss  # it was ours all the time; the keeper goes on giving it back, or time does
-    if loss is None and verdict.kind != "released":
-        lease.reason = "the engine no longer knew it at the end"
+        return loss  # the lease was held throughout; the keeper retries the release, or the TTL ends the lease
+    if loss is None and outcome.kind != "released":
+        lease.reason = "the engine no longer knew it at the end of the block"
         return lease.loss()
     return loss
 
 
-async def _give_back(lease: Held) -> Verdict:
-    """Send the release. If that fails, the keeper goes on trying until the lease has ended by itself."""
+async def _send_release(lease: GateLease) -> ReleaseOutcome:
+    """Send the release. If that fails, the keeper retries it until the TTL has ended the lease."""
     core = lease.core
     state = lease.state
     lease.finish()
-    op = lease.giving_back(deadline(core.engine))
+    op = lease.release_op(deadline(core.engine))
     try:
-        asked = await ask(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
+        asked = await send_idempotent(core.port, core.engine, op, core.policy.lock_retries, core.telemetry)
     except BaseException:
-        core.keeper.later(op, max(lease.deadline, steady()) + 1.0)
+        core.keeper.send_later(op, max(lease.deadline, steady()) + 1.0)
         core.telemetry.emit("lock.release_deferred", name=lease.name, fence=lease.fence)
         raise
     finally:
-        core.let_go(lease)  # not before: the next holder waits for the request, nobody for this
+        core.untrack(lease)  # after the request: the next holder waits for the request, not for this bookkeeping
     lease.confirmed = True
     core.telemetry.counts["lock.released"] += 1
-    if core.telemetry.active:
-        core.telemetry.tell("lock.released", name=lease.name, fence=lease.fence)
-    verdict = lease.verdict(asked.reply)
-    if asked.doubt_until and verdict.kind != "released" and state is not LOST and asked.began < lease.deadline:
-        return RELEASED_NOW  # it was ours when the first copy left, so that copy did it or time has
-    return verdict
+    if core.telemetry.has_subscribers:
+        core.telemetry.notify("lock.released", name=lease.name, fence=lease.fence)
+    outcome = lease.decode_release(asked.reply)
+    if asked.doubt_until and outcome.kind != "released" and state is not LOST and asked.began < lease.deadline:
+        return RELEASED_NOW  # the lease was live when the first copy was sent: that copy, or the TTL, ended it
+    return outcome

@@ -1,4 +1,4 @@
-"""A held place at a gate: the lease behind lock, permit, read and write."""
+"""The lease of a gate, shared by both APIs: how it renews, releases and reads the engine's replies."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from backstay.engine.base import Apply, Expired, Micros
 from backstay.errors import HolderInfo
-from backstay.gate.machine import GATE, Absent, Foreign, Granted, Lost, Release, Released, Renew, Renewed, Who
-from backstay.gate.n8n import machine as n8n
-from backstay.gate.n8n import wire
-from backstay.gate.view import first
+from backstay.gate.commands import Absent, CallerIdentity, Foreign, Granted, Lost, Release, Released, Renew, Renewed
+from backstay.gate.machine import GATE
+from backstay.gate.view import first_holder
+from backstay.gate.wire import LeaseWire
 from backstay.runtime.core import Core
 from backstay.runtime.lease import BaseLease
-from backstay.runtime.validation import micros
+from backstay.runtime.validation import to_micros
 
 if TYPE_CHECKING:
     from backstay.gate.flows import Spec
 
 
-class Verdict(NamedTuple):
-    """What became of a release, and who holds it instead."""
+class ReleaseOutcome(NamedTuple):
+    """The outcome of a release. `holder`: the caller that holds the lock instead, when `kind` is foreign."""
 
     kind: Literal["released", "absent", "foreign"]
     holder: HolderInfo | None = None
 
 
-RELEASED_NOW = Verdict("released")
-ABSENT_NOW = Verdict("absent")
+RELEASED_NOW = ReleaseOutcome("released")
+ABSENT_NOW = ReleaseOutcome("absent")
 
 
-class Held(BaseLease):
-    """What both APIs' leases share."""
+class GateLease(BaseLease):
+    """The lease of a lock, of a semaphore's permit, or of a side of a read-write lock; base of both APIs' leases."""
 
-    __slots__ = ("confirmed", "core", "depth", "doubt_until", "exclusive", "ticket", "who", "wired")
+    __slots__ = ("caller", "confirmed", "core", "depth", "doubt_until", "exclusive", "ticket", "wire")
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Held(BaseLease):
         grant: Granted,
         sent_at: float,
         owner: object,
-        who: Who,
+        caller: CallerIdentity,
         doubt_until: Micros,
     ) -> None:
         super().__init__(
@@ -61,63 +61,60 @@ class Held(BaseLease):
         self.core = core
         self.ticket = ticket
         self.exclusive = spec.exclusive
-        self.who = who
-        #: Set where it lives in n8n's keys: without a fence, and released by lock_id.
-        self.wired: wire.Wired | None = None
-        #: How often a reentrant holder has entered on top of the first time.
+        self.caller = caller
+        #: Set when the lock is in another program's keys: it has no fence and is released by lock_id.
+        self.wire: LeaseWire | None = None
+        #: How many times a reentrant holder has acquired it beyond the first time.
         self.depth = 0
-        #: Copies of the Acquire may still be under way until then.
+        #: Until then a delayed copy of the Acquire may still reach the engine.
         self.doubt_until = doubt_until
-        #: True once the engine has said what became of the release.
+        #: True once the engine has replied to the release.
         self.confirmed = False
 
     def renewal(self, not_after: Micros, ttl: float) -> Apply:
-        if self.wired is not None:
-            return wire.renewal(self, not_after, ttl)
-        return Apply(GATE, self.name, Renew(not_after, self.ticket, self.fence, micros(ttl)))
+        if self.wire is not None:
+            return self.wire.renewal(self, not_after, ttl)
+        return Apply(GATE, self.name, Renew(not_after, self.ticket, self.fence, to_micros(ttl)))
 
-    def giving_back(self, not_after: Micros) -> Apply:
-        """The operation that ends this lease."""
-        if self.wired is not None:
-            return wire.giving_back(self, not_after)
+    def release_op(self, not_after: Micros) -> Apply:
+        """Return the operation that releases this lease."""
+        if self.wire is not None:
+            return self.wire.release_op(self, not_after)
         return Apply(GATE, self.name, Release(not_after, self.ticket, self.id, self.fence, self.doubt_until))
 
-    def verdict(self, reply: Any) -> Verdict:
-        """What the engine said to that."""
+    def decode_release(self, reply: Any) -> ReleaseOutcome:
+        """Decode the engine's reply to `release_op`."""
         match reply:
-            case Released() | n8n.Released():
+            case Released():
                 return RELEASED_NOW
-            case Absent() | n8n.Absent():
+            case Absent():
                 return ABSENT_NOW
             case Foreign(holders):
-                return Verdict("foreign", first(holders))
-            case n8n.Foreign(owner):
-                return Verdict("foreign", wire.holder(1, owner, self.core.engine.now()))
+                return ReleaseOutcome("foreign", first_holder(holders))
+            case _ if self.wire is not None:
+                return self.wire.decode_release(self, reply)
             case _:
                 raise TypeError(f"not a reply to a release: {reply!r}")
 
     def judge(self, reply: Any) -> tuple[Micros, str]:
         match reply:
-            case Renewed(until) | n8n.Renewed(until):
+            case Renewed(until):
                 return until, ""
             case Expired(now):
-                self.core.engine.correct(now)
+                self.core.engine.correct_clock(now)
                 return 0, ""
             case Lost(holders):
-                holder = first(holders)
+                holder = first_holder(holders)
                 return 0, f"it is held by {holder} now" if holder else "the engine no longer knows it"
-            case n8n.Lost(count, owner):
-                holder = wire.holder(count, owner, self.core.engine.now())
-                if holder is not None and count and owner.lock_id != self.id:
-                    return 0, f"it is held by {holder} now"
-                return 0, "its keys are gone"
+            case _ if self.wire is not None:
+                return self.wire.judge(self, reply)
             case _:
                 raise TypeError(f"not a reply to a renewal: {reply!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        """The ten fields of the reference's acquire reply."""
-        if self.wired is not None:
-            return wire.fields(self, self.wired)
+        """Return the ten fields of the acquire reply in the n8n reference."""
+        if self.wire is not None:
+            return self.wire.fields(self)
         key = self.core.engine.key(GATE.name, self.name)
         return {
             "acquired": True,
@@ -126,8 +123,8 @@ class Held(BaseLease):
             "lock_id": self.id,
             "key": key,
             "meta_key": key,
-            "workflow_id": self.who.workflow_id,
-            "workflow_name": self.who.workflow_name,
-            "execution_id": self.who.execution_id,
+            "workflow_id": self.caller.workflow_id,
+            "workflow_name": self.caller.workflow_name,
+            "execution_id": self.caller.execution_id,
             "locked_at": self.acquired_at.isoformat(),
         }

@@ -1,73 +1,75 @@
-"""The gate: the one machine behind lock, semaphore and read-write lock.
+"""The gate: the state machine of locks, semaphores and read-write locks.
 
-A gate has holders and a first-come-first-served queue of tickets. A ticket goes
+A gate has holders and a FIFO queue of tickets. A ticket moves through three states:
 
-    queued (dies unless refreshed) → offered (a short window to confirm) → held (a lease with a fence)
+    queued (expires unless refreshed) → offered (a short window to accept) → held (a lease with a fence)
 
-and the one command `Acquire` enters, refreshes, polls and confirms. Every command first lets time pass: ended
-leases and dead tickets leave, and freed places are offered in order. An offer occupies its place, so nobody
-barges. A ticket whose offer lapsed keeps its place in the queue but is passed over until it asks again: a dead
-waiter costs one offer window (several in a row, at most until a living one's recheck), a sleeping one loses its
-turn and not its rank.
+The client sends `Acquire` repeatedly: it enters the queue, refreshes the ticket, and accepts an offer. Every command
+first applies the passage of time: it removes ended leases and expired tickets and offers the free capacity in FIFO
+order. An offer occupies capacity, so a newcomer cannot overtake a waiter. A ticket that lets its offer lapse keeps its
+position but gets no offers until its client sends `Acquire` again. So a crashed waiter delays the queue by one offer
+window (several crashed waiters in a row: at most until a live waiter rechecks), and a slow waiter loses its turn but
+not its position.
 
-Lock: capacity 1, exclusive. Semaphore: capacity n, shared. Read-write lock: unlimited, readers shared, writers
-exclusive. Times are µs of the engine's clock. `lua/*.lua` say the same for Redis; a property test
-holds both against each other.
+Lock: capacity 1, exclusive. Semaphore: capacity n, shared. Read-write lock: unlimited capacity, readers shared,
+writers exclusive. Times are µs of the engine's clock. `lua/*.lua` implement the same machine for Redis; a property
+test compares both.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay.engine.base import Command, Expired, Micros, Record, Room, Step, Wake
+from backstay.engine.base import Command, Expired, Micros, Record, Room, Transition, Wake
+from backstay.gate.commands import (
+    Absent,
+    Acquire,
+    Busy,
+    CallerIdentity,
+    CapacityMismatch,
+    Evict,
+    ForceRelease,
+    Foreign,
+    Full,
+    Granted,
+    Holder,
+    Lost,
+    Queued,
+    Release,
+    Released,
+    Removed,
+    Renew,
+    Renewed,
+    Reply,
+    Withdraw,
+    Withdrawn,
+)
 
-#: A queued ticket lives this long without a sign of life; waiters poll at least every `RECHECK`.
+#: A queued ticket expires this long after its last Acquire; waiters send one at least every `RECHECK`.
 LIFE = 30_000_000
-#: How long an offer stands. A paused waiter is passed over after that.
+#: How long an offer lasts. A waiter that does not accept in time gets no further offers until it asks again.
 OFFER = 2_000_000
-#: Milliseconds after which the next in line looks whether an offer has lapsed.
+#: Milliseconds after which the next waiter rechecks, in case the offer before it has lapsed.
 LAPSE = 2_001
-#: The `offer` of a ticket that let its offer lapse.
+#: The value of `Waiter.offer` after an offer has lapsed.
 LAPSED = -1
-#: Waiters further back look a little later each, so that they do not all come at once.
+#: Extra delay of the recheck per queue position; it prevents a thundering herd.
 STAGGER = 10_000
-#: The longest a waiter sleeps before it looks again: hints may be lost.
+#: The longest time a waiter sleeps before it rechecks, because hints may be lost.
 RECHECK = 10_000_000
-#: A lease ends at its microsecond; look one millisecond later.
+#: A waiter rechecks one millisecond after the lease it waits for ends.
 SLACK = 1_000
-#: The fence's record outlives everything else by a day, so that a clock set back cannot repeat a fence.
+#: The record stays a day longer than its last lease, so that a clock set back cannot issue the same fence twice.
 DAY = 86_400_000_000
-#: Bumped when the stored shape changes.
+#: Incremented when the stored format changes.
 VERSION = 1
 #: The capacity of a read-write lock.
 UNLIMITED = 0
 
 
-class Who(Struct, frozen=True, array_like=True):
-    """The caller's identity, as people name it."""
-
-    execution_id: str = ""
-    workflow_id: str = ""
-    workflow_name: str = ""
-
-
-class Holder(Struct, frozen=True, array_like=True):
-    """A granted place."""
-
-    ticket: str
-    lock_id: str
-    exclusive: bool
-    fence: int
-    since: Micros
-    until: Micros
-    who: Who
-
-
 class Waiter(Struct, frozen=True, array_like=True):
-    """A ticket in the queue; `offer` is 0, or the moment until which an offer stands, or LAPSED."""
+    """A ticket in the queue. `alive`: when it expires. `offer`: 0 for none, the end of its offer, or LAPSED."""
 
     ticket: str
     lock_id: str
@@ -76,163 +78,33 @@ class Waiter(Struct, frozen=True, array_like=True):
     since: Micros
     alive: Micros
     offer: Micros
-    who: Who
+    caller: CallerIdentity
 
 
-class Gone(Struct, frozen=True, array_like=True):
-    """A ticket that must not come back: a copy of its Acquire may still be under way until `until`."""
+class Tombstone(Struct, frozen=True, array_like=True):
+    """Refuses a removed ticket until `until`: a delayed copy of its Acquire must not bring it back."""
 
     ticket: str
     until: Micros
 
 
 class Gate(Record, frozen=True, array_like=True):
-    """All there is to know about one name. `last` is the highest fence ever seen, `seen` the latest time."""
+    """The state of one name. `last`: the highest fence ever seen. `seen`: the latest time ever seen."""
 
     capacity: int
     last: int
     seen: Micros
     holders: tuple[Holder, ...] = ()
     queue: tuple[Waiter, ...] = ()
-    gone: tuple[Gone, ...] = ()
+    gone: tuple[Tombstone, ...] = ()
 
 
-class Acquire(Command, frozen=True, array_like=True):
-    """Enter, refresh, poll and confirm: whatever this ticket needs next."""
-
-    ticket: str
-    lock_id: str
-    exclusive: bool
-    capacity: int
-    ttl: Micros
-    inbox: str
-    #: 0: do not queue. Else the longest queue this caller will join.
-    max_waiters: int
-    who: Who
-
-
-class Renew(Command, frozen=True, array_like=True):
-    """Extend a live lease. Never brings a lost one back."""
-
-    ticket: str
-    fence: int
-    ttl: Micros
-
-
-class Release(Command, frozen=True, array_like=True):
-    """Give a lease back, by ticket or (ticket empty) by lock_id. Verifies ownership."""
-
-    ticket: str
-    lock_id: str
-    fence: int
-    #: Copies of this ticket's Acquire may be under way until then; 0 when there are none.
-    gone_until: Micros
-
-    hands_over: ClassVar[bool] = True
-
-
-class Withdraw(Command, frozen=True, array_like=True):
-    """Leave, whatever state the ticket is in. Right even when the Acquire's outcome is unknown."""
-
-    ticket: str
-    gone_until: Micros
-
-
-class ForceRelease(Command, frozen=True, array_like=True):
-    """Take the lease away from whoever holds it. The fence moves on, so their writes can be refused."""
-
-
-class Evict(Command, frozen=True, array_like=True):
-    """Remove what one execution holds or waits for, and nothing else."""
-
-    execution_id: str
-
-
-class Granted(Struct, frozen=True, array_like=True, tag="granted"):
-    fence: int
-    since: Micros
-    until: Micros
-
-
-class Queued(Struct, frozen=True, array_like=True, tag="queued"):
-    position: int
-    recheck_after: Micros
-    count: int
-    holders: tuple[Holder, ...]
-
-
-class Held(Struct, frozen=True, array_like=True, tag="held"):
-    count: int
-    holders: tuple[Holder, ...]
-
-
-class Full(Struct, frozen=True, array_like=True, tag="full"):
-    waiters: int
-
-
-class Disagree(Struct, frozen=True, array_like=True, tag="disagree"):
-    capacity: int
-
-
-class Renewed(Struct, frozen=True, array_like=True, tag="renewed"):
-    until: Micros
-
-
-class Lost(Struct, frozen=True, array_like=True, tag="lost"):
-    holders: tuple[Holder, ...]
-
-
-class Released(Struct, frozen=True, array_like=True, tag="released"):
-    lock_id: str
-
-
-class Absent(Struct, frozen=True, array_like=True, tag="absent"):
-    """Not held by the caller, nor by anybody else."""
-
-
-class Foreign(Struct, frozen=True, array_like=True, tag="foreign"):
-    """Not held by the caller, but by these."""
-
-    holders: tuple[Holder, ...]
-
-
-class Withdrawn(Struct, frozen=True, array_like=True, tag="withdrawn"):
-    """`was`: held, offered, queued or absent. `holders`: who stands in the way, if anybody."""
-
-    was: str
-    holders: tuple[Holder, ...]
-
-
-class Removed(Struct, frozen=True, array_like=True, tag="removed"):
-    """The holders that were removed, and the fence from now on (0: it did not move)."""
-
-    fence: int
-    holders: tuple[Holder, ...]
-
-
-Reply = (
-    Granted
-    | Queued
-    | Held
-    | Full
-    | Disagree
-    | Renewed
-    | Lost
-    | Released
-    | Absent
-    | Foreign
-    | Withdrawn
-    | Removed
-    | Expired
-)
-
-
-def step(state: Gate | None, command: Command, now: Micros) -> Step[Gate]:
-    """The whole meaning of the gate. Pure: no clock, no I/O, no randomness."""
+def step(state: Gate | None, command: Command, now: Micros) -> Transition[Gate]:
+    """Apply one command to the gate. Pure: no clock, no I/O, no randomness."""
     gate = state or Gate(VERSION, 0, 0, now)
     now = max(now, gate.seen)
     if now > command.not_after:
-        return Step(state, Expired(now), write=False)
+        return Transition(state, Expired(now), write=False)
     gate = _expire(gate, now)
     asking = command.ticket if isinstance(command, Acquire) else ""
     wakes: tuple[Wake, ...] = ()
@@ -251,24 +123,24 @@ def step(state: Gate | None, command: Command, now: Micros) -> Step[Gate]:
             gone = gate.holders
             gate = replace(gate, holders=(), last=max(gate.last + 1, now))
             reply = Removed(gate.last, gone)
-        case Evict(execution_id=who):
-            gone = tuple(h for h in gate.holders if h.who.execution_id == who)
+        case Evict(execution_id=evicted):
+            gone = tuple(h for h in gate.holders if h.caller.execution_id == evicted)
             gate = replace(
                 gate,
-                holders=tuple(h for h in gate.holders if h.who.execution_id != who),
-                queue=tuple(w for w in gate.queue if w.who.execution_id != who),
+                holders=tuple(h for h in gate.holders if h.caller.execution_id != evicted),
+                queue=tuple(w for w in gate.queue if w.caller.execution_id != evicted),
             )
-            reply = Removed(0, gone)  # no fence moved; and a row that was swept would not know the last one
+            reply = Removed(0, gone)  # 0: the fence did not advance; a swept row could not report the last one anyway
         case _:
             raise TypeError(f"not a gate command: {command!r}")
     if gate.queue:
         gate, more = _offer(gate, now, asking)
         wakes += more
-    return Step(gate, reply, wakes, _keep_until(gate))
+    return Transition(gate, reply, wakes, _keep_until(gate))
 
 
 def _expire(gate: Gate, now: Micros) -> Gate:
-    """Let time pass: what has ended is no longer there."""
+    """Remove the holders, tickets and tombstones that have ended at `now`, and mark lapsed offers."""
     holders, queue, gone = gate.holders, gate.queue, gate.gone
     if holders:
         holders = tuple([h for h in holders if h.until > now])
@@ -286,7 +158,7 @@ def _expire(gate: Gate, now: Micros) -> Gate:
 
 
 def _refresh(gate: Gate, ticket: str, now: Micros) -> Gate:
-    """This ticket's owner asks: it is alive, and it is passed over no longer."""
+    """Extend the life of the ticket that sent this command, and make it eligible for offers again."""
     return replace(
         gate,
         queue=tuple(
@@ -296,18 +168,18 @@ def _refresh(gate: Gate, ticket: str, now: Micros) -> Gate:
 
 
 def _offer(gate: Gate, now: Micros, asking: str) -> tuple[Gate, tuple[Wake, ...]]:
-    """Offer free places in arrival order and stop at the first who does not fit: nobody overtakes.
-    Who asks this very moment needs no hint.
+    """Offer free capacity in FIFO order. Stop at the first waiter that does not fit, so that no later one overtakes it.
+    The ticket `asking`, which sent this command, needs no hint: it gets the reply.
     """
     taken = _taken(gate)
     queue = list(gate.queue)
     wakes: list[Wake] = []
     offered = False
     for i, waiter in enumerate(queue):
-        if waiter.offer:  # a place is kept for it already, or it is passed over
+        if waiter.offer:  # it has an offer, or let one lapse
             continue
         if not _fits(gate.capacity, taken, waiter.exclusive):
-            if offered:  # whoever was offered a place may be dead: then this one's turn comes when it lapses
+            if offered:  # the client with the offer may have crashed: this waiter rechecks when the offer lapses
                 wakes.append(Wake(waiter.inbox, f"{waiter.ticket} {LAPSE}"))
             break
         offered = True
@@ -319,7 +191,7 @@ def _offer(gate: Gate, now: Micros, asking: str) -> tuple[Gate, tuple[Wake, ...]
 
 
 def _taken(gate: Gate) -> list[bool]:
-    """The places that are held or offered: exclusively or not."""
+    """List the held and offered places; True for an exclusive one."""
     return [h.exclusive for h in gate.holders] + [w.exclusive for w in gate.queue if w.offer > 0]
 
 
@@ -335,10 +207,10 @@ def _acquire(gate: Gate, cmd: Acquire, now: Micros) -> tuple[Gate, Reply]:
     if not gate.holders and not gate.queue:
         return _grant(replace(gate, capacity=cmd.capacity), cmd, cmd.exclusive, now)
     if gate.capacity != cmd.capacity:
-        return gate, Disagree(gate.capacity)
+        return gate, CapacityMismatch(gate.capacity)
 
     for i, h in enumerate(gate.holders):
-        if h.ticket == cmd.ticket:  # A resend: the first reply was lost. It may be late, so it never shortens.
+        if h.ticket == cmd.ticket:  # A resend after a lost reply. It may arrive late, so it never shortens the lease.
             held = replace(h, until=max(h.until, now + cmd.ttl))
             holders = (*gate.holders[:i], held, *gate.holders[i + 1 :])
             return replace(gate, holders=holders), Granted(h.fence, h.since, held.until)
@@ -347,23 +219,23 @@ def _acquire(gate: Gate, cmd: Acquire, now: Micros) -> tuple[Gate, Reply]:
         if w.ticket == cmd.ticket:
             if w.offer:
                 gate = replace(gate, queue=gate.queue[:i] + gate.queue[i + 1 :])
-                return _grant(gate, cmd, w.exclusive, now)  # the place that was offered, not another
+                return _grant(gate, cmd, w.exclusive, now)  # in the mode of the offer, not of the command
             return gate, _queued(gate, i, now)
 
     if not any(w.offer == 0 for w in gate.queue) and _fits(gate.capacity, _taken(gate), cmd.exclusive):
         return _grant(gate, cmd, cmd.exclusive, now)
     if cmd.max_waiters == 0:
-        return gate, Held(len(gate.holders) + len(gate.queue), gate.holders[:1])
+        return gate, Busy(len(gate.holders) + len(gate.queue), gate.holders[:1])
     if len(gate.queue) >= cmd.max_waiters:
         return gate, Full(len(gate.queue))
-    waiter = Waiter(cmd.ticket, cmd.lock_id, cmd.exclusive, cmd.inbox, now, now + LIFE, 0, cmd.who)
+    waiter = Waiter(cmd.ticket, cmd.lock_id, cmd.exclusive, cmd.inbox, now, now + LIFE, 0, cmd.caller)
     gate = replace(gate, queue=(*gate.queue, waiter))
     return gate, _queued(gate, len(gate.queue) - 1, now)
 
 
 def _grant(gate: Gate, cmd: Acquire, exclusive: bool, now: Micros) -> tuple[Gate, Reply]:
     fence = max(gate.last + 1, now)
-    holder = Holder(cmd.ticket, cmd.lock_id, exclusive, fence, now, now + cmd.ttl, cmd.who)
+    holder = Holder(cmd.ticket, cmd.lock_id, exclusive, fence, now, now + cmd.ttl, cmd.caller)
     return replace(gate, last=fence, holders=(*gate.holders, holder)), Granted(fence, now, holder.until)
 
 
@@ -378,7 +250,7 @@ def _renew(gate: Gate, cmd: Renew, now: Micros) -> tuple[Gate, Reply]:
     gate = replace(gate, last=max(gate.last, cmd.fence))
     for i, h in enumerate(gate.holders):
         if h.ticket == cmd.ticket:
-            held = replace(h, until=max(h.until, now + cmd.ttl))  # a late one never shortens what a later one gave
+            held = replace(h, until=max(h.until, now + cmd.ttl))  # a delayed renewal never shortens the lease
             holders = (*gate.holders[:i], held, *gate.holders[i + 1 :])
             return replace(gate, holders=holders), Renewed(held.until)
     return gate, Lost(gate.holders[:1])
@@ -387,7 +259,7 @@ def _renew(gate: Gate, cmd: Renew, now: Micros) -> tuple[Gate, Reply]:
 def _release(gate: Gate, cmd: Release, now: Micros) -> tuple[Gate, Reply]:
     gate = replace(gate, last=max(gate.last, cmd.fence))
     if cmd.ticket:
-        gate = _bury(gate, cmd.ticket, cmd.gone_until, now)
+        gate = _add_tombstone(gate, cmd.ticket, cmd.gone_until, now)
     for i, h in enumerate(gate.holders):
         if h.ticket == cmd.ticket if cmd.ticket else h.lock_id == cmd.lock_id:
             return replace(gate, holders=gate.holders[:i] + gate.holders[i + 1 :]), Released(h.lock_id)
@@ -402,21 +274,21 @@ def _withdraw(gate: Gate, cmd: Withdraw, now: Micros) -> tuple[Gate, Reply]:
         if w.ticket == cmd.ticket:
             was = "offered" if w.offer > 0 else "queued"
     gate = replace(
-        _bury(gate, cmd.ticket, cmd.gone_until, now),
+        _add_tombstone(gate, cmd.ticket, cmd.gone_until, now),
         holders=tuple(h for h in gate.holders if h.ticket != cmd.ticket),
         queue=tuple(w for w in gate.queue if w.ticket != cmd.ticket),
     )
     return gate, Withdrawn(was, gate.holders[:1])
 
 
-def _bury(gate: Gate, ticket: str, until: Micros, now: Micros) -> Gate:
+def _add_tombstone(gate: Gate, ticket: str, until: Micros, now: Micros) -> Gate:
     if until <= now:
         return gate
-    return replace(gate, gone=(*(g for g in gate.gone if g.ticket != ticket), Gone(ticket, until)))
+    return replace(gate, gone=(*(g for g in gate.gone if g.ticket != ticket), Tombstone(ticket, until)))
 
 
 def _keep_until(gate: Gate) -> Micros:
-    """From then on an absent row answers exactly as this one would."""
+    """Return when the record may be deleted: from then on an absent record gives the same replies."""
     until = max(gate.seen, gate.last)
     for holder in gate.holders:
         until = max(until, holder.until)

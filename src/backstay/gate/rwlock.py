@@ -1,4 +1,4 @@
-"""Read-write locks: many readers or one writer, in arrival order, so that neither starves the other."""
+"""Read-write locks: many readers or one writer, in FIFO order, so that neither side starves the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ G = TypeVar("G", bound=BaseGate)
 
 
 class BaseReadWriteLock(Generic[G]):
-    """`rw.read()` is shared, `rw.write()` is exclusive."""
+    """A read-write lock: `rw.read()` is shared, `rw.write()` is exclusive."""
 
     __slots__ = ("_core", "_gate", "_reader", "_wait", "_writer")
 
@@ -25,9 +25,9 @@ class BaseReadWriteLock(Generic[G]):
         self._gate = gate
 
     def read(self) -> G:
-        """Shared with other readers."""
+        """Return the shared side: many readers hold it together."""
         return self._gate(self._core, self._reader, self._wait)
 
     def write(self) -> G:
-        """Alone."""
+        """Return the exclusive side: a writer holds it alone."""
         return self._gate(self._core, self._writer, self._wait)

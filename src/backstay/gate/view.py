@@ -1,4 +1,4 @@
-"""What people see of a gate: holders, queue, fence. Read from the record, never changing it."""
+"""Read-only views of a gate for people: its holders, its queue and its fence."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from backstay.engine.base import Micros
 from backstay.errors import HolderInfo
-from backstay.gate.machine import UNLIMITED, Gate, Holder
+from backstay.gate.commands import Holder
+from backstay.gate.machine import UNLIMITED, Gate
 from backstay.runtime.lease import instant
 
 
 @dataclass(frozen=True, slots=True)
 class WaiterInfo:
-    """One place in the queue."""
+    """One waiter in the queue. `waiting`: seconds since it entered. `offered`: it may take the lock now."""
 
     lock_id: str
     position: int
@@ -26,14 +27,14 @@ class WaiterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """One lock, semaphore or read-write lock at one moment. `capacity` None: no limit (a read-write lock)."""
+    """A snapshot of one lock, semaphore or read-write lock. `capacity` None: unlimited (a read-write lock)."""
 
     name: str
     fence: int
     capacity: int | None
     holders: tuple[HolderInfo, ...]
     queue: tuple[WaiterInfo, ...]
-    #: Why its record cannot be read; empty when it can.
+    #: Why the record cannot be read, or what is wrong with it; empty: nothing.
     trouble: str = ""
 
     @property
@@ -50,13 +51,13 @@ class Inspection:
 
     @property
     def count(self) -> int:
-        """Holders and waiters together."""
+        """The number of holders and waiters together."""
         return len(self.holders) + len(self.queue)
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A release's outcome. `idempotent`: it was gone already and nobody else has it; nothing was deleted."""
+    """The outcome of a release. `idempotent`: the lease had ended already, and this release deleted nothing."""
 
     released: bool
     idempotent: bool
@@ -66,7 +67,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ForceReleased:
-    """Who was removed, and the fence from now on: their writes bear an older one."""
+    """The holders that were removed, and the new fence. The writes of the old holders carry older fences."""
 
     name: str
     fence: int
@@ -75,7 +76,7 @@ class ForceReleased:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What a clean-up released, and why it released nothing when it did not."""
+    """What a cleanup released. `reason`: why it released nothing, or less than it could."""
 
     cleaned: bool
     cleaned_count: int
@@ -87,21 +88,21 @@ def holder_info(holder: Holder) -> HolderInfo:
     return HolderInfo(
         lock_id=holder.lock_id,
         fence=holder.fence,
-        execution_id=holder.who.execution_id,
-        workflow_id=holder.who.workflow_id,
-        workflow_name=holder.who.workflow_name,
+        execution_id=holder.caller.execution_id,
+        workflow_id=holder.caller.workflow_id,
+        workflow_name=holder.caller.workflow_name,
         locked_at=instant(holder.since).isoformat(),
         expires_at=instant(holder.until).isoformat(),
         exclusive=holder.exclusive,
     )
 
 
-def first(holders: tuple[Holder, ...]) -> HolderInfo | None:
+def first_holder(holders: tuple[Holder, ...]) -> HolderInfo | None:
     return holder_info(holders[0]) if holders else None
 
 
 def inspection(name: str, gate: Gate | None, now: Micros) -> Inspection:
-    """The record as it stands at `now`: what has ended does not show."""
+    """Build the view of a record at `now`, without what has ended by then."""
     if gate is None:
         return Inspection(name, 0, None, (), ())
     waiters = [w for w in gate.queue if max(w.alive, w.offer) > now]
@@ -117,9 +118,9 @@ def inspection(name: str, gate: Gate | None, now: Micros) -> Inspection:
                 waiting=max(0, now - w.since) / 1_000_000,
                 offered=w.offer > now,
                 exclusive=w.exclusive,
-                execution_id=w.who.execution_id,
-                workflow_id=w.who.workflow_id,
-                workflow_name=w.who.workflow_name,
+                execution_id=w.caller.execution_id,
+                workflow_id=w.caller.workflow_id,
+                workflow_name=w.caller.workflow_name,
             )
             for i, w in enumerate(waiters)
         ),

@@ -1,6 +1,6 @@
--- Purpose: what every guarded write does first: compare fences, and remember this one beside the value.
--- The fence's record is '<fence> <turn>'. Turns grow with each write of one process, so that a late copy of an earlier
--- write of the same holder is told from the next. Leaves `admitted` (false: a late copy; nothing to do) and remember().
+-- Purpose: the common start of every guarded write: compare the caller's fence with the stored one.
+-- The fence's record is '<fence> <turn>'. Turns grow with each write of one process, so that a delayed duplicate of an
+-- earlier write of the same holder is recognized. Defines `admitted` (false: a duplicate, nothing to do) and remember().
 
 local fence, turn = ARGV[1], ARGV[2]
 local admitted = true
@@ -12,7 +12,7 @@ if stored then
   admitted = newest ~= fence or tonumber(last) <= tonumber(turn)
 end
 
--- Keep the fence for `life` ms (0: for good). Its life never gets shorter.
+-- Store the fence for `life` ms (0: no expiry). An existing expiry is never shortened.
 local function remember(life)
   local left = stored and redis.call('PTTL', KEYS[2]) or 0
   local record = fence .. ' ' .. turn

@@ -1,7 +1,7 @@
-"""Guarded writes: the fence put to work, so that a holder who comes too late changes nothing.
+"""Guarded writes: reject the write of a holder whose lease has ended, by comparing fences in the store.
 
-A lease may end while its holder stands still between the last look and the write. The store that is written to keeps
-the highest fence it has seen beside the data, and refuses an older one in the same step.
+A lease may end while its holder is paused between its last check and its write (GC, swap, SIGSTOP). The store keeps the
+highest fence that has written beside the data, and rejects an older one atomically.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from backstay.errors import ConfigError, StaleFence
-from backstay.gate.lease import Held
+from backstay.gate.lease import GateLease
 from backstay.guard.redis import AsyncRedisGuard, RedisGuard
 from backstay.guard.sql import AsyncSqlGuard, SqlGuard
-from backstay.runtime.flows import run
-from backstay.runtime.maybe_await import settled
+from backstay.runtime.flows import maybe_await, run
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -25,38 +24,39 @@ T = TypeVar("T")
 
 
 class Connection(Protocol):
-    """A caller's own connection: DB-API, Django, SQLAlchemy."""
+    """A caller's own blocking connection: DB-API, Django, SQLAlchemy."""
 
     def commit(self) -> None: ...
 
 
 class AsyncConnection(Protocol):
-    """The same for async code: psycopg's AsyncConnection, SQLAlchemy's AsyncSession."""
+    """A caller's own async connection: psycopg's AsyncConnection, SQLAlchemy's AsyncSession."""
 
     def commit(self) -> Awaitable[None]: ...
 
 
 class Guard:
-    """Writes under one exclusive lease. Each looks at the lease first; the fence in the store is what protects.
+    """Writes under one exclusive lease. Each write checks the lease locally first, but only the fence in the store
+    protects the data.
 
-    Connections and clients are the caller's. A blocking one gives blocking methods, an async one methods to await.
+    Connections and clients are the caller's own. A blocking one gives blocking methods, an async one async methods.
     """
 
     __slots__ = ("_lease",)
 
-    def __init__(self, lease: Held) -> None:
+    def __init__(self, lease: GateLease) -> None:
         given = cast("object", lease)
-        if not isinstance(given, Held):
+        if not isinstance(given, GateLease):
             raise ConfigError(f"guard takes the lease of a lock, as in stay.guard(lease); got {type(given).__name__}")
         if not lease.exclusive:
             raise ConfigError(
-                f"{lease.name!r} is shared: another live permit or reader may bear a newer fence, so a fence cannot"
-                " tell who is late; guard with stay.lock(…) or rwlock.write()"
+                f"{lease.name!r} is shared: another valid permit or reader may have a newer fence, so a fence does not"
+                " show which write is late; guard with stay.lock(…) or rwlock.write()"
             )
-        if lease.wired is not None:
+        if lease.wire is not None:
             raise ConfigError(
-                f"{lease.name!r} is held over n8n's keys, which know no fence: n8n's holders could not be told apart."
-                " Guard with a lock of Backstay's own wire"
+                f"{lease.name!r} is held over n8n's keys, which carry no fence, so writes of n8n's holders cannot be"
+                " ordered. Guard with a lock of Backstay's own wire"
             )
         self._lease = lease
 
@@ -69,11 +69,11 @@ class Guard:
         return self._lease.fence
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease is certainly ours: cheap, local, and not enough by itself."""
+        """Raise LeaseLost unless the lease is certainly held. Cheap and local, but not sufficient by itself."""
         self._lease.check()
 
     def admit(self, stored: int | None) -> None:
-        """Raise StaleFence when a store has seen a newer fence. None: it has seen none."""
+        """Raise StaleFence if the stored fence is newer than this lease's. None: the store has no fence yet."""
         if stored is not None and stored > self.fence:
             raise StaleFence(name=self.name, fence=self.fence, newer=stored)
 
@@ -82,7 +82,7 @@ class Guard:
     @overload
     def redis(self, client: Redis) -> RedisGuard: ...
     def redis(self, client: Any) -> RedisGuard | AsyncRedisGuard:
-        """Redis keys, through a client of redis-py: `stay.guard(lease).redis(client).set(key, value)`."""
+        """Guard Redis keys, through a client of redis-py: `stay.guard(lease).redis(client).set(key, value)`."""
         if inspect.iscoroutinefunction(client.execute_command):
             return AsyncRedisGuard(self, client)
         return RedisGuard(self, client)
@@ -92,7 +92,10 @@ class Guard:
     @overload
     def sql(self, connection: Connection, *, fence_column: str = "fence") -> SqlGuard: ...
     def sql(self, connection: Any, *, fence_column: str = "fence") -> SqlGuard | AsyncSqlGuard:
-        """Rows, on the caller's own connection and inside its transaction."""
+        """Guard rows, on the caller's own connection and inside its transaction.
+
+        fence_column: The table's BIGINT column for the fence; it may be NULL.
+        """
         if inspect.iscoroutinefunction(connection.commit):
             return AsyncSqlGuard(self, connection, fence_column)
         return SqlGuard(self, connection, fence_column)
@@ -106,21 +109,21 @@ class Guard:
     @overload
     def cas(self, read: Callable[[], tuple[int | None, T]], swap: Callable[[T, int], bool]) -> None: ...
     def cas(self, read: Any, swap: Any) -> Any:
-        """Any store that can compare and set.
+        """Guard a write to any store with compare-and-set. Awaitable if `read` and `swap` are coroutine functions.
 
-        read() answers the stored fence (None: none yet) and whatever tells this version from the next. swap(version,
-        fence) writes the new value with its fence if the version is still that one, and says whether it was. Both may
-        be called again. Two coroutine functions make it awaitable.
+        read: Returns the stored fence (None: none yet) and the stored version.
+        swap: Gets that version and this lease's fence; writes the new value with the fence if the version is unchanged,
+            and returns whether it did. After False, both are called again.
         """
-        flow = self._cas(read, swap)
-        return flow if inspect.iscoroutinefunction(read) else run(flow)
+        operation = self._cas(read, swap)
+        return operation if inspect.iscoroutinefunction(read) else run(operation)
 
     async def _cas(self, read: Callable[[], Any], swap: Callable[[Any, int], Any]) -> None:
         while True:
-            self.check()  # this also ends the loop: nobody swaps for ever
-            stored, version = await settled(read())
+            self.check()  # this also ends the loop, once the lease is over
+            stored, version = await maybe_await(read())
             self.admit(stored)
-            if await settled(swap(version, self.fence)):
+            if await maybe_await(swap(version, self.fence)):
                 return
 
     def __repr__(self) -> str:

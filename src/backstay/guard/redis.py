@@ -1,4 +1,4 @@
-"""Guarded Redis keys. The value is a plain string, so GET reads it as ever; its fence lives in a key beside it."""
+"""Guarded Redis keys. The value is a plain string that any client reads with GET; its fence has a key of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.errors import ConfigError
 from backstay.runtime import validation
-from backstay.runtime.flows import run
-from backstay.runtime.maybe_await import settled
+from backstay.runtime.flows import maybe_await, run
 from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
@@ -19,30 +18,32 @@ if TYPE_CHECKING:
 
 Value = bytes | str | int | float
 
-#: A fence outlives its value by a day: as long as the engine itself remembers a fence at least.
+#: A fence outlives its value by a day, which is at least as long as the engine itself keeps a fence.
 FENCE_LIFE = 86400.0
-#: A holder's writes in order. A fence belongs to one process, so the process's own count is enough.
+#: Numbers the writes of a holder. A fence belongs to one process, so a counter of the process is enough.
 _turns = itertools.count(1)
 
 
 @cache
 def source(verb: str) -> str:
-    """A script, with what it includes."""
+    """Return the Lua source of a verb, with its includes inserted."""
     text = files("backstay.guard").joinpath(f"{verb}.lua").read_text()
     return re.sub(r"(?m)^-- include: (\w+)\.lua$", lambda m: source(m[1]), text)
 
 
 def fence_key(key: str) -> str:
-    """Where a key's fence lives: `{key}:fence`, in the slot of the key itself; `…{tag}…:fence` when it has a tag."""
+    """Return the key of a key's fence, in the same Cluster slot: `{key}:fence`, or `…{tag}…:fence` if it has a tag."""
     if re.search(r"\{[^}]+\}", key):
         return f"{key}:fence"
     if "}" in key:
-        raise ConfigError(f"{key!r} has a brace but no hash tag, so no second key shares its slot; try '{{user:7}}:x'")
+        raise ConfigError(
+            f"{key!r} contains a brace but no hash tag, so no other key maps to its slot; try '{{user:7}}:x'"
+        )
     return f"{{{key}}}:fence"
 
 
 class BaseRedisGuard:
-    """What both APIs share: one script for each verb, run by the caller's client."""
+    """The base of both APIs: one Lua script for each verb, run by the caller's client."""
 
     __slots__ = ("_client", "_guard")
 
@@ -51,7 +52,7 @@ class BaseRedisGuard:
         self._client = client
 
     async def _set(self, key: str, value: Value, ttl: Duration | None) -> None:
-        life = 0.0 if ttl is None else validation.seconds(ttl, "ttl")
+        life = 0.0 if ttl is None else validation.to_seconds(ttl, "ttl")
         await self._run("set", key, _millis(life), _millis(life + FENCE_LIFE if life else 0.0), value)
 
     async def _delete(self, key: str) -> None:
@@ -59,41 +60,41 @@ class BaseRedisGuard:
 
     async def _run(self, verb: str, key: str, *args: Value) -> None:
         guard = self._guard
-        keys = [validation.name(key, "key"), fence_key(key)]
+        keys = [validation.check_name(key, "key"), fence_key(key)]
         guard.check()
         script = self._client.register_script(source(verb))
-        newer = await settled(script(keys=keys, args=[guard.fence, next(_turns), *args]))
+        newer = await maybe_await(script(keys=keys, args=[guard.fence, next(_turns), *args]))
         if newer:
             guard.admit(int(newer))
 
 
 class RedisGuard(BaseRedisGuard):
-    """Blocking, for `redis.Redis`."""
+    """The blocking API, for `redis.Redis`."""
 
     __slots__ = ()
 
     def set(self, key: str, value: Value, *, ttl: Duration | None = None) -> None:
-        """Set it, or raise StaleFence. `ttl`: seconds until the value goes; its fence stays a day longer."""
+        """Set a key, or raise StaleFence. ttl: seconds until the value expires; its fence expires a day later."""
         run(self._set(key, value, ttl))
 
     def delete(self, key: str) -> None:
-        """Delete it, or raise StaleFence. Its fence stays a day, so that a late write does not bring it back."""
+        """Delete a key, or raise StaleFence. Its fence is kept for a day, so that a late write cannot restore it."""
         run(self._delete(key))
 
 
 class AsyncRedisGuard(BaseRedisGuard):
-    """The same to await, for `redis.asyncio.Redis`."""
+    """The async API, for `redis.asyncio.Redis`."""
 
     __slots__ = ()
 
     async def set(self, key: str, value: Value, *, ttl: Duration | None = None) -> None:
-        """Set it, or raise StaleFence. `ttl`: seconds until the value goes; its fence stays a day longer."""
+        """Set a key, or raise StaleFence. ttl: seconds until the value expires; its fence expires a day later."""
         await self._set(key, value, ttl)
 
     async def delete(self, key: str) -> None:
-        """Delete it, or raise StaleFence. Its fence stays a day, so that a late write does not bring it back."""
+        """Delete a key, or raise StaleFence. Its fence is kept for a day, so that a late write cannot restore it."""
         await self._delete(key)
 
 
 def _millis(seconds: float) -> int:
-    return -(-validation.micros(seconds) // 1000) if seconds else 0
+    return -(-validation.to_micros(seconds) // 1000) if seconds else 0

@@ -1,6 +1,6 @@
 -- Purpose: set a key, unless a newer fence has written it.
 -- KEYS: 1 = the value; 2 = its fence
--- ARGV: 1 = fence; 2 = turn; 3 = life of the value in ms (0: no end); 4 = life of the fence in ms (0: no end); 5 = value
+-- ARGV: 1 = fence; 2 = turn; 3, 4 = life of the value and of the fence in ms (0: no expiry); 5 = value
 -- Returns: '' when written; else the newer fence, as text
 
 -- include: _fence.lua

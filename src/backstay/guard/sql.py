@@ -1,6 +1,6 @@
 """Guarded rows: one conditional statement on the caller's own connection, inside the caller's transaction.
 
-The table has a column for the fence, BIGINT and perhaps NULL; the fence is compared where it is written.
+The table has a BIGINT column for the fence, which may be NULL; the statement that writes the row compares the fence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.errors import ConfigError, RowMissing
 from backstay.runtime.flows import run
-from backstay.runtime.sql_dialect import dialect_of, first_column
+from backstay.runtime.sql_dialect import detect_dialect, first_column
 
 if TYPE_CHECKING:
     from backstay.guard.base import Guard
@@ -19,13 +19,13 @@ Columns = Mapping[str, Any]
 
 
 class BaseSqlGuard:
-    """What both APIs share. Nothing here commits: that is the caller's, and so is rolling back."""
+    """The base of both APIs. It neither commits nor rolls back: the caller does."""
 
     __slots__ = ("_dialect", "_fence", "_guard")
 
     def __init__(self, guard: Guard, connection: Any, fence_column: str) -> None:
         self._guard = guard
-        self._dialect = dialect_of(connection)
+        self._dialect = detect_dialect(connection)
         self._fence = fence_column
 
     async def _update(self, table: str, values: Columns, where: Columns) -> None:
@@ -61,9 +61,11 @@ class BaseSqlGuard:
         if not row or any(value is None for value in row.values()):
             raise ConfigError(f"{what} names one row by its key, without None, as in {what}={{'id': 42}}; got {row!r}")
         if self._fence in values or self._fence in row:
-            raise ConfigError(f"the column {self._fence!r} is the guard's own; leave it out, or pass fence_column=")
+            raise ConfigError(
+                f"the guard writes the column {self._fence!r} itself; leave it out, or pass fence_column="
+            )
         if both := sorted(set(values) & set(row)):
-            raise ConfigError(f"{', '.join(both)}: a column is either written or names the row")
+            raise ConfigError(f"{', '.join(both)}: a column cannot be both written and part of the key")
         self._guard.check()
 
     async def _write(self, text: str, given: list[Any], table: str, row: Columns) -> None:
@@ -74,7 +76,7 @@ class BaseSqlGuard:
             await self._explain(table, row)
 
     async def _explain(self, table: str, row: Columns) -> None:
-        """Nothing was written: say why."""
+        """Raise the error that explains why no row was written."""
         sql = self._dialect
         match = " AND ".join(f"{sql.name(c)} = {sql.mark(i)}" for i, c in enumerate(row, 1))
         text = f"SELECT {sql.name(self._fence)} FROM {sql.table(table)} WHERE {match}"  # noqa: S608 - names are checked and quoted
@@ -86,28 +88,28 @@ class BaseSqlGuard:
 
 
 class SqlGuard(BaseSqlGuard):
-    """Blocking: sqlite3, psycopg, Django, SQLAlchemy."""
+    """Fenced SQL writes, blocking: over sqlite3, psycopg, Django or SQLAlchemy."""
 
     __slots__ = ()
 
     def update(self, table: str, values: Columns, *, where: Columns) -> None:
-        """Change one row, or raise StaleFence; RowMissing when it is not there. No values: only the fence moves on."""
+        """Update one row, or raise StaleFence, or RowMissing if none matches. Empty `values` update only the fence."""
         run(self._update(table, values, where))
 
     def upsert(self, table: str, values: Columns, *, key: Columns) -> None:
-        """Insert a row or change it, or raise StaleFence. `key` is its primary key, or another unique one."""
+        """Insert or update a row, or raise StaleFence. `key` is its primary key or another unique key."""
         run(self._upsert(table, values, key))
 
 
 class AsyncSqlGuard(BaseSqlGuard):
-    """The same to await: psycopg's AsyncConnection, SQLAlchemy's AsyncConnection and AsyncSession."""
+    """Fenced SQL writes, async: over psycopg's AsyncConnection or SQLAlchemy's AsyncConnection and AsyncSession."""
 
     __slots__ = ()
 
     async def update(self, table: str, values: Columns, *, where: Columns) -> None:
-        """Change one row, or raise StaleFence; RowMissing when it is not there. No values: only the fence moves on."""
+        """Update one row, or raise StaleFence, or RowMissing if none matches. Empty `values` update only the fence."""
         await self._update(table, values, where)
 
     async def upsert(self, table: str, values: Columns, *, key: Columns) -> None:
-        """Insert a row or change it, or raise StaleFence. `key` is its primary key, or another unique one."""
+        """Insert or update a row, or raise StaleFence. `key` is its primary key or another unique key."""
         await self._upsert(table, values, key)

@@ -1,4 +1,4 @@
-"""A limit as a FastAPI dependency, for some routes: `Depends(RateLimit(stay.limit("login", "5/minute")))`."""
+"""A rate limit as a FastAPI dependency of single routes: `Depends(RateLimit(stay.limit("login", "5/minute")))`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 from fastapi import HTTPException, Request, Response
 
 from backstay.errors import Decision
-from backstay.http.callers import Callers, KeyFunction
+from backstay.http.caller_key import CallerKeys, KeyFunction
 from backstay.http.problem import MEDIA_TYPE
-from backstay.http.ratelimit import checked, decide, headers, key_of, refusal
+from backstay.http.ratelimit import check_limit, decide, denial_problem, limit_headers, resolve_key
 from backstay.limit.api import Limit
 
 
 class RateLimitProblem(HTTPException):
-    """429 or 503. FastAPI answers `{"detail": …}`, which is a problem by RFC 9457; with `handlers` the whole one."""
+    """The exception of a 429 or 503 response. FastAPI's default handler sends only `{"detail": …}`, which is a valid
+    RFC 9457 problem; with `handlers`, the app sends all fields.
+    """
 
     def __init__(self, decision: Decision, body: dict[str, Any], fields: dict[str, str]) -> None:
         super().__init__(body["status"], body["detail"], {**fields, "content-type": MEDIA_TYPE})
@@ -26,7 +28,7 @@ class RateLimitProblem(HTTPException):
 
 class RateLimit:
     """Counts the requests of the routes that depend on it. The options are those of RateLimitMiddleware; a key function
-    gets FastAPI's scope.
+    gets the request's ASGI scope.
     """
 
     def __init__(
@@ -37,27 +39,27 @@ class RateLimit:
         trusted_proxies: Iterable[str] = (),
         api_key_header: str = "x-api-key",
     ) -> None:
-        self._limit = checked(limit)
-        self._key = Callers(trusted_proxies, api_key_header).of(key) if isinstance(key, str) else key
+        self._limit = check_limit(limit)
+        self._key = CallerKeys(trusted_proxies, api_key_header).find(key) if isinstance(key, str) else key
 
     async def __call__(self, request: Request, response: Response) -> Decision | None:
-        key = await key_of(self._key, request.scope)
+        key = await resolve_key(self._key, request.scope)
         if key is None:
             return None
         decision = await decide(self._limit, key)
-        fields = {name.decode(): value.decode() for name, value in headers(self._limit.spec, decision)}
+        fields = {name.decode(): value.decode() for name, value in limit_headers(self._limit.spec, decision)}
         if not decision.allowed:
-            raise RateLimitProblem(decision, refusal(self._limit.spec, decision), fields)
+            raise RateLimitProblem(decision, denial_problem(self._limit.spec, decision), fields)
         response.headers.update(fields)
         return decision
 
 
-async def answer(_: Request, error: Exception) -> Response:
-    """The whole problem."""
+async def respond_with_problem(_: Request, error: Exception) -> Response:
+    """Send the complete problem document."""
     if not isinstance(error, RateLimitProblem):
         raise error
     return Response(json.dumps(error.body, ensure_ascii=False), error.status_code, error.headers)
 
 
-#: `FastAPI(exception_handlers=handlers)`
-handlers: dict[int | type[Exception], Any] = {RateLimitProblem: answer}
+#: Exception handlers for the app: `FastAPI(exception_handlers=handlers)`.
+handlers: dict[int | type[Exception], Any] = {RateLimitProblem: respond_with_problem}

@@ -1,7 +1,7 @@
-"""`Idempotency-Key` for any ASGI application: a request that is sent again is answered again, not carried out again.
+"""`Idempotency-Key` middleware for any ASGI application: a repeated request gets the stored response and is not run.
 
-Pure ASGI: streams are passed on as they come. The end of an answer is sent once the answer is kept, so a client that
-got it all can rely on the same bytes the next time.
+Pure ASGI: response chunks are forwarded as they come. The end of a response is sent only after the response is stored,
+so a client that has received all of it gets the same bytes on a repeat.
 """
 
 from __future__ import annotations
@@ -12,47 +12,60 @@ from typing import Any, cast
 
 from backstay.app import Backstay
 from backstay.errors import ConfigError, EngineError, FingerprintMismatch, InProgress, LeaseLost
-from backstay.http.asgi import App, Header, Receive, Scope, Send
-from backstay.http.exchange import NOT_KEPT, Exchange, NotFinal, Raw, read
+from backstay.http.asgi import App, Header, Receive, Scope, Send, read_body
 from backstay.http.problem import problem, send_problem
+from backstay.http.response_recorder import (
+    TOO_LARGE,
+    BytesCodec,
+    ResponseNotStorable,
+    ResponseRecorder,
+    decode_response,
+)
 from backstay.idempotency.codec import LARGEST
 from backstay.idempotency.options import OnUnavailable
 from backstay.runtime import validation
-from backstay.runtime.maybe_await import settled
+from backstay.runtime.flows import maybe_await
 from backstay.runtime.validation import Duration
 
-#: Longer keys are a mistake more often than a wish.
+#: The longest Idempotency-Key that is accepted. A longer one is probably a client error.
 LONGEST_KEY = 255
 HEADER = b"idempotency-key"
 REPLAYED: Header = (b"idempotent-replayed", b"true")
-#: Who a caller is, if nobody says it better: the first of these that the request has.
+#: Headers that identify a caller by default: the first of these that the request has.
 CREDENTIALS = (b"authorization", b"x-api-key", b"cookie")
 MEGABYTE = 1024 * 1024
-#: Room for the headers of an answer beside its body.
+#: Space reserved for the headers of a stored response beside its body.
 HEADERS = MEGABYTE
 
 
 def by_credentials(scope: Scope) -> str:
-    """The caller as the request's own credentials tell it, hashed later. Cookies that change make a new caller."""
+    """Return the request's credentials, which identify the caller; the middleware hashes them. A changed cookie makes a
+    new caller.
+    """
     headers = dict(reversed(scope["headers"]))
     return next((f"{name!r} {headers[name]!r}" for name in CREDENTIALS if name in headers), "")
 
 
 class IdempotencyMiddleware:
-    """Requests with an `Idempotency-Key` are carried out once for each caller and route.
+    """Runs each request with an `Idempotency-Key` once per caller and route; a repeat gets the stored response.
 
-    backstay: an async Backstay. methods: those that change something. required: whether a key must be there (a
-    function of the scope, too). principal: who calls, as text; else by Authorization, X-API-Key or Cookie.
-    wait: seconds to wait for a request in flight; else 409. ttl, lease, on_unavailable: as of `stay.idempotency.run`.
-    max_body: the largest request that is read; else 413. max_response: the largest answer that is kept, up to
-    7 MiB. retry_after: the seconds in the Retry-After of a 409 or a 503.
+    stay: An async Backstay.
+    methods: The HTTP methods that the middleware handles.
+    required: Whether a request without a key is rejected with 400; also a function of the ASGI scope.
+    principal: A function of the scope, async or not, that identifies the caller. The default uses Authorization,
+        X-API-Key or Cookie, in this order.
+    wait: Seconds to wait for a running request with the same key, then 409. None: no limit.
+    ttl, lease, on_unavailable: As in `stay.idempotency.run`.
+    max_body: The largest request body in bytes; a larger one is rejected with 413.
+    max_response: The largest response body in bytes that is stored, up to 7 MiB.
+    retry_after: Seconds in the Retry-After header of a 409 or 503.
     """
 
     def __init__(
         self,
         app: App,
         *,
-        backstay: Backstay,
+        stay: Backstay,
         methods: Collection[str] = ("POST", "PATCH"),
         required: bool | Callable[[Scope], bool] = False,
         principal: Callable[[Scope], Any] = by_credentials,
@@ -66,21 +79,23 @@ class IdempotencyMiddleware:
     ) -> None:
         if isinstance(cast("object", methods), str):
             raise ConfigError(f"methods is a list, as in methods=['POST']; got {methods!r}")
-        if not isinstance(cast("object", backstay), Backstay):
-            raise ConfigError("backstay is an async Backstay: IdempotencyMiddleware(app, backstay=stay)")
-        # What cannot work is said here, not to the first request.
-        backstay.idempotent(wait=wait, ttl=ttl, lease=lease, on_unavailable=on_unavailable)
+        if not isinstance(cast("object", stay), Backstay):
+            raise ConfigError("stay must be an async Backstay: IdempotencyMiddleware(app, stay=stay)")
+        # Validate the options now, not at the first request.
+        stay.idempotent(wait=wait, ttl=ttl, lease=lease, on_unavailable=on_unavailable)
         self._app = app
-        self._backstay = backstay
+        self._stay = stay
         self._methods = {method.upper() for method in methods}
         self._required = required
         self._principal = principal
         self._options: dict[str, Any] = {"wait": wait, "ttl": ttl, "lease": lease, "on_unavailable": on_unavailable}
-        self._max_body = validation.count(max_body, "max_body", least=0)
-        self._max_response = validation.count(max_response, "max_response", least=0)
+        self._max_body = validation.check_count(max_body, "max_body", least=0)
+        self._max_response = validation.check_count(max_response, "max_response", least=0)
         if max_response > LARGEST - HEADERS:
-            raise ConfigError(f"max_response is at most {LARGEST - HEADERS}: larger outcomes cannot be kept")
-        self._later: tuple[Header, ...] = ((b"retry-after", b"%d" % validation.count(retry_after, "retry_after")),)
+            raise ConfigError(f"max_response is at most {LARGEST - HEADERS}: larger outcomes cannot be stored")
+        self._retry_after: tuple[Header, ...] = (
+            (b"retry-after", b"%d" % validation.check_count(retry_after, "retry_after")),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in self._methods:
@@ -90,89 +105,80 @@ class IdempotencyMiddleware:
         if not keys and not (self._required(scope) if callable(self._required) else self._required):
             await self._app(scope, receive, send)
             return
-        if trouble := _trouble(keys):
-            await send_problem(send, problem(400, trouble))
+        if invalid := _explain_invalid(keys):
+            await send_problem(send, problem(400, invalid))
             return
         try:
-            body = await self._read(receive)
+            body = await read_body(receive, self._max_body)
         except ConnectionResetError:
-            return  # nobody is there to be answered
+            return  # the client is gone, so no response is needed
         if body is None:
-            detail = f"a request with an Idempotency-Key has at most {self._max_body} bytes here"
+            detail = f"the body of a request with an Idempotency-Key has at most {self._max_body} bytes"
             await send_problem(send, problem(413, detail, limit=self._max_body), [(b"connection", b"close")])
             return
         route = f"{scope['method']}\0{scope.get('root_path', '')}\0{scope['path']}\0"
-        caller = str(await settled(self._principal(scope)))
+        caller = str(await maybe_await(self._principal(scope)))
         name = f"http:{_digest((route + caller).encode())}:{keys[0].strip().decode()}"
-        about = _digest(route.encode() + scope.get("query_string", b"") + b"\0" + body)
-        await self._answer(name, about, Exchange(self._app, scope, body, receive, send, self._max_response), send)
+        fingerprint = _digest(route.encode() + scope.get("query_string", b"") + b"\0" + body)
+        recorder = ResponseRecorder(self._app, scope, body, receive, send, self._max_response)
+        await self._respond(name, fingerprint, recorder, send)
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        """The whole request; None: it is larger than it may be."""
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ConnectionResetError("the client went away before its request was complete")
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > self._max_body:
-                return None
-            if not message.get("more_body", False):
-                return b"".join(chunks)
-
-    async def _answer(self, name: str, about: str, exchange: Exchange, send: Send) -> None:
-        run = self._backstay.idempotency.run
+    async def _respond(self, name: str, fingerprint: str, recorder: ResponseRecorder, send: Send) -> None:
+        run = self._stay.idempotency.run
         try:
-            raw = await run(name, exchange.perform, fingerprint=about, codec=Raw(), **self._options)
-            if not exchange.ran:
+            raw = await run(name, recorder.run_app, fingerprint=fingerprint, codec=BytesCodec(), **self._options)
+            if not recorder.was_called:
                 await self._replay(name, raw, send)
                 return
-        except NotFinal:
+        except ResponseNotStorable:
             pass
         except InProgress as error:
-            detail = "a request with this Idempotency-Key is in flight; send it again later for its answer"
-            await send_problem(send, problem(409, detail, since=error.since), self._later)
+            detail = "a request with this Idempotency-Key is still running; repeat it later to get its response"
+            await send_problem(send, problem(409, detail, since=error.since), self._retry_after)
             return
         except FingerprintMismatch as error:
             detail = "this Idempotency-Key was used for another request; use a new key for a new request"
             await send_problem(send, problem(422, detail, since=error.since))
             return
         except (EngineError, LeaseLost) as error:
-            await self._refuse(exchange, error, send)
+            await self._refuse(recorder, error, send)
             return
-        except BaseException:  # cancelled, say: the application must not be left waiting for the end of its answer
-            await exchange.stop()
+        except BaseException:  # a cancellation, for example: the application must not wait forever in its last send
+            await recorder.stop()
             raise
-        await exchange.finish()
+        await recorder.finish()
 
     async def _replay(self, name: str, raw: bytes, send: Send) -> None:
-        answer = read(name, raw)
-        if answer.status == NOT_KEPT:
-            detail = "this request was carried out; its answer was too large to be kept, so it cannot be sent again"
+        response = decode_response(name, raw)
+        if response.status == TOO_LARGE:
+            detail = "this request was completed; its response was too large to store, so it cannot be sent again"
             await send_problem(send, problem(409, detail), [REPLAYED])
             return
-        start = {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, REPLAYED]}
+        start = {"type": "http.response.start", "status": response.status, "headers": [*response.headers, REPLAYED]}
         await send(start)
-        await send({"type": "http.response.body", "body": answer.body})
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def _refuse(self, exchange: Exchange, error: Exception, send: Send) -> None:
-        """Whether it was carried out cannot be said, or another's answer counts: the next attempt will tell."""
-        if exchange.seen:  # too late for another answer: the client sees that this one has no end
-            await exchange.let_go()
+    async def _refuse(self, recorder: ResponseRecorder, error: Exception, send: Send) -> None:
+        """Respond with 503: it is unknown whether the request was completed, or another attempt's response counts. A
+        repeat of the request gets the right response.
+        """
+        if recorder.has_sent:  # a part is sent already: raise, so that the client sees an incomplete response
+            await recorder.release()
             raise error
-        why = "taken over by another attempt" if isinstance(error, LeaseLost) else "not to be checked right now"
-        await send_problem(send, problem(503, f"this Idempotency-Key is {why}; send the request again"), self._later)
-        await exchange.let_go()
+        if isinstance(error, LeaseLost):
+            detail = "this Idempotency-Key was taken over by another attempt; send the request again"
+        else:
+            detail = "this Idempotency-Key cannot be checked right now; send the request again"
+        await send_problem(send, problem(503, detail), self._retry_after)
+        await recorder.release()
 
 
-def _trouble(keys: list[bytes]) -> str:
-    """Why these headers name no key; empty: they do."""
+def _explain_invalid(keys: list[bytes]) -> str:
+    """Return why the Idempotency-Key headers are invalid; "" if they are valid."""
     if not keys:
         return "this request needs an Idempotency-Key header: a new random value for each new request"
     if len(keys) > 1:
-        return "there is more than one Idempotency-Key header"
+        return "the request has more than one Idempotency-Key header"
     key = keys[0].strip()
     if not 1 <= len(key) <= LONGEST_KEY or not all(0x20 <= byte <= 0x7E for byte in key):  # noqa: PLR2004 - ASCII
         return f"an Idempotency-Key has 1 to {LONGEST_KEY} printable ASCII characters"

@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 problems: a body that programs can read, with the headers that say when to come back."""
+"""Error responses as RFC 9457 problem documents (`application/problem+json`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MEDIA_TYPE = "application/problem+json"
 
 
 def problem(status: int, detail: str, **members: Any) -> dict[str, Any]:
-    """The body of a refusal. `members` are the problem's own, as RFC 9457 calls them."""
+    """Build the body of a problem response. `members` are its extension members (RFC 9457)."""
     return {"title": HTTPStatus(status).phrase, "status": int(status), "detail": detail, **members}
 
 
 async def send_problem(send: Send, body: dict[str, Any], headers: Iterable[Header] = ()) -> None:
-    """Answer a request with a problem. Nothing may have been sent before."""
+    """Send a problem as the whole response. Nothing may have been sent before."""
     content = json.dumps(body, ensure_ascii=False).encode()
     own = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(content))]
     await send({"type": "http.response.start", "status": body["status"], "headers": [*own, *headers]})

@@ -1,4 +1,4 @@
-"""A limit before an ASGI application: 429 when a caller comes too often, 503 when nobody can say."""
+"""Rate limit middleware for any ASGI application: 429 above the limit, 503 while the limit cannot be checked."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from typing import Any, cast
 
 from backstay.errors import ConfigError, Decision, EngineError
 from backstay.http.asgi import App, Header, Message, Receive, Scope, Send
-from backstay.http.callers import Callers, KeyFunction
+from backstay.http.caller_key import CallerKeys, KeyFunction
 from backstay.http.problem import problem, send_problem
 from backstay.limit.api import Limit
 from backstay.limit.spec import Spec
 
 TOO_MANY, UNAVAILABLE = 429, 503
-#: Seconds after which to come back when the engine failed in a way that no policy covers.
-LATER = 1.0
+#: The Retry-After in seconds for an engine error that no policy covers.
+RETRY_AFTER = 1.0
 
 
 class RateLimitMiddleware:
-    """Counts every HTTP request; a limit made with `stay.limit`. Other scopes (WebSockets, lifespan) pass.
+    """Counts every HTTP request against a limit of `stay.limit`. Other scopes (WebSocket, lifespan) are not counted.
 
-    key: "ip" (the default), "user", "api-key", or a function of the ASGI scope, async or not, that answers a key, or
-    None for a request that is not counted. trusted_proxies: addresses and networks whose `X-Forwarded-For` is believed;
-    without them every request that comes through a proxy is the proxy's. api_key_header: where "api-key" looks.
+    limit: A limit of an async Backstay, as in `stay.limit("api", "100/minute")`.
+    key: The caller's key: "ip" (the default), "user", "api-key", or a function of the ASGI scope, async or not, that
+        returns a key, or None for a request that is not counted.
+    trusted_proxies: Addresses and networks whose `X-Forwarded-For` is trusted. Without them, all requests through a
+        proxy count as the proxy's.
+    api_key_header: The header that "api-key" reads.
     """
 
     def __init__(
@@ -37,21 +40,21 @@ class RateLimitMiddleware:
         api_key_header: str = "x-api-key",
     ) -> None:
         self.app = app
-        self._limit = checked(limit)
-        self._key = Callers(trusted_proxies, api_key_header).of(key) if isinstance(key, str) else key
+        self._limit = check_limit(limit)
+        self._key = CallerKeys(trusted_proxies, api_key_header).find(key) if isinstance(key, str) else key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        key = await key_of(self._key, scope)
+        key = await resolve_key(self._key, scope)
         if key is None:
             await self.app(scope, receive, send)
             return
         decision = await decide(self._limit, key)
-        fields = headers(self._limit.spec, decision)
+        fields = limit_headers(self._limit.spec, decision)
         if not decision.allowed:
-            await send_problem(send, refusal(self._limit.spec, decision), fields)
+            await send_problem(send, denial_problem(self._limit.spec, decision), fields)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -64,32 +67,34 @@ class RateLimitMiddleware:
         await self.app(scope, receive, send_with_headers)
 
 
-def checked(limit: Limit) -> Limit:
-    """What callers without a type checker pass."""
+def check_limit(limit: Limit) -> Limit:
+    """Return the limit. Raises ConfigError if it is not a limit of an async Backstay."""
     if not isinstance(cast("object", limit), Limit):
-        raise ConfigError("limit is made by an async Backstay, as in stay.limit('api', '100/minute')")
+        raise ConfigError("limit comes from an async Backstay, as in stay.limit('api', '100/minute')")
     return limit
 
 
-async def key_of(function: KeyFunction, scope: Scope) -> str | None:
+async def resolve_key(function: KeyFunction, scope: Scope) -> str | None:
     key = function(scope)
     return await key if inspect.isawaitable(key) else key
 
 
 async def decide(limit: Limit, key: str) -> Decision:
-    """A hit. What even the policy cannot judge (a damaged record, say) is a refusal for now."""
+    """Charge one hit. An engine error that the policy does not cover (a damaged record) counts as a denial."""
     try:
         return await limit.hit(key)
     except EngineError as error:
         rate = limit.spec.rates[0]
-        return Decision(False, key, 0, rate.limit, 0, LATER, LATER, rate.window / 1000, 0.0, "deny", str(error))
+        return Decision(
+            False, key, 0, rate.limit, 0, RETRY_AFTER, RETRY_AFTER, rate.window / 1000, 0.0, "deny", str(error)
+        )
 
 
-def refusal(spec: Spec, decision: Decision) -> dict[str, Any]:
-    """The body of a 429 or 503. Says nothing about the engine's troubles."""
-    wait = f"try again in {_whole(decision.retry_after)} s"
+def denial_problem(spec: Spec, decision: Decision) -> dict[str, Any]:
+    """Build the body of a 429 or 503. It does not disclose the engine's error."""
+    wait = f"try again in {_round_up(decision.retry_after)} s"
     if decision.by == "deny":
-        return problem(UNAVAILABLE, f"Whether this request is within its limit cannot be told now; {wait}.")
+        return problem(UNAVAILABLE, f"The rate limit cannot be checked now; {wait}.")
     rates = " and ".join(map(str, spec.rates))
     return problem(
         TOO_MANY,
@@ -100,36 +105,36 @@ def refusal(spec: Spec, decision: Decision) -> dict[str, Any]:
     )
 
 
-def headers(spec: Spec, decision: Decision) -> list[Header]:
-    """`RateLimit`, `RateLimit-Policy`, `X-RateLimit-*`, and `Retry-After` on a refusal."""
+def limit_headers(spec: Spec, decision: Decision) -> list[Header]:
+    """Build `RateLimit`, `RateLimit-Policy` and `X-RateLimit-*`, and `Retry-After` for a denial."""
     fields: list[Header] = []
     if not decision.allowed:
-        fields.append((b"retry-after", b"%d" % _whole(decision.retry_after)))
+        fields.append((b"retry-after", b"%d" % _round_up(decision.retry_after)))
     if decision.trouble and decision.by != "local":
-        return fields  # nothing was counted, so there is nothing to tell
-    names = {rate.window / 1000: _name(spec, rate.window / 1000) for rate in spec.rates}
+        return fields  # nothing was counted, so there are no figures
+    names = {rate.window / 1000: _policy_name(spec, rate.window / 1000) for rate in spec.rates}
     policy = ", ".join(
-        f"{names[rate.window / 1000]};q={rate.limit};w={_whole(rate.window / 1000)}" for rate in spec.rates
+        f"{names[rate.window / 1000]};q={rate.limit};w={_round_up(rate.window / 1000)}" for rate in spec.rates
     )
     reset = decision.reset_after if decision.allowed else decision.retry_after
-    state = f"{names[decision.window]};r={decision.remaining};t={_whole(reset)}"
+    state = f"{names[decision.window]};r={decision.remaining};t={_round_up(reset)}"
     return [
         *fields,
         (b"ratelimit-policy", policy.encode("ascii")),
         (b"ratelimit", state.encode("ascii")),
         (b"x-ratelimit-limit", b"%d" % decision.limit),
         (b"x-ratelimit-remaining", b"%d" % decision.remaining),
-        (b"x-ratelimit-reset", b"%d" % _whole(decision.at + reset)),
+        (b"x-ratelimit-reset", b"%d" % _round_up(decision.at + reset)),
     ]
 
 
-def _name(spec: Spec, window: float) -> str:
-    """A structured-field string: the limit's name, and the window where there are several."""
+def _policy_name(spec: Spec, window: float) -> str:
+    """Return the limit's name as a structured-field string, with the window if the limit has several rates."""
     name = spec.name if len(spec.rates) == 1 else f"{spec.name}-{window:g}s"
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "_" for c in name)
     return f'"{plain}"'
 
 
-def _whole(seconds: float) -> int:
-    """Never too early, never at once."""
+def _round_up(seconds: float) -> int:
+    """Round up to whole seconds, at least 1: a client must not retry too early."""
     return max(1, math.ceil(seconds))

@@ -1,23 +1,23 @@
-"""The hub contract: hints that shorten waiting. A hint may be lost, doubled or late; nothing true depends on one.
+"""The hub contract. A hub delivers hints that shorten waiting; a hint may be lost, duplicated or late.
 
-A hub has two sides. It *hears*: a subclass of `Hub` opens and closes channels on its transport. And its operations are
-*carried out* through the doors of a `Carrier`, which for a hub of the engine's own is the engine:
+A hub has two sides. For receiving, a subclass of `Hub` opens and closes channels on its transport. For sending, its
+operations run on an `OperationRunner`, which is the engine itself if the hub belongs to the engine:
 
-    Publish(channel, payload)                 tell all who listen on the channel now
+    Publish(channel, payload)                 send a message to the current subscribers of a channel
     PublishHint(hint, count, life, channel, payload)
-                                              the same, with a counter that is there before anybody hears of it
-    TakeHint(hint, n, life) -> int            take up to n from the counter; n when there is none
+                                              the same, and create a counter before any subscriber gets the message
+    TakeHint(hint, n, life) -> int            take up to n from the counter; n if there is none
 
-What a new engine must do: carry out these three, each atomic, a counter with its life gone at its end by itself (an
-absent one answers n, an exhausted one 0), what one sender publishes in order, sent after the commit (announcements with
-different counters may overtake one another: on a Cluster each comes from its counter's node). It names its hub in
-`default_hub`. If its wakes leave after a commit, it offers `attach` (`engine.base.WakesAfterCommit`), and `hub=` can
-replace its hub. Payloads have up to `LONGEST_PAYLOAD` bytes; on PostgreSQL, where they travel as JSON text in a NOTIFY
-of fewer than 8000 bytes, those with many quotes, newlines or control characters raise `ConfigError` before that. The
-three are counting commands: an engine raises `EngineUnavailable` when the request certainly never left,
-`OutcomeUnknown` when it may have.
+An engine must run each of the three atomically. A counter expires at the end of its life; a missing one returns n, an
+exhausted one 0. Messages of one sender arrive in order and are sent after the commit, but announcements with different
+counters may be reordered (on a Cluster each one is published by its counter's node). `backstay.assembly.backends`
+registers the engine's hub. An engine whose wakes are sent after the commit implements `attach`
+(`engine.base.WakesAfterCommit`), so that `hub=` can replace its hub. A payload has at most `LONGEST_PAYLOAD` bytes; on
+PostgreSQL it is encoded as JSON in a NOTIFY of fewer than 8000 bytes, so payloads with many quotes, newlines or control
+characters raise `ConfigError` earlier. The three operations are not idempotent: an engine raises `EngineUnavailable` if
+the request was certainly not sent, and `OutcomeUnknown` if it may have been.
 
-`backstay.testing.conformance.HubSuite` holds any hub to this.
+`backstay.testing.conformance.HubSuite` tests any hub against this contract.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from backstay.engine.base import Carrier, Publish, PublishHint, TakeHint
+from backstay.engine.base import OperationRunner, Publish, PublishHint, TakeHint
 from backstay.hub.mailbox import Mailbox
-from backstay.hub.multiplexer import Listener, State, Subscriber
+from backstay.hub.multiplexer import ChannelMultiplexer, State, Subscriber
 from backstay.hub.protocol import HINT_LIFE, LONGEST_PAYLOAD
 
 LIFE_MICROS = int(HINT_LIFE * 1_000_000)
 
 
 def unobserved(event: str, **facts: object) -> None:
-    """Nobody wants to know."""
+    """Ignore an event: the default observer."""
 
 
 class Subscription:
-    """A place on a channel. Closing twice is safe."""
+    """A subscription to a channel. Closing twice is safe."""
 
     __slots__ = ("_hub", "_mailbox", "channel", "subscriber")
 
@@ -64,16 +64,18 @@ class Subscription:
 
 
 class Hub(ABC):
-    """Channels by name. A callback runs on a thread of its own and may block, unless it promises to be prompt."""
+    """Delivers messages to subscribers by channel. A callback runs on its own thread and may block, unless it is
+    `prompt`.
+    """
 
-    #: Where this hub's operations go; None: to the engine of the Backstay that uses it.
-    carrier: Carrier | None = None
+    #: Runs this hub's operations; None: the engine of the Backstay that uses it.
+    runner: OperationRunner | None = None
 
     def __init__(self, *, observe: Callable[..., None] = unobserved) -> None:
-        #: Told of "received", "malformed", "listener" and what else the transport has to tell, with facts.
+        #: Called with "received", "malformed", "listener" and the events of the transport, with attributes.
         self.observe = observe
         self._lock = threading.RLock()
-        self._listeners: dict[str, Listener] = {}
+        self._multiplexers: dict[str, ChannelMultiplexer] = {}
         self._closed = False
 
     def subscribe(
@@ -84,95 +86,96 @@ class Hub(ABC):
         *,
         prompt: bool = False,
     ) -> Subscription:
-        """Hear `channel` from `ready` on. The callback gets payloads, or None when some may have been missed.
+        """Subscribe to `channel`. After `ready` is called, the callback gets payloads, or None if some may be lost.
 
-        prompt: call both on whichever thread heard the message. They must not block then: everybody waits for them.
+        prompt: call both on the thread that received the message. They must not block then, because all other
+        subscribers wait for them.
         """
         mailbox = None if prompt else Mailbox(callback, ready)
         subscriber = Subscriber(callback, ready) if mailbox is None else Subscriber(mailbox.message, mailbox.ready)
         with self._lock:
-            listener = self._listeners.get(channel)
-            if listener is None:
-                listener = self._listeners[channel] = Listener(
+            multiplexer = self._multiplexers.get(channel)
+            if multiplexer is None:
+                multiplexer = self._multiplexers[channel] = ChannelMultiplexer(
                     channel, start=self._open, stop=self._close, observe=self._changed
                 )
             try:
-                listener.add(subscriber)
-            except BaseException:  # Ctrl-C: nobody will have a subscription to close
-                listener.remove(subscriber)
+                multiplexer.add(subscriber)
+            except BaseException:  # Ctrl-C: the caller gets no subscription that it could close
+                multiplexer.remove(subscriber)
                 raise
             finally:
-                self._forget_idle(listener)
+                self._forget_idle(multiplexer)
         return Subscription(self, channel, subscriber, mailbox)
 
     def unsubscribe(self, channel: str, subscriber: Subscriber) -> None:
         with self._lock:
             subscriber.active = False
-            if listener := self._listeners.get(channel):
-                listener.remove(subscriber)
-                self._forget_idle(listener)
+            if multiplexer := self._multiplexers.get(channel):
+                multiplexer.remove(subscriber)
+                self._forget_idle(multiplexer)
 
     def publish(self, channel: str, payload: str) -> Publish:
-        """The operation that sends a hint; `carrier` carries it out."""
+        """Return the operation that sends a message; `runner` runs it."""
         return Publish(channel, payload)
 
     def publish_hint(self, hint: str, count: int, channel: str, payload: str) -> PublishHint:
-        """The same with a counter."""
+        """Return the operation that creates a counter and sends a message."""
         return PublishHint(hint, count, LIFE_MICROS, channel, payload)
 
     def take_hint(self, hint: str, n: int) -> TakeHint:
         return TakeHint(hint, n, LIFE_MICROS)
 
     def deliver(self, channel: str, payload: str) -> None:
-        """A message came for whoever listens here."""
+        """Deliver a received message to the subscribers of this hub."""
         with self._lock:
-            listener = self._listeners.get(channel)
-            if listener is None or not listener.subscribers:
+            multiplexer = self._multiplexers.get(channel)
+            if multiplexer is None or not multiplexer.subscribers:
                 return
             if len(payload) > LONGEST_PAYLOAD:
                 self.observe("malformed", channel=channel)
                 return
             self.observe("received", channel=channel)
-            listener.dispatch(payload)
+            multiplexer.dispatch(payload)
 
     def states(self) -> dict[str, str]:
-        """Each channel's listener state, for telemetry and `doctor`."""
+        """Return the state of each channel, for telemetry and `doctor`."""
         with self._lock:
-            return {channel: listener.state for channel, listener in self._listeners.items()}
+            return {channel: multiplexer.state for channel, multiplexer in self._multiplexers.items()}
 
     def wanted(self) -> list[str]:
-        """The channels that ought to be open, now that the transport can."""
-        return [channel for channel, listener in self._listeners.items() if listener.wants_to_open()]
+        """Return the channels that the transport should open after it has connected."""
+        return [channel for channel, multiplexer in self._multiplexers.items() if multiplexer.wants_to_open()]
 
     def _changed(self, channel: str, state: State) -> None:
         self.observe("listener", channel=channel, state=state)
 
-    def _forget_idle(self, listener: Listener) -> None:
-        if listener.state == "idle" and not listener.subscribers:
-            self._listeners.pop(listener.channel, None)
+    def _forget_idle(self, multiplexer: ChannelMultiplexer) -> None:
+        if multiplexer.state == "idle" and not multiplexer.subscribers:
+            self._multiplexers.pop(multiplexer.channel, None)
 
     # The transport's side.
 
     @abstractmethod
     def _open(self, channel: str) -> None:
-        """Begin to hear a channel; say `opened` or `open_failed` on its listener, now or later."""
+        """Start receiving a channel; call `opened` or `open_failed` on its multiplexer, now or later."""
 
     @abstractmethod
     def _close(self, channel: str) -> None:
-        """Stop hearing it; say `closed` or `close_failed`, now or later."""
+        """Stop receiving a channel; call `closed` or `close_failed` on its multiplexer, now or later."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop everything this hub runs. Safe twice, from any thread."""
+        """Stop all threads and tasks of this hub. Safe to call twice, from any thread."""
 
     async def join(self) -> None:
-        """From a loop: stop, and wait for what runs there to end."""
+        """Stop the hub, and wait for its task on the running event loop to end."""
         self.close()
 
     @abstractmethod
     def after_fork(self) -> None:
-        """In a forked child: forget the parent's subscribers and connections."""
+        """In a forked child: drop the parent's subscribers and connections."""
 
     def _reset(self) -> None:
         self._lock = threading.RLock()
-        self._listeners = {}
+        self._multiplexers = {}

@@ -1,8 +1,8 @@
--- Purpose: take up to n from a hint's counter. Never makes a key, never leaves one without an end.
---   An exhausted counter stays 0 for the rest of its life, and denies. Where there is none, everybody may come.
+-- Purpose: take up to n from a hint's counter. Never creates a key, and never leaves one without a TTL.
+--   An exhausted counter stays 0 until its TTL ends and returns 0. Without a counter every worker may respond.
 -- KEYS[1]  the counter: <prefix>:hint:<hint id>
--- ARGV[1]  n    ARGV[2]  the life in ms of a counter whose maker gave it none
--- Returns  how many were taken, 0 to n; n when there is no counter, or none that can be read
+-- ARGV[1]  n    ARGV[2]  the TTL in ms for a counter that was created without one
+-- Returns  how many were taken, 0 to n; n if the counter is missing or unreadable
 
 local wanted, life = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -13,7 +13,7 @@ end
 if redis.call('PTTL', KEYS[1]) < 0 then
     redis.call('PEXPIRE', KEYS[1], life)
 end
--- Up to 15 digits a number is exact here; what is no number is a stranger's, and left alone.
+-- Lua numbers are exact up to 15 digits. A value that is not a number was written by another program and stays.
 if #stored > 15 or not string.find(stored, '^%-?%d+$') then
     return wanted
 end

@@ -1,7 +1,7 @@
-"""Hints within a process, and between processes that share a SQLite file.
+"""The hub of the SQLite engine: hints within a process, and between processes that share a file.
 
-Own messages are delivered after the commit, directly. Other processes' messages lie in `backstay_hint`; a thread
-looks at the file's change counter (some microseconds) and reads the table only when it moved.
+Messages of this process are delivered directly after the commit. Those of other processes are rows in `backstay_hint`:
+a thread polls the file's change counter, which takes microseconds, and reads the table only after a change.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backstay.engine.base import Carrier, Wake, steady
+from backstay.engine.base import OperationRunner, Wake, steady
 from backstay.engine.sqlite.connection import Connection
 from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import EngineError
 from backstay.hub.base import Hub, unobserved
 
-#: How often the change counter is looked at while things happen, and when nothing has for a while.
-#: 30 ms: heard within 50, for less than a hundredth of a core.
+#: Seconds between two polls of the change counter while hints arrive, and while there are none. 30 ms delivers a hint
+#: within 50 ms and costs less than a hundredth of a core.
 BUSY, QUIET = 0.005, 0.03
-#: How long "for a while" is.
+#: Seconds without a hint until polling slows down.
 CALM = 2.0
 
 
 class LocalHub(Hub):
-    """The hub of the embedded engine."""
+    """The hub of the SQLite engine."""
 
     def __init__(
         self,
         engine: SqliteEngine,
         *,
         inbox: str,
-        carrier: Carrier | None = None,
+        runner: OperationRunner | None = None,
         observe: Callable[..., None] = unobserved,
     ) -> None:
         super().__init__(observe=observe)
-        self.carrier = carrier
+        self.runner = runner
         self._engine = engine
         self._inbox = inbox
         self._poller: threading.Thread | None = None
         self._stopped = False
-        #: Ends the poller's pause: somebody came, or all is over.
-        self._bell = threading.Event()
+        #: Ends the poller's pause: a channel was opened, or the hub closes.
+        self._wake_up = threading.Event()
         self._active = 0.0
         engine.attach(inbox, self._after_commit)
 
@@ -54,42 +54,44 @@ class LocalHub(Hub):
     def _open(self, channel: str) -> None:
         self._active = steady()
         if not self._engine.share_hints:
-            self._listeners[channel].opened()
+            self._multiplexers[channel].opened()
         elif self._stopped:
             raise RuntimeError("this hub is closed")
         elif self._poller is None:
             self._poller = threading.Thread(target=self._poll, name="backstay-hub", daemon=True)
             self._poller.start()
         else:
-            self._bell.set()  # the poller says `opened` once it has read what came before
+            self._wake_up.set()  # the poller calls `opened` once it has read all earlier messages
 
     def _close(self, channel: str) -> None:
-        self._listeners[channel].closed()
+        self._multiplexers[channel].closed()
 
     def _poll(self) -> None:
         connection = Connection(self._engine.connect)
         seen: tuple[sqlite3.Connection, int] | None = None
         last = 0
         while not self._stopped:
-            self._bell.clear()
+            self._wake_up.clear()
             with self._lock:
-                opening = [listener for listener in self._listeners.values() if listener.state == "starting"]
+                opening = [
+                    multiplexer for multiplexer in self._multiplexers.values() if multiplexer.state == "starting"
+                ]
             try:
                 with connection.use() as db:
                     if seen is None:
                         last = self._last(db)
                     rows: list[Any] = []
-                    if (now := (db, self._version(db))) != seen:  # another commit, or the file was opened again
+                    if (now := (db, self._version(db))) != seen:  # another commit, or the file was reopened
                         seen, rows = now, self._new(db, last)
                 if rows:
-                    last = self._tell(rows)
-            except (sqlite3.Error, EngineError):  # busy, or the file went away: hints only, the next look will do
+                    last = self._deliver_rows(rows)
+            except (sqlite3.Error, EngineError):  # the file is busy or gone: the next poll reads the hints
                 opening = []
             with self._lock:
-                for listener in opening:
-                    listener.opened()
-                    self._forget_idle(listener)
-            self._bell.wait(BUSY if steady() - self._active < CALM else QUIET)
+                for multiplexer in opening:
+                    multiplexer.opened()
+                    self._forget_idle(multiplexer)
+            self._wake_up.wait(BUSY if steady() - self._active < CALM else QUIET)
         connection.close()
 
     @staticmethod
@@ -108,20 +110,20 @@ class LocalHub(Hub):
             "SELECT id, origin, channel, payload FROM backstay_hint WHERE id > ? ORDER BY id", (last,)
         ).fetchall()
 
-    def _tell(self, rows: list[Any]) -> int:
+    def _deliver_rows(self, rows: list[Any]) -> int:
         for _, origin, channel, payload in rows:
             if origin != self._engine.origin:
                 self._active = steady()
                 with self._lock:
-                    listener = self._listeners.get(channel)
-                    if listener is not None and listener.state != "starting":  # it came before whoever enters now
+                    multiplexer = self._multiplexers.get(channel)
+                    if multiplexer is not None and multiplexer.state != "starting":  # sent before the channel is open
                         self.deliver(channel, payload)
         return int(rows[-1][0])
 
     def close(self) -> None:
         self._engine.detach(self._inbox)
         self._stopped = True
-        self._bell.set()
+        self._wake_up.set()
         poller, self._poller = self._poller, None
         if poller is not None and poller is not threading.current_thread():
             with contextlib.suppress(RuntimeError):
@@ -131,4 +133,4 @@ class LocalHub(Hub):
         self._reset()
         self._poller = None
         self._stopped = False
-        self._bell = threading.Event()
+        self._wake_up = threading.Event()

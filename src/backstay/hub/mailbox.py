@@ -1,4 +1,4 @@
-"""A subscriber's own thread: whatever it does with a message holds up nobody but itself."""
+"""Call each subscriber on its own thread, so that a slow callback delays no other subscriber."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from backstay.hub.contain import contain
-from backstay.hub.multiplexer import MISSED, log
+from backstay.hub.multiplexer import MISSED, log, reraise_interrupt
 
-#: Messages that wait for a subscriber which is busy; then they go, and it is told that it missed some.
-MOST = 1000
-#: A thread that has had nothing to do for this long ends; the next message starts another.
+#: The largest number of queued messages of a busy subscriber. Further messages are dropped; it gets MISSED instead.
+MAX_QUEUED = 1000
+#: Seconds after which an idle thread ends; the next message starts another.
 IDLE = 1.0
 
 
 class Mailbox:
-    """Calls one subscriber, in order, never twice at a time. Its thread lives only while there is something to do."""
+    """Calls one subscriber in order, one message at a time. Its thread exists only while there are messages. `message`,
+    `ready` and `close` are thread-safe.
+    """
 
     def __init__(self, callback: Callable[[str | None], None], ready: Callable[[], None]) -> None:
         self._callback = callback
@@ -36,13 +37,13 @@ class Mailbox:
         with self._changed:
             if self._closed:
                 return
-            if len(self._calls) >= MOST:
+            if len(self._calls) >= MAX_QUEUED:
                 self._calls.clear()
                 call = lambda: self._callback(MISSED)  # noqa: E731 - the same shape as the others
             self._calls.append(call)
             if not self._running:
                 threading.Thread(target=self._run, name="backstay-mailbox", daemon=True).start()
-                self._running = True  # only now: where no thread could be started, the next message tries again
+                self._running = True  # set after a successful start, so the next message retries a failed one
             self._changed.notify()
 
     def _run(self) -> None:
@@ -50,19 +51,19 @@ class Mailbox:
             with self._changed:
                 while not self._calls:
                     if self._closed or not self._changed.wait(IDLE):
-                        if self._calls:  # it came in the last moment
+                        if self._calls:  # a message arrived together with the time-out
                             continue
                         self._running = False
                         return
                 call = self._calls.popleft()
             try:
                 call()
-            except BaseException as error:  # noqa: BLE001 - whatever a subscriber raises is its own trouble
-                contain(error)
+            except BaseException as error:  # noqa: BLE001 - a subscriber's exception must not end its thread
+                reraise_interrupt(error)
                 log.exception("a subscriber failed")
 
     def close(self) -> None:
-        """No call begins after this. Safe twice."""
+        """Drop queued messages; no callback starts afterwards. Safe to call twice."""
         with self._changed:
             self._closed = True
             self._calls.clear()

@@ -1,34 +1,43 @@
-"""The shared listener: any number of subscribers on one subscription per channel.
+"""Share one transport subscription per channel between any number of subscribers.
 
     idle → starting → running → stopping → idle
 
-It starts with the first subscriber and stops with the last. It is a machine of events without I/O: the hub calls
-`opened`, `open_failed`, `closed`, `close_failed`, `interrupted` and `dispatch` as its transport tells; the listener
-calls `open` and `close`. The hub's lock is held around every call.
+The subscription starts with the first subscriber and stops with the last. This is a state machine without I/O: the hub
+calls `opened`, `open_failed`, `closed`, `close_failed`, `interrupted` and `dispatch` on events of its transport, and
+the multiplexer calls `start` and `stop`. The caller holds the hub's lock during every call.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from typing import Literal
 
 from backstay.errors import EngineUnavailable
-from backstay.hub.contain import contain
 
 log = logging.getLogger("backstay.hub")
 
 State = Literal["idle", "starting", "running", "stopping"]
-#: What a subscriber is told instead of a payload when messages may have been missed.
+#: Passed to a callback instead of a payload if messages may have been missed.
 MISSED = None
 
 
-def _unseen(channel: str, state: State) -> None:
+def _unobserved(channel: str, state: State) -> None:
     pass
 
 
+def reraise_interrupt(error: BaseException) -> None:
+    """Raise `error` again if it is a Ctrl-C in the main thread; otherwise return, and the caller logs it. Callbacks of
+    users run on Backstay's threads: a `sys.exit()` or a CancelledError in one must not end the thread that serves all
+    subscribers.
+    """
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
+
+
 class Subscriber:
-    """One callback on one channel. `ready` runs once when the channel is heard, or with the error that forbids it."""
+    """One callback on one channel. `ready` runs once: when the subscription is active, or after `error` was set."""
 
     __slots__ = ("active", "callback", "error", "is_ready", "ready")
 
@@ -39,29 +48,29 @@ class Subscriber:
         self.is_ready = False
         self.error: Exception | None = None
 
-    def settle(self, error: Exception | None = None) -> None:
+    def mark_ready(self, error: Exception | None = None) -> None:
         if not self.is_ready:
             self.is_ready = error is None
             self.error = error
             try:
                 self.ready()
             except BaseException as raised:
-                contain(raised)
+                reraise_interrupt(raised)
                 log.exception("a subscriber failed")
 
-    def tell(self, payload: str | None) -> None:
-        """One that throws does not disturb its neighbours."""
+    def deliver(self, payload: str | None) -> None:
+        """Call the callback. An exception is logged and does not affect other subscribers."""
         if not self.active:
             return
         try:
             self.callback(payload)
         except BaseException as error:
-            contain(error)
+            reraise_interrupt(error)
             log.exception("a subscriber failed")
 
 
-def _each(subscribers: Iterable[Subscriber], visit: Callable[[Subscriber], None]) -> None:
-    """Ctrl-C in one comes out only when all have had their turn: the others must not be left unready or untold."""
+def _for_each(subscribers: Iterable[Subscriber], visit: Callable[[Subscriber], None]) -> None:
+    """Visit all subscribers, and raise a Ctrl-C only after the last one: none may miss a message or stay unready."""
     interrupt: KeyboardInterrupt | None = None
     for subscriber in list(subscribers):
         try:
@@ -72,8 +81,8 @@ def _each(subscribers: Iterable[Subscriber], visit: Callable[[Subscriber], None]
         raise interrupt
 
 
-class Listener:
-    """One channel's subscription and who shares it."""
+class ChannelMultiplexer:
+    """The subscription of one channel and the subscribers that share it."""
 
     def __init__(
         self,
@@ -81,19 +90,19 @@ class Listener:
         *,
         start: Callable[[str], None],
         stop: Callable[[str], None],
-        observe: Callable[[str, State], None] = _unseen,
+        observe: Callable[[str, State], None] = _unobserved,
     ) -> None:
         self.channel = channel
         self.state: State = "idle"
-        #: In the order of arrival. A dict, since thousands may leave one by one.
+        #: In order of arrival. A dict, because thousands may be removed one by one.
         self.subscribers: dict[Subscriber, None] = {}
         self._open = start
         self._close = stop
         self._observe = observe
-        #: True after a break: at the next `opened` everybody is told that something may have been missed.
+        #: True after a connection loss: the next `opened` reports MISSED to all subscribers.
         self._broken = False
 
-    def _become(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         if state != self.state:
             self.state = state
             self._observe(self.channel, state)
@@ -101,34 +110,36 @@ class Listener:
     def add(self, subscriber: Subscriber) -> None:
         self.subscribers[subscriber] = None
         if self.state == "running":
-            subscriber.settle()
+            subscriber.mark_ready()
         elif self.state == "idle":
             self._start()
-        # starting: `opened` serves it; stopping: `closed` starts again because somebody is here.
+        # starting: `opened` will mark it ready; stopping: `closed` will start again for it.
 
     def remove(self, subscriber: Subscriber) -> None:
-        """Safe twice. No callback comes after it."""
+        """Remove a subscriber. Its callback is not called afterwards. Safe to call twice."""
         subscriber.active = False
         self.subscribers.pop(subscriber, None)
         if not self.subscribers and self.state == "running":
             self._stop()
-        # starting: `opened` finds nobody and stops.
+        # starting: `opened` will find no subscribers and stop.
 
     @property
-    def is_deaf(self) -> bool:
-        """A refusal came after a break: some had heard the channel before, and nobody hears it now."""
+    def was_refused(self) -> bool:
+        """Whether the server has refused to resubscribe after a connection loss, so that subscribers get no
+        messages.
+        """
         return self.state == "idle" and bool(self.subscribers)
 
     def wants_to_open(self) -> bool:
-        """The transport can serve: whether this channel is to be heard. Those whom a refusal left deaf try again."""
-        if self.is_deaf:
-            self._become("starting")
+        """Whether the hub is to subscribe this channel now that it is connected. A refused channel tries again."""
+        if self.was_refused:
+            self._set_state("starting")
         return self.state in ("starting", "running")
 
     def opened(self) -> None:
         if self.state not in ("starting", "running"):
             return
-        self._become("running")
+        self._set_state("running")
         if not self.subscribers:
             self._stop()
             return
@@ -136,65 +147,65 @@ class Listener:
 
         def serve(subscriber: Subscriber) -> None:
             if not subscriber.is_ready:
-                subscriber.settle()
+                subscriber.mark_ready()
             elif broken:
-                subscriber.tell(MISSED)
+                subscriber.deliver(MISSED)
 
-        _each(self.subscribers, serve)
+        _for_each(self.subscribers, serve)
 
     def open_failed(self, error: Exception) -> None:
-        """Back to idle; those who waited are told, and whoever comes next tries again. Those who had heard the channel
-        before stay: they hear it again when the hub, or somebody who comes, succeeds.
+        """Return to idle and fail the subscribers that are not ready; a new subscriber tries again. Subscribers that
+        were ready before a connection loss stay: a later attempt, of the hub or of a new subscriber, serves them again.
         """
         if self.state != "starting":
             return
-        self._become("idle")
+        self._set_state("idle")
         waiting = [subscriber for subscriber in self.subscribers if not subscriber.is_ready]
         for subscriber in waiting:
             del self.subscribers[subscriber]
             subscriber.active = False
-        _each(waiting, lambda subscriber: subscriber.settle(error))
+        _for_each(waiting, lambda subscriber: subscriber.mark_ready(error))
 
     def closed(self) -> None:
         if self.state != "stopping":
             return
-        self._become("idle")
+        self._set_state("idle")
         if self.subscribers:
             self._start()
 
     def close_failed(self, error: BaseException) -> None:
-        """The transport is done with it either way; a stray message finds no subscriber."""
+        """Treat the channel as closed all the same: a late message finds no subscriber."""
         log.debug("closing %s failed: %s", self.channel, error)
         self.closed()
 
     def interrupted(self) -> None:
-        """The transport broke. It opens again by itself whatever still has subscribers."""
+        """The connection was lost. The hub reopens all channels that still have subscribers."""
         if self.state == "stopping":
             self.closed()
         elif self.state == "running":
-            self._become("starting")
+            self._set_state("starting")
             self._broken = True
 
     def dispatch(self, payload: str) -> None:
-        # Who came while the channel was closing hears from its next opening on.
-        hearing = [subscriber for subscriber in self.subscribers if subscriber.is_ready]
-        if len(hearing) == 1:  # as most channels of most processes
-            hearing[0].tell(payload)
+        # Subscribers that arrived while the channel was closing get messages from its next opening on.
+        ready = [subscriber for subscriber in self.subscribers if subscriber.is_ready]
+        if len(ready) == 1:  # the common case
+            ready[0].deliver(payload)
         else:
-            _each(hearing, lambda subscriber: subscriber.tell(payload))
+            _for_each(ready, lambda subscriber: subscriber.deliver(payload))
 
     def _start(self) -> None:
-        self._become("starting")
+        self._set_state("starting")
         try:
             self._open(self.channel)
-        except Exception as error:  # noqa: BLE001 - whatever a transport raises, the subscribers hear of it
+        except Exception as error:  # noqa: BLE001 - any error of the transport becomes the subscribers' error
             self.open_failed(error)
-        except BaseException:  # Ctrl-C; nobody else would take the channel out of `starting`
+        except BaseException:  # Ctrl-C: otherwise the channel would stay in `starting`
             self.open_failed(EngineUnavailable(f"opening channel {self.channel!r} was interrupted; listen again"))
             raise
 
     def _stop(self) -> None:
-        self._become("stopping")
+        self._set_state("stopping")
         try:
             self._close(self.channel)
         except BaseException as error:

@@ -1,7 +1,7 @@
-"""Hints over LISTEN/NOTIFY: one connection of its own hears and tells, on a thread of its own.
+"""The hub over LISTEN/NOTIFY: a separate connection and thread receive and send hints.
 
-Hints leave after the commit, whatever has gathered in one statement: inside the transactions they would serialise
-all commits of the database.
+Hints are sent after the commit, all queued ones in one statement: a NOTIFY inside the transactions would serialise all
+commits of the database.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from typing import cast
 import psycopg
 from psycopg import sql
 
-from backstay.engine.base import Carrier, Wake, steady
+from backstay.engine.base import OperationRunner, Wake, steady
 from backstay.engine.postgres.connection.session import Session
 from backstay.engine.postgres.engine import PostgresEngine
-from backstay.engine.postgres.notify import decode, note, wire_channel
+from backstay.engine.postgres.notify import decode, notify_statement, wire_channel
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable
 from backstay.hub.base import Hub, unobserved
 
-#: The pause before a new attempt to connect: doubled each time, at random up to that, never above the last.
+#: The first and the longest pause (seconds) between connection attempts: exponential backoff with jitter.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-#: A silent connection is asked for a sign of life this often.
+#: Seconds without traffic after which the connection is checked with a query.
 PING_EVERY = 5.0
-#: Hints kept while there is no connection; older ones go first. Whoever waits looks by itself in the end.
+#: Hints kept while there is no connection; the oldest are dropped first. Waiters recheck by themselves.
 BACKLOG = 1000
 
 
 class PostgresHub(Hub):
-    """Keeps one connection alive and tells every listener once after each break."""
+    """Keeps one connection alive. After each reconnect all subscribers get None: messages may be lost."""
 
     def __init__(
         self,
         engine: PostgresEngine,
         *,
         inbox: str,
-        carrier: Carrier | None = None,
+        runner: OperationRunner | None = None,
         observe: Callable[..., None] = unobserved,
     ) -> None:
         super().__init__(observe=observe)
-        self.carrier = carrier
+        self.runner = runner
         self._engine = engine
         self._inbox = inbox
-        self._bell: tuple[socket.socket, socket.socket] | None = None
-        self._start_over()
-        engine.attach(inbox, self._after_commit, self._carry)
+        self._wake_pair: tuple[socket.socket, socket.socket] | None = None
+        self._reset_thread()
+        engine.attach(inbox, self._after_commit, self._forward)
 
-    def _start_over(self) -> None:
-        self._unhang()
+    def _reset_thread(self) -> None:
+        self._close_wake_pair()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._connected = False
-        #: True from the first break on.
+        #: True from the first connection loss on.
         self._broken = False
-        #: Hints to send, and channels to open (True) or close, in the order they came; the bell calls the thread.
+        #: In order: hints to send, and channels to open (True) or close. The socket pair wakes the thread.
         self._todo: deque[Wake | tuple[str, bool]] = deque()
 
     def _after_commit(self, wakes: Sequence[Wake]) -> None:
@@ -67,99 +67,99 @@ class PostgresHub(Hub):
             if wake.inbox == self._inbox:
                 self.deliver(wake.inbox, wake.payload)
 
-    def _carry(self, wakes: Sequence[Wake]) -> None:
+    def _forward(self, wakes: Sequence[Wake]) -> None:
         with self._lock:
             self._todo.extend(wakes)
             while not self._connected and len(self._todo) > BACKLOG:
                 self._todo.popleft()
-            self._ring()
+            self._wake_thread()
 
     def _open(self, channel: str) -> None:
         if self._closed:
             raise RuntimeError("this hub is closed")
         if self._connected:
             self._todo.append((channel, True))
-        self._ring()  # without a connection: `_attend` opens whatever is wanted
+        self._wake_thread()  # without a connection, `_serve` opens all wanted channels later
 
     def _close(self, channel: str) -> None:
         if self._connected:
             self._todo.append((channel, False))
-            self._ring()
+            self._wake_thread()
         else:
-            self._listeners[channel].closed()
+            self._multiplexers[channel].closed()
 
-    def _ring(self) -> None:
-        """Under the lock."""
+    def _wake_thread(self) -> None:
+        """Wake the thread; start it if necessary. The caller holds the lock."""
         if self._thread is None and not self._closed:
-            self._bell = socket.socketpair()
-            for end in self._bell:
+            self._wake_pair = socket.socketpair()
+            for end in self._wake_pair:
                 end.setblocking(False)
             thread = threading.Thread(target=self._run, name="backstay-hub", daemon=True)
             try:
                 thread.start()
-            except BaseException:  # no thread to be had: the next to come tries again
-                self._unhang()
+            except BaseException:  # no thread could be started: the next call tries again
+                self._close_wake_pair()
                 raise
             self._thread = thread
-        if self._bell is not None:
-            with suppress(BlockingIOError):  # it rings already
-                self._bell[0].send(b"!")
+        if self._wake_pair is not None:
+            with suppress(BlockingIOError):  # the buffer is full, so the thread is already woken
+                self._wake_pair[0].send(b"!")
 
-    def _unhang(self) -> None:
-        bell, self._bell = self._bell, None
-        for end in bell or ():
+    def _close_wake_pair(self) -> None:
+        pair, self._wake_pair = self._wake_pair, None
+        for end in pair or ():
             end.close()
 
     # ── on the thread ──
 
     def _run(self) -> None:
         try:
-            self._keep()
+            self._keep_connected()
         finally:
             with self._lock:
-                self._unhang()
-                if not self._closed:  # a mistake of ours: the next to come begins anew
+                self._close_wake_pair()
+                if not self._closed:  # a bug ended the thread: the next call starts a new one
                     self._thread = None
-                    self._refused(EngineUnavailable("the hub's connection was given up; listen again"))
+                    self._fail_opening(EngineUnavailable("the hub's connection was closed; listen again"))
 
-    def _keep(self) -> None:
+    def _keep_connected(self) -> None:
         pause = FIRST_PAUSE
-        while not self._closed or self._todo:  # a process that tells and ends at once has told nobody yet
+        while not self._closed or self._todo:  # hints of a process that publishes and exits at once are still sent
             try:
                 session = self._engine.connect("hub")
             except EngineError as error:
                 if self._closed:
                     return
-                if isinstance(error, EngineRefused):  # waiting will not help those who wait now
-                    self._refused(error)
+                if isinstance(error, EngineRefused):  # permanent: subscribers that wait now get the error
+                    self._fail_opening(error)
                 self._stopping.wait(random.uniform(pause / 2, pause))
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
             try:
-                self._attend(session)
+                self._serve(session)
             except psycopg.Error:
-                pass  # broken: once more from the beginning
+                pass  # the connection is lost: reconnect
             finally:
                 session.close()
                 with self._lock:
                     self._connected = False
                     self._broken = True
                     self._todo = deque(item for item in self._todo if isinstance(item, Wake))
-                    for listener in list(self._listeners.values()):
-                        listener.interrupted()
-                        self._forget_idle(listener)
+                    for multiplexer in list(self._multiplexers.values()):
+                        multiplexer.interrupted()
+                        self._forget_idle(multiplexer)
                 if not self._closed:
                     self.observe("interrupted")
 
-    def _refused(self, error: EngineError) -> None:
+    def _fail_opening(self, error: EngineError) -> None:
         with self._lock:
-            for listener in list(self._listeners.values()):
-                listener.open_failed(error)
-                self._forget_idle(listener)
+            for multiplexer in list(self._multiplexers.values()):
+                multiplexer.open_failed(error)
+                self._forget_idle(multiplexer)
 
-    def _attend(self, session: Session) -> None:
-        session.add_notify_handler(lambda note: self._heard(note.payload))
+    def _serve(self, session: Session) -> None:
+        session.add_notify_handler(lambda notification: self._on_notification(notification.payload))
         session.until = steady() + self._engine.address.timeout
         with self._lock:
             self._connected = True
@@ -167,30 +167,32 @@ class PostgresHub(Hub):
         self.observe("reconnected" if self._broken else "connected")
         poll = select.poll()
         poll.register(session.fileno(), select.POLLIN)
-        _, bell = cast("tuple[socket.socket, socket.socket]", self._bell)  # it hangs until this thread ends
-        poll.register(bell, select.POLLIN)
-        self._work_off(session)
+        _, wake = cast("tuple[socket.socket, socket.socket]", self._wake_pair)  # it exists until this thread ends
+        poll.register(wake, select.POLLIN)
+        self._process_todo(session)
         while not self._closed:
             ready = [fd for fd, _ in poll.poll(PING_EVERY * 1000)]
             session.until = steady() + self._engine.address.timeout
             if not ready:
                 session.execute(b"SELECT 1")
-            if bell.fileno() in ready:
-                bell.recv(4096)
-                self._work_off(session)
+            if wake.fileno() in ready:
+                wake.recv(4096)
+                self._process_todo(session)
             session.pgconn.consume_input()
-            while note := session.pgconn.notifies():
-                self._heard(note.extra.decode(errors="replace"))
-        self._work_off(session)
+            while notification := session.pgconn.notifies():
+                self._on_notification(notification.extra.decode(errors="replace"))
+        self._process_todo(session)
 
-    def _work_off(self, session: Session) -> None:
-        """In order: what was published before a channel opened is not for its listener. Hints go in one statement."""
+    def _process_todo(self, session: Session) -> None:
+        """Process the queue in order, because a new subscriber must not get messages that were published before its
+        channel was opened. Consecutive hints are sent in one statement.
+        """
         while self._todo:
             hints: list[Wake] = []
             while self._todo and isinstance(self._todo[0], Wake):
                 hints.append(cast("Wake", self._todo.popleft()))
             if hints:
-                session.execute(*note(hints))
+                session.execute(*notify_statement(hints))
             elif self._todo:
                 channel, wanted = cast("tuple[str, bool]", self._todo.popleft())
                 self._change(session, channel, wanted)
@@ -199,15 +201,15 @@ class PostgresHub(Hub):
         verb = sql.SQL("LISTEN {}" if wanted else "UNLISTEN {}")
         session.execute(verb.format(sql.Identifier(wire_channel(channel))))
         with self._lock:
-            if listener := self._listeners.get(channel):
-                (listener.opened if wanted else listener.closed)()
-                self._forget_idle(listener)
+            if multiplexer := self._multiplexers.get(channel):
+                (multiplexer.opened if wanted else multiplexer.closed)()
+                self._forget_idle(multiplexer)
 
-    def _heard(self, text: str) -> None:
+    def _on_notification(self, text: str) -> None:
         if wake := decode(text):
             self.deliver(wake.inbox, wake.payload)
         else:
-            self.observe("malformed")  # a stranger's: nobody here is meant
+            self.observe("malformed")  # sent by another program
 
     # ── life ──
 
@@ -218,10 +220,10 @@ class PostgresHub(Hub):
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:
-                self._ring()
+                self._wake_thread()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def after_fork(self) -> None:
         self._reset()
-        self._start_over()
+        self._reset_thread()

@@ -1,12 +1,12 @@
-"""What travels: channel names, payloads and counter keys, the same on every hub.
+"""The wire protocol of hubs: channel names, payloads and counter keys, the same on every hub.
 
     <prefix>:sched             <hint id>:<type>    jobs of a type became pending
     <prefix>:chainc            <chain id>          a chain completed
-    <prefix>:owls              <job id>            whoever works on this job has lost it
-    <prefix>:hand:<inbox>      a job, packed       a worker without work is handed one; internal
-    <prefix>:hint:<hint id>    a counter: how many may still come
+    <prefix>:owls              <job id>            the worker of this job has lost its lease
+    <prefix>:hand:<inbox>      an encoded job      a job for an idle worker (direct handoff); internal
+    <prefix>:hint:<hint id>    a counter: how many workers may still respond
 
-Strangers may publish here, too: whatever cannot be read is `None`, never an error.
+Other programs may publish here, too: an unreadable payload decodes to `None`, never to an error.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from functools import lru_cache
 
 SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST, HANDED = "sched", "chainc", "owls", "hand"
 
-#: How long a hint's counter lives. Whoever comes later finds none, and looks for itself.
+#: The TTL of a hint's counter in seconds. A worker that finds no counter polls.
 HINT_LIFE = 60.0
-#: A hint is short text. Longer than this it would not fit into every transport's message.
+#: The longest payload (bytes): longer ones do not fit into the messages of every transport.
 LONGEST_PAYLOAD = 7000
 #: The longest name of a job type, and the longest id, in bytes.
 LONGEST_NAME = 512
 
-#: Its own: an application that seeds `random` would make the same ids in every process.
+#: A separate generator: an application that seeds `random` would otherwise create the same ids in every process.
 _random = random.Random(os.urandom(32))
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.seed)
@@ -35,8 +35,8 @@ _UUID_SIZE, _UUID_BYTES = 36, 16
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """Jobs of `type` became pending: `take_hint(hint_id)`, and look if it answers more than 0. `missed`: some
-    announcements may have passed unheard, so look anyway; there is no hint to take then.
+    """Jobs of `type` became pending: call `take_hint(hint_id)`, and claim jobs if it returns more than 0. `missed`:
+    some announcements may be lost, so claim anyway; there is no hint to take then.
     """
 
     type: str
@@ -46,7 +46,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class ChainCompleted:
-    """A chain completed: read its result. `missed`: it may have, so look."""
+    """A chain completed: read its result. `missed`: messages may be lost, so check whether it has completed."""
 
     id: str
     missed: bool = False
@@ -54,7 +54,7 @@ class ChainCompleted:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipLost:
-    """Somebody else has this job by now: stop. `missed`: it may be so; only the engine knows."""
+    """The worker's lease on this job is lost: stop it. `missed`: messages may be lost; ask the engine."""
 
     job_id: str
     missed: bool = False
@@ -69,17 +69,19 @@ def hint_key(prefix: str, hint_id: str) -> str:
 
 
 def new_hint_id() -> str:
-    """A random UUID, in a fifth of the time that `uuid4` takes: there is one for each job that is enqueued alone."""
+    """Return a random UUID, in a fifth of the time of `uuid4`: each job that is enqueued alone needs one."""
     text = f"{_random.getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
 
 def is_hint_id(text: str) -> bool:
-    """Whether it has the shape of a UUID. Without a regular expression: an idle worker reads one before it begins."""
+    """Whether the text has the form of a UUID. Without a regular expression, because it delays an idle worker's
+    start.
+    """
     if len(text) != _UUID_SIZE or not text[8] == text[13] == text[18] == text[23] == "-":
         return False
     try:
-        return len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES  # fewer: there was white space
+        return len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES  # fromhex skips white space
     except ValueError:
         return False
 
@@ -89,14 +91,14 @@ def write_scheduled(hint_id: str, job_type: str) -> str:
 
 
 def split_scheduled(payload: str) -> tuple[str, str] | None:
-    """Type and hint. Split at the first colon: a type's name may have more of them."""
+    """Return job type and hint id. Splits at the first colon: a type name may contain colons."""
     hint_id, colon, job_type = payload[: LONGEST_PAYLOAD + 1].partition(":")
     if not colon or not is_hint_id(hint_id) or not _is_name(job_type):
         return None
     return job_type, hint_id
 
 
-@lru_cache(maxsize=64)  # every listener of a process reads the same payload
+@lru_cache(maxsize=64)  # all listeners of a process decode the same payload
 def read_scheduled(payload: str) -> Scheduled | None:
     parts = split_scheduled(payload)
     return Scheduled(*parts) if parts is not None else None

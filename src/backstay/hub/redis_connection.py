@@ -1,4 +1,4 @@
-"""The two ways to keep a Redis subscription: a task on an event loop, or a thread of its own."""
+"""The two ways to run a Redis subscription: a task on an event loop, or a separate thread."""
 
 from __future__ import annotations
 
@@ -14,53 +14,54 @@ from backstay.engine.base import steady
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.async_link import AsyncLink
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import Refusal, is_push, pack, refused
+from backstay.engine.redis.link.protocol import ErrorReply, is_push, pack, translate_error
 from backstay.errors import EngineError
 from backstay.hub.redis import Stream
 
-#: A silent connection is asked for a sign of life this often; a dead one is noticed one timeout later. The hub's tick.
+#: Seconds between two PINGs and calls of `tick`. A dead connection is noticed one time-out after a PING.
 PING_EVERY = 5.0
-#: Whoever comes late to its tick looks all the same at what has arrived: 0 would mean "for ever".
+#: The shortest time-out of a read, for a tick that is overdue: 0 would block forever.
 LEAST = 0.001
 PING = pack("PING")
 
 
 class AsyncStream:
-    """A subscription on the loop; the link's own watchdog notices a missing answer to PING."""
+    """A subscription connection on an event loop. The link's own timer notices a missing reply to PING."""
 
     def __init__(self, link: AsyncLink) -> None:
         self._link = link
         self.write = link.write
         self.close = link.abort
 
-    def refused(self, refusal: Refusal) -> EngineError:
-        return refused(refusal, self._link.address)
+    def translate_error(self, reply: ErrorReply) -> EngineError:
+        return translate_error(reply, self._link.address)
 
-    async def run(self, receive: Callable[[list[Any] | Refusal], None], tick: Callable[[], None]) -> None:
+    async def run(self, receive: Callable[[list[Any] | ErrorReply], None], tick: Callable[[], None]) -> None:
         self._link.on_push = receive
         while True:
             done, _ = await asyncio.wait([self._link.closed], timeout=PING_EVERY)
             if done:
                 return
-            self._link.send(PING).add_done_callback(_look_at)
+            self._link.send(PING).add_done_callback(_retrieve_exception)
             tick()
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Retrieve the exception, so that asyncio logs no warning."""
     if not future.cancelled():
         future.exception()
 
 
-class AsyncDialer:
-    """Keeps the subscription in a task of the loop that first listened."""
+class AsyncConnector:
+    """Runs the subscription in a task of the event loop of the first subscriber."""
 
     def __init__(self, engine: RedisEngine) -> None:
         self._engine = engine
         self._task: asyncio.Task[None] | None = None
 
-    async def dial(self) -> Stream:
+    async def connect(self) -> Stream:
         engine = self._engine
-        return AsyncStream(await engine.dial(f"{engine.client_name}:hub"))
+        return AsyncStream(await engine.connect(f"{engine.client_name}:hub"))
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -80,7 +81,7 @@ class AsyncDialer:
 
 
 class ThreadStream:
-    """A subscription on a thread; others write, so writing is locked."""
+    """A subscription connection on a thread. Other threads send requests, so `write` takes a lock."""
 
     def __init__(self, link: BlockingLink) -> None:
         self._link = link
@@ -90,11 +91,11 @@ class ThreadStream:
         with self._writing:
             self._link.write(request)
 
-    def refused(self, refusal: Refusal) -> EngineError:
-        return refused(refusal, self._link.address)
+    def translate_error(self, reply: ErrorReply) -> EngineError:
+        return translate_error(reply, self._link.address)
 
-    async def run(self, receive: Callable[[list[Any] | Refusal], None], tick: Callable[[], None]) -> None:
-        asked = False
+    async def run(self, receive: Callable[[list[Any] | ErrorReply], None], tick: Callable[[], None]) -> None:
+        pinged = False
         due = steady() + PING_EVERY
         while True:
             try:
@@ -102,15 +103,15 @@ class ThreadStream:
             except (OSError, hiredis.ProtocolError):
                 return
             if replies is not None:
-                asked = False
+                pinged = False
                 for reply in replies:
-                    if is_push(reply) or isinstance(reply, Refusal):
+                    if is_push(reply) or isinstance(reply, ErrorReply):
                         receive(reply)
             if steady() < due:
                 continue
-            if asked:  # and nothing has come since
+            if pinged:  # nothing was received since the last PING
                 return
-            asked = True
+            pinged = True
             self.write(PING)
             tick()
             due = steady() + PING_EVERY
@@ -119,27 +120,27 @@ class ThreadStream:
         self._link.shutdown()
 
 
-class BlockingDials(Protocol):
-    """What makes a thread's connections: an engine, or something that knows another kind of server."""
+class LinkFactory(Protocol):
+    """Opens a thread's connections: an engine, or a `SentinelWatch`, which connects to Sentinels."""
 
     client_name: str
 
-    def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink: ...
+    def connect_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink: ...
 
 
-class ThreadDialer:
-    """Keeps the subscription in a daemon thread."""
+class ThreadConnector:
+    """Runs the subscription in a daemon thread."""
 
-    def __init__(self, engine: BlockingDials, thread_name: str = "backstay-hub") -> None:
+    def __init__(self, engine: LinkFactory, thread_name: str = "backstay-hub") -> None:
         self._engine = engine
         self._thread_name = thread_name
         self._stopping = threading.Event()
         self._stream: ThreadStream | None = None
         self._thread: threading.Thread | None = None
 
-    async def dial(self) -> Stream:
+    async def connect(self) -> Stream:
         engine = self._engine
-        self._stream = ThreadStream(engine.dial_blocking(f"{engine.client_name}:hub"))
+        self._stream = ThreadStream(engine.connect_blocking(f"{engine.client_name}:hub"))
         if self._stopping.is_set():
             self._stream.close()
         return self._stream

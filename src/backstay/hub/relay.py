@@ -1,7 +1,7 @@
-"""Takes an engine's wakes to a hub that the engine knows nothing of, after each commit.
+"""Forward an engine's wakes to a hub on another server after each commit (state in SQLite, hints over Redis).
 
-State in SQLite with hints over Redis is such a set-up. Waiters of this process are told directly; those of others over
-the hub, from a thread of its own: the engine's writer must not wait for a hub that is away.
+Waiters of this process are notified directly; those of other processes through the hub, from a separate thread: the
+engine's writer must not wait for an unreachable hub.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from backstay.engine.base import Carrier, Publish, Wake, WakesAfterCommit
+from backstay.engine.base import OperationRunner, Publish, Wake, WakesAfterCommit
 from backstay.hub.base import Hub
 
-#: Wakes that wait to be sent; more than this and the oldest are lost, as any hint may be.
+#: The largest number of queued wakes. Beyond it the oldest are dropped: any hint may be lost.
 QUEUE = 10_000
-#: One trip takes at most this many.
+#: The largest number of wakes in one round trip.
 BATCH = 1000
-#: A hub that does not answer is given this long; then what waits is dropped and it has a pause.
+#: Seconds to wait for the hub's reply; after a failure all queued wakes are dropped, and the relay pauses.
 PATIENCE, PAUSE = 1.0, 0.1
 
 
 class Relay:
-    """Between one engine and one hub. Closing twice is safe."""
+    """Forwards wakes from one engine to one hub. Closing twice is safe."""
 
     def __init__(
         self,
         engine: WakesAfterCommit,
         hub: Hub,
-        carrier: Carrier,
+        runner: OperationRunner,
         inbox: str,
         observe: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
         self._engine = engine
         self._hub = hub
-        self._carrier = carrier
+        self._runner = runner
         self._inbox = inbox
         self._observe = observe
         self._queue: deque[Wake] = deque(maxlen=QUEUE)
-        self._bell = threading.Event()
+        self._wake_up = threading.Event()
         self._closed = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -56,17 +56,17 @@ class Relay:
                 self._thread = threading.Thread(target=self._run, name="backstay-relay", daemon=True)
                 self._thread.start()
         self._queue.extend(wakes)
-        self._bell.set()
+        self._wake_up.set()
 
     def _run(self) -> None:
         while True:
-            self._bell.wait()
-            self._bell.clear()
+            self._wake_up.wait()
+            self._wake_up.clear()
             while batch := self._take():
-                answers = self._carrier.apply_many([Publish(w.inbox, w.payload) for w in batch], PATIENCE)
-                if lost := sum(isinstance(answer, BaseException) for answer in answers):
+                results = self._runner.apply_many([Publish(w.inbox, w.payload) for w in batch], PATIENCE)
+                if lost := sum(isinstance(result, BaseException) for result in results):
                     self._observe("lost", count=lost + len(self._queue))
-                    self._queue.clear()  # too old to be of use by the time the hub is back
+                    self._queue.clear()  # outdated by the time the hub is back: waiters have rechecked by then
                     self._closed.wait(PAUSE)
             if self._closed.is_set():
                 return
@@ -75,11 +75,11 @@ class Relay:
         return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
 
     def close(self) -> None:
-        """Send what waits, then end."""
+        """Send the queued wakes, then end the thread."""
         self._engine.detach(self._inbox)
         with self._starting:
             self._closed.set()
             thread, self._thread = self._thread, None
-        self._bell.set()
+        self._wake_up.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join()

@@ -1,4 +1,4 @@
-"""`stay.idempotency`, for async and for blocking code."""
+"""The async API of idempotency: `stay.idempotency`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,21 @@ from typing import Any, TypeVar, overload
 
 from backstay.idempotency import admin
 from backstay.idempotency.codec import codec_for
-from backstay.idempotency.execution import run_async, run_blocking
-from backstay.idempotency.fingerprint import fingerprint as fingerprint_of
-from backstay.idempotency.options import OnError, OnUnavailable, spec
-from backstay.idempotency.transaction import AsyncTransaction, Transaction, schema
+from backstay.idempotency.execution import run_async
+from backstay.idempotency.options import BaseIdempotency, OnError, OnUnavailable
+from backstay.idempotency.transaction import AsyncTransaction
 from backstay.idempotency.view import KeyInspection
 from backstay.runtime import validation
-from backstay.runtime.core import Core
-from backstay.runtime.flows import run
 from backstay.runtime.serialization import Codec
 from backstay.runtime.validation import Duration
 
 T = TypeVar("T")
 
 
-class Idempotency:
-    """One key, one run, one outcome: whoever comes later gets what the first call answered."""
+class Idempotency(BaseIdempotency):
+    """Runs a function once per key; later calls with the key get the outcome of the first."""
 
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    __slots__ = ()
 
     @overload
     async def run(
@@ -70,16 +64,16 @@ class Idempotency:
         on_unavailable: OnUnavailable | None = None,
         codec: Codec | None = None,
     ) -> Any:
-        """Run `fn()` once for this key, or answer what it answered.
+        """Run `fn()` once for this key and return its outcome; a later call returns the stored outcome.
 
-        fingerprint: plain data that the call is about; the same key with another one is a FingerprintMismatch.
-        ttl: seconds the outcome is kept (a day). lease: seconds a call lives without renewal (30); it is renewed.
-        wait: for a call that runs: seconds, 0 not at all, None until it ends; then InProgress.
-        on_error: "forget" lets the next call run after an exception; "replay" keeps it, as ReplayedFailure.
-        on_unavailable: "raise", or "allow" it to run unprotected while the engine is away.
-        codec: how the outcome is kept; else as plain data, rebuilt as `fn`'s return annotation says.
+        fingerprint: plain data that identifies the request; the same key with other data raises FingerprintMismatch.
+        ttl: seconds the outcome is stored (a day). lease: seconds a running call is protected without renewal (30);
+        Backstay renews it. wait: how long to wait for a running call with this key: seconds, 0 not at all, None until
+        it ends; then InProgress. on_error: "forget" lets the next call run after an exception; "replay" stores the
+        exception, and later calls raise ReplayedFailure. on_unavailable: "raise", or "allow" to run unprotected while
+        the engine is unavailable. codec: encodes the outcome; default: msgpack, decoded to `fn`'s return annotation.
         """
-        wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, lease, wait, on_error, on_unavailable)
+        wanted = self._options(key, fingerprint, ttl, lease, wait, on_error, on_unavailable)
         return await run_async(self._core, wanted, fn, codec_for(codec, fn))
 
     def transaction(
@@ -91,98 +85,19 @@ class Idempotency:
         ttl: Duration | None = None,
         codec: Codec | None = None,
     ) -> AsyncTransaction:
-        """The same inside your own SQL transaction, on SQLite or PostgreSQL: effect and record are both committed, or
-        neither is. The engine has no part in it.
+        """Run a block once per key inside your own SQL transaction, on SQLite or PostgreSQL: the effect and the record
+        are committed together or not at all. The engine is not involved.
 
-        connection: of sqlite3, psycopg, SQLAlchemy or Django, with the table that `schema()` shows. You commit.
+        connection: of sqlite3, psycopg, SQLAlchemy or Django, in a database with the table of `schema()`. You commit.
         """
-        wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, None, None, "forget", None)
-        return AsyncTransaction(
-            connection,
-            self._core.engine.namespace,
-            wanted.name,
-            wanted.fingerprint,
-            wanted.ttl,
-            codec_for(codec),
-        )
-
-    @staticmethod
-    def schema(database: str) -> str:
-        """The CREATE TABLE that `transaction` needs: "postgresql" or "sqlite"."""
-        return schema(database)
+        return self._transaction(AsyncTransaction, connection, key, fingerprint, ttl, codec)
 
     async def inspect(self, key: str) -> KeyInspection:
-        """Whether it runs or has run, since when, by whom, and how many wait."""
-        return await admin.inspect(self._core, validation.name(key, "key"))
+        """Return the state of a key: running or done, since when, by which process, and how many calls wait."""
+        return await admin.inspect(self._core, validation.check_name(key, "key"))
 
     async def forget(self, key: str) -> bool:
-        """Let the next call run, whatever came of earlier ones. True: there was something to forget. A call that runs
-        goes on, and its outcome will be refused.
+        """Delete the state and the outcome of a key, so that the next call runs. True: there was something to delete. A
+        running call continues, and its outcome is refused.
         """
-        return await admin.forget(self._core, validation.name(key, "key"))
-
-
-class BlockingIdempotency:
-    """One key, one run, one outcome: whoever comes later gets what the first call answered."""
-
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def run(
-        self,
-        key: str,
-        fn: Callable[[], T],
-        *,
-        fingerprint: Any = None,
-        ttl: Duration | None = None,
-        lease: Duration | None = None,
-        wait: Duration | None = None,
-        on_error: OnError = "forget",
-        on_unavailable: OnUnavailable | None = None,
-        codec: Codec | None = None,
-    ) -> T:
-        """Run `fn()` once for this key, or answer what it answered. The options are those of the async API."""
-        wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, lease, wait, on_error, on_unavailable)
-        outcome: T = run_blocking(self._core, wanted, fn, codec_for(codec, fn))
-        return outcome
-
-    def transaction(
-        self,
-        connection: Any,
-        key: str,
-        *,
-        fingerprint: Any = None,
-        ttl: Duration | None = None,
-        codec: Codec | None = None,
-    ) -> Transaction:
-        """The same inside your own SQL transaction, on SQLite or PostgreSQL: effect and record are both committed, or
-        neither is. The engine has no part in it.
-
-        connection: of sqlite3, psycopg, SQLAlchemy or Django, with the table that `schema()` shows. You commit.
-        """
-        wanted = spec(self._core, key, fingerprint_of(fingerprint), ttl, None, None, "forget", None)
-        return Transaction(
-            connection,
-            self._core.engine.namespace,
-            wanted.name,
-            wanted.fingerprint,
-            wanted.ttl,
-            codec_for(codec),
-        )
-
-    @staticmethod
-    def schema(database: str) -> str:
-        """The CREATE TABLE that `transaction` needs: "postgresql" or "sqlite"."""
-        return schema(database)
-
-    def inspect(self, key: str) -> KeyInspection:
-        """Whether it runs or has run, since when, by whom, and how many wait."""
-        return run(admin.inspect(self._core, validation.name(key, "key")))
-
-    def forget(self, key: str) -> bool:
-        """Let the next call run, whatever came of earlier ones. True: there was something to forget. A call that runs
-        goes on, and its outcome will be refused.
-        """
-        return run(admin.forget(self._core, validation.name(key, "key")))
+        return await admin.forget(self._core, validation.check_name(key, "key"))

@@ -1,4 +1,4 @@
-"""`@stay.idempotent("charge:{order_id}")`: a function whose calls run once each."""
+"""The decorator `@stay.idempotent("charge:{order_id}")`: each call of the function runs once per key."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from backstay.idempotency.fingerprint import Arguments
 from backstay.idempotency.flows import Spec
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.validation import Template
+from backstay.runtime.validation import KeyTemplate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Calls:
-    """What each call of a function is called and how it is run: `options` with its own key and fingerprint."""
+class IdempotentFunction:
+    """A decorated function. Each call runs with `options` and with the key and fingerprint of its arguments."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class Calls:
         codec: object,
     ) -> None:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigError(f"{function.__qualname__} is a generator, of which nothing can be kept: return a list")
+            raise ConfigError(f"{function.__qualname__} is a generator, whose result cannot be stored: return a list")
         self._core = core
         self._function = function
-        self._template = None if key is None else Template(key, function)
+        self._template = None if key is None else KeyTemplate(key, function)
         self._arguments = Arguments(function, fields)
         self._compares = fields is not None
         self._options = options
@@ -46,25 +46,25 @@ class Calls:
     def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
         if self._template is None:
             return replace(self._options, name=self._arguments.key(args, kwargs))
-        key = validation.name(self._template.key(args, kwargs), "key")
+        key = validation.check_name(self._template.key(args, kwargs), "key")
         compared = self._arguments.fingerprint(args, kwargs) if self._compares else ""
         return replace(self._options, name=key, fingerprint=compared)
 
     @functools.cached_property
-    def _kept_as(self) -> Any:
-        """Not before the first call: an annotation may name what is defined further down."""
+    def _result_codec(self) -> Any:
+        """Resolve the codec at the first call, because an annotation may name a class that is defined later."""
         return codec_for(self._codec, self._function)
 
     async def run_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wanted, kept_as = self._spec(args, kwargs), self._kept_as
-        return await run_async(self._core, wanted, lambda: self._function(*args, **kwargs), kept_as)
+        wanted, codec = self._spec(args, kwargs), self._result_codec
+        return await run_async(self._core, wanted, lambda: self._function(*args, **kwargs), codec)
 
     def run_blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wanted, kept_as = self._spec(args, kwargs), self._kept_as
-        return run_blocking(self._core, wanted, lambda: self._function(*args, **kwargs), kept_as)
+        wanted, codec = self._spec(args, kwargs), self._result_codec
+        return run_blocking(self._core, wanted, lambda: self._function(*args, **kwargs), codec)
 
 
-def awaited(calls: Calls, function: F) -> F:
+def wrap_async(calls: IdempotentFunction, function: F) -> F:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         return await calls.run_async(args, kwargs)
@@ -72,7 +72,7 @@ def awaited(calls: Calls, function: F) -> F:
     return cast("F", wrapper)
 
 
-def blocking(calls: Calls, function: F) -> F:
+def wrap_blocking(calls: IdempotentFunction, function: F) -> F:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return calls.run_blocking(args, kwargs)

@@ -1,4 +1,6 @@
-"""The caller's function under its call: on an event loop it is cancelled when the call is lost; a thread cannot be."""
+"""Run the caller's function under an idempotency lease. When the lease is lost, an async function is cancelled; a
+thread cannot be stopped.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +9,42 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from backstay.engine.base import Recall
+from backstay.engine.base import DECODE_ERRORS, ReadBody
 from backstay.errors import ConfigError, EngineError
 from backstay.idempotency import flows
 from backstay.idempotency.flows import Spec
-from backstay.idempotency.lease import Call
+from backstay.idempotency.lease import IdempotencyLease
 from backstay.idempotency.machine import IDEMPOTENCY, Done
-from backstay.idempotency.recall import recalled
 from backstay.runtime.core import Core
-from backstay.runtime.flows import run
-from backstay.runtime.lease_scope import Body
-from backstay.runtime.maybe_await import settled
+from backstay.runtime.flows import maybe_await, run
+from backstay.runtime.lease_scope import LeaseScope
 from backstay.runtime.serialization import Codec
+
+#: The header before the stored reply: its end in µs (16 digits), then its fingerprint (64 characters).
+ENDS, HEAD = 16, 80
 
 
 async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
-    turn: Call | Done | None = None
+    turn: IdempotencyLease | Done | None = None
     if core.closed:
         core.check_open()
-    if core.engine.recalls:
-        try:  # noqa: SIM105 - a context manager costs what a replay has to save
-            turn = recalled(await core.port.apply(Recall(IDEMPOTENCY, wanted.name)), wanted.fingerprint)
+    if core.engine.expires_bodies:
+        try:  # noqa: SIM105 - `suppress` would cost as much as the fast path saves
+            turn = decode_recall(await core.port.apply(ReadBody(IDEMPOTENCY, wanted.name)), wanted.fingerprint)
         except EngineError:
-            pass  # the command that follows finds out what is the matter
+            pass  # the Begin that follows raises it or succeeds
     if turn is None:
         turn = await flows.begin(core, wanted)
     if isinstance(turn, Done):
         core.telemetry.counts["idempotency.replayed"] += 1
-        return flows.replayed(wanted.name, turn, codec)
+        return flows.replay_or_raise(wanted.name, turn, codec)
 
-    async def perform(call: Call | None) -> Any:
-        if call is None or wanted.allow:  # nobody is to stop it
-            return await settled(fn())
-        body = Body(call, core.port.signal)
+    async def perform(call: IdempotencyLease | None) -> Any:
+        if call is None or wanted.allow:  # runs unprotected, or may: a lost lease must not cancel it
+            return await maybe_await(fn())
+        body = LeaseScope(call, core.port.signal)
         try:
-            result = await settled(fn())
+            result = await maybe_await(fn())
         except BaseException as error:
             if body.close() and isinstance(error, asyncio.CancelledError):
                 raise call.loss() from error
@@ -53,25 +56,39 @@ async def run_async(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Code
 
 
 def run_blocking(core: Core, wanted: Spec, fn: Callable[[], Any], codec: Codec) -> Any:
-    turn: Call | Done | None = None
+    turn: IdempotencyLease | Done | None = None
     if core.closed:
         core.check_open()
-    if core.engine.recalls:
-        try:  # noqa: SIM105 - a context manager costs what a replay has to save
-            turn = recalled(core.engine.apply(Recall(IDEMPOTENCY, wanted.name)), wanted.fingerprint)
+    if core.engine.expires_bodies:
+        try:  # noqa: SIM105 - `suppress` would cost as much as the fast path saves
+            turn = decode_recall(core.engine.apply(ReadBody(IDEMPOTENCY, wanted.name)), wanted.fingerprint)
         except EngineError:
-            pass  # the same
+            pass  # the Begin that follows raises it or succeeds
     if turn is None:
         turn = run(flows.begin(core, wanted))
     if isinstance(turn, Done):
         core.telemetry.counts["idempotency.replayed"] += 1
-        return flows.replayed(wanted.name, turn, codec)
+        return flows.replay_or_raise(wanted.name, turn, codec)
 
-    async def perform(_: Call | None) -> Any:
+    async def perform(_: IdempotencyLease | None) -> Any:
         result = fn()
-        if inspect.iscoroutine(result):  # nothing has run yet
+        if inspect.iscoroutine(result):  # the coroutine has not started
             result.close()
-            raise ConfigError(f"what runs for {wanted.name!r} is async: use the async Backstay's `run`")
+            raise ConfigError(f"the function for {wanted.name!r} is async: use the async Backstay's `run`")
         return result
 
     return run(flows.execute(turn, wanted, perform, codec))
+
+
+def decode_recall(kept: bytes | None, fingerprint: str) -> Done | None:
+    """Decode the reply that a `Begin` would get from the body of a plain GET. That is safe because the engine deletes
+    an outcome at the end of its TTL (`complete.lua`). None: send the `Begin`, because there is no outcome, it has
+    another fingerprint, or it is damaged.
+    """
+    if kept is None or len(kept) <= HEAD or (fingerprint and kept[ENDS:HEAD] != fingerprint.encode()):
+        return None
+    try:
+        done = IDEMPOTENCY.decode_reply(kept[HEAD:])
+    except DECODE_ERRORS:
+        return None
+    return done if type(done) is Done else None

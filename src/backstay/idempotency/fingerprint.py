@@ -1,4 +1,4 @@
-"""What a call is about, in 64 characters: SHA-256 over canonical JSON. The same key with another one is a mistake."""
+"""Fingerprint a request: SHA-256 over canonical JSON. It detects a key that is reused for another request."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from backstay.runtime.serialization import to_plain
 
 
 def fingerprint(value: Any) -> str:
-    """The order of keys does not matter; the order of lists does. None: there is nothing to compare."""
+    """Return the fingerprint of plain data. The order of dict keys does not matter, the order of lists does. None: "",
+    which is never compared.
+    """
     if value is None:
         return ""
     try:
         text = msgspec.json.encode(value, order="sorted", enc_hook=to_plain)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ConfigError(
-            f"a fingerprint is made of plain data (what JSON can say, dataclasses, pydantic models, dates): {error};"
+            f"a fingerprint must be plain data (JSON types, dataclasses, pydantic models, dates): {error};"
             " pass the fields that matter, as in fingerprint={'amount': 5}"
         ) from error
     return hashlib.sha256(text).hexdigest()
 
 
 class Arguments:
-    """The arguments of a function's call by name, all of them or those that matter."""
+    """Fingerprints the arguments of a function's calls: all of them, or the named `fields`."""
 
     def __init__(self, function: Callable[..., Any], fields: Iterable[str] | None) -> None:
         self._signature = inspect.signature(function)
         self._name = f"{function.__module__}.{function.__qualname__}"
         given = cast("object", fields)
         if isinstance(given, (str, bytes)) or (given is not None and not isinstance(given, Iterable)):
-            raise ConfigError(f"fingerprint is a list of argument names, as in fingerprint=['amount']; got {given!r}")
+            raise ConfigError(
+                f"fingerprint must be a list of argument names, as in fingerprint=['amount']; got {given!r}"
+            )
         self._fields = None if fields is None else tuple(fields)
         unknown = [name for name in self._fields or () if name not in self._signature.parameters]
         if unknown:
@@ -45,7 +49,7 @@ class Arguments:
             )
 
     def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """However a caller passes them, by position, by name or by default."""
+        """Return the fingerprint of one call. Arguments by position, by name and by default give the same result."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         chosen = bound.arguments
@@ -54,5 +58,5 @@ class Arguments:
         return fingerprint(dict(chosen))
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Where nobody names the call: the function and everything it is called with."""
+        """Return the default key of one call: the function's name and the fingerprint of its arguments."""
         return f"{self._name}:{self.fingerprint(args, kwargs)}"

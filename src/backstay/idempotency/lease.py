@@ -1,4 +1,4 @@
-"""A running idempotent call: the lease that keeps others from running it too."""
+"""The lease of a running idempotent call: while it lives, no other call with the key runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from backstay.engine.base import Apply, Expired, Micros
 from backstay.idempotency.machine import IDEMPOTENCY, Begun, Lost, Renew, Renewed
 from backstay.runtime.core import Core
 from backstay.runtime.lease import BaseLease
-from backstay.runtime.validation import micros
+from backstay.runtime.validation import to_micros
 
 
-class Call(BaseLease):
-    """Work after it is lost may be done twice: somebody else has taken over."""
+class IdempotencyLease(BaseLease):
+    """The lease of a running call. Once it is lost, another process may run the call too, so the work may run twice."""
 
     __slots__ = ("core", "doubt_until")
 
@@ -40,24 +40,24 @@ class Call(BaseLease):
             owner=owner,
         )
         self.core = core
-        #: Copies of the Begin may still be under way until then.
+        #: Until then a delayed copy of the Begin may still reach the engine.
         self.doubt_until = doubt_until
 
     def renewal(self, not_after: Micros, ttl: float) -> Apply:
-        return Apply(IDEMPOTENCY, self.name, Renew(not_after, self.id, self.fence, micros(ttl)))
+        return Apply(IDEMPOTENCY, self.name, Renew(not_after, self.id, self.fence, to_micros(ttl)))
 
     def judge(self, reply: Any) -> tuple[Micros, str]:
         match reply:
             case Renewed(until):
                 return until, ""
             case Expired(now):
-                self.core.engine.correct(now)
+                self.core.engine.correct_clock(now)
                 return 0, ""
             case Lost(by):
-                return 0, why_lost(by)
+                return 0, describe_loss(by)
             case _:
                 raise TypeError(f"not a reply to a renewal: {reply!r}")
 
 
-def why_lost(by: str) -> str:
+def describe_loss(by: str) -> str:
     return f"{by} has taken the call over" if by else "the engine no longer knows it"

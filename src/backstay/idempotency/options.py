@@ -1,14 +1,20 @@
-"""What callers ask for, checked."""
+"""Validate the options of an idempotent call, for both APIs."""
 
 from __future__ import annotations
 
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from backstay.errors import ConfigError
+from backstay.idempotency.codec import codec_for
+from backstay.idempotency.fingerprint import fingerprint as fingerprint_of
 from backstay.idempotency.flows import Spec
+from backstay.idempotency.transaction import BaseTransaction, schema
 from backstay.runtime import validation
 from backstay.runtime.core import Core
+from backstay.runtime.serialization import Codec
 from backstay.runtime.validation import Duration
+
+T = TypeVar("T", bound=BaseTransaction)
 
 OnError = Literal["forget", "replay"]
 OnUnavailable = Literal["raise", "allow"]
@@ -25,23 +31,62 @@ def spec(
     on_error: OnError,
     on_unavailable: OnUnavailable | None,
 ) -> Spec:
-    """What the caller asked for, checked, with the policy's defaults filled in."""
+    """Validate the options and fill in the defaults of the policy."""
     policy = core.policy
     away = on_unavailable or policy.idempotency_on_unavailable
-    if on_error not in ON_ERROR:  # callers without a type checker pass anything
+    if on_error not in ON_ERROR:  # a caller without a type checker may pass any value
         _refuse("on_error", ON_ERROR, on_error)
     if away not in ON_UNAVAILABLE:
         _refuse("on_unavailable", ON_UNAVAILABLE, away)
     return Spec(
-        validation.name(key, "key"),
+        validation.check_name(key, "key"),
         fingerprint,
-        policy.idempotency_ttl if ttl is None else validation.seconds(ttl, "ttl"),
-        policy.idempotency_lease if lease is None else validation.seconds(lease, "lease"),
-        None if wait is None else validation.seconds(wait, "wait", zero=True),
+        policy.idempotency_ttl if ttl is None else validation.to_seconds(ttl, "ttl"),
+        policy.idempotency_lease if lease is None else validation.to_seconds(lease, "lease"),
+        None if wait is None else validation.to_seconds(wait, "wait", zero=True),
         on_error == "replay",
         away == "allow",
     )
 
 
 def _refuse(what: str, known: tuple[str, ...], given: object) -> NoReturn:
-    raise ConfigError(f"{what} is {' or '.join(map(repr, known))}; got {given!r}")
+    raise ConfigError(f"{what} must be {' or '.join(map(repr, known))}; got {given!r}")
+
+
+class BaseIdempotency:
+    """The parts of `stay.idempotency` that both APIs share."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @staticmethod
+    def schema(database: str) -> str:
+        """Return the CREATE TABLE statement that `transaction` needs: for "postgresql" or "sqlite"."""
+        return schema(database)
+
+    def _options(
+        self,
+        key: str,
+        fingerprint: Any,
+        ttl: Duration | None,
+        lease: Duration | None,
+        wait: Duration | None,
+        on_error: OnError,
+        on_unavailable: OnUnavailable | None,
+    ) -> Spec:
+        return spec(self._core, key, fingerprint_of(fingerprint), ttl, lease, wait, on_error, on_unavailable)
+
+    def _transaction(
+        self,
+        kind: type[T],
+        connection: Any,
+        key: str,
+        fingerprint: Any,
+        ttl: Duration | None,
+        codec: Codec | None,
+    ) -> T:
+        wanted = self._options(key, fingerprint, ttl, None, None, "forget", None)
+        namespace = self._core.engine.namespace
+        return kind(connection, namespace, wanted.name, wanted.fingerprint, wanted.ttl, codec_for(codec))

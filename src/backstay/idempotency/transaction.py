@@ -1,8 +1,8 @@
-"""Idempotency inside the caller's own SQL transaction: effect and record are both there, or neither is.
+"""Idempotency inside the caller's own SQL transaction: the effect and the record commit together or not at all.
 
 The record is a row of `backstay_idempotency` in the caller's database, written through the caller's connection. A
-second transaction with the same key waits in the database until the first has committed or rolled back, and then finds
-its outcome, or runs. Nothing here commits: that is the caller's, and so is rolling back.
+second transaction with the same key blocks in the database until the first has committed or rolled back; then it finds
+the outcome, or runs. This module never commits and never rolls back the transaction: the caller does.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from backstay.idempotency.codec import pack, unpack
 from backstay.runtime.flows import run
 from backstay.runtime.lease import instant
 from backstay.runtime.serialization import Codec
-from backstay.runtime.sql_dialect import AlchemyDialect, Dialect, dialect_of
-from backstay.runtime.validation import micros
+from backstay.runtime.sql_dialect import AlchemyDialect, Dialect, detect_dialect
+from backstay.runtime.validation import to_micros
 
 TABLE = "backstay_idempotency"
-#: A name of our own: the caller may have savepoints too.
+#: A distinct name, because the caller may use savepoints too.
 SAVEPOINT = "backstay_idempotency"
-#: sqlite3's own constant, without importing it.
+#: The value of sqlite3.SQLITE_BUSY_SNAPSHOT, without the import.
 SQLITE_BUSY_SNAPSHOT = 517
 
-#: µs since the epoch by the database's clock, where a statement runs.
+#: SQL for the database's clock, in µs since the epoch, at the time the statement runs.
 NOW = {
     "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
@@ -58,14 +58,14 @@ SCHEMA = {
 
 
 def schema(database: str) -> str:
-    """The statement that makes the table, for the caller's own migrations."""
+    """Return the CREATE TABLE statement, for the caller's own migrations."""
     if database not in SCHEMA:
-        raise ConfigError(f"a database is {' or '.join(map(repr, SCHEMA))}; got {database!r}")
+        raise ConfigError(f"database must be {' or '.join(map(repr, SCHEMA))}; got {database!r}")
     return SCHEMA[database]
 
 
-def product_of(connection: Any) -> str:
-    """Which database is behind a connection, told by its looks."""
+def database_of(connection: Any) -> str:
+    """Return the database behind a connection, by the type and attributes of the connection."""
     kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
     if "sqlalchemy" in kinds:
         bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
@@ -74,20 +74,24 @@ def product_of(connection: Any) -> str:
         product = str(getattr(connection, "vendor", ""))  # Django
     product = product or ("postgresql" if "psycopg" in kinds else "sqlite" if "sqlite3" in kinds else "")
     if product not in SCHEMA:
-        raise ConfigError(f"transaction() needs PostgreSQL or SQLite; {type(connection).__module__} speaks to another")
+        raise ConfigError(
+            f"transaction() needs PostgreSQL or SQLite, not a connection of {type(connection).__module__}"
+        )
     return product
 
 
 def _driver_of(connection: Any) -> Any:
-    """The connection below one of SQLAlchemy's; None where only its own event loop may look."""
+    """Return the driver's connection below one of SQLAlchemy; None for its async connections, which only their event
+    loop may touch.
+    """
     if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
         return None
     return (connection.connection() if hasattr(connection, "get_bind") else connection).connection.driver_connection
 
 
-class Entry:
-    """One call inside the caller's transaction. `replayed`: it ran before, and `result` is what came of it. Else do the
-    work on the same connection and set `result`.
+class TransactionEntry:
+    """One call inside the caller's transaction. `replayed`: the call ran before, and `result` is its stored outcome.
+    Otherwise do the work on the same connection and set `result`.
     """
 
     __slots__ = ("_result", "name", "replayed")
@@ -99,13 +103,13 @@ class Entry:
 
     @property
     def result(self) -> Any:
-        """What the call answers; None until it is set."""
+        """The outcome of the call; None until it is set."""
         return None if self._result is UNSET else self._result
 
     @result.setter
     def result(self, value: Any) -> None:
         if self.replayed:
-            raise ConfigError(f"{self.name!r} ran before: return entry.result instead of working again")
+            raise ConfigError(f"{self.name!r} ran before: return entry.result instead of setting it again")
         self._result = value
 
     def replay(self, value: Any) -> None:
@@ -114,20 +118,20 @@ class Entry:
 
 
 class BaseTransaction:
-    """What both APIs share: every statement goes through the caller's connection."""
+    """The statements of both APIs. Every one runs on the caller's connection."""
 
     def __init__(self, connection: Any, space: str, name: str, fingerprint: str, ttl: float, codec: Codec) -> None:
-        self._sql: Dialect = dialect_of(connection)
-        self._product = product_of(connection)
-        #: SQLite would commit with the savepoint that began a transaction, so there a write has to come first.
+        self._sql: Dialect = detect_dialect(connection)
+        self._product = database_of(connection)
+        #: False on SQLite: a savepoint that starts a transaction would commit on RELEASE, so a write must come first.
         self._savepoint_first = self._product == "postgresql"
         self._key = (space, name.encode())
         self._fingerprint = fingerprint
-        self._ttl = micros(ttl)
+        self._ttl = to_micros(ttl)
         self._codec = codec
-        self._entry = Entry(name)
+        self._entry = TransactionEntry(name)
 
-    async def _open(self) -> Entry:
+    async def _open(self) -> TransactionEntry:
         await self._begin()
         if self._savepoint_first:
             await self._run(f"SAVEPOINT {SAVEPOINT}")
@@ -138,7 +142,7 @@ class BaseTransaction:
                 return self._entry
             await self._replay()
         except BaseException:
-            if self._savepoint_first:  # the caller's transaction goes on as if nobody had asked
+            if self._savepoint_first:  # undo, so that the caller's transaction remains usable
                 with suppress(Exception):
                     await self._run(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
                     await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
@@ -153,42 +157,49 @@ class BaseTransaction:
         text = f"SELECT fingerprint, outcome, created FROM {TABLE} WHERE {where}"  # noqa: S608 - our own names
         _, row = await self._sql.execute(text, key, wants_row=True)
         if row is None:
-            raise BackstayError(f"the record of {entry.name!r} vanished while it was looked at; begin again")
+            raise BackstayError(f"the record of {entry.name!r} was deleted while it was read; begin again")
         columns: list[Any] = list(cast("Mapping[str, Any]", row).values() if isinstance(row, Mapping) else row)
         fingerprint, outcome, created = columns
         since = instant(int(created)).isoformat()
         if self._fingerprint not in ("", fingerprint):
             raise FingerprintMismatch(name=entry.name, since=since)
-        if outcome is None:  # only the transaction that wrote it can see it so, unless that was ended too early
+        # Only the writing transaction sees a record without outcome, unless it was committed inside the block.
+        if outcome is None:
             by = "this very transaction, or one that was committed inside its block"
             raise InProgress(name=entry.name, by=by, since=since, waited=0.0, retry_after=0.0)
         entry.replay(unpack(entry.name, self._codec, bytes(outcome)))
 
     async def _begin(self) -> None:
-        """Make sure that somebody will commit: a record that commits by itself protects nothing."""
+        """Make sure that a transaction is open: in autocommit mode the record would not commit with the effect."""
         connection = self._sql.connection
         if isinstance(self._sql, AlchemyDialect):
             driver = _driver_of(connection) if self._product == "sqlite" else None
             if driver is None or driver.in_transaction or driver.isolation_level is not None:
-                return  # PostgreSQL refuses the savepoint that follows
+                return  # in autocommit mode PostgreSQL refuses the SAVEPOINT that follows
         elif self._product == "sqlite" and hasattr(connection, "in_transaction"):
             if connection.in_transaction:
                 return
-            by_itself = getattr(connection, "autocommit", False) is True  # then its commit() does nothing, from 3.12 on
-            if connection.isolation_level is not None and not by_itself:  # it would begin one with the first write
+            autocommits = (
+                getattr(connection, "autocommit", False) is True
+            )  # since Python 3.12; its commit() does nothing
+            if (
+                connection.isolation_level is not None and not autocommits
+            ):  # the driver would begin one at the first write
                 await self._run("BEGIN IMMEDIATE")
                 return
         elif self._product == "postgresql" and hasattr(connection, "info"):
-            from psycopg.pq import TransactionStatus  # who passes its connection has it
+            from psycopg.pq import TransactionStatus  # a caller with such a connection has psycopg installed
 
             if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
                 return
         elif getattr(connection, "in_atomic_block", True) or not connection.get_autocommit():  # Django
             return
-        raise ConfigError("this connection commits every statement by itself; open a transaction first, as in BEGIN")
+        raise ConfigError("this connection is in autocommit mode; open a transaction first, as in BEGIN")
 
     async def _claim(self) -> bool:
-        """Write the record. Waits for another transaction that has written it; False: that one has committed."""
+        """Insert the record. Blocks while another transaction has inserted it uncommitted; False: that one
+        committed.
+        """
         sql, now = self._sql, NOW[self._product]
         marks = [sql.mark(i) for i in range(1, 5)]
         text = (
@@ -200,24 +211,26 @@ class BaseTransaction:
         )
         values = [*self._key, self._fingerprint, self._ttl]
         try:
-            if self._product == "postgresql":  # in a pipeline the number of rows is not known yet
+            if self._product == "postgresql":  # RETURNING: psycopg's pipeline mode does not know the row count yet
                 return (await sql.execute(f"{text} RETURNING 1", values, wants_row=True))[1] is not None
             return (await sql.execute(text, values))[0] == 1
         except Exception as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explain(self, error: Exception) -> Exception:
         why = str(error)
         if "savepoint" in why and ("no such" in why or "does not exist" in why):
             return ConfigError(
-                f"the transaction of {self._entry.name!r} was ended inside its block, so its outcome cannot be kept:"
-                " commit or roll back after it"
+                f"the transaction of {self._entry.name!r} was ended inside its block, so its outcome cannot be stored:"
+                " commit or roll back after the block"
             )
         if TABLE in why and ("no such table" in why or "does not exist" in why):
-            return ConfigError(f"there is no table {TABLE} yet; create it once:\n{SCHEMA[self._product]}")
-        cause: Any = getattr(error, "orig", error)  # SQLAlchemy wraps what the driver raised
+            return ConfigError(f"the table {TABLE} does not exist; create it once:\n{SCHEMA[self._product]}")
+        cause: Any = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's exception
         if getattr(cause, "sqlite_errorcode", 0) == SQLITE_BUSY_SNAPSHOT:
-            return ConfigError("somebody wrote after this transaction had read: begin it with BEGIN IMMEDIATE")
+            return ConfigError(
+                "another connection wrote after this transaction had read: begin it with BEGIN IMMEDIATE"
+            )
         return error
 
     def _where(self, first: int) -> tuple[str, list[Any]]:
@@ -227,7 +240,7 @@ class BaseTransaction:
         if self._entry.replayed:
             return
         if error is not None:
-            with suppress(Exception):  # the caller hears what its own code raised, and rolls back
+            with suppress(Exception):  # the caller gets the exception of its own code, and rolls back
                 await self._undo()
             return
         try:
@@ -241,10 +254,10 @@ class BaseTransaction:
             await self._sql.execute(text, [outcome, *key])
             await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
         except Exception as trouble:
-            raise self._explained(trouble) from trouble
+            raise self._explain(trouble) from trouble
 
     async def _undo(self) -> None:
-        """Undo the body's work and the record, whatever the caller makes of the exception."""
+        """Undo the block's writes and the record, so that a caller that swallows the exception commits neither."""
         await self._run(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
         if not self._savepoint_first:
@@ -256,9 +269,9 @@ class BaseTransaction:
 
 
 class AsyncTransaction(BaseTransaction):
-    """`async with stay.idempotency.transaction(conn, key) as entry: …`."""
+    """The async context manager: `async with stay.idempotency.transaction(conn, key) as entry: …`."""
 
-    async def __aenter__(self) -> Entry:
+    async def __aenter__(self) -> TransactionEntry:
         return await self._open()
 
     async def __aexit__(
@@ -268,9 +281,9 @@ class AsyncTransaction(BaseTransaction):
 
 
 class Transaction(BaseTransaction):
-    """`with stay.idempotency.transaction(conn, key) as entry: …`."""
+    """The blocking context manager: `with stay.idempotency.transaction(conn, key) as entry: …`."""
 
-    def __enter__(self) -> Entry:
+    def __enter__(self) -> TransactionEntry:
         return run(self._open())
 
     def __exit__(

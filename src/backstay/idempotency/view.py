@@ -1,4 +1,4 @@
-"""What people see of a key."""
+"""The read-only view of an idempotency key."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backstay.engine.base import Micros
-from backstay.idempotency.machine import DAY, IDLE, RUNNING, Entry
+from backstay.idempotency.machine import DAY, IDLE, RUNNING, KeyState
 from backstay.runtime.lease import instant
 
 
 @dataclass(frozen=True, slots=True)
 class KeyInspection:
-    """One idempotency key at one moment."""
+    """A snapshot of one idempotency key."""
 
     name: str
     #: idle, running, lapsed (its lease has ended; the next caller takes over), completed or failed.
     state: str
     fence: int = 0
-    #: The process that runs it, or ran it.
+    #: The process that runs the call, or ran it.
     by: str = ""
     since: datetime | None = None
-    #: When its lease ends, or its outcome is forgotten.
+    #: When the lease ends, or when the outcome expires.
     until: datetime | None = None
     fingerprint: str = ""
     waiters: int = 0
 
 
-def inspection(name: str, entry: Entry | None, now: Micros) -> KeyInspection:
-    """A record as stored, seen at `now`."""
+def inspection(name: str, entry: KeyState | None, now: Micros) -> KeyInspection:
+    """Build the public view of a key's record at time `now`; `entry` None: the key has no record."""
     if entry is None:
         return KeyInspection(name, IDLE)
     now = max(now, entry.seen)

@@ -1,1 +1,1 @@
-"""Formats that other programs speak."""
+"""Interoperability: locks and rate limits that Backstay shares with other programs."""

@@ -1,1 +1,1 @@
-"""Jobs: durable work. `definition.py` is what people touch, `store.py` the contract, `worker.py` what runs them."""
+"""Durable jobs: `api/` is the public API, `store.py` the store contract, `worker/` runs jobs, `scheduler/` cron."""

@@ -1,8 +1,8 @@
-"""What a caller does with jobs, written once for both APIs: enqueue, look, wait for the end, cancel."""
+"""The caller's operations on jobs, shared by the async and the blocking API: enqueue, fetch, wait, cancel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Any, TypeVar
 
@@ -16,48 +16,49 @@ from backstay.errors import (
     OutcomeUnknown,
     ResultTimeout,
 )
-from backstay.job.api.announcer import announcer_of, worth_a_look
-from backstay.job.api.caller_connection import Callers
-from backstay.job.api.completion_waiters import waiters_of
-from backstay.job.api.registry import store_of
+from backstay.job.api.announcer import ANNOUNCER, should_announce
+from backstay.job.api.caller_connection import CallerConnection
+from backstay.job.api.completion_waiters import COMPLETION_WAITERS
 from backstay.job.ids import shard_of
-from backstay.job.model import FINAL, Alike, Enqueued, Job, LogLine, NewJob, State, each_kind
+from backstay.job.model import FINAL, Enqueued, Job, LogLine, NewJob, State, UniformBatch, distinct_templates
+from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
-from backstay.runtime.flows import persist
-from backstay.runtime.serialization import storable
+from backstay.runtime.flows import retry_idempotent
+from backstay.runtime.serialization import escape_surrogates
+from backstay.runtime.services import Service
 
 T = TypeVar("T")
 
-#: Where a test puts what is to run after each enqueueing: see `backstay.testing.jobs`.
-EAGER = "job.eager"
+#: Set by tests that run jobs at once: called after each enqueue (`backstay.testing.jobs.eager`).
+EAGER: Service[Callable[[], Awaitable[None]]] = Service("runner of eager jobs")
 
-#: Jobs that go in one step: a larger one would keep everybody else waiting.
+#: The most jobs stored in one transaction: a larger one would delay all other writers.
 BATCH = 1000
-#: How many such steps are under way at once: the next is made here while the engine is at work.
-ABREAST = 2
-#: How often those who wait for an end look by themselves: at first, at last, and how that grows. The first pair is for
-#: those who would be told, the second for those who cannot.
-HEARD, UNHEARD, GROWTH = (1.0, 10.0), (0.1, 2.0), 1.5
-#: How long somebody who waits for an end puts up with an engine that is away, in seconds.
-AWAY = 60.0
-#: What a job's log answers at once, and how much in all.
+#: How many batches are under way at once: the next is encoded while the engine stores the one before.
+CONCURRENT_BATCHES = 2
+#: Poll intervals of a caller that waits for a job to finish, in seconds: the first, the longest, and the growth factor.
+#: The first pair applies while the hub's notifications arrive, the second while they do not.
+NOTIFIED_POLL, BLIND_POLL, POLL_GROWTH = (1.0, 10.0), (0.1, 2.0), 1.5
+#: Seconds that a caller waiting for a result tolerates an unavailable engine.
+OUTAGE_PATIENCE = 60.0
+#: Log lines read in one call, and the most that `logs` returns.
 LOG_PAGE, LONGEST_LOG = 1000, 100_000
-#: Bytes that go in one step, roughly.
+#: Approximate size limit of one batch, in bytes.
 BATCH_BYTES = 4 * 1024 * 1024
 
 _id, _args, _meta = attrgetter("id"), attrgetter("args"), attrgetter("meta")
 
 
 async def send(core: Core, op: Op[T]) -> T:
-    """Carry out a verb that may safely be sent twice."""
+    """Carry out an idempotent store operation, with retries."""
     try:
         return await core.port.apply(op)
     except (OutcomeUnknown, EngineUnavailable):
-        return await persist(core.port, op, retries=core.policy.lock_retries, telemetry=core.telemetry)
+        return await retry_idempotent(core.port, op, retries=core.policy.lock_retries, telemetry=core.telemetry)
 
 
 async def send_all(core: Core, ops: Sequence[Op[T]]) -> list[T]:
-    """The same for many at once."""
+    """Carry out idempotent store operations in one batch, with retries."""
     try:
         return await core.port.apply_all(ops)
     except (OutcomeUnknown, EngineUnavailable):
@@ -65,60 +66,58 @@ async def send_all(core: Core, ops: Sequence[Op[T]]) -> list[T]:
 
 
 async def enqueue(core: Core, job: NewJob, connection: Any = None) -> Enqueued:
-    """One job. Those who wait for work are told, behind the caller's back. With a connection of the caller's: in its
-    transaction.
-    """
+    """Store one job and announce it asynchronously. With the caller's own connection: in the caller's transaction."""
     core.check_open()
     if connection is not None:
-        return (await Callers(core, connection).enqueue([job]))[0]
-    store, announcer = store_of(core), announcer_of(core)
-    along = announcer.goes_along((job,))
-    (done,) = await send(core, store.enqueue(shard_of(job.id), (job,), tell=along))
+        return (await CallerConnection(core, connection).enqueue([job]))[0]
+    store, announcer = core.services.get(JOB_STORE), core.services.get(ANNOUNCER)
+    inline = announcer.announces_inline((job,))
+    (done,) = await send(core, store.enqueue(shard_of(job.id), (job,), announce=inline))
     core.telemetry.emit("job.enqueued", type=job.type, id=done.id, deduplicated=done.deduplicated)
-    if along and job.starts_at_once:
-        announcer.went_along()
-    elif worth_a_look(core, job, done):
+    if inline and job.starts_at_once:
+        announcer.record_inline()
+    elif should_announce(core, job, done):
         announcer.announce({job.type: 1})
-    if EAGER in core.notes:
-        await core.notes[EAGER]()
+    if (run_eagerly := core.services.find(EAGER)) is not None:
+        await run_eagerly()
     return done
 
 
 async def enqueue_many(core: Core, jobs: Sequence[NewJob], connection: Any = None) -> list[Enqueued]:
-    """Many jobs, in batches by shard. Each batch is stored whole or not at all, and in order. With a connection of the
-    caller's: in its transaction.
+    """Store many jobs in batches, by shard. Each batch is atomic and keeps the order. With the caller's own connection:
+    in the caller's transaction.
     """
     core.check_open()
     if connection is not None and jobs:
-        return await Callers(core, connection).enqueue(jobs)
-    store, announcer = store_of(core), announcer_of(core)
+        return await CallerConnection(core, connection).enqueue(jobs)
+    store, announcer = core.services.get(JOB_STORE), core.services.get(ANNOUNCER)
     done: dict[str, Enqueued] = {}
 
     async def one(batch: Sequence[NewJob]) -> None:
-        along = announcer.goes_along(batch)
-        answers = await send(core, store.enqueue(shard_of(batch[0].id), batch, tell=along))
+        inline = announcer.announces_inline(batch)
+        answers = await send(core, store.enqueue(shard_of(batch[0].id), batch, announce=inline))
         done.update(zip(map(_id, batch), answers, strict=True))
         ready: dict[str, int] = {}
-        told = along and all(job.starts_at_once for job in each_kind(batch))
-        for job, answer in () if told else zip(batch, answers, strict=True):
-            if along and job.starts_at_once:
+        all_announced = inline and all(job.starts_at_once for job in distinct_templates(batch))
+        for job, answer in () if all_announced else zip(batch, answers, strict=True):
+            if inline and job.starts_at_once:
                 continue
-            if worth_a_look(core, job, answer):
-                # Of those who wait, one look is enough to know when they are due.
+            if should_announce(core, job, answer):
+                # For scheduled jobs one woken worker is enough: its claim learns when the next job is due.
                 ready[job.type] = ready.get(job.type, 0) + 1 if answer.state == "pending" else ready.get(job.type, 1)
         core.telemetry.counts["job.enqueued"] += len(batch)
-        if along:
-            announcer.went_along()
+        if inline:
+            announcer.record_inline()
         announcer.announce(ready)
 
-    await core.port.each(one, batches(jobs, store.shards), ABREAST)
-    if EAGER in core.notes:
-        await core.notes[EAGER]()
+    await core.port.for_each(one, batches(jobs, store.shards), CONCURRENT_BATCHES)
+    if (run_eagerly := core.services.find(EAGER)) is not None:
+        await run_eagerly()
     return list(map(done.__getitem__, map(_id, jobs)))
 
 
 def batches(jobs: Sequence[NewJob], shards: int) -> list[Sequence[NewJob]]:
-    """By shard, of bounded size."""
+    """Split jobs into batches by shard, of bounded size."""
     if shards == 1:
         return list(_bounded(jobs))
     by_shard: dict[int, list[NewJob]] = {}
@@ -133,7 +132,7 @@ def _bounded(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         yield jobs
         return
     begin = size = 0
-    cut = Alike if isinstance(jobs, Alike) else list
+    cut = UniformBatch if isinstance(jobs, UniformBatch) else list
     for end, more in enumerate(sizes):
         if end > begin and (end - begin >= BATCH or size + more > BATCH_BYTES):
             yield cut(jobs[begin:end])
@@ -144,40 +143,41 @@ def _bounded(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
 
 
 def known_shard(core: Core, job_id: str) -> int:
-    """The shard of a job's id. Raises JobNotFound for what is no id of this Backstay's."""
+    """Return the shard of a job id. Raises JobNotFound if it is not an id of this Backstay."""
     try:
         shard = shard_of(job_id)
     except ValueError:
         shard = -1
-    if not 0 <= shard < store_of(core).shards:
+    if not 0 <= shard < core.services.get(JOB_STORE).shards:
         raise JobNotFound(job_id=job_id)
     return shard
 
 
-async def look(core: Core, job_id: str) -> Job:
-    """The job as it is now. Raises JobNotFound."""
+async def fetch_job(core: Core, job_id: str) -> Job:
+    """Return the job's current record. Raises JobNotFound."""
     core.check_open()
     known_shard(core, job_id)
-    job = await send(core, store_of(core).get(job_id))
+    job = await send(core, core.services.get(JOB_STORE).get(job_id))
     if job is None:
         raise JobNotFound(job_id=job_id)
     return job
 
 
-async def ended(core: Core, job_id: str, *, chain: bool, timeout: float | None) -> Job:
-    """The job, or the last one of its chain, once it has ended: pushed by the hub, with a poll as the backstop. Raises
-    ResultTimeout, JobNotFound.
+async def wait_finished(core: Core, job_id: str, *, chain: bool, timeout: float | None) -> Job:
+    """Wait until the job, or the last one of its chain, is final, and return it. The hub notifies; polling is the
+    backstop. Raises ResultTimeout, JobNotFound.
     """
     core.check_open()
     known_shard(core, job_id)
-    op = store_of(core).watch(job_id, chain=chain)
-    waiters = waiters_of(core)
+    op = core.services.get(JOB_STORE).watch(job_id, chain=chain)
+    waiters = core.services.get(COMPLETION_WAITERS)
     began = steady()
-    heard_as = job_id  # a chain's end is announced by its first job, and this may be another one of it
-    latch = waiters.join(heard_as)
+    # Notifications of a chain's end carry the id of its first job, which may differ from this job's id.
+    notified_as = job_id
+    latch = waiters.add(notified_as)
     try:
-        hears, sure = waiters.hears, False
-        nap = 0.0
+        listening, rechecked = waiters.is_listening, False
+        interval = 0.0
         away = 0.0
         while True:
             latch.clear()
@@ -185,42 +185,42 @@ async def ended(core: Core, job_id: str, *, chain: bool, timeout: float | None) 
                 job = await send(core, op)
                 away = 0.0
             except (OutcomeUnknown, EngineUnavailable):
-                # The job goes on, and so does whoever waits for it: for a while, and no longer than he said.
+                # The job continues during an outage of the engine, so keep waiting, within the caller's timeout.
                 away = away or steady()
-                patience = AWAY if timeout is None else min(AWAY, began + timeout - away)
+                patience = OUTAGE_PATIENCE if timeout is None else min(OUTAGE_PATIENCE, began + timeout - away)
                 if steady() - away >= patience:
                     raise
-                await core.port.pause(UNHEARD[0])
+                await core.port.pause(BLIND_POLL[0])
                 core.check_open()
                 continue
             if job is None:
                 raise JobNotFound(job_id=job_id)
             if job.state in FINAL and not (chain and job.followed_by):
                 return job
-            if chain and job.chain != heard_as:
-                waiters.leave(heard_as, latch)
-                heard_as = job.chain
-                latch = waiters.join(heard_as)
+            if chain and job.chain != notified_as:
+                waiters.remove(notified_as, latch)
+                notified_as = job.chain
+                latch = waiters.add(notified_as)
                 continue
             left = None if timeout is None else began + timeout - steady()
             if left is not None and left <= 0:
                 raise ResultTimeout(job_id=job_id, waited=timeout or 0.0, state=job.state)
-            if not hears:
-                hears = await waiters.open()
-                if hears and not sure:  # its end may have passed before anybody listened
-                    sure = True
+            if not listening:
+                listening = await waiters.listen()
+                if listening and not rechecked:  # the job may have finished before the subscription
+                    rechecked = True
                     continue
-            first, last = HEARD if hears else UNHEARD
-            nap = min(max(first, nap * GROWTH), last)
-            await core.port.park(latch, nap if left is None else min(nap, left))
+            first, last = NOTIFIED_POLL if listening else BLIND_POLL
+            interval = min(max(first, interval * POLL_GROWTH), last)
+            await core.port.park(latch, interval if left is None else min(interval, left))
             core.check_open()
-            hears = waiters.hears
+            listening = waiters.is_listening
     finally:
-        waiters.leave(heard_as, latch)
+        waiters.remove(notified_as, latch)
 
 
-def completed(job: Job) -> bytes:
-    """The result of a job that has ended. Raises what became of it instead."""
+def result_or_raise(job: Job) -> bytes:
+    """Return a completed job's encoded result. Raises JobFailed, JobCancelled or JobSkipped for the other states."""
     error = job.error
     if job.state == "completed":
         return job.result or b""
@@ -239,22 +239,22 @@ def completed(job: Job) -> bytes:
 
 
 async def cancel(core: Core, job_id: str, reason: str) -> State:
-    """The state it has now: "running" is told to stop. Raises JobNotFound."""
+    """Cancel a job and return its state; "running" means that its handler is asked to stop. Raises JobNotFound."""
     core.check_open()
     known_shard(core, job_id)
-    state = await send(core, store_of(core).cancel(job_id, storable(reason)))
+    state = await send(core, core.services.get(JOB_STORE).cancel(job_id, escape_surrogates(reason)))
     if state is None:
         raise JobNotFound(job_id=job_id)
     return state
 
 
 async def logs(core: Core, job_id: str, after: int) -> list[LogLine]:
-    """All lines behind `after`, up to a hundred thousand."""
+    """Return the log lines after the line number `after`, at most LONGEST_LOG."""
     core.check_open()
     known_shard(core, job_id)
     lines: list[LogLine] = []
     while len(lines) < LONGEST_LOG:
-        page = await send(core, store_of(core).read_log(job_id, after, LOG_PAGE))
+        page = await send(core, core.services.get(JOB_STORE).read_log(job_id, after, LOG_PAGE))
         lines += page
         if len(page) < LOG_PAGE:
             break
@@ -265,4 +265,4 @@ async def logs(core: Core, job_id: str, after: int) -> list[LogLine]:
 async def outputs(core: Core, job_id: str) -> dict[str, str]:
     core.check_open()
     known_shard(core, job_id)
-    return await send(core, store_of(core).get_outputs(job_id))
+    return await send(core, core.services.get(JOB_STORE).get_outputs(job_id))

@@ -1,4 +1,4 @@
-"""What travels with a job for workers alone: its caller's own time limit and back-off, and the trace it belongs to."""
+"""Job metadata that only workers read: the caller's time limit and backoff, trace context, run key, result slots."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import sys
 
 import msgspec
 
-from backstay.engine.base import UNREADABLE
+from backstay.engine.base import DECODE_ERRORS
 from backstay.errors import CorruptRecord
 from backstay.job.api.retry import Backoff
 from backstay.job.model import Job
 
 
 class Fill(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A place in the arguments, and whose result goes there: of one chain, or of several as a list."""
+    """A place in the arguments and the chains whose results a worker puts there: one result, or a list of them."""
 
     place: tuple[str | int, ...]
     chains: tuple[str, ...]
-    #: True: a list of all results, also of none or one.
+    #: True: put a list of results there, even for no or one chain.
     many: bool = False
-    #: The way into the result: `output["path"]`.
+    #: The path to a value inside the result: `output["path"]`.
     item: tuple[str | int, ...] = ()
 
 
 class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Empty fields mean: as the definition says."""
+    """A job's metadata. An empty field means: use the value of the job's definition."""
 
     timeout: float = 0.0
     backoff: Backoff | None = None
-    #: W3C trace context and whatever else propagators and middleware put in.
+    #: W3C trace context, and other entries of propagators and middleware.
     trace: dict[str, str] = {}
-    #: The cron entry that made it.
+    #: The cron entry that enqueued the job.
     cron: str = ""
-    #: What it is called in its workflow run: "build", "test (3.11)".
+    #: The job's name in its workflow run: "build", "test (3.11)".
     key: str = ""
-    #: Arguments that are results of others: see `fills.py`.
+    #: Arguments that are results of other jobs: see `inject_results.py`.
     fills: tuple[Fill, ...] = ()
 
 
@@ -44,21 +44,22 @@ _decode = msgspec.msgpack.Decoder(Meta).decode
 
 
 def pack(meta: Meta) -> bytes:
-    """b"" for a job about which there is nothing to say."""
+    """Encode metadata; b"" if every field is empty."""
     return b"" if meta == PLAIN else _encode(meta)
 
 
 def unpack(raw: bytes) -> Meta:
+    """Decode metadata. Raises CorruptRecord."""
     if not raw:
         return PLAIN
     try:
         return _decode(raw)
-    except UNREADABLE as error:
-        raise CorruptRecord(f"what travels with a job cannot be read: {error}") from error
+    except DECODE_ERRORS as error:
+        raise CorruptRecord(f"the metadata of a job cannot be decoded: {error}") from error
 
 
 def key_of(job: Job) -> str:
-    """What it is called in its run; its id, where it has no name or that cannot be read."""
+    """Return the job's name in its run; its id if it has no name or the name cannot be decoded."""
     try:
         return unpack(job.meta).key or job.id
     except CorruptRecord:
@@ -66,7 +67,7 @@ def key_of(job: Job) -> str:
 
 
 def trace_context() -> dict[str, str]:
-    """The caller's trace, if it has one. OpenTelemetry is asked only where the program uses it."""
+    """Return the caller's trace context, if any. OpenTelemetry is used only if the program has imported it."""
     if "opentelemetry.propagate" not in sys.modules and "opentelemetry.trace" not in sys.modules:
         return {}
     from opentelemetry import propagate

@@ -1,6 +1,6 @@
-"""What jobs are made of, as data: what a caller asks for, what a worker is handed, how an attempt ends.
+"""Data types of jobs: new jobs, claims, outcomes, exchanges and stored records.
 
-Times are µs of the engine's clock, durations µs. A fence is a whole number that grows with every claim of a shard.
+Times are µs of the engine's clock, durations are µs. A fence is an integer that grows with every claim in a shard.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from backstay.engine.base import Micros
 
 State = Literal["scheduled", "blocked", "pending", "running", "completed", "failed", "cancelled", "skipped"]
 
-#: A job in one of these changes no more, except that a dead letter or a cancelled job may be tried again by hand.
+#: Final states. A job leaves one only when it is retried manually.
 FINAL: tuple[State, ...] = ("completed", "failed", "cancelled", "skipped")
 
 UniqueScope = Literal["until_start", "until_done", "window"]
-#: When a job that waits for others starts: all of them completed; or all of them ended, however; or all of them ended
-#: and one of them failed, or was skipped because one before it had. Otherwise it is skipped.
+#: When a job with blockers starts. all_success: all of them completed. all_done: all of them ended in any state.
+#: any_failure: all of them ended, and one failed or was skipped because of a failure. Otherwise the job is skipped.
 When = Literal["all_success", "all_done", "any_failure"]
 
-#: Priorities go from -LARGEST to LARGEST; more is sooner.
+#: Priorities range from -LARGEST_PRIORITY to LARGEST_PRIORITY; a higher one starts sooner.
 LARGEST_PRIORITY = 100
-#: One point of priority is worth this much waiting: a job of priority 0 that has been due for ten minutes goes before
-#: one of priority 1 that has just become due. So nothing starves, whatever keeps coming in above it.
+#: One point of priority equals this much waiting time: a job of priority 0 that has been due for ten minutes starts
+#: before one of priority 1 that has just become due. This prevents starvation of low priorities.
 AGEING: Micros = 600_000_000
 
 
 def rank(due: Micros, priority: int) -> int:
-    """The order of pending jobs: the smallest goes first."""
+    """Return the sort key of a pending job; the smallest is claimed first."""
     return due - priority * AGEING
 
 
 class Rate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """At most `burst` starts at once and one more every `interval` µs, for all jobs of one bucket (GCRA)."""
+    """A rate limit (GCRA) for all jobs of one bucket: at most `burst` starts at once, one more every `interval` µs."""
 
     bucket: str
     interval: Micros
@@ -43,7 +43,7 @@ class Rate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Unique(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One job for a key: until it starts, until it is done, or for `window` µs from its enqueueing on."""
+    """A unique key: one job per key until it starts, until it is done, or for `window` µs after it is enqueued."""
 
     key: str
     scope: UniqueScope
@@ -51,25 +51,25 @@ class Unique(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Concurrency(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """At most `limit` jobs of this key run at once in their shard."""
+    """A concurrency key: at most `limit` jobs with this key run at once in their shard."""
 
     key: str
     limit: int
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A job to be. Its id is made by the caller, so that asking twice makes one job."""
+    """A job to be enqueued. The caller generates its id, so that sending it twice stores one job (idempotent)."""
 
     id: str
     type: str
     queue: str = "default"
-    #: The arguments as bytes, and what else only workers read (time limit, back-off, trace context, …).
+    #: The encoded arguments, and encoded metadata that only workers read (time limit, backoff, trace context, …).
     args: bytes = b""
     meta: bytes = b""
-    #: Sorted, without doubles.
+    #: Sorted, without duplicates.
     labels: tuple[str, ...] = ()
     priority: int = 0
-    #: How long from now until it is due; `due` is a moment instead (0: `delay` counts).
+    #: The delay until the job is due. `due` is an absolute time instead; 0: use `delay`.
     delay: Micros = 0
     due: Micros = 0
     #: Attempts after the first.
@@ -77,37 +77,36 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     unique: Unique | None = None
     concurrency: Concurrency | None = None
     rate: Rate | None = None
-    #: Ids of chains that must end before it starts. A set: no doubles.
+    #: Its blockers: ids of chains that must end before it starts, without duplicates.
     after: tuple[str, ...] = ()
     when: When = "all_success"
-    #: Its failure holds nobody up: whoever waits for it goes on as if it had completed with no result, and its run may
-    #: still succeed.
+    #: Its failure is tolerated: dependents start as if it had completed without a result, and its run may succeed.
     soft: bool = False
-    #: The first job of its chain; "": itself.
+    #: The id of its chain, which is that of the chain's first job; "": it starts a chain.
     chain: str = ""
     #: The workflow run it belongs to; "": none.
     run: str = ""
-    #: How long its record stays after it completed (or was cancelled or skipped), and after it failed.
+    #: Retention of its record after it completed (or was cancelled or skipped), and after it failed.
     keep: Micros = 86_400_000_000
     keep_failed: Micros = 30 * 86_400_000_000
 
     @property
     def starts_at_once(self) -> bool:
-        """Whether it certainly is pending as soon as it is stored."""
+        """Whether the job is certain to be pending as soon as it is stored."""
         return not (self.delay or self.due or self.after or self.unique)
 
 
-class Alike(list[NewJob]):
-    """Jobs that differ in their ids and arguments alone: what is found out of the first holds for all of them."""
+class UniformBatch(list[NewJob]):
+    """Jobs that differ only in id and arguments, so that checks on the first one hold for all of them."""
 
 
-def each_kind(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """One job of each kind among these, or simply all of them."""
-    return jobs[:1] if isinstance(jobs, Alike) else jobs
+def distinct_templates(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Return the first job of a uniform batch, else all jobs."""
+    return jobs[:1] if isinstance(jobs, UniformBatch) else jobs
 
 
 class Enqueued(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of a NewJob: its id and state; or those of the job that has its unique key already."""
+    """The result of enqueueing a NewJob: its id and state, or those of the job that already has its unique key."""
 
     id: str
     state: State
@@ -115,11 +114,11 @@ class Enqueued(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why an attempt ended badly. Travels and is stored as msgpack."""
+    """Why an attempt failed. Sent and stored as msgpack."""
 
     kind: str
     message: str
-    #: The worker's traceback, shortened; "" where there is none.
+    #: The end of the handler's traceback; "" if there is none.
     trace: str = ""
     attempt: int = 0
     at: Micros = 0
@@ -129,13 +128,15 @@ FinishKind = Literal["complete", "fail", "retry", "snooze", "release", "cancel",
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """How an attempt ended, by whoever holds its lease.
+    """The outcome of an attempt, reported by the holder of its lease.
 
-    complete: `result` is kept; with `next`, the chain goes on with it in the same step.
-    fail: no more attempts: dead letter. retry: again after `delay`; dead letter when attempts are used up.
-    snooze: again after `delay`, the attempt is not counted, `snoozes` is. release: again at once, the attempt is not
-    counted (a worker that leaves). cancel: ended for good, by its own will. skip: it need not be done (its condition
-    does not hold); those who wait for it are skipped with it, as nobody's failure.
+    complete: `result` is stored; with `next`, the chain continues with that job in the same transaction.
+    fail: no more attempts, the job becomes a dead letter.
+    retry: another attempt after `delay`; a dead letter if the attempts are used up.
+    snooze: another try after `delay`; counts as a snooze, not as an attempt.
+    release: pending again at once without counting the attempt (a worker stops).
+    cancel: the handler cancelled the job. skip: the job's condition does not hold; its dependents are skipped too,
+    without counting as a failure.
     """
 
     job: str
@@ -145,64 +146,64 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     error: Failure | None = None
     delay: Micros = 0
     next: NewJob | None = None
-    #: Jobs made in the same step, before `next` (which may wait for them): with `complete` only.
+    #: Jobs stored in the same transaction, before `next`, which may wait for them: with `complete` only.
     adds: tuple[NewJob, ...] = ()
-    #: Text by key, kept with the job in the same step (as by `Store.put_outputs`): with `complete` only.
+    #: Strings by key, stored with the job in the same transaction (as by `Store.put_outputs`): with `complete` only.
     outputs: dict[str, str] = {}
 
 
-class Stand(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker without work leaves in the shard: whoever enqueues a plain job of these queues and types may lease
-    it to that worker, and tell it so on a channel of its own.
+class WaitingClaimSpec(msgspec.Struct, frozen=True, array_like=True):
+    """How an idle worker's claim waits in the shard: `enqueue` may lease a matching job directly to that worker and
+    publish it to the worker's inbox.
     """
 
-    #: A channel that nobody else hears.
+    #: A hub channel to which only this worker subscribes.
     inbox: str
-    #: How long it stands.
+    #: How long the claim waits.
     life: Micros
-    #: Names of types with NULs before, between and behind them.
+    #: Names of job types with NULs before, between and after them.
     types: str
     queues: tuple[str, ...]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker can take: up to `want` jobs, from queues in groups. Groups come in order; within one, the smallest
-    rank first. A job's labels must all be among the worker's.
+    """A request for up to `want` jobs from groups of queues. Groups are searched in order; within one, the smallest
+    rank comes first. The worker must have all labels of a job.
     """
 
     want: int
     queues: tuple[tuple[str, ...], ...] = (("default",),)
     labels: tuple[str, ...] = ()
-    #: How long a lease lives without renewal.
+    #: The duration of a lease without renewal.
     lease: Micros = 30_000_000
-    #: Counters of announcements, where the store announces: no more jobs than they still allow. Empty: any number.
+    #: Announcement counters, if claims consume them: claim no more jobs than they still allow. Empty: no such limit.
     hints: tuple[str, ...] = ()
-    #: Where the store takes such: if there is nothing to take, the claim stands until its lane's next step, its end, or
-    #: the job that is handed over to it.
-    stand: Stand | None = None
+    #: If the store supports it and nothing is pending, the claim waits in the shard until the channel's next exchange,
+    #: its expiry, or a job handed to it.
+    waiting: WaitingClaimSpec | None = None
 
 
-class StepCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's turn in one shard: finish these, then hand me more. `lane` and `seq` make it safe to send again: see
-    `Store.step`. `lanes` of one worker never wait for one another.
+class ExchangeCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's round trip to one shard: acknowledge finished attempts, then claim jobs. `channel` and `seq` make it
+    idempotent: see `Store.exchange`. The channels of one worker never wait for each other.
     """
 
     shard: int
     worker: str
-    #: New with every start of a worker and after every fork.
+    #: A new one for every start of a worker and after every fork.
     incarnation: str
-    lane: int
+    channel: int
     seq: int
     finishes: tuple[Finish, ...] = ()
     claim: Claim
-    #: Engine time after which it has no effect.
+    #: Engine time after which the command has no effect.
     not_after: Micros
-    #: The seq of this lane whose claim was left standing, if nothing was heard of it since; 0: none.
-    unheard: int = 0
+    #: The seq of this channel whose claim may still wait in the shard, without a handoff received for it; 0: none.
+    waiting_seq: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job in a worker's hands: `fence` names its lease, which lives until `until` unless renewed."""
+    """A claimed job: `fence` identifies its lease, which expires at `until` unless renewed."""
 
     id: str
     fence: int
@@ -218,72 +219,73 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     chain: str
     run: str
     labels: tuple[str, ...]
-    #: When it was enqueued, when it became due, until when the lease lives.
+    #: When it was enqueued, when it became due, when the lease expires.
     enqueued: Micros
     due: Micros
     until: Micros
-    #: What the chains it waited for came to, by chain id: the result's bytes, or None for one that did not complete.
+    #: The encoded results of its blockers, by chain id; None for a chain that did not complete.
     upstream: dict[str, bytes | None] = {}
 
 
-#: "ok": done. "stale": the lease is not current; nothing changed.
+#: "ok": the outcome is stored. "stale": the lease is not current; nothing changed.
 Verdict = Literal["ok", "stale"]
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
-    """A chain of one shard has ended, and `job` of another waits for it. `result`: None unless it completed."""
+    """An ended chain that `job` in another shard waits for. `result` is None unless the chain completed."""
 
     job: str
     chain: str
     result: bytes | None
 
 
-class StepReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a step."""
+class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to an exchange."""
 
     now: Micros
     verdicts: tuple[Verdict, ...] = ()
     jobs: tuple[Claimed, ...] = ()
-    #: µs until something here becomes due or a lease ends; None: nothing is scheduled and nobody runs anything. 0: also
-    #: when it passed over a job that somebody else held at that moment.
+    #: µs until a job becomes due or a lease expires in the shard; None: no job is scheduled or running. 0 also when the
+    #: claim skipped a row locked by another transaction.
     next_in: Micros | None = None
-    #: Jobs by type that this step made pending and did not hand to this worker: others ought to hear of them.
+    #: Jobs by type that this exchange made pending and did not lease to this worker: announce them to other workers.
     ready: dict[str, int] = {}
-    #: Ends of chains that jobs of other shards wait for: `Store.deliver` each to its shard, then `Store.delivered`.
+    #: Ended chains that jobs in other shards wait for: `Store.deliver` each to its shard, then `Store.delivered`.
     outbox: tuple[Delivery, ...] = ()
-    #: The lane is past this seq: whoever sent it is no longer the one to be answered. Nothing happened.
+    #: The shard has seen a higher seq of this channel, so the sender is outdated. Nothing changed.
     stale: bool = False
-    #: `not_after` was over. Nothing happened.
+    #: `not_after` has passed. Nothing changed.
     expired: bool = False
-    #: The hints it came for are used up, and it came for nothing else. Nothing happened.
+    #: The claim was limited to announcements, and their counters are used up. Nothing changed.
     denied: bool = False
-    #: The claim that stood was answered, unheard: these are its jobs. Nothing else happened: send the step once more.
-    handed: bool = False
+    #: The waiting claim was answered by a handoff that the worker has not received: `jobs` are its jobs. Nothing else
+    #: changed: send the exchange again.
+    handed_off: bool = False
 
 
-class Handed(msgspec.Struct, frozen=True):
-    """What came to an inbox: the answer to a claim that stood."""
+class DirectHandoff(msgspec.Struct, frozen=True):
+    """A message to a worker's inbox: jobs leased to its waiting claim."""
 
-    #: Whose step that was: worker, incarnation and lane, with NULs between them.
-    lane: str
+    #: The channel of the claim: worker, incarnation and channel number, with NULs between them.
+    channel: str
     seq: int
-    reply: StepReply
+    reply: ExchangeReply
 
 
 class Renewal(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A lease to be kept alive, and how far its job has come (0 to 1; below 0: nothing to say)."""
+    """A lease to be renewed, and its job's progress (0 to 1; below 0: unchanged)."""
 
     job: str
     fence: int
     progress: float = -1.0
 
 
-#: "ok": it lives on. "cancelled": it lives on, but somebody wants it ended. "lost": it is not current.
+#: "ok": renewed. "cancelled": renewed, but the job's cancellation is requested. "lost": the lease is not current.
 RenewalVerdict = Literal["ok", "cancelled", "lost"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job as stored, for whoever asks."""
+    """A job's stored record."""
 
     id: str
     type: str
@@ -298,7 +300,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     snoozes: int
     chain: str
     run: str
-    #: 0: not (yet).
+    #: 0 in these fields: not yet, or never.
     fence: int = 0
     worker: str = ""
     lease_until: Micros = 0
@@ -312,14 +314,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: Failure | None = None
     unique: Unique | None = None
     concurrency: Concurrency | None = None
-    #: The chains it still waits for, those it ever waited for, and the job that follows it in its chain.
+    #: The blockers it still waits for, all of its blockers, and the next job of its chain.
     waits_for: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     followed_by: str = ""
 
 
 class JobResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a job of a run came to: of a `Job`, what whoever gathers the results of thousands wants of each."""
+    """The part of a `Job` needed to collect the results of a run with thousands of jobs."""
 
     id: str
     type: str
@@ -339,7 +341,7 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as it told of itself."""
+    """A worker's record, as of its last heartbeat."""
 
     id: str
     queues: tuple[str, ...] = ()
@@ -347,7 +349,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 1
     host: str = ""
     pid: int = 0
-    #: How many jobs it runs, and one of them.
+    #: The number of jobs it runs, and the id of one of them.
     running: int = 0
     current: str = ""
     registered: Micros = 0
@@ -356,7 +358,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue and what is in it."""
+    """A queue with the number of its jobs by state."""
 
     name: str
     paused: bool = False
@@ -374,9 +376,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """A cron entry's turn: `job` is enqueued unless a tick as late as `at` was before. `skipped`: earlier moments
-    that were missed and are not caught up.
-    """
+    """A due moment of a cron entry: `job` is enqueued unless the entry has already ticked at `at` or later."""
 
     name: str
     at: Micros

@@ -1,7 +1,7 @@
-"""Workflow runs as data: what the store keeps of a run beside its jobs, and what it tells of them.
+"""Data types of workflow runs: the run's record, its events, definitions, artifacts and tokens.
 
-A run is one shard: its id carries it, and all of its jobs live there. So a job's end, the release of those who wait for
-it, the run's status and its events change in one step.
+A run lives in one shard: its id contains the shard, and all of its jobs live there. So a job's end, the release of its
+dependents, the run's status and its events change in one transaction.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from backstay.engine.base import Micros
 from backstay.errors import ConfigError
 from backstay.job.model import NewJob
 
-#: queued: no job of it has started yet. A finished run goes back to running when one of its jobs is tried again.
+#: queued: none of its jobs has started. A finished run becomes running again when one of its jobs is retried.
 RunStatus = Literal["queued", "running", "success", "failure", "cancelled"]
 FINISHED: tuple[RunStatus, ...] = ("success", "failure", "cancelled")
 
-#: What happens to a job of a run: it can be had; somebody has it; it is put off (a retry, a snooze); how it ended; a
-#: lease ran out. And to the run: it was begun, it ended, it goes on after all, somebody wants it to end.
+#: Events of a job: ready (it became pending), started, scheduled (a retry or snooze), its final state, lease_expired.
+#: Events of a run: created, finished, reopened by a retry, cancellation requested.
 EventKind = Literal[
     "ready",
     "started",
@@ -35,23 +35,23 @@ EventKind = Literal[
     "run_cancelling",
 ]
 
-#: The largest run that is stored in one step.
+#: The most jobs of a new run: it is stored in one transaction.
 LARGEST_RUN = 20_000
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to be. All of its jobs have its id as `run` and live in its shard; `after` names jobs of the run."""
+    """A run to be stored. All of its jobs have its id as `run` and live in its shard; `after` names jobs of the run."""
 
     id: str
-    #: The definition it was made from.
+    #: The workflow definition it was created from.
     workflow: str
     version: int = 0
-    #: What the store does not read: inputs, the names of jobs, how it was begun.
+    #: Opaque to the store: inputs, job names, the trigger.
     doc: bytes = b""
     jobs: tuple[NewJob, ...] = ()
-    #: It is cancelled when it has not ended after so long; 0: never.
+    #: The run is cancelled if it has not finished after this time; 0: never.
     timeout: Micros = 0
-    #: How long it stays after its end, with all of its jobs.
+    #: How long the run and its jobs are kept after it has finished.
     keep: Micros = 7 * 86_400_000_000
 
 
@@ -67,57 +67,58 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     #: 0: not yet.
     started: Micros = 0
     finished: Micros = 0
-    #: When it is cancelled by itself; 0: never.
+    #: When the run is cancelled automatically; 0: never.
     deadline: Micros = 0
     cancel_requested: bool = False
     reason: str = ""
-    #: How many of its jobs are in which state, of a chain only the last one; states with none are left out.
+    #: The number of its jobs by state, counting only the last job of each chain; states without jobs are left out.
     counts: dict[str, int] = {}
-    #: The number of its last event.
+    #: The seq of its last event.
     events: int = 0
 
 
 class RunEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Something happened in a run. `seq` counts from 1 in each run, without gaps."""
+    """An event of a run. `seq` counts from 1 in each run, without gaps."""
 
     run: str
     seq: int
     at: Micros
     kind: EventKind
-    #: "": it is about the run.
+    #: "" for events of the run itself.
     job: str = ""
-    #: Of the job, when it happened.
+    #: The job's attempt and worker at that time.
     attempt: int = 0
     worker: str = ""
-    #: Why: the message of a failure, the reason of a cancellation, the run's status for run_finished.
+    #: The message of a failure, the reason of a cancellation, or the run's status for run_finished.
     why: str = ""
 
 
 class EventPage(msgspec.Struct, frozen=True, array_like=True):
-    """Events of all runs of a shard, in an order in which none appears behind a cursor that was given out."""
+    """Events of all runs of a shard. No event ever appears before a cursor that was already returned."""
 
     events: tuple[RunEvent, ...]
-    #: Behind the last of them: go on from here.
+    #: Where the next page starts: after the last event.
     cursor: str
 
 
 def no_cursor(after: str) -> ConfigError:
-    return ConfigError(f"{after[:100]!r} is no cursor that events() gave out: begin with '' or '$'")
+    """Return the error for a cursor that `events()` never returned."""
+    return ConfigError(f"{after[:100]!r} is not a cursor returned by events(): start with '' or '$'")
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow's definition, one version of it."""
+    """One version of a workflow's definition."""
 
     workflow: str
     version: int
-    #: Of `doc`: the same document stored again is the same version.
+    #: The hash of `doc`: storing the same document again returns the same version.
     digest: str
     doc: bytes
     created: Micros = 0
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a job left, by name."""
+    """A file stored by a job, by name."""
 
     job: str
     name: str
@@ -127,7 +128,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may use the server. Only the hash is stored."""
+    """An access token of the server. Only its hash is stored."""
 
     id: str
     digest: bytes

@@ -1,18 +1,19 @@
-"""The store contract: what remembers jobs. Each verb is an operation that the engine carries out as one atomic step.
+"""The store contract: persistence of jobs and runs. Every method returns an operation that the engine carries out
+atomically.
 
-A store makes operations (`backstay.engine.base.Op`) and does nothing by itself; ports carry them out, so that the event
-loop, the blocking API and the keeper thread use one door. `sqlite.py`, `postgres.py` and `redis.py` implement it, one
-`.sql` or `.lua` file for each verb. `backstay.testing.conformance.JobSuite` holds any store to this.
+A store only builds operations (`backstay.engine.base.Op`); ports carry them out, so the event loop, the blocking API
+and the keeper thread share one path. The implementations are in `stores/sqlite`, `stores/postgres` and `stores/redis`,
+with a `.sql` or `.lua` file per method. `backstay.testing.conformance.JobSuite` checks any store against this contract.
 
-Rules that hold for every verb:
-- time is the engine's, read inside the step;
-- a job's state changes in one verb only; no reader ever sees half of it;
-- verbs that may be sent twice say so; all do except `append_log` without a sequence of its own;
-- whatever makes jobs pending answers how many of which type (`ready`), so that the caller can announce them. A caller
-  that dies before loses nothing: workers look by themselves;
-- a chain that is watched and ends is announced on `<prefix>:chainc`, a watched job that ended while its chain goes on
-  on `<prefix>:jobc`; a running job whose lease ended or whose cancellation is wanted on `<prefix>:owls`. After the
-  commit, and perhaps never: hints, not truth.
+Rules for every method:
+- the clock is the engine's, read inside the operation;
+- each change of a job is atomic: no reader sees half of it;
+- every operation is idempotent and may be sent twice, except `append_log` without its own sequence numbers;
+- an operation that makes jobs pending returns their number by type (`ready`), so that the caller announces them. If the
+  caller dies first, nothing is lost: workers also poll;
+- the end of a watched chain is published on `<prefix>:chainc`; the end of a watched job whose chain continues on
+  `<prefix>:jobc`; a running job whose lease ended or whose cancellation is requested on `<prefix>:owls`. These messages
+  are sent after the commit and may be lost: they are hints, not state.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from typing import Protocol
 from backstay.engine.base import Micros, Op
 from backstay.job.model import (
     Delivery,
+    DirectHandoff,
     Enqueued,
-    Handed,
+    ExchangeCommand,
+    ExchangeReply,
     Job,
     JobResult,
     LogLine,
@@ -34,131 +37,133 @@ from backstay.job.model import (
     Renewal,
     RenewalVerdict,
     State,
-    StepCommand,
-    StepReply,
     Tick,
     Worker,
 )
 from backstay.job.run_model import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
+from backstay.runtime.services import Service
 
-ReadHanded = Callable[[bytes], Handed | None] | None
+ReadHandoff = Callable[[bytes], DirectHandoff | None] | None
 
 
 class Store(Protocol):
-    """Where jobs live. `shards` is fixed when the first job is stored; SQL engines have one.
+    """The job store. `shards` is fixed when the first job is stored; SQL engines have one shard.
 
-    `lanes` is how many steps of one worker are worth having under way in a shard at once: two where a step travels, so
-    that one's jobs run meanwhile; one where all steps wait for the same writer anyway.
-    `parts`: where much has ended and much is there, one of two lanes tells and the other asks, since what is handed out
-    need not wait for the disk, and what has ended must.
-    `announces`: `enqueue` with `tell` announces jobs in its own step; without, `tell` changes nothing, and whoever
-    enqueues announces them. `gap`: how far apart (seconds) such announcements are worth their price; 0: they cost next
-    to nothing. `takes`: a claim takes from the counters of announcements. All of it only where hints travel through the
-    engine that keeps the jobs: one trip instead of two.
-    `read_handed`: a claim that finds nothing may stay there (`Claim.stand`), whoever enqueues answers it, and this
-    reads what comes to its inbox: None for what cannot be read. Where claims do not stay, it is None itself.
+    `channels_per_shard`: how many exchanges of one worker are useful at once in a shard. Two where an exchange crosses
+    the network, so that one exchange's jobs run while the other travels; one where all exchanges wait for one writer.
+    `splits_claim_and_ack`: with a backlog, one channel acknowledges while the other claims: acknowledgements must wait
+    for the disk, claims need not.
+    `announces`: `enqueue(announce=True)` announces the jobs in its own transaction; else the caller announces them.
+    `announcement_gap`: the shortest useful interval of such announcements, in seconds; 0: they cost almost nothing.
+    `claims_consume_hints`: a claim takes from the announcement counters itself. These apply only if hints travel
+    through the engine that stores the jobs: one round trip instead of two.
+    `read_handoff`: decodes a message to a waiting claim's inbox (`Claim.waiting`), None for an invalid message. It is
+    itself None if the store does not support waiting claims.
     """
 
     shards: int
-    lanes: int
-    parts: bool
+    channels_per_shard: int
+    splits_claim_and_ack: bool
     announces: bool
-    gap: float
-    takes: bool
+    announcement_gap: float
+    claims_consume_hints: bool
 
     @property
-    def read_handed(self) -> ReadHanded: ...
+    def read_handoff(self) -> ReadHandoff: ...
 
-    # ── work ──
+    # ── enqueue, claim, finish ──
 
-    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
-        """All of them, or none when one cannot be (ConfigError). By id: a job that exists already is left as it is and
-        reported with its state, so sending twice is safe. Of many callers with one unique key, one makes its job; the
-        others get that job's id with `deduplicated`. A job whose blockers (`after`) all ended already starts at once;
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, announce: bool = False) -> Op[list[Enqueued]]:
+        """Store all jobs, or none if one is invalid (ConfigError). Idempotent by id: an existing job is left unchanged
+        and returned with its state. Of concurrent callers with the same unique key, exactly one stores its job; the
+        others get that job's id with `deduplicated`. A job whose blockers (`after`) have all ended is pending at once;
         an unknown blocker is a ConfigError. Jobs of one call keep their order.
-        `tell`: those that start at once (`NewJob.starts_at_once`) are announced by their type, with a counter, where
-        the store `announces`: whoever hears of them finds them. Sent twice, they may be announced twice.
+        `announce`: if the store `announces`, jobs that start at once (`NewJob.starts_at_once`) are announced by type,
+        with a counter, once they can be claimed. Sent twice, they may be announced twice.
         """
         ...
 
-    def step(self, command: StepCommand) -> Op[StepReply]:
-        """Reap what has run out, make due what is due (both bounded), finish, then claim: one round trip.
+    def exchange(self, command: ExchangeCommand) -> Op[ExchangeReply]:
+        """Reap expired leases, promote due jobs (both bounded), finish attempts, then claim: one round trip.
 
-        Finish: only the current lease counts; else the verdict is stale and nothing changes. Ending a chain releases
-        those who wait for it in the same step, each exactly once, however many of its blockers end at the same moment
-        elsewhere; with `all_success`, a blocker that did not complete skips its dependents (and theirs).
-        Claim: two callers never get the same job; a row that somebody else is taking is skipped, not waited for.
-        Smallest rank first over all queues of a group; a job whose labels, concurrency key, rate or paused queue forbid
-        it never hides one behind it. Nothing here grows with the backlog.
-        Lanes: the shard remembers for each (worker, incarnation, lane) the last seq with its verdicts and claims, for
-        2 × lease. The same seq again: the same verdicts, and those of its jobs that are still under those leases,
-        renewed. A lower seq: `stale`. A higher one: execute. Past `not_after`: `expired`.
-        A claim with `stand` that finds nothing may stay. `enqueue` answers it once, with a job that nothing goes
-        before, and sends that to its inbox. As messages may be lost, it is also the answer to that seq from then on,
-        and to a later step which says that it is `unheard`: `handed`.
+        Finish: only the current lease may finish an attempt; otherwise the verdict is stale and nothing changes. Ending
+        a chain releases its dependents in the same transaction, each exactly once, however many of its blockers end
+        concurrently; with `all_success`, a blocker that did not complete skips its dependents, transitively.
+        Claim: two callers never get the same job; a row locked by another claim is skipped, not waited for. Smallest
+        rank first over all queues of a group. A job that its labels, concurrency key, rate or paused queue exclude
+        never hides one behind it (no head-of-line blocking). The cost does not grow with the backlog.
+        Idempotency: for each (worker, incarnation, channel) the shard stores the last seq with its verdicts and claims,
+        for 2 × lease. The same seq again returns the same verdicts and those of its jobs still under the same leases,
+        renewed. A lower seq is `stale`, a higher one is executed. Past `not_after`: `expired`.
+        Waiting claims: a claim with `waiting` that finds nothing may wait in the shard. `enqueue` answers it once, with
+        a job that no other pending job precedes, and publishes it to the inbox. Because messages may be lost, the
+        handoff also becomes the reply to that seq, and to a later exchange whose `waiting_seq` names it: `handed_off`.
         """
         ...
 
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
-        """Keep leases alive for `lease` µs from now, in one call for all of a worker's. Only the owner of a lease that
-        has not been reaped or finished is served; never makes one that is gone. Natural: may be sent twice.
+        """Renew leases for `lease` µs from now, all of a worker's in one call. Only a lease's owner can renew it, and
+        only until it is reaped or finished; an ended lease is never restored. Idempotent.
         """
         ...
 
     def reap(self, shard: int, limit: int = 1000) -> Op[dict[str, int]]:
-        """Jobs whose lease ran out go back to pending (attempt counted, cause recorded), or to failed when their
-        attempts are used up (as with a cancellation that was wanted: cancelled); what is due becomes pending. Answers
-        what became ready by type. Any number of processes may do it at once.
+        """Return jobs with an expired lease to pending (the attempt counts, the cause is recorded), to failed if their
+        attempts are used up, or to cancelled if a cancellation was requested; make due jobs pending. Returns the number
+        of jobs that became pending, by type. Safe to run concurrently in any number of processes.
         """
         ...
 
     def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
-        """Ends of chains that jobs of other shards wait for, and have not been told of yet."""
+        """Return the outbox: ended chains that jobs in other shards still wait for."""
         ...
 
     def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
-        """Tell jobs of this shard. Idempotent: a blocker leaves a set. Answers what became ready by type."""
+        """Remove ended blockers from jobs in this shard. Idempotent: a blocker is removed from a set. Returns the
+        number of jobs that became pending, by type.
+        """
         ...
 
     def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
-        """They have been told: forget these."""
+        """Delete delivered entries from the outbox."""
         ...
 
-    # ── by hand ──
+    # ── administration ──
 
     def cancel(self, job: str, reason: str) -> Op[State | None]:
-        """Not running: cancelled at once, dependents skipped. Running: `cancel_requested` is set, its worker hears of
-        it with its next renewal; answers "running". Final: left as it is. None: no such job.
+        """Cancel a job and return its state. Not running: it is cancelled at once and its dependents are skipped.
+        Running: `cancel_requested` is set, and the worker's next renewal reports it. A final job is left unchanged.
+        None: no such job.
         """
         ...
 
     def trigger(self, job: str) -> Op[State | None]:
-        """Again, now: scheduled, failed, cancelled and skipped jobs become pending with all their attempts (blocked, if
-        a blocker has not ended); those that were skipped because of it wait for it again. Answers the state it has now.
-        A job of a run is left as it is while that is being cancelled, and where it would be skipped again at once: with
-        `all_success`, a blocker of it did not succeed and has not begun anew; with `any_failure`, none of them failed.
+        """Retry a job now and return its state. A scheduled, failed, cancelled or skipped job becomes pending with all
+        its attempts (blocked if a blocker has not ended); dependents that were skipped because of it wait for it again.
+        A job of a run is left unchanged while its run is being cancelled, and if it would be skipped again at once:
+        with `all_success`, a blocker did not succeed and was not retried; with `any_failure`, no blocker failed.
         """
         ...
 
     def purge(self, state: State, *, queue: str = "", limit: int = 1000) -> Op[int]:
-        """Delete final jobs of a state, oldest first; answers how many."""
+        """Delete up to `limit` jobs in a final state, oldest first. Returns how many."""
         ...
 
     def pause(self, queue: str, *, paused: bool) -> Op[None]:
-        """A paused queue hands out nothing; what runs goes on."""
+        """Pause or resume a queue. No job of a paused queue is claimed; running jobs continue."""
         ...
 
     def limit_queue(self, queue: str, rate: Rate | None) -> Op[None]:
-        """How many jobs of a queue may start in a time; None: any number."""
+        """Set the rate at which jobs of a queue start; None: unlimited."""
         ...
 
-    # ── looking ──
+    # ── queries ──
 
     def get(self, job: str) -> Op[Job | None]: ...
 
     def watch(self, job: str, *, chain: bool = False) -> Op[Job | None]:
-        """The job, or the last one of its chain, as it is now; from now on its end is announced. No end falls between
-        the look and the watching.
+        """Return the job, or the last one of its chain, and publish its end from now on. Atomic: no end is missed
+        between the read and the start of the watch.
         """
         ...
 
@@ -167,139 +172,142 @@ class Store(Protocol):
         *,
         state: State | None = None,
         queue: str = "",
-        type: str = "",  # noqa: A002 - what it is called everywhere
+        type: str = "",  # noqa: A002 - the name used everywhere
         run: str = "",
         before: str = "",
         limit: int = 50,
     ) -> Op[list[Job]]:
-        """Newest first (by id); `before` is the last id of the page before. Bounded by `limit`, not by the backlog."""
+        """Return jobs, newest first (by id); `before` is the last id of the previous page. The cost is bounded by
+        `limit`, not by the backlog.
+        """
         ...
 
     def results(self, run: str, *, before: str = "", limit: int = 1000) -> Op[list[JobResult]]:
-        """What the jobs of a run came to so far; pages as of `list_jobs(run=…)`, each for a fraction of the price."""
+        """Return the results of a run's jobs so far, paged like `list_jobs(run=…)` but much cheaper."""
         ...
 
     def queues(self) -> Op[list[Queue]]: ...
 
     def next_due(self, shard: int) -> Op[Micros | None]:
-        """µs until something becomes due or a lease ends."""
+        """Return the µs until a job becomes due or a lease expires; None if neither is to come."""
         ...
 
-    # ── what jobs leave behind ──
+    # ── logs and outputs ──
 
     def append_log(self, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> Op[bool]:
-        """Chunks (time, stream, data) with sequence numbers from `first` on; numbers that are there already are left as
-        they are, so sending twice is safe. False: the lease is not current, nothing was written. `fence` 0: whoever
-        asks may (a server on a worker's behalf has checked).
+        """Store chunks (time, stream, data) with sequence numbers from `first` on. Existing numbers are left unchanged,
+        so sending twice is safe. False: the lease is not current and nothing was written. `fence` 0 skips the check: a
+        server that writes for a worker has made it.
         """
         ...
 
     def read_log(self, job: str, after: int = 0, limit: int = 1000) -> Op[list[LogLine]]: ...
 
     def put_outputs(self, job: str, fence: int, outputs: dict[str, str]) -> Op[bool]:
-        """Values by key, added to what is there. False: the lease is not current."""
+        """Add outputs by key to the existing ones. False: the lease is not current."""
         ...
 
     def get_outputs(self, job: str) -> Op[dict[str, str]]: ...
 
-    # ── workers, cron, tidiness ──
+    # ── workers, cron, retention ──
 
-    def beat(self, worker: Worker) -> Op[None]:
-        """Register or refresh a worker: `registered` and `beat` are the engine's."""
+    def heartbeat(self, worker: Worker) -> Op[None]:
+        """Register or refresh a worker. The engine sets `registered` and `beat`."""
         ...
 
-    def leave(self, worker: str) -> Op[None]: ...
+    def unregister_worker(self, worker: str) -> Op[None]: ...
 
     def workers(self) -> Op[list[Worker]]:
-        """All that were heard of within a day."""
+        """Return all workers with a heartbeat within the last day."""
         ...
 
     def ticks(self, names: Sequence[str]) -> Op[dict[str, Micros]]:
-        """When each cron entry last ticked; absent: never. A new entry is remembered as of now."""
+        """Return when each cron entry last ticked; an entry that never did is absent, and is stored as of now."""
         ...
 
     def tick(self, tick: Tick) -> Op[bool]:
-        """Enqueue a cron entry's job. However many schedulers ask, one of them makes it: True."""
+        """Enqueue a cron entry's job. Of any number of concurrent schedulers exactly one stores it and gets True."""
         ...
 
     def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
-        """Delete final jobs past their time, and the oldest completed ones above `keep`. Answers how many."""
+        """Delete final jobs past their retention and the oldest completed ones above `keep`. Returns how many."""
         ...
 
     # ── runs ──
-    # Every move of a job with a run, by whichever verb, counts in its run and appends to its events in the same step.
-    # When the last of its jobs ends, so does the run: cancelled, if that was wanted; failure, if a job failed that is
-    # not `soft`; else success. A job that is tried again (`trigger`) reopens it. After the commit, `<prefix>:events`
-    # hears `<run>:<seq of its last event>`, once for each run that a step changed; and `<prefix>:runc` the id of each
-    # run that ended in it.
+    # Every operation that changes a job of a run updates the run's counts and appends to its events in the same
+    # transaction. When its last job ends, the run finishes: cancelled, if that was requested; failure, if a job that is
+    # not `soft` failed; else success. Retrying a job (`trigger`) reopens the run. After the commit,
+    # `<run>:<seq of its last event>` is published on `<prefix>:events`, once for each run that the operation changed,
+    # and the id of each run that it finished on `<prefix>:runc`.
 
     def start_run(self, run: NewRun) -> Op[Run]:
-        """The run and all of its jobs, or nothing (ConfigError: a blocker that is not among them, more than
-        LARGEST_RUN). By id: a run that exists is left as it is and answered, so sending twice is safe. With no jobs it
-        is a success at once. Jobs are as with `enqueue`; unique keys are refused.
+        """Store the run and all of its jobs, or nothing (ConfigError: a blocker outside the run, or more than
+        LARGEST_RUN jobs). Idempotent by id: an existing run is left unchanged and returned. A run without jobs succeeds
+        at once. Jobs are stored as by `enqueue`; unique keys are rejected.
         """
         ...
 
     def get_run(self, run: str, *, doc: bool = True) -> Op[Run | None]:
-        """`doc`: with its document, which may be large and never changes; else that is left empty."""
+        """Return a run. doc=False leaves out its document, which may be large and never changes."""
         ...
 
     def list_runs(
         self, *, workflow: str = "", status: RunStatus | None = None, before: str = "", limit: int = 50
     ) -> Op[list[Run]]:
-        """Newest first (by id), `doc` left empty. Bounded by `limit`."""
+        """Return runs, newest first (by id), without `doc`. The cost is bounded by `limit`."""
         ...
 
     def cancel_run(self, run: str, reason: str) -> Op[Run | None]:
-        """Whatever does not run is cancelled at once, whatever runs is told to stop, and jobs that are still added
-        (`Finish.next`, `adds`) are cancelled when they are made. A finished run is left as it is.
+        """Cancel a run: jobs that do not run are cancelled at once, cancellation of running ones is requested, and jobs
+        added later (`Finish.next`, `adds`) are stored as cancelled. A finished run is left unchanged.
         """
         ...
 
     def rerun_failed(self, run: str) -> Op[Run | None]:
-        """Every job that failed or was cancelled is triggered, in one step; those that were skipped because of them
-        wait again. A run that has none, or has not finished, is left as it is.
+        """Retry all failed and cancelled jobs of a finished run in one transaction; dependents that were skipped
+        because of them wait again. A run without such jobs, or not finished, is left unchanged.
         """
         ...
 
     def run_events(self, run: str, after: int = 0, limit: int = 1000) -> Op[list[RunEvent]]: ...
 
     def events(self, shard: int, after: str = "", limit: int = 1000) -> Op[EventPage]:
-        """Of all runs, behind a cursor; "": from the oldest that is kept; "$": from now on. A page that was read is
-        complete: nothing appears before its cursor later on.
+        """Return events of all runs after a cursor; "": from the oldest stored event on; "$": from now on. Pages are
+        complete: no event appears later before a returned cursor.
         """
         ...
 
     def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
-        """Compare the counts of runs that have not finished with their jobs, set right what differs, and cancel runs
-        past their deadline. Answers the ids of those that had to be set right: none, unless there is a bug.
+        """Compare the counts of unfinished runs with their jobs and repair differences; cancel runs past their
+        deadline. Returns the ids of repaired runs: any id indicates a bug.
         """
         ...
 
-    # ── what runs are made from, and what a server keeps ──
+    # ── definitions, artifacts, tokens ──
 
     def put_definition(self, workflow: str, digest: str, doc: bytes) -> Op[Definition]:
-        """The next version, unless the newest one has this digest already: then that one."""
+        """Store a definition as the next version and return it; return the newest one if it has the same digest."""
         ...
 
     def get_definition(self, workflow: str, version: int = 0) -> Op[Definition | None]:
-        """0: the newest."""
+        """Return a version of a definition; 0: the newest."""
         ...
 
     def list_definitions(self, *, after: str = "", limit: int = 100) -> Op[list[Definition]]:
-        """The newest version of each, by name, `doc` left empty."""
+        """Return the newest version of each definition, by name, without `doc`."""
         ...
 
     def put_artifact(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> Op[bool]:
-        """Parts from 0 on, in order; it is there for others with its last part, and replaces one of the same name. A
-        part that is there already is left as it is. False: the lease is not current (`fence` 0: whoever asks may).
+        """Store one part of an artifact; parts are sent in order from 0 on. The artifact becomes visible with its last
+        part and replaces one of the same name. An existing part is left unchanged. False: the lease is not current
+        (`fence` 0 skips the check).
         """
         ...
 
     def list_artifacts(self, job: str) -> Op[list[Artifact]]: ...
 
     def read_artifact(self, job: str, name: str, part: int) -> Op[bytes | None]:
-        """One part; None: there is none."""
+        """Return one part of an artifact; None if there is none."""
         ...
 
     def put_token(self, token: TokenRecord) -> Op[None]: ...
@@ -307,5 +315,9 @@ class Store(Protocol):
     def drop_token(self, token: str) -> Op[bool]: ...
 
     def tokens(self) -> Op[list[TokenRecord]]:
-        """All that have not expired."""
+        """Return all tokens that have not expired."""
         ...
+
+
+#: The job store of a Backstay; `assembly/` provides the one of its engine.
+JOB_STORE: Service[Store] = Service("job store", survives_fork=True)

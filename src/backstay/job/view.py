@@ -1,4 +1,4 @@
-"""What people see of a job, a queue and a worker: times with their zone, arguments by name. Never changes anything."""
+"""Read-only views of jobs, queues and workers: times with a time zone, arguments by name."""
 
 from __future__ import annotations
 
@@ -6,62 +6,62 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from backstay.engine.base import UNREADABLE, Micros
+from backstay.engine.base import DECODE_ERRORS, Micros
 from backstay.job.model import Failure, Job, Queue, State, Worker
 from backstay.job.worker.heartbeat import Status, status_of
 from backstay.runtime.core import Core
 from backstay.runtime.lease import instant
 from backstay.runtime.rate import Rate
-from backstay.runtime.serialization import ANYTHING
+from backstay.runtime.serialization import PLAIN_CODEC
 
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """One job at one moment."""
+    """A snapshot of one job."""
 
     id: str
     type: str
     queue: str
     state: State
-    #: By name, as plain data; None where they cannot be read.
+    #: Arguments by name, as plain data; None if they cannot be decoded.
     args: dict[str, Any] | None
     labels: tuple[str, ...]
     priority: int
-    #: Attempts so far, and how many there may be after the first.
+    #: Attempts so far, and how many retries are allowed after the first.
     attempt: int
     retries: int
     snoozes: int
     chain: str
     run: str
     worker: str
-    #: 0 to 1, as the job itself said.
+    #: 0 to 1, as reported by the handler.
     progress: float
     cancel_requested: bool
     enqueued: datetime | None
     due: datetime | None
     started: datetime | None
     finished: datetime | None
-    #: Until when its worker has it.
+    #: When its current lease expires.
     lease_until: datetime | None
-    #: Plain data; None without one.
+    #: The result as plain data; None without one.
     result: Any
     error: Failure | None
-    #: What it has been told to be unique by, and to share with how many.
+    #: Its unique key and its concurrency key; "" without one.
     unique: str
     concurrency: str
     #: The chains it still waits for.
     waits_for: tuple[str, ...]
-    #: The job that its chain went on with.
+    #: The next job of its chain.
     followed_by: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """One queue and what is in it."""
+    """A snapshot of one queue, with the number of its jobs by state."""
 
     name: str
     paused: bool
-    #: As in "100/minute"; "" without one.
+    #: The rate limit, as in "100/minute"; "" without one.
     rate: str
     scheduled: int
     blocked: int
@@ -71,28 +71,28 @@ class QueueInfo:
     failed: int
     cancelled: int
     skipped: int
-    #: How long the oldest pending job has been due, in seconds.
+    #: Seconds since the oldest pending job became due.
     waiting: float
 
     @property
     def drained(self) -> bool:
-        """Paused, and nothing of it runs any more."""
+        """Whether the queue is paused and none of its jobs run."""
         return self.paused and not self.running
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker, as it last told of itself."""
+    """A worker, as of its last heartbeat."""
 
     id: str
-    #: offline: three heartbeats were missed.
+    #: offline: it missed three heartbeats.
     status: Status
     queues: tuple[str, ...]
     labels: tuple[str, ...]
     concurrency: int
     host: str
     pid: int
-    #: How many jobs it runs, and one of them.
+    #: The number of jobs it runs, and the id of one of them.
     running: int
     current: str
     draining: bool
@@ -101,10 +101,10 @@ class WorkerInfo:
 
 
 def plain(raw: bytes) -> Any:
-    """As plain data; None where it cannot be read."""
+    """Decode a value to plain data; None if it cannot be decoded."""
     try:
-        return ANYTHING.decode(raw) if raw else None
-    except UNREADABLE:
+        return PLAIN_CODEC.decode(raw) if raw else None
+    except DECODE_ERRORS:
         return None
 
 

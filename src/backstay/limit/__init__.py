@@ -1,1 +1,1 @@
-"""Rate limits."""
+"""Rate limits: how often something may happen in a time window, for each key."""

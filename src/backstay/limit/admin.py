@@ -1,4 +1,4 @@
-"""Looking at limits from outside, and setting right what went wrong."""
+"""Inspect rate limits and reset keys from outside."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ from backstay.engine.base import Read, Scan
 from backstay.errors import CorruptRecord
 from backstay.limit.flows import RETRIES, reset
 from backstay.limit.machine import LIMIT
-from backstay.limit.spec import Place, place, quote
+from backstay.limit.spec import RecordName, parse_record_name, quote
 from backstay.limit.view import Use, use
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import persist
+from backstay.runtime.flows import retry_idempotent
 
 
 async def list_uses(core: Core, name: str) -> list[Use]:
-    """Every key that has taken something: of one limit, or (empty) of all. Walks every record: for people."""
-    found = [await _look(core, record, where) for record, where in await _records(core, name)]
+    """List the keys with a count above zero, of one limit or (empty name) of all. It scans every record: use it in
+    tools, not on a hot path.
+    """
+    found = [await _read_use(core, record, parsed) for record, parsed in await _records(core, name)]
     return [one for one in found if one is not None and (one.trouble or any(rate.count for rate in one.rates))]
 
 
 async def reset_key(core: Core, name: str, key: str) -> int:
-    """Forget what a key has taken of a limit, by whatever algorithm and rates; answers how many records that were."""
-    validation.name(key, "key")
-    records = [record for record, where in await _records(core, validation.name(name)) if where.key == key]
+    """Delete the records of a key in a limit, for every algorithm and rate. Return how many there were."""
+    validation.check_name(key, "key")
+    records = [record for record, parsed in await _records(core, validation.check_name(name)) if parsed.key == key]
     for record in records:
         await reset(core, record)
     return len(records)
 
 
-async def _records(core: Core, name: str) -> list[tuple[str, Place]]:
+async def _records(core: Core, name: str) -> list[tuple[str, RecordName]]:
     core.check_open()
-    prefix = f"{quote(validation.name(name))}:" if name != "" else ""
-    names = await persist(core.port, Scan(LIMIT, prefix), retries=RETRIES, telemetry=core.telemetry)
-    return [(record, where) for record in names if (where := place(record)) is not None]
+    prefix = f"{quote(validation.check_name(name))}:" if name != "" else ""
+    names = await retry_idempotent(core.port, Scan(LIMIT, prefix), retries=RETRIES, telemetry=core.telemetry)
+    return [(record, parsed) for record in names if (parsed := parse_record_name(record)) is not None]
 
 
-async def _look(core: Core, record: str, where: Place) -> Use | None:
+async def _read_use(core: Core, record: str, parsed: RecordName) -> Use | None:
     try:
-        reading = await persist(core.port, Read(LIMIT, record), retries=RETRIES, telemetry=core.telemetry)
-        return None if reading.state is None else use(where, reading.state, reading.now)
-    except (CorruptRecord, ValueError) as error:  # one of them: the others are shown all the same
-        return Use(where.name, where.key, where.algorithm, (), trouble=str(error))
+        reading = await retry_idempotent(core.port, Read(LIMIT, record), retries=RETRIES, telemetry=core.telemetry)
+        return None if reading.state is None else use(parsed, reading.state, reading.now)
+    except (CorruptRecord, ValueError) as error:  # report it, so that one damaged record does not hide the others
+        return Use(parsed.name, parsed.key, parsed.algorithm, (), trouble=str(error))

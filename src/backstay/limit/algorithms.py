@@ -1,16 +1,23 @@
-"""What a limit remembers of one rate, and the law of each algorithm.
+"""The rate limit algorithms: fixed window, sliding counter, token bucket (also GCRA) and sliding log.
 
-Every law is the same few questions to a frozen mark: what is left of it now (`passed`), when does a cost fit at the
-earliest (`free_at`), what follows when it is taken then (`charged`) or given back (`refunded`), how much is in use
-(`used`), and from when on is it as if nothing had ever been taken (`ends`).
+A mark is the frozen state of one rate of one key. Every algorithm implements the same methods on its mark:
 
-A cost may be taken in the future: that is a reservation. The mark then stands at its frontier, and whoever comes later
-fits there or later, so nobody overtakes. Nothing that fits at one moment stops to fit by waiting.
+    advance    drop what has expired at `now`
+    free_at    return the earliest time at which a cost fits
+    charge     add a cost at that time
+    refund     remove a cost again
+    used       return how much is in use now
+    ends       return when the mark is equal to an empty one
 
-Given back is what was reserved for a moment, `at`, or (0) what was taken just now. A mark that cannot tell what those
-who stand behind that moment leave room for gives nothing back: never is more admitted for it.
+A cost may be charged at a future time: that is a reservation. The mark is then at the time of the latest
+reservation, and later callers fit there or later, so they cannot overtake. A cost that fits at one time fits at every
+later time.
 
-Times are µs of the engine's clock. `_fixed.lua`, `_counter.lua`, `_bucket.lua` and `_log.lua` say the same for Redis.
+`refund` removes what was reserved for the time `at` or, with `at` 0, what was charged just now. Where a mark cannot
+tell how later reservations depend on that cost, it refunds nothing: a refund must never admit more than the rate.
+
+Times are µs of the engine's clock. `_fixed.lua`, `_counter.lua`, `_bucket.lua` and `_log.lua` implement the same for
+Redis.
 """
 
 from __future__ import annotations
@@ -19,27 +26,27 @@ from msgspec import Struct
 
 from backstay.engine.base import Micros
 
-#: A run of the log: seven bytes of time, three of cost.
+#: Bytes of a run in the sliding log: seven of time, then three of cost.
 TIME, RUN = 7, 10
-#: The most that one run holds.
+#: The largest cost of one run.
 LARGEST_RUN = 2**24 - 1
-#: A log is cut when more than one part in so many has ended.
+#: The log drops its expired runs when they are more than one in this many.
 SPARSE = 16
 
 
 class Rule(Struct, frozen=True, array_like=True, gc=False):
-    """A rate as machines read it: `limit` in `window` milliseconds, `burst` at most at once."""
+    """A rate as the machine uses it: `limit` per `window` milliseconds, at most `burst` at once."""
 
     limit: int
     window: int
     burst: int
-    #: Buckets count in units so small that all is whole: what comes back in a millisecond, and what a hit takes.
+    #: Token buckets count in units small enough for integers: `gain` units refill per millisecond, a hit costs `price`.
     gain: int = 0
     price: int = 0
 
 
 class Fixed(Struct, frozen=True, array_like=True, tag=0, gc=False):
-    """`count` in window number `index` of a fixed grid. Two full windows may meet at their border."""
+    """Fixed window: `count` in window number `index`. Around a window's border, twice the limit may be admitted."""
 
     limit: int
     index: int
@@ -49,18 +56,18 @@ class Fixed(Struct, frozen=True, array_like=True, tag=0, gc=False):
     def fresh(rule: Rule, now: Micros) -> Fixed:
         return Fixed(rule.limit, now // (rule.window * 1000), 0)
 
-    def passed(self, rule: Rule, now: Micros) -> Fixed:
+    def advance(self, rule: Rule, now: Micros) -> Fixed:
         return self if now < self.ends(rule) else Fixed.fresh(rule, now)
 
     def free_at(self, rule: Rule, cost: int, now: Micros) -> Micros:
         index = self.index if self.count + cost <= rule.limit else self.index + 1
         return max(now, index * rule.window * 1000)
 
-    def charged(self, rule: Rule, cost: int, at: Micros) -> Fixed:
-        here = self.passed(rule, at)
+    def charge(self, rule: Rule, cost: int, at: Micros) -> Fixed:
+        here = self.advance(rule, at)
         return Fixed(rule.limit, here.index, here.count + cost)
 
-    def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Fixed:
+    def refund(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Fixed:
         here = (at or now) // (rule.window * 1000) == self.index
         return Fixed(rule.limit, self.index, max(0, self.count - cost) if here else self.count)
 
@@ -72,7 +79,7 @@ class Fixed(Struct, frozen=True, array_like=True, tag=0, gc=False):
 
 
 class Counter(Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """A fixed window that also weighs the one before it by how much of that is still in sight."""
+    """Sliding counter: a fixed window plus the count of the window `before` it, weighted by its remaining overlap."""
 
     limit: int
     index: int
@@ -83,7 +90,7 @@ class Counter(Struct, frozen=True, array_like=True, tag=1, gc=False):
     def fresh(rule: Rule, now: Micros) -> Counter:
         return Counter(rule.limit, now // (rule.window * 1000), 0, 0)
 
-    def passed(self, rule: Rule, now: Micros) -> Counter:
+    def advance(self, rule: Rule, now: Micros) -> Counter:
         index = now // (rule.window * 1000)
         if index <= self.index:
             return self
@@ -99,11 +106,11 @@ class Counter(Struct, frozen=True, array_like=True, tag=1, gc=False):
                     return max(now, (index * window + max(into, 0)) * 1000)
             index, count, before = index + 1, 0, count
 
-    def charged(self, rule: Rule, cost: int, at: Micros) -> Counter:
-        here = self.passed(rule, at)
+    def charge(self, rule: Rule, cost: int, at: Micros) -> Counter:
+        here = self.advance(rule, at)
         return Counter(rule.limit, here.index, here.count + cost, here.before)
 
-    def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Counter:
+    def refund(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Counter:
         behind = self.index - (at or now) // (rule.window * 1000)
         here = min(cost, self.count) if behind == 0 else 0
         there = cost - here if behind == 1 or (behind == 0 and not at) else 0
@@ -120,7 +127,7 @@ class Counter(Struct, frozen=True, array_like=True, tag=1, gc=False):
 
 
 class Bucket(Struct, frozen=True, array_like=True, tag=2, gc=False):
-    """A bucket that lacks `debt` units at millisecond `at` and fills steadily. Token bucket and GCRA are this."""
+    """Token bucket and GCRA: the bucket lacks `debt` units at millisecond `at` and refills at a constant rate."""
 
     limit: int
     at: int
@@ -130,7 +137,7 @@ class Bucket(Struct, frozen=True, array_like=True, tag=2, gc=False):
     def fresh(rule: Rule, now: Micros) -> Bucket:
         return Bucket(rule.limit, now // 1000, 0)
 
-    def passed(self, rule: Rule, now: Micros) -> Bucket:
+    def advance(self, rule: Rule, now: Micros) -> Bucket:
         ms = now // 1000
         if ms <= self.at:
             return self
@@ -140,11 +147,11 @@ class Bucket(Struct, frozen=True, array_like=True, tag=2, gc=False):
         over = self.debt + (cost - rule.burst) * rule.price
         return max(now, (self.at + max(0, -(-over // rule.gain))) * 1000)
 
-    def charged(self, rule: Rule, cost: int, at: Micros) -> Bucket:
-        here = self.passed(rule, at)
+    def charge(self, rule: Rule, cost: int, at: Micros) -> Bucket:
+        here = self.advance(rule, at)
         return Bucket(rule.limit, here.at, here.debt + cost * rule.price)
 
-    def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Bucket:
+    def refund(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Bucket:
         others_behind = (at or now) // 1000 < self.at
         back = 0 if others_behind else cost * rule.price
         return Bucket(rule.limit, self.at, max(0, self.debt - back))
@@ -157,11 +164,11 @@ class Bucket(Struct, frozen=True, array_like=True, tag=2, gc=False):
 
 
 class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
-    """Every hit of the last window, oldest first, as packed runs: exact. `total` is their sum.
+    """Sliding log: every hit of the last window, oldest first, as packed runs. It is exact; `total` is the sum.
 
-    Hits of one millisecond share a run, which bears the time of the last: none is forgotten too early. The latest run
-    stands apart, as `last` and `cost`. The first `dead` bytes of the others have ended; they are cut off when they are
-    many, so that a hit need not rewrite them all.
+    Hits of one millisecond share a run with the time of the last hit, so that no hit expires early. The latest run is
+    stored separately, as `last` and `cost`. The first `dead` bytes of `runs` have expired; they are dropped only when
+    there are many, so that a hit need not rewrite the whole log.
     """
 
     limit: int
@@ -172,10 +179,10 @@ class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
     runs: bytes
 
     @staticmethod
-    def fresh(rule: Rule, now: Micros) -> Log:  # noqa: ARG004 - as the others
+    def fresh(rule: Rule, now: Micros) -> Log:  # noqa: ARG004 - the signature of all algorithms
         return Log(rule.limit, 0, 0, 0, 0, b"")
 
-    def passed(self, rule: Rule, now: Micros) -> Log:
+    def advance(self, rule: Rule, now: Micros) -> Log:
         gone = now - rule.window * 1000
         if self.last <= gone:
             return Log.fresh(rule, now)
@@ -197,7 +204,7 @@ class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
             at = self.last
         return max(now, self.last, at + rule.window * 1000 if at else 0)
 
-    def charged(self, rule: Rule, cost: int, at: Micros) -> Log:
+    def charge(self, rule: Rule, cost: int, at: Micros) -> Log:
         at, runs, dead = max(at, self.last), self.runs, self.dead
         merged = cost
         if self.last // 1000 == at // 1000 and self.cost + cost <= LARGEST_RUN:
@@ -210,8 +217,10 @@ class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
             runs, dead = runs[dead:], 0
         return Log(rule.limit, self.total + cost, at, merged, dead, runs)
 
-    def refunded(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Log:
-        """The reservation that was made for `at`; else the oldest, so that no hit is forgotten too early."""
+    def refund(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Log:
+        """Remove the reservation for `at`. With `at` 0, remove the oldest hits: the ones that remain expire later, so
+        the log never admits too much.
+        """
         runs = self.runs[self.dead :] + _pack(self.last, self.cost)
         begin, until = 0, now
         if at:
@@ -249,5 +258,5 @@ def _pack(at: Micros, cost: int) -> bytes:
 
 
 Mark = Fixed | Counter | Bucket | Log
-#: What a command's `law` means.
-LAWS: tuple[type[Mark], ...] = (Fixed, Counter, Bucket, Log)
+#: The algorithms by a command's `algorithm_id`.
+ALGORITHM_TYPES: tuple[type[Mark], ...] = (Fixed, Counter, Bucket, Log)

@@ -1,12 +1,13 @@
-"""A limit: how much of something may happen in a time, for one key.
+"""The state machine of rate limits, for one key.
 
-A limit has one or more rates; a hit is taken by all of them at one moment or by none. The moment is the latest of
-those at which each rate has room (`marks.py`). When it has come, the hit is admitted; when it lies further ahead than
-the caller waits, it is denied and leaves no trace; else it is reserved, and the caller sleeps until then.
+A limit has one or more rates. A hit is charged to all of them at one time, or to none. That time is the latest of the
+times at which each rate has room for the cost (`algorithms.py`). If it is now, the hit is admitted. If it is later but
+within the caller's `wait`, the hit is reserved for then and the caller sleeps. Otherwise the hit is denied and changes
+nothing.
 
-All callers of one record agree on the law and the windows, which are part of its name; limits may differ and follow
-the caller. Times are µs of the engine's clock. `lua/*.lua` say the same for Redis; a property test holds
-both against each other.
+All callers of one record use the same algorithm and the same windows, because these are part of its name. The limits
+may differ between callers: each command carries its own. Times are µs of the engine's clock. `lua/*.lua` implement the
+same machine for Redis; a property test compares both.
 """
 
 from __future__ import annotations
@@ -15,61 +16,61 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from backstay.engine.base import Command, Expired, Micros, Record, Room, Step
+from backstay.engine.base import Command, Expired, Micros, Record, Room, Transition
 from backstay.errors import CorruptRecord
-from backstay.limit.algorithms import LAWS, Mark, Rule
+from backstay.limit.algorithms import ALGORITHM_TYPES, Mark, Rule
 
-#: Bumped when the stored shape changes.
+#: Incremented when the stored format changes.
 VERSION = 1
 
 
-class Taken(Record, frozen=True, array_like=True):
-    """What is taken of one key: a mark for each rate. `seen` is the time of the last change."""
+class LimitState(Record, frozen=True, array_like=True):
+    """The state of one key: a mark for each rate. `seen`: the time of the last change."""
 
     seen: Micros
     marks: tuple[Mark, ...]
 
 
 class Hit(Command, frozen=True, array_like=True):
-    """Take `cost`, now or within `wait` µs. Counting: a second copy takes again, and never admits too much."""
+    """Charge `cost`, now or within `wait` µs. Not idempotent: a second copy charges again, which only admits less."""
 
-    law: int
+    algorithm_id: int
     rules: tuple[Rule, ...]
     cost: int
     wait: Micros = 0
 
 
 class Peek(Command, frozen=True, array_like=True):
-    """What a hit would hear, without taking anything."""
+    """Return the reply that a hit would get, without charging."""
 
-    law: int
+    algorithm_id: int
     rules: tuple[Rule, ...]
     cost: int
 
 
 class Charge(Command, frozen=True, array_like=True):
-    """Take what has happened already, elsewhere: a cost for each rate, whether there is room or not."""
+    """Charge what was admitted elsewhere: one cost for each rate, whether there is room or not."""
 
-    law: int
+    algorithm_id: int
     rules: tuple[Rule, ...]
     costs: tuple[int, ...]
 
 
 class Refund(Command, frozen=True, array_like=True):
-    """Give `cost` back: what was reserved for `at`, or (0) any. A second copy would give back too much."""
+    """Refund `cost`: what was reserved for `at`, or (0) any. Not idempotent: a second copy would refund too much."""
 
-    law: int
+    algorithm_id: int
     rules: tuple[Rule, ...]
     cost: int
     at: Micros = 0
 
 
 class Reset(Command, frozen=True, array_like=True):
-    """Forget everything about this key."""
+    """Delete the record of this key."""
 
 
 class Admitted(Struct, frozen=True, array_like=True, tag="admitted", gc=False):
-    """Taken for `at`, `delay` µs from now. The rest speaks of the rate that has the least left."""
+    """The cost is charged at `at`, `delay` µs from now. The other fields describe the rate with the least remaining."""
 
     at: Micros
     rate: int
@@ -80,7 +81,7 @@ class Admitted(Struct, frozen=True, array_like=True, tag="admitted", gc=False):
 
 
 class Denied(Struct, frozen=True, array_like=True, tag="denied", gc=False):
-    """Nothing was taken. The rest speaks of the rate that will be the last to have room, in `retry` µs."""
+    """Nothing is charged. The other fields describe the rate that has room last, in `retry` µs."""
 
     at: Micros
     rate: int
@@ -91,56 +92,56 @@ class Denied(Struct, frozen=True, array_like=True, tag="denied", gc=False):
 
 
 class Done(Struct, frozen=True, array_like=True, tag="done"):
-    pass
+    """A charge, refund or reset is applied."""
 
 
 Reply = Admitted | Denied | Done | Expired
 
 
-def step(state: Taken | None, command: Command, now: Micros) -> Step[Taken]:
-    """The whole meaning of a limit. Pure: no clock, no I/O, no randomness."""
+def step(state: LimitState | None, command: Command, now: Micros) -> Transition[LimitState]:
+    """Apply one command to the limit. Pure: no clock, no I/O, no randomness."""
     if state is not None:
         now = max(now, state.seen)
     if now > command.not_after:
-        return Step(state, Expired(now), write=False)
+        return Transition(state, Expired(now), write=False)
     match command:
-        case Hit(law=law, rules=rules, cost=cost, wait=wait):
-            marks = _passed(state, law, rules, now)
+        case Hit(algorithm_id=algorithm_id, rules=rules, cost=cost, wait=wait):
+            marks = _advance(state, algorithm_id, rules, now)
             free = [mark.free_at(rule, cost, now) for mark, rule in zip(marks, rules, strict=True)]
             at = max(free)
             if at - now > wait:
-                return Step(state, _denied(marks, rules, free, now), write=False)
-            marks = [mark.charged(rule, cost, at) for mark, rule in zip(marks, rules, strict=True)]
+                return Transition(state, _denied(marks, rules, free, now), write=False)
+            marks = [mark.charge(rule, cost, at) for mark, rule in zip(marks, rules, strict=True)]
             return _write(rules, marks, _admitted(marks, rules, at, now), now)
-        case Peek(law=law, rules=rules, cost=cost):
-            marks = _passed(state, law, rules, now)
+        case Peek(algorithm_id=algorithm_id, rules=rules, cost=cost):
+            marks = _advance(state, algorithm_id, rules, now)
             free = [mark.free_at(rule, cost, now) for mark, rule in zip(marks, rules, strict=True)]
             reply = _denied(marks, rules, free, now) if max(free) > now else _admitted(marks, rules, now, now)
-            return Step(state, reply, write=False)
-        case Charge(law=law, rules=rules, costs=costs):
-            marks = _passed(state, law, rules, now)
-            marks = [m.charged(rule, cost, now) for m, rule, cost in zip(marks, rules, costs, strict=True)]
+            return Transition(state, reply, write=False)
+        case Charge(algorithm_id=algorithm_id, rules=rules, costs=costs):
+            marks = _advance(state, algorithm_id, rules, now)
+            marks = [m.charge(rule, cost, now) for m, rule, cost in zip(marks, rules, costs, strict=True)]
             return _write(rules, marks, Done(), now)
-        case Refund(law=law, rules=rules, cost=cost, at=at):
+        case Refund(algorithm_id=algorithm_id, rules=rules, cost=cost, at=at):
             if state is None:
-                return Step(None, Done(), write=False)
-            marks = _passed(state, law, rules, now)
-            marks = [mark.refunded(rule, cost, at, now) for mark, rule in zip(marks, rules, strict=True)]
+                return Transition(None, Done(), write=False)
+            marks = _advance(state, algorithm_id, rules, now)
+            marks = [mark.refund(rule, cost, at, now) for mark, rule in zip(marks, rules, strict=True)]
             return _write(rules, marks, Done(), now)
         case Reset():
-            return Step(None, Done())
+            return Transition(None, Done())
         case _:
             raise TypeError(f"not a limit command: {command!r}")
 
 
-def _passed(state: Taken | None, law: int, rules: Sequence[Rule], now: Micros) -> list[Mark]:
-    """Let time pass: what has ended is no longer there."""
-    kind = LAWS[law]
+def _advance(state: LimitState | None, algorithm_id: int, rules: Sequence[Rule], now: Micros) -> list[Mark]:
+    """Return the marks at `now`, without what has expired. Raises CorruptRecord if they do not match the rules."""
+    kind = ALGORITHM_TYPES[algorithm_id]
     if state is None:
         return [kind.fresh(rule, now) for rule in rules]
     if len(state.marks) != len(rules) or not all(type(mark) is kind for mark in state.marks):
-        raise CorruptRecord("a limit's record does not fit its name")
-    return [mark.passed(rule, now) for mark, rule in zip(state.marks, rules, strict=True)]
+        raise CorruptRecord("the marks of a limit's record do not match the algorithm and rates in its name")
+    return [mark.advance(rule, now) for mark, rule in zip(state.marks, rules, strict=True)]
 
 
 def _denied(marks: list[Mark], rules: Sequence[Rule], free: list[Micros], now: Micros) -> Denied:
@@ -159,12 +160,12 @@ def _admitted(marks: list[Mark], rules: Sequence[Rule], at: Micros, now: Micros)
     return Admitted(at, rate, used[rate], left[rate], reset, at - now)
 
 
-def _write(rules: Sequence[Rule], marks: list[Mark], reply: Reply, now: Micros) -> Step[Taken]:
-    """From `keep_until` on an absent record answers exactly as this one would."""
+def _write(rules: Sequence[Rule], marks: list[Mark], reply: Reply, now: Micros) -> Transition[LimitState]:
+    """Store the marks until `keep_until`: from then on an absent record gives the same replies."""
     keep_until = max(mark.ends(rule) for mark, rule in zip(marks, rules, strict=True))
     if keep_until <= now:
-        return Step(None, reply)
-    return Step(Taken(VERSION, now, tuple(marks)), reply, keep_until=keep_until)
+        return Transition(None, reply)
+    return Transition(LimitState(VERSION, now, tuple(marks)), reply, keep_until=keep_until)
 
 
-LIMIT = Room("limit", step=step, state=Taken, version=VERSION, replies=Reply, package="backstay.limit")
+LIMIT = Room("limit", step=step, state=LimitState, version=VERSION, replies=Reply, package="backstay.limit")

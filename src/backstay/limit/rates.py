@@ -1,4 +1,4 @@
-"""The rates of a limit, as its machine reads them."""
+"""Translate rates such as "100/minute" into the rules of the machine."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from backstay.runtime.rate import EXAMPLES as EXAMPLES  # noqa: PLC0414 - offere
 from backstay.runtime.rate import Rate as Rate  # noqa: PLC0414 - the same
 from backstay.runtime.rate import parse as parse  # noqa: PLC0414 - the same
 
-#: More rates than that on one limit is a slip.
+#: The most rates of one limit; more are a mistake of the caller.
 MOST_RATES = 8
-#: The longest exact log of one key.
+#: The most hits in the sliding log of one key.
 LONGEST_LOG = 10_000
-#: Products of limit and window stay whole in Lua, with room for what comes on top.
+#: The largest product of limit and window, so that Lua's doubles hold it exactly, with some margin.
 LARGEST_PRODUCT = 2**51
 
 BUCKET = 2
-#: The algorithms and their laws. Two are one: tokens that are left, or the time between hits, say the same.
+#: The algorithms and their `algorithm_id`. Token bucket and GCRA are equivalent, so they share one.
 ALGORITHMS = {"fixed": 0, "sliding-counter": 1, "token-bucket": BUCKET, "gcra": BUCKET, "sliding": 3}
-#: How a record's name tells its algorithm: by the first letter, but for one.
+#: The letter of each algorithm in the names of records.
 LETTERS = {"fixed": "f", "sliding-counter": "c", "token-bucket": "t", "gcra": "g", "sliding": "s"}
 
 
 def rule(rate: Rate, algorithm: str, burst: int | None) -> Rule:
-    """A rate as the machine reads it, if this algorithm can keep it."""
+    """Return the rule of a rate. Raises ConfigError when this algorithm cannot count the rate exactly."""
     limit, window = rate.limit, rate.window
     if algorithm == "sliding" and min(limit, window + 1) > LONGEST_LOG:
         raise ConfigError(
-            f"an exact sliding window remembers at most {LONGEST_LOG} hits of a key, and {rate} may need {limit};"
+            f"an exact sliding window stores at most {LONGEST_LOG} hits of a key, and {rate} may need {limit};"
             " use algorithm='sliding-counter'"
         )
     gain = price = 0

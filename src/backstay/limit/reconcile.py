@@ -1,70 +1,70 @@
-"""When the engine is back: telling it what was admitted in its absence. The keeper's errand, whoever calls meanwhile.
+"""Reconcile after an outage: charge the engine with what this process admitted while the engine was unavailable.
 
-Until the engine has heard it all, this process goes on counting by itself, so that nothing is forgotten in between. A
-charge whose reply was lost is told again: rather too much than too little.
+The keeper runs it in the background. Until the engine has all charges, this process keeps deciding locally, so that no
+hit is lost in between. A charge whose reply was lost is sent again: charging twice is safer than not at all.
 """
 
 from __future__ import annotations
 
 from backstay.engine.base import Expired, Ping, steady
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
-from backstay.limit.local_fallback import Desk, Untold
+from backstay.limit.local_fallback import LocalFallback, PendingCharge
 from backstay.runtime.core import Core
 
-#: What makes a policy answer in the engine's place. A damaged record does not: nobody would ever hear of it.
+#: The errors after which the policy decides instead of the engine. CorruptRecord is not one: the policy would hide it.
 AWAY = (EngineUnavailable, OutcomeUnknown, EngineRefused)
-#: Records told to the engine in one trip.
+#: Records charged in one round trip.
 CHUNK = 1000
-#: How often it is told what was admitted while it was told the rest; the last of it goes on its own.
+#: How often to charge what was admitted during the previous round. The keeper sends the rest asynchronously.
 ROUNDS = 5
-#: How long the keeper tries to tell that (s).
-TELL = 60.0
+#: Seconds for which the keeper retries that rest.
+CHARGE_SECONDS = 60.0
 
 
-def hand_over(core: Core, desk: Desk, timeout: float) -> bool:
-    """One attempt. True: the engine knows everything, and decides from now on."""
-    if not desk.telling.acquire(blocking=False):
-        return False  # the keeper of another Backstay over this engine is at it
+def reconcile(core: Core, fallback: LocalFallback, timeout: float) -> bool:
+    """Make one attempt. True: the engine has all charges and decides from now on."""
+    if not fallback.reconciling.acquire(blocking=False):
+        return False  # the keeper of another Backstay over this engine is reconciling
     try:
-        return _attempt(core, desk, timeout)
+        return _attempt(core, fallback, timeout)
     finally:
-        desk.telling.release()
+        fallback.reconciling.release()
 
 
-def _attempt(core: Core, desk: Desk, timeout: float) -> bool:
+def _attempt(core: Core, fallback: LocalFallback, timeout: float) -> bool:
     engine = core.engine
     (clock,) = engine.apply_many([Ping()], timeout)
     if isinstance(clock, BaseException):
-        desk.trouble = str(clock)
+        fallback.last_error = str(clock)
         return False
-    engine.correct(clock)
+    engine.correct_clock(clock)
     records = 0
     for _ in range(ROUNDS):
-        untold = desk.untold(engine.now())
-        for begin in range(0, len(untold), CHUNK):
-            if not _tell(core, desk, untold[begin : begin + CHUNK], timeout):
+        pending = fallback.pending_charges(engine.now())
+        for begin in range(0, len(pending), CHUNK):
+            if not _send_charges(core, fallback, pending[begin : begin + CHUNK], timeout):
                 return False
-        records += len(untold)
-        if not untold:
+        records += len(pending)
+        if not pending:
             break
-    for one in desk.back(engine.now()):
-        core.keeper.later(one.charge, steady() + TELL)
+    for one in fallback.resume_engine(engine.now()):
+        core.keeper.send_later(one.charge, steady() + CHARGE_SECONDS)
     core.telemetry.emit("limit.back", handed_over=records)
     return True
 
 
-def _tell(core: Core, desk: Desk, untold: list[Untold], timeout: float) -> bool:
+def _send_charges(core: Core, fallback: LocalFallback, pending: list[PendingCharge], timeout: float) -> bool:
     away: BaseException | None = None
-    answers = core.engine.apply_many([one.charge for one in untold], timeout)
-    for one, answer in zip(untold, answers, strict=True):
+    answers = core.engine.apply_many([one.charge for one in pending], timeout)
+    for one, answer in zip(pending, answers, strict=True):
         if isinstance(answer, AWAY):
             away = answer
         elif isinstance(answer, Expired):
-            core.engine.correct(answer.now)  # told in the next round
+            core.engine.correct_clock(answer.now)  # the next round sends this charge again
         else:
-            if isinstance(answer, EngineError):  # a damaged record: whoever hits it hears of it
+            if isinstance(answer, EngineError):  # a damaged record: the next hit on it raises CorruptRecord
                 core.telemetry.emit("limit.untold", record=one.record, error=type(answer).__name__)
-            desk.told(one.record, one.local)
+            fallback.mark_charged(one.record, one.local)
     if away is not None:
-        desk.trouble = str(away)
+        fallback.last_error = str(away)
     return away is None

@@ -1,4 +1,4 @@
-"""What people see of limits: who has taken how much. Read from the records, never changing them."""
+"""Read-only views of rate limits for people: how much each key has used."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from backstay.engine.base import Micros
 from backstay.limit.algorithms import Rule
-from backstay.limit.machine import Taken
+from backstay.limit.machine import LimitState
 from backstay.limit.rates import Rate, rule
-from backstay.limit.spec import Place
+from backstay.limit.spec import RecordName
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much one key has taken of one limit, by its rates; `trouble` says why that cannot be read."""
+    """How much one key has used of one limit, for each rate. `trouble`: why the record cannot be read."""
 
     name: str
     key: str
@@ -24,7 +24,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class RateUse:
-    """`count` of `limit` in `window` seconds, and the seconds until nothing of it is left."""
+    """The `count` of `limit` in `window` seconds, and the seconds until it is zero again."""
 
     rate: str
     limit: int
@@ -33,13 +33,15 @@ class RateUse:
     reset_after: float
 
 
-def use(place: Place, state: Taken, now: Micros) -> Use:
+def use(record: RecordName, state: LimitState, now: Micros) -> Use:
+    """Build the view of a record at `now`."""
     now = max(now, state.seen)
     rates: list[RateUse] = []
-    for mark, window in zip(state.marks, place.windows, strict=True):
+    for mark, window in zip(state.marks, record.windows, strict=True):
         rate = Rate(mark.limit, window)
-        law: Rule = rule(rate, place.algorithm, None)
-        left = mark.passed(law, now)
-        reset = max(0, left.ends(law) - now) / 1_000_000 if left.used(law, now) else 0.0
-        rates.append(RateUse(str(rate), mark.limit, window / 1000, left.used(law, now), reset))
-    return Use(place.name, place.key, place.algorithm, tuple(rates))
+        current_rule: Rule = rule(rate, record.algorithm, None)
+        current = mark.advance(current_rule, now)
+        used = current.used(current_rule, now)
+        reset = max(0, current.ends(current_rule) - now) / 1_000_000 if used else 0.0
+        rates.append(RateUse(str(rate), mark.limit, window / 1000, used, reset))
+    return Use(record.name, record.key, record.algorithm, tuple(rates))

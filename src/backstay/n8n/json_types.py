@@ -1,12 +1,12 @@
-"""What JSON and YAML are made of, told to the type checkers."""
+"""Type guards and lenient casts for values that were parsed from JSON or YAML."""
 
 from __future__ import annotations
 
 from typing import Any, TypeGuard
 
 
-def is_table(value: Any) -> TypeGuard[dict[str, Any]]:
-    """An object of JSON, a mapping of YAML."""
+def is_mapping(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether the value is a JSON object or a YAML mapping."""
     return isinstance(value, dict)
 
 
@@ -14,16 +14,16 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def table(value: Any) -> dict[str, Any]:
-    """What is none counts as an empty one."""
-    return value if is_table(value) else {}
+def as_mapping(value: Any) -> dict[str, Any]:
+    """Return the value, or an empty mapping when it is not a mapping."""
+    return value if is_mapping(value) else {}
 
 
-def items(value: Any) -> list[Any]:
-    """The same for lists."""
+def as_list(value: Any) -> list[Any]:
+    """Return the value, or an empty list when it is not a list."""
     return value if is_list(value) else []
 
 
-def text(value: Any) -> str:
-    """The same for strings."""
+def as_text(value: Any) -> str:
+    """Return the value, or an empty string when it is not a string."""
     return value if isinstance(value, str) else ""

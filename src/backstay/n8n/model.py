@@ -1,6 +1,7 @@
-"""An n8n workflow as typed data. Order and unknown fields are kept; what is not changed is written as it was.
+"""The n8n workflow model: a typed view of the JSON document that preserves order, unknown fields and layout.
 
-The data itself is the truth; `Node` and `Edge` are views on it. Surgery works on a `copy()`: the original stays.
+The parsed JSON is the only state; `Node` and `Edge` are views of it. Parts that no caller changes are written back byte
+for byte. Patches work on a `copy()`, so the original workflow stays unchanged.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from backstay.errors import BadWorkflow
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 from backstay.n8n.workspace import json_layout as layout
 from backstay.n8n.workspace.json_layout import Layout
 
-#: Larger than any workflow that people edit; a file above it is something else.
+#: Bytes. No hand-edited workflow is this large; a larger file is not a workflow.
 LARGEST = 20_000_000
 BASE = "n8n-nodes-base."
 MAIN = "main"
@@ -25,7 +26,7 @@ STICKY_NOTE = f"{BASE}stickyNote"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `data` is the workflow's own; change it only in a copy of the workflow."""
+    """A view of one node. `data` is the workflow's own dict, so change it only in a copy of the workflow."""
 
     data: dict[str, Any]
 
@@ -43,7 +44,7 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """The type without the name of n8n's own package: `redis`, `if`, `code`."""
+        """The node type without the prefix of n8n's own package: `redis`, `if`, `code`."""
         return self.type.removeprefix(BASE)
 
     @property
@@ -53,9 +54,9 @@ class Node:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """A copy where there are none: write through `data`."""
+        """The node's parameters. A node without any returns a detached dict, so write through `data`."""
         found = self.data.get("parameters")
-        return found if is_table(found) else {}
+        return found if is_mapping(found) else {}
 
     @property
     def position(self) -> tuple[float, float]:
@@ -77,14 +78,16 @@ class Node:
 
     @property
     def is_trigger(self) -> bool:
-        """Whether an execution may start here. A disabled node starts nothing, but it is a trigger still."""
+        """Whether the node type starts executions. A disabled trigger is still a trigger."""
         kind = self.kind.rpartition(".")[2]
         return kind.lower().endswith("trigger") or kind in ("webhook", "cron", "interval", "start")
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From an output to an input. `kind` is `main` for items; others tie an AI's tools and models to it."""
+    """A connection from an output to an input. `kind` is `main` for items; other kinds attach tools and models to an
+    AI node.
+    """
 
     source: str
     target: str
@@ -95,7 +98,10 @@ class Edge:
 
 @dataclass(slots=True)
 class Workflow:
-    """One workflow file, written as it was as long as its data is. `exact`: so is what a change leaves alone."""
+    """One workflow file. Unchanged data is written byte for byte as it was read.
+
+    `exact`: the layout reproduces the original text, so after a change the unchanged parts also keep their bytes.
+    """
 
     data: dict[str, Any]
     layout: Layout = field(default_factory=Layout)
@@ -104,18 +110,18 @@ class Workflow:
 
     @classmethod
     def read(cls, path: Path) -> Workflow:
-        """Raises BadWorkflow when the file is no workflow, and OSError when it cannot be read."""
+        """Raise BadWorkflow when the file is not a workflow, and OSError when it cannot be read."""
         return cls.parse(path.read_bytes(), source=path.name)
 
     @classmethod
     def parse(cls, raw: bytes | str, *, source: str = "") -> Workflow:
         if len(raw) > LARGEST:
-            raise BadWorkflow(f"it is larger than {LARGEST // 1_000_000} MB", source=source)
+            raise BadWorkflow(f"the file is larger than {LARGEST // 1_000_000} MB", source=source)
         if isinstance(raw, bytes):
             try:
                 raw = raw.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise BadWorkflow(f"it is not UTF-8 (byte {error.start})", source=source) from error
+                raise BadWorkflow(f"the file is not UTF-8 (byte {error.start})", source=source) from error
         data, found, exact = layout.read(raw, source)
         _check(data, source)
         return cls(data, found, exact, source)
@@ -124,13 +130,13 @@ class Workflow:
         return self.layout.write(self.data)
 
     def check(self) -> None:
-        """Raises BadWorkflow when the data is no workflow (any more): it may have been made or changed by hand."""
+        """Raise BadWorkflow when the data is not a valid workflow: code may have built or changed it since parsing."""
         _check(self.data, self.source)
 
     def copy(self) -> Workflow:
         return Workflow(copy.deepcopy(self.data), self.layout, self.exact, self.source)
 
-    # ── what it is ──
+    # ── metadata ──
 
     @property
     def name(self) -> str:
@@ -142,9 +148,9 @@ class Workflow:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """A copy where there are none: write through `data`."""
+        """The workflow's settings. A workflow without any returns a detached dict, so write through `data`."""
         found = self.data.get("settings")
-        return found if is_table(found) else {}
+        return found if is_mapping(found) else {}
 
     @property
     def nodes(self) -> list[Node]:
@@ -155,10 +161,10 @@ class Workflow:
 
     @property
     def triggers(self) -> list[Node]:
-        """Where executions may start: neither notes nor disabled nodes."""
+        """The enabled trigger nodes, where executions start."""
         return [node for node in self.nodes if node.is_trigger and not node.disabled and not node.is_note]
 
-    # ── how it hangs together ──
+    # ── connections ──
 
     @property
     def connections(self) -> dict[str, Any]:
@@ -166,7 +172,7 @@ class Workflow:
         return found
 
     def edges(self) -> Iterator[Edge]:
-        """All of them, in the file's order."""
+        """Yield every connection in file order."""
         for source in self.connections:
             yield from self.leaving(source)
 
@@ -182,22 +188,22 @@ class Workflow:
     def entering(self, name: str) -> list[Edge]:
         return [edge for edge in self.edges() if edge.target == name]
 
-    # ── surgery ──
+    # ── changes ──
 
     def add(self, node: dict[str, Any]) -> Node:
         if self.find(node["name"]) is not None:
-            raise BadWorkflow(f"there is a node named {node['name']!r} already", source=self.source)
+            raise BadWorkflow(f"a node named {node['name']!r} already exists", source=self.source)
         self.data["nodes"].append(node)
         return Node(node)
 
     def remove(self, name: str) -> None:
-        """A node, and every edge that it has."""
+        """Remove a node and all its connections."""
         self.data["nodes"] = [node for node in self.data["nodes"] if node["name"] != name]
         for edge in [*self.leaving(name), *self.entering(name)]:
             self.disconnect(edge)
 
     def connect(self, edge: Edge) -> None:
-        """At the end of what leaves that output. Twice is once."""
+        """Append a connection to its output. Idempotent."""
         if edge in self.leaving(edge.source):
             return
         outputs = self.connections.setdefault(edge.source, {}).setdefault(edge.kind, [])
@@ -207,7 +213,7 @@ class Workflow:
         outputs[edge.output].append({"node": edge.target, "type": edge.kind, "index": edge.input})
 
     def disconnect(self, edge: Edge) -> None:
-        """Outputs at the end that lead nowhere go, and so does a source without any."""
+        """Remove a connection, then drop trailing empty outputs, and the source when it has no output left."""
         kinds = self.connections.get(edge.source, {})
         outputs = kinds.get(edge.kind, [])
         if edge.output < len(outputs):
@@ -223,38 +229,39 @@ class Workflow:
 
 
 def _check(data: Any, source: str) -> None:
-    """What everything else here relies on; what n8n makes of the rest is for `validate` to say."""
+    """Check the structure that this module relies on. `validate` checks what n8n makes of the rest."""
 
     def wrong(message: str) -> BadWorkflow:
         return BadWorkflow(message, source=source)
 
     if isinstance(data, list):
         raise wrong(
-            "it is a list: n8n's export of several workflows; take one out of it (n8n export:workflow --separate)"
+            "the file is a list, n8n's export of several workflows; export them one by one"
+            " (n8n export:workflow --separate)"
         )
-    if not is_table(data) or not is_list(data.get("nodes")):
-        raise wrong("it is no n8n workflow: that is an object with nodes and connections")
+    if not is_mapping(data) or not is_list(data.get("nodes")):
+        raise wrong("not an n8n workflow: expected an object with nodes and connections")
     for place, node in enumerate(data["nodes"]):
-        if not is_table(node):
-            raise wrong(f"nodes[{place}] is no object")
+        if not is_mapping(node):
+            raise wrong(f"nodes[{place}] is not an object")
         for key in ("name", "type"):
             if not isinstance(node.get(key), str) or not node[key]:
                 raise wrong(f"nodes[{place}] has no {key}")
     connections = data.get("connections")
-    if not is_table(connections):
-        raise wrong("it has no connections: an object, {} where there are none")
+    if not is_mapping(connections):
+        raise wrong("connections must be an object; use {} when there are none")
     for name, kinds in connections.items():
         _check_outputs(name, kinds, wrong)
 
 
 def _check_outputs(name: str, kinds: Any, wrong: Any) -> None:
-    if not is_table(kinds):
-        raise wrong(f"connections of {name!r} are no object")
+    if not is_mapping(kinds):
+        raise wrong(f"connections of {name!r} are not an object")
     for kind, outputs in kinds.items():
         if not is_list(outputs) or not all(targets is None or is_list(targets) for targets in outputs):
-            raise wrong(f"connections of {name!r} ({kind}) are no list of lists")
+            raise wrong(f"connections of {name!r} ({kind}) are not a list of lists")
         for to in (to for targets in outputs for to in targets or ()):
-            if not is_table(to) or not isinstance(to.get("node"), str):
-                raise wrong(f"a connection of {name!r} ({kind}) names no node")
+            if not is_mapping(to) or not isinstance(to.get("node"), str):
+                raise wrong(f"a connection of {name!r} ({kind}) does not name a node")
             if not isinstance(to.get("index", 0), int) or to.get("index", 0) < 0:
-                raise wrong(f"a connection of {name!r} to {to['node']!r} has no whole number as its index")
+                raise wrong(f"the index of the connection from {name!r} to {to['node']!r} must be an integer from 0")

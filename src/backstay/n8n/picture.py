@@ -1,6 +1,6 @@
-"""A workflow's graph as SVG: boxes where n8n's editor has them, and the nodes that were added in another colour.
+"""Render a workflow's graph as SVG, laid out as in n8n's editor, with the nodes that a patch added in another colour.
 
-The same workflow gives the same text. Colours follow the reader's light or dark theme.
+The output is deterministic. Colours follow the viewer's light or dark theme.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
 
-from backstay.n8n.analysis.expressions import WORKFLOW_ID, strings_of
-from backstay.n8n.analysis.lock_state import outputs
+from backstay.n8n.analysis.expressions import WORKFLOW_ID, iter_strings
+from backstay.n8n.analysis.lock_state import count_outputs
 from backstay.n8n.model import MAIN, Edge, Node, Workflow
 
 WIDTH, HEIGHT = 172, 52
 MARGIN = 24
-#: The least room between two boxes.
+#: The smallest gap between two boxes.
 _GAP_X, _GAP_Y = 40, 34
-#: Between two edges that run along one another.
+#: The distance between two parallel edges.
 _TRACK_X, _TRACK_Y = 5, 9
-#: As many letters as fit into a box.
-_LETTERS = 23
+#: The number of letters that fit into a box.
+_MAX_LETTERS = 23
 _LABELS = {"if": ("true", "false"), "splitInBatches": ("done", "loop")}
 
 _STYLE = """
@@ -47,7 +47,7 @@ _STYLE = """
 }
 """
 
-Places = dict[str, tuple[float, float]]
+Positions = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,18 @@ class _Box:
 
 
 def picture(workflow: Workflow, *, added: Collection[str] = (), title: str = "") -> str:
-    """The graph. `added`: names of the nodes to show in the other colour. Notes are left out."""
+    """Return the SVG text. `added` names the nodes to highlight. Sticky notes are left out."""
     nodes = {node.name: node for node in workflow.nodes if not node.is_note}
     edges = [edge for edge in workflow.edges() if edge.source in nodes and edge.target in nodes]
-    boxes = _boxes(nodes, edges)
-    around = _around(edges, boxes)
+    boxes = _place_boxes(nodes, edges)
+    routes = _route_edges(edges, boxes)
     drawn = [
-        _edge(edge, boxes, around.get(place), fresh=edge.source in added or edge.target in added)
+        _draw_edge(edge, boxes, routes.get(place), is_added=edge.source in added or edge.target in added)
         for place, edge in enumerate(edges)
     ]
-    drawn += [_node(box, fresh=name in added) for name, box in boxes.items()]
+    drawn += [_draw_node(box, is_added=name in added) for name, box in boxes.items()]
     right = max([box.x + WIDTH for box in boxes.values()], default=0) + MARGIN
-    lowest = [way.low for way in around.values()]
+    lowest = [route.low for route in routes.values()]
     bottom = max([box.y + HEIGHT for box in boxes.values()] + lowest, default=0) + MARGIN
     name = escape(title or workflow.name or "workflow", quote=True)
     return (
@@ -88,9 +88,9 @@ def picture(workflow: Workflow, *, added: Collection[str] = (), title: str = "")
     )
 
 
-def _boxes(nodes: dict[str, Node], edges: list[Edge]) -> dict[str, _Box]:
+def _place_boxes(nodes: dict[str, Node], edges: list[Edge]) -> dict[str, _Box]:
     places = {name: node.position for name, node in nodes.items()}
-    places = _apart(places) or _layered(list(nodes), edges)
+    places = _spread_apart(places) or _arrange_in_columns(list(nodes), edges)
     left = min((x for x, _ in places.values()), default=0)
     top = min((y for _, y in places.values()), default=0)
     made: dict[str, _Box] = {}
@@ -102,22 +102,22 @@ def _boxes(nodes: dict[str, Node], edges: list[Edge]) -> dict[str, _Box]:
             node,
             round(x - left + MARGIN),
             round(y - top + MARGIN),
-            max([outputs(node), *(number + 1 for number in leaving)]),
+            max([count_outputs(node), *(number + 1 for number in leaving)]),
             max([1, *(number + 1 for number in entering)]),
         )
     return made
 
 
-def _apart(places: Places) -> Places | None:
-    """The editor's own places, spread until no boxes touch; None where that does not help."""
+def _spread_apart(places: Positions) -> Positions | None:
+    """Stretch the editor's positions until no boxes overlap; return None when no stretch is enough."""
     for stretch in (1, 1.25, 1.5, 2, 3):
         spread = {name: (x * stretch, y * (0.6 if stretch == 1 else stretch)) for name, (x, y) in places.items()}
-        if not _touching(spread):
+        if not _overlaps(spread):
             return spread
     return None
 
 
-def _touching(places: Places) -> bool:
+def _overlaps(places: Positions) -> bool:
     found = sorted(places.values())
     return any(
         other[0] - one[0] < WIDTH + _GAP_X and abs(other[1] - one[1]) < HEIGHT + _GAP_Y
@@ -126,8 +126,8 @@ def _touching(places: Places) -> bool:
     )
 
 
-def _layered(names: list[str], edges: list[Edge]) -> Places:
-    """In columns, by the longest way from the start; a way back counts for nothing."""
+def _arrange_in_columns(names: list[str], edges: list[Edge]) -> Positions:
+    """Place nodes in columns by their longest path from the start, ignoring edges that lead back."""
     column = dict.fromkeys(names, 0)
     order = {name: place for place, name in enumerate(names)}
     for _ in names:
@@ -135,7 +135,7 @@ def _layered(names: list[str], edges: list[Edge]) -> Places:
             if order[edge.source] < order[edge.target]:
                 column[edge.target] = max(column[edge.target], column[edge.source] + 1)
     rows: dict[int, int] = {}
-    places: Places = {}
+    places: Positions = {}
     for name in names:
         row = rows.get(column[name], 0)
         rows[column[name]] = row + 1
@@ -143,35 +143,37 @@ def _layered(names: list[str], edges: list[Edge]) -> Places:
     return places
 
 
-def _node(box: _Box, *, fresh: bool) -> str:
+def _draw_node(box: _Box, *, is_added: bool) -> str:
     node = box.node
-    kinds = " ".join(["node", *(["added"] if fresh else []), *(["off"] if node.disabled else [])])
+    kinds = " ".join(["node", *(["added"] if is_added else []), *(["off"] if node.disabled else [])])
     radius = 26 if node.is_trigger else 8
     middle = box.x + WIDTH / 2
     return (
         f'<g class="{kinds}"><title>{escape(node.name)}</title>'
         f'<rect class="box" x="{box.x:g}" y="{box.y:g}" width="{WIDTH}" height="{HEIGHT}" rx="{radius}"/>'
-        f'<text class="name" x="{middle:g}" y="{box.y + 22:g}">{escape(_short(node.name))}</text>'
-        f'<text class="kind" x="{middle:g}" y="{box.y + 39:g}">{escape(_short(_kind(node)))}</text>'
+        f'<text class="name" x="{middle:g}" y="{box.y + 22:g}">{escape(_truncate(node.name))}</text>'
+        f'<text class="kind" x="{middle:g}" y="{box.y + 39:g}">{escape(_truncate(_kind(node)))}</text>'
         "</g>"
     )
 
 
 def _kind(node: Node) -> str:
-    """The kind of node; for a call, what it calls."""
+    """Return the node's kind, or for an Execute Workflow node the workflow that it calls."""
     if node.kind == "executeWorkflow":
-        # A call may carry a short workflow of its own, which calls the real one.
-        keys = [found[1] for _, text in strings_of(node.parameters) if (found := WORKFLOW_ID.search(text))]
+        # The call may embed a small workflow (`workflowJson`) that calls the real one, so search all its strings.
+        keys = [found[1] for _, text in iter_strings(node.parameters) if (found := WORKFLOW_ID.search(text))]
         return f"calls {keys[0]}" if keys else "calls a workflow"
     return node.kind.rpartition(".")[2] + (" (disabled)" if node.disabled else "")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_LETTERS else text[: _MAX_LETTERS - 1] + "…"
 
 
 def _detour(edge: Edge, boxes: dict[str, _Box]) -> float | None:
-    """How low an edge has to run: below the boxes in its way, or below its ends when it leads back; None: straight."""
+    """Return the y coordinate at which an edge passes below the boxes that block it, or below both ends when it leads
+    back; None when it can run straight.
+    """
     if edge.kind != MAIN:
         return None
     source, target = boxes[edge.source], boxes[edge.target]
@@ -188,8 +190,8 @@ def _detour(edge: Edge, boxes: dict[str, _Box]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """Of an edge that goes round something: where it turns down, runs along, and turns up."""
+class _Route:
+    """The route of an edge around boxes: the x where it turns down, the y of its long run, the x where it turns up."""
 
     out: float
     low: float
@@ -197,16 +199,16 @@ class _Way:
 
 
 class _Tracks:
-    """Lines that run the same way. Those that lead to one place may share a track, others may not."""
+    """Allocates tracks for parallel edge segments. Only edges with the same target port share a track."""
 
     def __init__(self, step: float) -> None:
         self._step = step
         self._taken: list[tuple[float, float, float, object]] = []
 
-    def take(self, wished: float, ends: tuple[float, float], place: object, sign: int = 1) -> float:
-        """The free track that is next to the wished one; `sign`: on which side of it."""
+    def take(self, preferred: float, ends: tuple[float, float], place: object, sign: int = 1) -> float:
+        """Return the free track nearest to the preferred one; `sign` selects the side to search."""
         low, high = min(ends), max(ends)
-        at = wished
+        at = preferred
         while any(
             abs(at - track) < self._step and low < end and begin < high and owner != place
             for track, begin, end, owner in self._taken
@@ -216,39 +218,39 @@ class _Tracks:
         return at
 
 
-def _around(edges: list[Edge], boxes: dict[str, _Box]) -> dict[int, _Way]:
-    """The ways of those edges that cannot be straight, by their place in the list."""
+def _route_edges(edges: list[Edge], boxes: dict[str, _Box]) -> dict[int, _Route]:
+    """Return the routes of the edges that cannot run straight, by their index in the list."""
     lows = {place: low for place, edge in enumerate(edges) if (low := _detour(edge, boxes)) is not None}
     along, across = _Tracks(_TRACK_Y), _Tracks(_TRACK_X)
-    found: dict[int, _Way] = {}
+    found: dict[int, _Route] = {}
     shared: dict[tuple[str, int], float] = {}
     for place in lows:
         edge = edges[place]
         port = (edge.target, edge.input)
         (x, y), (to_x, to_y) = boxes[edge.source].output(edge.output), boxes[edge.target].input(edge.input)
         if port not in shared:
-            alike = [other for other in lows if (edges[other].target, edges[other].input) == port]
-            turns = [boxes[edges[other].source].output(0)[0] for other in alike]
-            # Where they turn is between two boxes, and not known yet.
+            sharing = [other for other in lows if (edges[other].target, edges[other].input) == port]
+            turns = [boxes[edges[other].source].output(0)[0] for other in sharing]
+            # The turning points are not allocated yet; they lie within one gap of the boxes.
             ends = (min(*turns, to_x) - _GAP_X, max(*turns, to_x) + _GAP_X)
-            shared[port] = along.take(max(lows[other] for other in alike), ends, port)
+            shared[port] = along.take(max(lows[other] for other in sharing), ends, port)
         low = shared[port]
         out = across.take(x + 10, (y, low), port)
-        found[place] = _Way(out, low, across.take(to_x - 14, (low, to_y), port, -1))
+        found[place] = _Route(out, low, across.take(to_x - 14, (low, to_y), port, -1))
     return found
 
 
-def _edge(edge: Edge, boxes: dict[str, _Box], way: _Way | None, *, fresh: bool) -> str:
+def _draw_edge(edge: Edge, boxes: dict[str, _Box], route: _Route | None, *, is_added: bool) -> str:
     source, target = boxes[edge.source], boxes[edge.target]
-    mark = " added" if fresh else ""
+    mark = " added" if is_added else ""
     if edge.kind != MAIN:
-        # What an AI uses hangs below it.
+        # Models, memories and tools are drawn below the AI node that uses them.
         start, end = (source.x + WIDTH / 2, source.y), (target.x + WIDTH / 2, target.y + HEIGHT)
         line = f"M{start[0]:g} {start[1]:g} L{end[0]:g} {end[1]:g}"
         return f'<path class="edge{mark}" stroke-dasharray="4 3" d="{line}"/>'
     (x, y), (to_x, to_y) = source.output(edge.output), target.input(edge.input)
-    if way is not None:
-        line = f"M{x:g} {y:g} h{way.out - x:g} V{way.low:g} H{way.into:g} V{to_y:g} H{to_x - 6:g}"
+    if route is not None:
+        line = f"M{x:g} {y:g} h{route.out - x:g} V{route.low:g} H{route.into:g} V{to_y:g} H{to_x - 6:g}"
     else:
         bend = max(24, (to_x - x) / 2)
         line = f"M{x:g} {y:g} C{x + bend:g} {y:g} {to_x - bend:g} {to_y:g} {to_x - 6:g} {to_y:g}"

@@ -1,4 +1,7 @@
-"""The primitives field by field, for the docs: names and types are read from the primitives themselves."""
+"""Reference tables of the primitives' inputs, outputs and Redis keys, for the docs.
+
+Names and types are read from the primitives themselves, so only the descriptions are written here.
+"""
 
 from __future__ import annotations
 
@@ -12,66 +15,67 @@ from backstay.interop.n8n_wire.keys import (
     META_SUFFIX,
     TTL_SECONDS,
 )
-from backstay.n8n.json_types import items, table, text
+from backstay.n8n.json_types import as_list, as_mapping, as_text
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import Transport, primitive
 
-#: What each field means. A field that a primitive has and this has not, or the other way round, is an error.
+#: Field descriptions. `_table` raises when these fields and the primitive's own fields differ.
 INPUTS: dict[str, dict[str, str]] = {
     "lock_acquisition": {
-        "scope": "what is protected; needed",
-        "ttl_seconds": f"how long the lock lasts if nobody frees it; {TTL_SECONDS}",
-        "execution_id": "whose lock it is, for clean-up: pass `={{ $execution.id }}`; this execution's own",
-        "wait_till_lock_released": "wait while somebody else has it, or fail at once; true",
-        "max_wait_seconds": f"how long to wait; {MAX_WAIT_SECONDS}",
-        "lock_id": "what frees it; a random UUID",
-        "workflow_id": "for people: which workflow has it; empty",
-        "workflow_name": "the same by name; empty",
+        "scope": "the name of the protected resource; required",
+        "ttl_seconds": f"the lock expires after this time unless it is released; default {TTL_SECONDS}",
+        "execution_id": "the execution that owns the lock, for clean-up: pass `={{ $execution.id }}`;"
+        " default: the primitive's own execution",
+        "wait_till_lock_released": "wait while the lock is held, or fail at once; default true",
+        "max_wait_seconds": f"the longest wait; default {MAX_WAIT_SECONDS}",
+        "lock_id": "the ownership token that a release must present; default: a random UUID",
+        "workflow_id": "the holding workflow's id, for operators; default empty",
+        "workflow_name": "the holding workflow's name, for operators; default empty",
     },
     "lock_release": {
-        "scope": "as lock_acquisition gave it; needed",
-        "lock_id": "as lock_acquisition gave it; needed",
+        "scope": "the `scope` that lock_acquisition returned; required",
+        "lock_id": "the `lock_id` that lock_acquisition returned; required",
     },
     "error_handler_lock_cleanup": {},
     "rate_limit_check": {
-        "scope": "what is counted; needed",
-        "limit": "how many in a window; needed",
-        "windowSeconds": "how long a window is; needed",
+        "scope": "the name of what is counted; required",
+        "limit": "the number of calls that a window allows; required",
+        "windowSeconds": "the length of a window; required",
     },
 }
 OUTPUTS: dict[str, dict[str, str]] = {
     "lock_acquisition": {
-        "acquired": "true; when it is not acquired, the call fails",
-        "count": "what the counter said: 1",
+        "acquired": "always true; the call fails when the lock is not acquired",
+        "count": "the counter's value: 1",
         "scope": "pass it to lock_release",
         "lock_id": "pass it to lock_release",
-        "key": "the counter's key",
-        "meta_key": "the identity's key",
+        "key": "the key of the counter",
+        "meta_key": "the key of the holder's identity",
         "workflow_id": "as given",
         "workflow_name": "as given",
         "execution_id": "as given",
-        "locked_at": "when it was acquired: ISO 8601, UTC",
+        "locked_at": "the time of the acquisition: ISO 8601, UTC",
     },
     "lock_release": {
-        "released": "true; when somebody else has it, the call fails",
-        "idempotent": "true when there was nothing to free (any more): nothing was deleted",
+        "released": "always true; the call fails when another holder has the lock",
+        "idempotent": "true when the lock was already gone, so nothing was deleted",
         "scope": "as given",
         "lock_id": "as given",
     },
     "error_handler_lock_cleanup": {
-        "cleaned": "whether anything was freed",
-        "cleaned_count": "how many scopes were",
-        "scopes": "which",
-        "reason": "why, in words; also what was left alone",
+        "cleaned": "whether any lock was released",
+        "cleaned_count": "the number of released scopes",
+        "scopes": "the released scopes",
+        "reason": "a human-readable explanation; also names the scopes that were skipped",
     },
     "rate_limit_check": {
-        "allowed": "whether this one is within the limit",
+        "allowed": "whether this call is within the limit",
         "scope": "as given",
-        "count": "how many there were in this window, with this one",
+        "count": "the number of calls in this window, including this one",
         "limit": "as given",
     },
 }
-#: The node that makes what a primitive gives.
+#: The node that builds each primitive's output.
 _LAST = {
     "lock_acquisition": "Build Acquire Output",
     "lock_release": "Build Result",
@@ -89,7 +93,7 @@ def outputs_table(key: str) -> str:
 
 
 def inputs_of(key: str, transport: Transport) -> dict[str, str]:
-    """Names and types, in their order."""
+    """Return the input names and types in the trigger's order."""
     return _fields(_trigger(primitive(key, transport)), "workflowInputs", "values")
 
 
@@ -103,20 +107,20 @@ def keys_table() -> str:
         (
             f"`{LOCK_PREFIX}<scope>`",
             "integer",
-            "how many have counted since it was free; who made it 1 holds the lock",
-            "with `ttl_seconds`, by release, by clean-up",
+            "the number of INCRs since the lock was free; the execution whose INCR returned 1 holds the lock",
+            "after `ttl_seconds`, on release, or on clean-up",
         ),
         (
             f"`{LOCK_PREFIX}<scope>{META_SUFFIX}`",
             "JSON",
-            f"the holder: {', '.join(f'`{field}`' for field in IDENTITY)}",
-            "the same",
+            f"the holder's identity: {', '.join(f'`{field}`' for field in IDENTITY)}",
+            "like the counter",
         ),
         (
             f"`{LIMIT_PREFIX}<scope>-<window>`",
             "integer",
-            "how many in this window; `<window>` is the time in seconds divided by `windowSeconds`, without the rest",
-            "`windowSeconds` after the last one",
+            "the number of calls in this window; `<window>` is ⌊time in seconds / `windowSeconds`⌋",
+            "`windowSeconds` after the last call",
         ),
     ]
     lines = ["| key | type | holds | ends |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
@@ -129,15 +133,15 @@ def _trigger(workflow: Workflow) -> dict[str, Any]:
 
 
 def _fields(parameters: dict[str, Any], *path: str) -> dict[str, str]:
-    """Names and types, in the order of the node."""
+    """Return the names and types of the rows at this path, in the node's order."""
     found: Any = parameters
     for step in path:
-        found = table(found).get(step)
-    return {text(table(row).get("name")): text(table(row).get("type")) for row in items(found)}
+        found = as_mapping(found).get(step)
+    return {as_text(as_mapping(row).get("name")): as_text(as_mapping(row).get("type")) for row in as_list(found)}
 
 
-def _table(key: str, what: str, real: dict[str, str], told: dict[str, str]) -> str:
-    if real.keys() != told.keys():
-        raise ValueError(f"{key}: its {what}s are {sorted(real)}, and the docs tell of {sorted(told)}")
+def _table(key: str, what: str, real: dict[str, str], documented: dict[str, str]) -> str:
+    if real.keys() != documented.keys():
+        raise ValueError(f"{key}: the primitive's {what}s are {sorted(real)}, the docs describe {sorted(documented)}")
     lines = [f"| {what} | type | |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| `{name}` | {kind} | {told[name]} |" for name, kind in real.items())])
+    return "\n".join([*lines, *(f"| `{name}` | {kind} | {documented[name]} |" for name, kind in real.items())])

@@ -1,1 +1,1 @@
-"""What every room shares below its API: leases and their keeper, operations over a port, validation, serialization."""
+"""The shared base of all rooms: leases and their keeper, operations over a port, validation, serialization."""

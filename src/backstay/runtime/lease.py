@@ -1,4 +1,4 @@
-"""Time-bounded ownership with a fence: what every room hands out and the keeper keeps alive."""
+"""Leases: time-bounded ownership with a fence. Locks and idempotent calls are leases; the keeper renews them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from backstay.engine.base import Apply, Micros, steady
 from backstay.errors import LeaseLost
 
-#: Two clocks drift apart: trust a lease for 98 % of its life only.
+#: Clocks drift: a lease counts as valid for 98 % of its TTL only.
 MARGIN = 0.02
 #: A third of the TTL: two renewals may fail before the lease ends.
 RENEW_AT = 1 / 3
@@ -19,12 +19,14 @@ LIVE, RELEASED, LOST = "live", "released", "lost"
 
 
 def instant(micros: Micros) -> datetime:
-    """Engine time as an aware datetime."""
+    """Convert engine time to an aware datetime."""
     return datetime.fromtimestamp(micros / 1_000_000, UTC)
 
 
 class BaseLease:
-    """A kept-alive lease. Work after it is lost is unsafe; check() before what must not happen twice."""
+    """A lease that the keeper renews. Work after it is lost is unsafe: call check() before a step that must not be
+    done twice.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -63,28 +65,26 @@ class BaseLease:
         self.fence = fence
         self.ttl = ttl
         self.renews = renews
-        #: The task or thread that took it.
+        #: The task or thread that acquired it.
         self.owner = owner
         self.state = LIVE
         self.reason = ""
-        #: Renewal stops here, so that a hung holder cannot hold for ever.
+        #: Renewal stops at this time (steady clock), so a hung holder cannot hold the lease forever.
         self.hold_until = sent_at + max_hold
         self._acquired = acquired
         self._on_end: list[Callable[[], None]] = []
-        #: Called at once when the lease is lost: it ends the body that runs under it.
+        #: Called when the lease is lost: it cancels the task that runs under the lease (see `lease_scope`).
         self.watcher: Callable[[], None] | None = None
         self.extend(expires, sent_at, ttl)
 
-    # ── what callers read ──
-
     @property
     def acquired_at(self) -> datetime:
-        """When it was granted, by the engine's clock."""
+        """When the lease was granted, by the engine's clock."""
         return instant(self._acquired)
 
     @property
     def expires_at(self) -> datetime:
-        """When it ends unless renewed, by the engine's clock."""
+        """When the lease ends unless it is renewed, by the engine's clock."""
         return instant(self._expires)
 
     @property
@@ -93,19 +93,20 @@ class BaseLease:
         return self.state is LOST or (self.state is LIVE and steady() >= self.deadline)
 
     def remaining(self) -> float:
-        """Seconds for which the lease is certainly ours."""
+        """Seconds for which the lease is certainly held; 0 once it is lost or released."""
         return max(0.0, self.deadline - steady()) if self.state is LIVE else 0.0
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease is certainly ours."""
+        """Raise LeaseLost unless the lease is certainly held."""
         if self.state is not LIVE or steady() >= self.deadline:
             raise self.loss()
 
     def loss(self) -> LeaseLost:
-        reason = self.reason or ("it was released" if self.state is RELEASED else "it ran out before it was renewed")
+        """Build the error that describes why the lease is no longer held."""
+        reason = self.reason or ("it was released" if self.state is RELEASED else "it expired before it was renewed")
         return LeaseLost(name=self.name, lock_id=self.id, fence=self.fence, reason=reason)
 
-    # The reference documents' names.
+    # Aliases with the names that the n8n primitives use.
     @property
     def scope(self) -> str:
         return self.name
@@ -118,28 +119,28 @@ class BaseLease:
     def locked_at(self) -> datetime:
         return self.acquired_at
 
-    # ── what the keeper and the flows do ──
-
     def renewal(self, not_after: Micros, ttl: float) -> Apply:
-        """The operation that extends this lease."""
+        """Build the operation that renews this lease for `ttl` seconds."""
         raise NotImplementedError
 
     def judge(self, reply: Any) -> tuple[Micros, str]:
-        """A renewal's reply as (new end, "") or (0, why it is lost)."""
+        """Interpret a renewal's reply: (new end, ""), or (0, reason) if the lease is lost; (0, "") if the command had
+        expired and is to be sent again.
+        """
         raise NotImplementedError
 
     def next_ttl(self, now: float) -> float:
-        """What a renewal asks for: the TTL, or what is left of `max_hold`. 0: no more."""
+        """Return the TTL of the next renewal: the lease's own, or the rest of `max_hold`; 0 if none is left."""
         return max(0.0, min(self.ttl, self.hold_until - now))
 
     def extend(self, expires: Micros, sent_at: float, ttl: float) -> None:
-        """Granted or renewed: ours for `ttl`, counted from before the request left."""
+        """Record a grant or a renewal. The TTL counts from before the request was sent, so it never overestimates."""
         self._expires = expires
         self.deadline = sent_at + ttl * (1 - MARGIN)
         self.due = sent_at + ttl * RENEW_AT if self.renews else float("inf")
 
     def lose(self, reason: str) -> bool:
-        """It is over. Tells everybody who asked. False: it was over already."""
+        """Mark the lease as lost and call the callbacks. Returns False if it had ended already."""
         if self.state is not LIVE:
             return False
         self.state = LOST
@@ -150,7 +151,7 @@ class BaseLease:
         return True
 
     def finish(self) -> None:
-        """It was given back."""
+        """Mark the lease as released and call the callbacks."""
         if self.state is LIVE:
             self.state = RELEASED
             if self._on_end:
@@ -162,13 +163,13 @@ class BaseLease:
             callback()
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call back, from whichever thread notices, when the lease is lost or given back."""
+        """Call `callback` when the lease is lost or released, at once if it has ended. It may run on any thread."""
         self._on_end.append(callback)
         if self.state is not LIVE and callback in self._on_end:
             self._end()
 
     def off_end(self, callback: Callable[[], None]) -> None:
-        """Whoever asked has gone. Nothing happens when the call was made already."""
+        """Remove a callback of `on_end`. Does nothing if it was called already."""
         with contextlib.suppress(ValueError):
             self._on_end.remove(callback)
 

@@ -1,4 +1,4 @@
-"""The code that runs under a lease on an event loop: it is cancelled when the lease is lost."""
+"""Cancel the task that runs under a lease on an event loop when the lease is lost."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from backstay.runtime.lease import LOST, BaseLease
 L = TypeVar("L", bound=BaseLease)
 
 
-class Body(Generic[L]):
-    """What this task does from now on: cancelled when its lease is lost, as asyncio.timeout would."""
+class LeaseScope(Generic[L]):
+    """The part of the current task that runs under a lease. A lost lease cancels it, as asyncio.timeout does."""
 
     __slots__ = ("_cancelling", "_fired", "_open", "_outer", "_signal", "lease", "task")
 
     def __init__(self, lease: L, signal: Callable[[Callable[[], None]], None]) -> None:
         self.lease = lease
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
-        #: Runs something on the loop, from any thread.
+        #: Runs a callback on the event loop; callable from any thread.
         self._signal = signal
         self._cancelling = self.task.cancelling()
         self._fired = False
         self._open = True
-        #: A lease that is entered again may be watched by a block around this one.
+        #: The watcher of an enclosing scope of the same lease (a re-entrant acquire); restored by `close`.
         self._outer = lease.watcher
-        lease.watcher = self._lost
+        lease.watcher = self._on_lost
         if lease.state is LOST:
-            self._lost()
+            self._on_lost()
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         self._signal(self._cancel)
 
     def _cancel(self) -> None:
@@ -39,9 +39,9 @@ class Body(Generic[L]):
             self.task.cancel()
 
     def close(self) -> bool:
-        """The body has ended. True when the cancellation it saw was ours."""
+        """Leave the scope. Returns True if this scope caused the cancellation that the task received."""
         self._open = False
         self.lease.watcher = self._outer
         if self._outer is not None and self.lease.state is LOST:
-            self._outer()  # it was lost while this block was the one to be told
+            self._outer()  # the lease was lost while this scope was its watcher
         return self._fired and self.task.uncancel() <= self._cancelling

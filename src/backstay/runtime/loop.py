@@ -1,7 +1,7 @@
-"""Background parts share one `Loop`: a `tick()` again and again, until it is stopped.
+"""The loop of every background part: call `tick()` periodically, with jitter and error backoff, until it is stopped.
 
-Every part (heartbeat, scheduler, pruner, reload watch) is one coroutine function without a loop of its own. Any number
-of processes may run the same part: what a tick does must be safe twice.
+Each part (heartbeat, scheduler, pruner, reload watch) is one coroutine function without a loop of its own. Any number
+of processes may run the same part, so a tick must be safe to run twice.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")
 
-#: After a failed tick: the first pause, and the longest one that doubling reaches.
+#: Backoff after a failed tick in seconds: the first pause and, after doubling, the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-#: Fleets start together; their ticks need not stay together.
+#: Spread the ticks of processes that start together (thundering herd).
 JITTER = 0.1
 
 
 class Loop:
-    """Calls `tick` every `every` seconds, or when the tick itself says: it may answer seconds. A tick that raises is
-    told to telemetry (`loop.failed`) and tried again after a growing pause; it never ends the loop.
+    """Calls `tick` every `every` seconds, or after the number of seconds that the tick returns. A tick that raises
+    emits `loop.failed` and is retried after a growing pause; it never ends the loop.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Loop:
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Tick from now on. Safe twice; one that was stopped begins anew."""
+        """Start ticking. Safe to call twice; a stopped loop starts again."""
         if self.is_running and not self._stopping:
             return
         self._stopping = False
@@ -58,18 +58,18 @@ class Loop:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"backstay-{self.name}")
 
     def wake(self) -> None:
-        """Tick now instead of later. From the loop's own thread."""
+        """Tick now instead of later. Call it on the event loop's thread."""
         self._woken.set()
 
     async def drain(self) -> None:
-        """No more ticks; the one under way is waited for. Safe twice."""
+        """Start no more ticks, and wait for the running one. Safe to call twice."""
         self._stopping = True
         self._woken.set()
         if self._task is not None and self._task is not asyncio.current_task():
             await asyncio.wait([self._task])
 
     async def stop(self, within: float = 5.0) -> None:
-        """No more ticks; the one under way has `within` seconds, then it is cancelled. Safe twice."""
+        """Start no more ticks; cancel the running one after `within` seconds. Safe to call twice."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.drain(), within)
         task, self._task = self._task, None
@@ -81,17 +81,17 @@ class Loop:
         woken = self._woken
         while not self._stopping:
             pause = await self._once()
-            with suppress(TimeoutError):  # whoever stops it wakes it, too
+            with suppress(TimeoutError):  # `wake`, `drain` and `stop` end the pause early
                 await asyncio.wait_for(woken.wait(), pause)
             woken.clear()
 
     async def _once(self) -> float:
         try:
             asked = await self._tick()
-        except Exception as error:  # noqa: BLE001 - a background part goes on, whatever a tick met
+        except Exception as error:  # noqa: BLE001 - no failure of a tick may end a background part
             self._failures += 1
-            if self._failures == 1:  # once for each spell of trouble
-                log.warning("%s failed and will be tried again: %s: %s", self.name, type(error).__name__, error)
+            if self._failures == 1:  # log once per series of failures
+                log.warning("%s failed and will be retried: %s: %s", self.name, type(error).__name__, error)
             self._telemetry.emit("loop.failed", name=self.name, why=type(error).__name__, failures=self._failures)
             pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 16), max(LONGEST_PAUSE, self._every))
             return random.uniform(pause / 2, pause)

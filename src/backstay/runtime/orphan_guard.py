@@ -1,8 +1,8 @@
-"""A shell that outlives us: when this process is killed without a word, it ends the commands that it started.
+"""A guard process that ends a command's process group when this process is killed and cannot do it itself.
 
-`PR_SET_PDEATHSIG` would reach the command but not what it started, and only on Linux; it would also need code
-between fork and exec, which is unsafe with threads. A shell at the end of a pipe needs neither. It leads the process
-group that the command then joins, so there is no moment in which the command runs unguarded.
+`PR_SET_PDEATHSIG` reaches only the command, not its children, and only on Linux; it also needs code between fork and
+exec, which is unsafe with threads. A shell that reads from a pipe needs neither: the pipe ends when this process dies.
+The shell leads the process group that the command joins, so the command never runs unguarded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import subprocess
 
 SHELL = "/bin/sh"
-#: $$ is the guard and its group. A word means that all went well, the pipe's end that we are dead.
+#: $$ is the guard and its process group. A line on the pipe dismisses it; end of file means that the parent died.
 SCRIPT = """
 trap '' HUP INT QUIT TERM USR1 USR2 ALRM TSTP TTIN TTOU
 read -r word && exit 0
@@ -22,21 +22,21 @@ kill -s CONT -- "-$$"
 sleep "$1"
 kill -s KILL -- "-$$"
 """
-#: It has one word to read.
-LEAVES_WITHIN = 1.0
-#: What the command's group gets is not for its guard: blocked from the start, ignored once the shell can.
-#: Its own `sleep` must still be able to tell it of its end.
-DEAF_TO = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+#: Seconds that a dismissed guard has to exit: it only reads one line.
+EXIT_TIMEOUT = 1.0
+#: Signals sent to the command's group must not end its guard: blocked from the start, ignored once the shell runs.
+#: SIGCHLD stays open, or the shell would not notice the end of its own `sleep`.
+BLOCKED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
 
-class Guard:
+class OrphanGuard:
     """Leads a process group, and ends it unless dismissed first. Without a shell on this host it does nothing."""
 
     def __init__(self, grace: float) -> None:
         read, self._pipe = os.pipe()
         self._process: subprocess.Popen[bytes] | None = None
-        # A blocked signal stays blocked over exec: the guard is deaf from its first instruction on.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+        # A blocked signal stays blocked across exec, so the guard is protected from its first instruction on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - a constant script
                 [SHELL, "-c", SCRIPT, "backstay-guard", f"{grace:.3f}"],
@@ -54,18 +54,18 @@ class Guard:
 
     @property
     def group(self) -> int:
-        """The group to join; 0, which is a new one, when nobody guards."""
+        """The process group to join; 0, which creates a new one, when there is no guard."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def has_ended(self) -> bool:
-        """Somebody killed it. It stays in the table of processes, so that its group's number is nobody else's yet."""
+        """Whether the guard was killed. It is not reaped here, so its process group id cannot be reused yet."""
         if self._process is None:
             return False
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def dismiss(self) -> None:
-        """Nothing to guard any more. Safe twice."""
+        """End the guard without ending its group. Safe to call twice."""
         if self._pipe < 0:
             return
         with contextlib.suppress(BrokenPipeError):
@@ -74,7 +74,7 @@ class Guard:
         self._pipe = -1
         if self._process is not None:
             try:
-                self._process.wait(LEAVES_WITHIN)
-            except subprocess.TimeoutExpired:  # somebody stopped it
+                self._process.wait(EXIT_TIMEOUT)
+            except subprocess.TimeoutExpired:  # the guard was stopped (SIGSTOP)
                 self._process.kill()
                 self._process.wait()

@@ -1,4 +1,4 @@
-"""The two worlds a flow can run in: an event loop, or threads."""
+"""The two ports that operations run on: `AsyncPort` for an event loop, `BlockingPort` for threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from backstay.engine.base import Carrier, Ear, Ears, Op, steady
+from backstay.engine.base import Op, OperationRunner, ThreadSubscriber, ThreadSubscribers, steady
 from backstay.errors import WrongLoop
 from backstay.runtime.flows import Latch, run
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class AsyncLatch:
-    """Set from any thread, waited for by one task."""
+    """An event that any thread may set and one task waits for."""
 
     __slots__ = ("_flag", "_loop", "_thread", "_waiter")
 
@@ -31,7 +31,7 @@ class AsyncLatch:
         if threading.get_ident() == self._thread:
             self._wake()
             return
-        with suppress(RuntimeError):  # the loop is closed; nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so no task waits
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -62,20 +62,20 @@ def _expire(waiter: asyncio.Future[None]) -> None:
 
 
 class AsyncPort:
-    """Awaits. Belongs to the first event loop that uses it."""
+    """A port that awaits. It belongs to the first event loop that uses it."""
 
-    def __init__(self, engine: Carrier) -> None:
+    def __init__(self, engine: OperationRunner) -> None:
         self._engine = engine
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._background: set[asyncio.Task[Any]] = set()
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop this belongs to, which must be the running one."""
+        """Return this port's event loop. Raises WrongLoop if another loop is running."""
         running = asyncio.get_running_loop()
         if running is not self._loop:
             if self._loop is not None:
-                raise WrongLoop("this Backstay belongs to another event loop; make one per loop")
+                raise WrongLoop("this Backstay belongs to another event loop; create one per loop")
             self._loop = running
             self._thread = threading.get_ident()
         return running
@@ -83,8 +83,8 @@ class AsyncPort:
     def latch(self) -> AsyncLatch:
         return AsyncLatch(self._loop or self.loop(), self._thread)
 
-    def ears(self) -> None:
-        """The loop hears for everybody."""
+    def thread_subscribers(self) -> None:
+        """None: the hub receives the hints of all tasks."""
 
     def owner(self) -> object:
         return asyncio.current_task()
@@ -98,15 +98,19 @@ class AsyncPort:
         self.loop()
         return list(await asyncio.gather(*[self._engine.submit(op) for op in ops]))
 
-    async def each(self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], abreast: int) -> None:
-        """`do` for each, in order, so many at a time. The first error ends it, once those under way have ended."""
+    async def for_each(
+        self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], concurrency: int
+    ) -> None:
+        """Call `do` for each thing, in order, up to `concurrency` at a time. After the first error no call is started;
+        the error is raised once the running calls have ended.
+        """
         if len(things) == 1:
             await do(things[0])
             return
         rest = iter(things)
         failed = False
 
-        async def some() -> None:
+        async def consume() -> None:
             nonlocal failed
             for thing in rest:
                 try:
@@ -118,7 +122,7 @@ class AsyncPort:
                     return
 
         self.loop()
-        done = await asyncio.gather(*[some() for _ in range(min(abreast, len(things)))], return_exceptions=True)
+        done = await asyncio.gather(*[consume() for _ in range(min(concurrency, len(things)))], return_exceptions=True)
         for error in done:
             if error is not None:
                 raise error
@@ -152,10 +156,10 @@ class AsyncPort:
             task.result()
 
     def signal(self, callback: Any) -> None:
-        """Run `callback` on the loop, from any thread."""
+        """Run `callback` on the event loop; callable from any thread."""
         if self._loop is None:
             return
-        with suppress(RuntimeError):  # closed: nobody is left to tell
+        with suppress(RuntimeError):  # the loop is closed, so no task is left
             self._loop.call_soon_threadsafe(callback)
 
     def after_fork(self) -> None:
@@ -164,17 +168,19 @@ class AsyncPort:
 
 
 class BlockingPort:
-    """Never suspends. Any thread may use it."""
+    """A port that never suspends. Any thread may use it."""
 
-    def __init__(self, engine: Carrier, ears: Callable[[], Ears | None] = lambda: None) -> None:
+    def __init__(
+        self, engine: OperationRunner, subscribers: Callable[[], ThreadSubscribers | None] = lambda: None
+    ) -> None:
         self._engine = engine
-        self._ears = ears
+        self._subscribers = subscribers
 
     def latch(self) -> BlockingLatch:
         return BlockingLatch()
 
-    def ears(self) -> Ears | None:
-        return self._ears()
+    def thread_subscribers(self) -> ThreadSubscribers | None:
+        return self._subscribers()
 
     def owner(self) -> object:
         return threading.current_thread()
@@ -183,19 +189,21 @@ class BlockingPort:
         return self._engine.apply(op)
 
     async def apply_all(self, ops: Sequence[Op[T]]) -> list[T]:
-        answers = self._engine.apply_many(ops)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return answers
+        replies = self._engine.apply_many(ops)
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return replies
 
-    async def each(self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], abreast: int) -> None:
-        """`do` for each, one after another."""
+    async def for_each(
+        self, do: Callable[[T], Coroutine[Any, Any, None]], things: Sequence[T], concurrency: int
+    ) -> None:
+        """Call `do` for each thing, one after another."""
         for thing in things:
             await do(thing)
 
     async def park(self, latch: Latch, timeout: float | None) -> bool:
-        return cast("BlockingLatch | Ear", latch).wait(timeout)
+        return cast("BlockingLatch | ThreadSubscriber", latch).wait(timeout)
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this port is the blocking one
@@ -214,4 +222,4 @@ class BlockingPort:
 
 
 class BlockingLatch(threading.Event):
-    """An event that many may wait for."""
+    """An event that any number of threads may wait for."""

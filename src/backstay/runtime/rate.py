@@ -1,4 +1,4 @@
-"""Rates as people write them: "100/minute", "10/second", "5 per 15 minutes"."""
+"""Parse and format rates: "100/minute", "10/second", "5 per 15 minutes"."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ UNITS = {
     **dict.fromkeys(("d", "day"), 86_400_000),
     **dict.fromkeys(("w", "week"), 604_800_000),
 }
-#: The longest first, each by the name it is shown with.
-WORDS = [(name, UNITS[name]) for name in ("week", "day", "hour", "minute", "second", "millisecond")]
-SHAPE = re.compile(r"\s*(\d{1,15})\s*(?:/|per)\s*(\d{0,15})\s*([a-z]+)\s*", re.ASCII)
-#: Words have a plural, letters have none.
-SHORT = 3
+#: The units that rates are formatted with, the longest first.
+DISPLAY_UNITS = [(name, UNITS[name]) for name in ("week", "day", "hour", "minute", "second", "millisecond")]
+PATTERN = re.compile(r"\s*(\d{1,15})\s*(?:/|per)\s*(\d{0,15})\s*([a-z]+)\s*", re.ASCII)
+#: Longer unit names have a plural ("minutes"); abbreviations have none.
+LONGEST_ABBREVIATION = 3
 EXAMPLES = "'100/minute', '10/second' or '1000/12 hours'"
 #: A year.
 LONGEST_WINDOW = 366 * 86_400_000
@@ -43,11 +43,11 @@ def parse(text: str) -> Rate:
     given = cast("object", text)
     if not isinstance(given, str):
         raise ConfigError(f"a rate is text, as in {EXAMPLES}; got {given!r}")
-    found = SHAPE.fullmatch(text.lower())
+    found = PATTERN.fullmatch(text.lower())
     unit = found[3] if found else ""
-    size = UNITS.get(unit) or (UNITS.get(unit.removesuffix("s")) if len(unit) > SHORT else None)
+    size = UNITS.get(unit) or (UNITS.get(unit.removesuffix("s")) if len(unit) > LONGEST_ABBREVIATION else None)
     if found is None or size is None:
-        raise ConfigError(f"rate {text!r} cannot be read; write it as in {EXAMPLES}")
+        raise ConfigError(f"rate {text!r} cannot be parsed; write it as in {EXAMPLES}")
     limit, window = int(found[1]), int(found[2] or 1) * size
     if not 1 <= limit <= validation.LARGEST_COUNT:
         raise ConfigError(f"rate {text!r}: the limit is 1 to {validation.LARGEST_COUNT}, as in {EXAMPLES}")
@@ -57,7 +57,7 @@ def parse(text: str) -> Rate:
 
 
 def _unit(window: int) -> str:
-    """A window in the largest unit that divides it."""
-    name, size = next((name, size) for name, size in WORDS if window % size == 0)
+    """Format a window in the largest unit that divides it."""
+    name, size = next((name, size) for name, size in DISPLAY_UNITS if window % size == 0)
     times = window // size
     return name if times == 1 else f"{times} {name}s"

@@ -1,4 +1,4 @@
-"""Values as bytes and back: plain data as msgpack, rebuilt as an annotation says. Never pickle."""
+"""Serialize values: plain data as msgpack, decoded to the type that an annotation names. Never pickle."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ import msgspec
 
 @runtime_checkable
 class Codec(Protocol):
-    """Turns a value into bytes and back."""
+    """Converts a value to bytes and back. Any thread may call it."""
 
     def encode(self, value: Any, /) -> bytes: ...
 
     def decode(self, raw: bytes, /) -> Any: ...
 
 
-def storable(text: str) -> str:
-    """Text as every store takes it: a lone surrogate, half a character, is written as its escape."""
+def escape_surrogates(text: str) -> str:
+    """Replace each lone surrogate by its escape: no store can encode one as UTF-8."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def to_plain(value: Any) -> Any:
+    """Convert a value that msgspec cannot encode: a pydantic model. The encoder's `enc_hook`."""
     if hasattr(value, "model_dump"):  # pydantic, without importing it
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is not plain data")
 
 
 def from_plain(kind: type, value: Any) -> Any:
+    """Build a value of a type that msgspec cannot decode: a pydantic model. The decoder's `dec_hook`."""
     if kind is object:
         return value
     if hasattr(kind, "model_validate"):
         return cast("Any", kind).model_validate(value)
-    raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be rebuilt from plain data")
+    raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be built from plain data")
 
 
-class Plain:
-    """Plain data, dataclasses, msgspec Structs, pydantic models, dates; rebuilt as `kind`."""
+class PlainCodec:
+    """Encodes plain data, dataclasses, msgspec Structs, pydantic models and dates; decodes to the type `kind`."""
 
     def __init__(self, kind: Any = Any) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
@@ -48,14 +50,15 @@ class Plain:
         self.decode: Callable[[bytes], Any] = self._decoder.decode
 
 
-ANYTHING = Plain()
+#: Decodes to plain data, whatever was encoded.
+PLAIN_CODEC = PlainCodec()
 
 
-def jsonable(value: Any) -> Any:
-    """Plain data as JSON can have it: bytes as base64, moments as text, any key as text, no NaN."""
+def to_json_value(value: Any) -> Any:
+    """Convert plain data to what JSON can express: bytes as base64, datetimes and all keys as text, no NaN."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
-    except (TypeError, ValueError):  # a key that JSON has no word for
+    except (TypeError, ValueError):  # a mapping key that JSON cannot express
         return _with_text_keys(value)
 
 

@@ -1,4 +1,4 @@
-"""How a caller's connection wants its SQL: quotes, placeholders, cursors. Nothing is imported for it."""
+"""Execute SQL on a caller's own connection: quoting, placeholders and cursors of each driver. Imports no driver."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from backstay.errors import ConfigError
-from backstay.runtime.maybe_await import settled
+from backstay.runtime.flows import maybe_await
 
-#: Plain names only. They are quoted besides, so that `order` and `user` work.
+#: Only plain identifiers are allowed. They are also quoted, so reserved words such as `order` and `user` work.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Parameters = Sequence[Any] | dict[str, Any]
 
-#: Placeholders by PEP 249's names: how the n-th looks, and whether values go by name.
+#: Placeholders by PEP 249's `paramstyle`: the format of the n-th one, and whether values are passed by name.
 STYLES: dict[str, tuple[str, bool]] = {
     "qmark": ("?", False),
     "numeric": (":{}", False),
@@ -26,7 +26,7 @@ STYLES: dict[str, tuple[str, bool]] = {
 
 
 class Dialect:
-    """A DB-API connection. `execute` opens a cursor on it and closes it again."""
+    """A DB-API connection. `execute` opens a cursor and closes it; it never commits."""
 
     def __init__(self, connection: Any, style: str, quote: Callable[[str], str]) -> None:
         self.connection = connection
@@ -34,52 +34,52 @@ class Dialect:
         self._quote = quote
 
     def name(self, given: str) -> str:
-        """A column, quoted."""
+        """Return a column's name, quoted."""
         if not isinstance(cast("object", given), str) or not _NAME.fullmatch(given):
             raise ConfigError(f"{given!r} is not a plain SQL name; letters, digits and underscores, as in 'invoice'")
         return self._quote(given)
 
     def table(self, given: str) -> str:
-        """A table, perhaps with its schema: `billing.invoice`."""
+        """Return a table's name, quoted, with its schema if it has one: `billing.invoice`."""
         return ".".join(self.name(part) for part in str(given).split("."))
 
     def mark(self, number: int) -> str:
-        """The placeholder of the n-th value, counted from 1."""
+        """Return the placeholder of the n-th value, counted from 1."""
         return self._mark.format(number)
 
     def parameters(self, values: Sequence[Any]) -> Parameters:
         return {f"p{i}": value for i, value in enumerate(values, 1)} if self._named else tuple(values)
 
     async def execute(self, text: str, values: Sequence[Any], *, wants_row: bool = False) -> tuple[int, Any]:
-        """How many rows it changed; or the first column of the first row, None without one."""
-        cursor = await settled(self.connection.cursor())
+        """Execute a statement. Returns the number of changed rows, and the first row if `wants_row`."""
+        cursor = await maybe_await(self.connection.cursor())
         try:
             if wants_row:
-                _plain_rows(cursor)
-            await settled(cursor.execute(text, self.parameters(values)))
-            row = await settled(cursor.fetchone()) if wants_row else None
+                _use_tuple_rows(cursor)
+            await maybe_await(cursor.execute(text, self.parameters(values)))
+            row = await maybe_await(cursor.fetchone()) if wants_row else None
             return cursor.rowcount, row
         finally:
-            await settled(cursor.close())
+            await maybe_await(cursor.close())
 
 
 class AlchemyDialect(Dialect):
-    """A Connection or Session of SQLAlchemy, async or not."""
+    """A Connection or Session of SQLAlchemy, async or blocking."""
 
     def __init__(self, connection: Any) -> None:
         bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
         super().__init__(connection, "named", bind.dialect.identifier_preparer.quote_identifier)
 
     async def execute(self, text: str, values: Sequence[Any], *, wants_row: bool = False) -> tuple[int, Any]:
-        sqlalchemy = sys.modules["sqlalchemy"]  # who passes its connection has imported it
-        result = await settled(self.connection.execute(sqlalchemy.text(text), self.parameters(values)))
+        sqlalchemy = sys.modules["sqlalchemy"]  # a caller with such a connection has imported it
+        result = await maybe_await(self.connection.execute(sqlalchemy.text(text), self.parameters(values)))
         if wants_row:
             return 0, result.fetchone()
         return result.rowcount, None
 
 
-def _plain_rows(cursor: Any) -> None:
-    """Tuples, whatever the caller's row factory makes of its own rows."""
+def _use_tuple_rows(cursor: Any) -> None:
+    """Make the cursor return tuples, whatever row factory the caller's connection has."""
     packages = [kind.__module__.partition(".")[0] for kind in type(cursor).__mro__]
     if "psycopg" in packages:
         cursor.row_factory = sys.modules["psycopg.rows"].tuple_row
@@ -87,8 +87,8 @@ def _plain_rows(cursor: Any) -> None:
         cursor.row_factory = None
 
 
-def dialect_of(connection: Any) -> Dialect:
-    """What a connection is, told by its looks."""
+def detect_dialect(connection: Any) -> Dialect:
+    """Return the dialect of a connection, from the modules and attributes of its class. Raises ConfigError."""
     packages = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
     if "sqlalchemy" in packages:
         return AlchemyDialect(connection)
@@ -99,11 +99,11 @@ def dialect_of(connection: Any) -> Dialect:
         if style in STYLES:
             return Dialect(connection, cast("str", style), '"{}"'.format)
     raise ConfigError(
-        f"{type(connection).__module__}.{type(connection).__qualname__} is not a connection that is known here; pass"
-        " one of sqlite3, psycopg, Django or SQLAlchemy"
+        f"{type(connection).__module__}.{type(connection).__qualname__} is not a supported connection; pass one of"
+        " sqlite3, psycopg, Django or SQLAlchemy"
     )
 
 
 def first_column(row: Any) -> Any:
-    """Rows are tuples, or whatever the caller's row factory makes."""
+    """Return the first column of a row: a tuple, or a mapping that the caller's row factory made."""
     return next(iter(cast("Mapping[str, Any]", row).values())) if isinstance(row, Mapping) else row[0]

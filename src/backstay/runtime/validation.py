@@ -1,4 +1,4 @@
-"""What callers pass, checked at the edge: durations, names, key templates."""
+"""Validate arguments at the API's edge: durations, counts, names and key templates. Each raises ConfigError."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import math
 import string
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from backstay.errors import ConfigError
 
 Duration = float | int | timedelta
+#: The key format of a lock or a limit: Backstay's own, or the one that n8n's Redis nodes read and write.
+Wire = Literal["backstay", "n8n"]
 
-#: Names become keys; longer ones are a mistake more often than a wish.
+#: Names become keys of the engine; a longer name is most likely a mistake.
 LONGEST_NAME = 512
-#: More permits or waiters than that is a slip; and Lua's numbers stay exact.
+#: A larger count is most likely a mistake, and Lua's numbers stay exact below it.
 LARGEST_COUNT = 1_000_000_000
-#: Ten years: far enough for any lease, near enough for 53-bit microseconds.
+#: Ten years: long enough for any lease, and microseconds still fit into the 53 bits of a double.
 LONGEST_DURATION = 10 * 365 * 86400.0
 
 
-def seconds(value: Duration, what: str, *, zero: bool = False) -> float:
-    """A duration as seconds, above 0 (or `zero` allowed) and below ten years."""
+def to_seconds(value: Duration, what: str, *, zero: bool = False) -> float:
+    """Return a duration as seconds. It must be above 0 (`zero` allows 0, too) and at most ten years."""
     if isinstance(value, (int, float)) and value is not True and 0 < value <= LONGEST_DURATION:
         return float(value)
     if isinstance(value, timedelta):
@@ -36,20 +38,20 @@ def seconds(value: Duration, what: str, *, zero: bool = False) -> float:
     return float(value)
 
 
-def micros(value: float) -> int:
-    """Seconds as the engine's microseconds; never rounded down to nothing."""
+def to_micros(value: float) -> int:
+    """Convert seconds to the engine's microseconds, at least 1."""
     return int(value * 1_000_000 + 0.5) or 1
 
 
-def count(value: int, what: str, *, least: int = 1) -> int:
+def check_count(value: int, what: str, *, least: int = 1) -> int:
     given = cast("object", value)
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= LARGEST_COUNT:
         raise ConfigError(f"{what} is a whole number from {least} to {LARGEST_COUNT}; got {value!r}")
     return value
 
 
-def name(value: str, what: str = "name") -> str:
-    """Any text of 1 to 512 bytes: braces, colons, newlines, NUL and unicode are all fine."""
+def check_name(value: str, what: str = "name") -> str:
+    """Check text of 1 to 512 bytes. Braces, colons, newlines, NUL and unicode are all allowed."""
     if type(value) is str and 0 < len(value) <= LONGEST_NAME and value.isascii():
         return value
     given = cast("object", value)
@@ -64,38 +66,38 @@ def name(value: str, what: str = "name") -> str:
     return value
 
 
-def key(value: str, what: str) -> str:
-    """A name that every engine can keep in a column of text: one without NUL."""
-    if "\0" in name(value, what):
-        raise ConfigError(f"{what} {value!r} has a NUL in it")
+def check_key(value: str, what: str) -> str:
+    """Check a name that every engine can store in a text column: it contains no NUL."""
+    if "\0" in check_name(value, what):
+        raise ConfigError(f"{what} {value!r} contains a NUL character")
     return value
 
 
-def word(value: str, what: str) -> str:
-    """A name that people type and read: one without control characters."""
-    if any(c < " " or c == "\x7f" for c in name(value, what)):
-        raise ConfigError(f"{what} {value!r} has control characters in it")
+def check_label(value: str, what: str) -> str:
+    """Check a name that people type and read: it contains no control characters."""
+    if any(c < " " or c == "\x7f" for c in check_name(value, what)):
+        raise ConfigError(f"{what} {value!r} contains control characters")
     return value
 
 
-def namespace(value: str, what: str = "namespace") -> str:
-    """A short plain prefix, shared by everything that shall meet."""
-    name(value, what)
+def check_namespace(value: str, what: str = "namespace") -> str:
+    """Check the common prefix of an app's keys and tables: printable, without braces and percent signs."""
+    check_name(value, what)
     if any(c in value for c in "{}%") or not value.isprintable():
-        raise ConfigError(f"{what} {value!r} has braces, percent signs or control characters; try 'backstay'")
+        raise ConfigError(f"{what} {value!r} contains braces, percent signs or control characters; try 'backstay'")
     return value
 
 
-class Template:
-    """A key made from a function's arguments: "user:{user_id}", "resource:{0}", "{order.id}"."""
+class KeyTemplate:
+    """Builds a key from a function's arguments: "user:{user_id}", "resource:{0}", "{order.id}"."""
 
     def __init__(self, text: str, function: Callable[..., Any]) -> None:
         self.text = text
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters.values()
-        #: The names of all parameters, where each takes one value and may be passed by position; else none.
+        #: The names of all parameters, if each takes one value and may be passed by position; else empty.
         simple = all(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
-        self._plain = tuple(p.name for p in parameters) if simple else ()
+        self._positional = tuple(p.name for p in parameters) if simple else ()
         named = {p.name for p in self._signature.parameters.values()}
         takes_any = {p.kind for p in self._signature.parameters.values()}
         try:
@@ -104,20 +106,21 @@ class Template:
             raise ConfigError(f"key template {text!r}: {error}") from None
         for field in fields:
             root = field.partition(".")[0].partition("[")[0]
-            known = root in named or (root.isdigit() and self._takes(int(root)))
+            known = root in named or (root.isdigit() and self._accepts_position(int(root)))
             if not known and inspect.Parameter.VAR_KEYWORD not in takes_any:
                 raise ConfigError(
                     f"key template {text!r}: {getattr(function, '__qualname__', function)} has no argument"
                     f" {root!r}; it has {', '.join(self._signature.parameters) or 'none'}"
                 )
 
-    def _takes(self, position: int) -> bool:
+    def _accepts_position(self, position: int) -> bool:
         kinds = [p.kind for p in self._signature.parameters.values()]
         return position < len(kinds) or inspect.Parameter.VAR_POSITIONAL in kinds
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        if not kwargs and len(args) == len(self._plain):  # the usual call, without binding
-            return self._filled(args, dict(zip(self._plain, args, strict=True)))
+        """Return the key of a call with these arguments."""
+        if not kwargs and len(args) == len(self._positional):  # the usual call: no need to bind the signature
+            return self._format(args, dict(zip(self._positional, args, strict=True)))
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         by_position: list[Any] = []
@@ -131,9 +134,9 @@ class Template:
             else:
                 by_position.append(value)
             by_name.setdefault(parameter.name, value)
-        return self._filled(by_position, by_name)
+        return self._format(by_position, by_name)
 
-    def _filled(self, by_position: Sequence[Any], by_name: dict[str, Any]) -> str:
+    def _format(self, by_position: Sequence[Any], by_name: dict[str, Any]) -> str:
         try:
             return self.text.format(*by_position, **by_name)
         except (LookupError, AttributeError, TypeError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""The HTTP server: an ASGI application over one Backstay, made from one table of routes."""
+"""The HTTP server: an ASGI application over one Backstay, built from one table of routes."""

@@ -1,5 +1,6 @@
-"""A server and what runs beside it: scheduler, reaper, the runs' own decisions, a worker, a watched directory. Started
-together, stopped in order: no more requests, then no more work.
+"""Hosts a server process: the HTTP server, a worker (scheduler, reaper, decisions, jobs) and a watched workflow folder.
+
+They start together. On stop, the HTTP server drains first, then the worker.
 """
 
 from __future__ import annotations
@@ -16,123 +17,124 @@ from typing import Any, TypeVar
 from backstay import Backstay
 from backstay.engine.base import steady
 from backstay.errors import ConfigError, EngineUnavailable, OutcomeUnknown
-from backstay.job.api.registry import store_of
-from backstay.job.flows import send
 from backstay.job.reserved import INTERNAL
 from backstay.job.worker.worker import Worker
 from backstay.runtime.loop import Loop
 from backstay.server.app import Server
-from backstay.server.http.uvicorn_server import Serving
-from backstay.server.settings import Settings, is_loopback, refuse_open_door
-from backstay.server.workflow_folder import Folder
+from backstay.server.http.uvicorn_server import UvicornRunner
+from backstay.server.settings import ServerSettings, is_loopback, require_tokens_beyond_loopback
+from backstay.server.workflow_folder import WorkflowFolder
 
 T = TypeVar("T")
 
 log = logging.getLogger("backstay.server")
 
-#: How long a server that starts waits for its engine, and how often it tries.
-REACH, AGAIN = 60.0, 0.5
+#: Seconds that a starting server waits for its engine, and seconds between attempts.
+ENGINE_WAIT, ENGINE_RETRY = 60.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to host."""
+class HostOptions:
+    """Options of a server process."""
 
     host: str = "127.0.0.1"
     port: int = 3000
-    settings: Settings = field(default_factory=Settings)
-    #: Neither scheduler nor worker.
+    settings: ServerSettings = field(default_factory=ServerSettings)
+    #: Run neither scheduler nor worker.
     api_only: bool = False
-    #: Options of a worker in this process; None: only the runs' own decisions are made here.
+    #: Options of a worker in this process; None: it runs only the internal queue (decisions of workflow runs).
     worker: dict[str, Any] | None = None
-    #: Of the runs' own decisions: how long they stay away when this process dies, in seconds.
+    #: The lease of internal jobs in seconds: after a crash they run elsewhere when it expires.
     lease: float = 30.0
-    #: A directory of workflows; "": none.
+    #: A directory of workflow files to load and watch; "": none.
     workflows: str = ""
 
     @property
-    def bounds(self) -> Settings:
-        """Its settings. At another address than loopback's nobody comes in without a token, also when the last one is
-        revoked.
-        """
+    def effective_settings(self) -> ServerSettings:
+        """The settings that apply: beyond loopback tokens are always required, also after the last one is revoked."""
         always = self.settings.require_tokens or not is_loopback(self.host)
         return replace(self.settings, require_tokens=always)
 
 
-def background(stay: Backstay, options: dict[str, Any] | None, lease: float = 30.0) -> Worker:
-    """What has to happen by itself: every worker schedules, reaps, prunes and decides; this one does no more than that
-    unless it is told to.
+def make_worker(stay: Backstay, worker: dict[str, Any] | None, lease: float = 30.0) -> Worker:
+    """Make the worker of this process. Every worker also schedules, reaps and prunes; without `worker` options it runs
+    only the internal queue.
     """
-    return stay.worker(**(options or {"queues": [INTERNAL], "concurrency": 4, "lease": lease}), signals=False)
+    return stay.worker(**(worker or {"queues": [INTERNAL], "concurrency": 4, "lease": lease}), signals=False)
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """An engine that is not there yet is waited for: it may start after us, or go away again while we do."""
-    until = steady() + REACH
-    told = False
+async def wait_for_engine(operation: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an operation while the engine is unavailable: it may start later than the server, or restart meanwhile."""
+    until = steady() + ENGINE_WAIT
+    logged = False
     while True:
         try:
-            return await ask()
+            return await operation()
         except (EngineUnavailable, OutcomeUnknown) as error:
             if steady() > until:
                 raise
-            if not told:
+            if not logged:
                 log.warning("waiting for the engine: %s", error)
-                told = True
-            await asyncio.sleep(AGAIN)
+                logged = True
+            await asyncio.sleep(ENGINE_RETRY)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Raises ConfigError with a way out."""
+    """Bind a listening socket. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Told its protocol: asyncio turns off the waiting for more to send (40 ms for each answer) only then.
+    # asyncio sets TCP_NODELAY only on sockets with an explicit protocol. Without TCP_NODELAY, a response may take 40 ms
+    # longer (Nagle's algorithm and delayed ACKs).
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host.strip("[]"), port))
     except OSError as error:
         sock.close()
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}; try --port 0 for any") from None
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror}; --port 0 takes any free port"
+        ) from None
     return sock
 
 
-async def serve(stay: Backstay, plan: Plan, started: Callable[[str], None] = lambda _: None) -> None:
-    """Until SIGTERM or Ctrl-C: then streams end, requests have a moment, and what runs is drained. Once more: now."""
-    core = stay._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the house's own
-    await patiently(stay.open)
-    tokens = await patiently(lambda: send(core, store_of(core).tokens()))
-    refuse_open_door(plan.host, tokens=len(tokens), required=plan.settings.require_tokens)
-    app = Server(stay, plan.bounds)
-    folder = Folder(app.core, plan.workflows) if plan.workflows else None
-    worker = None if plan.api_only else background(stay, plan.worker, plan.lease)
-    sock = bind(plan.host, plan.port)
-    serving = Serving(app)
-    ears = _Signals(serving, worker)
+async def serve(stay: Backstay, options: HostOptions, started: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until SIGTERM or Ctrl-C. Then streams end, open requests finish and the worker drains; a second signal
+    stops all of it at once. `started` gets the URL.
+    """
+    internals = stay.internals
+    await wait_for_engine(stay.open)
+    tokens = await wait_for_engine(lambda: internals.send(internals.job_store.tokens()))
+    require_tokens_beyond_loopback(options.host, tokens=len(tokens), required=options.settings.require_tokens)
+    app = Server(stay, options.effective_settings)
+    folder = WorkflowFolder(app.core, options.workflows) if options.workflows else None
+    worker = None if options.api_only else make_worker(stay, options.worker, options.lease)
+    sock = bind(options.host, options.port)
+    runner = UvicornRunner(app)
+    signals = _Signals(runner, worker)
     loops: list[Loop] = []
     tasks: list[asyncio.Task[None]] = []
     try:
-        await patiently(app.open)
+        await wait_for_engine(app.open)
         if folder is not None:
-            await patiently(folder.look)
+            await wait_for_engine(folder.scan)
             loops.append(folder.loop())
             loops[0].start()
-        runs = asyncio.create_task(serving.run([sock]))
+        runs = asyncio.create_task(runner.run([sock]))
         tasks.append(runs)
-        while not serving.started and not runs.done():  # noqa: ASYNC110 - uvicorn has no event for it
+        while not runner.started and not runs.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.005)
         if worker is not None:
             tasks.append(asyncio.create_task(worker.run()))
-        if serving.started:
-            shown = f"[{plan.host}]" if ":" in plan.host else plan.host
+        if runner.started:
+            shown = f"[{options.host}]" if ":" in options.host else options.host
             started(f"http://{shown}:{sock.getsockname()[1]}")
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        serving.stop()
+        runner.stop()
         await runs
         if worker is not None:
             worker.stop()
             await tasks[1]
     finally:
-        ears.close()
+        signals.close()
         for loop in loops:
             await loop.stop()
         for task in tasks:
@@ -145,26 +147,27 @@ async def serve(stay: Backstay, plan: Plan, started: Callable[[str], None] = lam
 
 
 class _Signals:
-    """The first ends it in order, the second hurries."""
+    """Signal handlers: the first signal stops gracefully, the second one at once."""
 
     NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
-    def __init__(self, serving: Serving, worker: Worker | None) -> None:
-        self._serving = serving
+    def __init__(self, runner: UvicornRunner, worker: Worker | None) -> None:
+        self._runner = runner
         self._worker = worker
         self._count = 0
         self._loop = asyncio.get_running_loop()
-        with suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread: somebody else's business
+        # Outside the main thread the program itself handles signals.
+        with suppress(ValueError, RuntimeError, NotImplementedError):
             for number in self.NUMBERS:
-                self._loop.add_signal_handler(number, self._heard, number.name)
+                self._loop.add_signal_handler(number, self._on_signal, number.name)
 
-    def _heard(self, name: str) -> None:
+    def _on_signal(self, name: str) -> None:
         self._count += 1
-        log.warning("%s: %s", name, "stopping; once more to stop now" if self._count == 1 else "stopping now")
+        log.warning("%s: %s", name, "stopping; send it again to stop now" if self._count == 1 else "stopping now")
         if self._count == 1:
-            self._serving.stop()
+            self._runner.stop()
         else:
-            self._serving.hurry()
+            self._runner.force_stop()
             if self._worker is not None:
                 self._worker.stop(now=True)
 

@@ -1,4 +1,4 @@
-"""What a server tells Prometheus: requests and their times, queues, workers, and what Backstay counts by itself."""
+"""Prometheus metrics of a server: requests and latencies, queues, workers, and Backstay's own event counters."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from backstay.runtime.core import Core
 if TYPE_CHECKING:
     from backstay.server.http.route import Route
 
-#: Seconds.
+#: Upper bounds of the latency histogram, in seconds.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STATES = ("scheduled", "blocked", "pending", "running", "completed", "failed", "cancelled", "skipped")
 
 
 class Metrics:
+    """Counts requests in memory, and renders all metrics as text."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._buckets: dict[str, list[int]] = {}
         self._seconds: Counter[str] = Counter()
-        #: Answers that ought not to be.
+        #: Responses with status 500: unexpected exceptions.
         self.bugs = 0
 
-    def answered(self, route: Route | None, status: int, seconds: float) -> None:
+    def record_request(self, route: Route | None, status: int, seconds: float) -> None:
         path, method = (route.path, route.method) if route is not None else ("", "")
         self._requests[method, path, status] += 1
-        if route is None or route.gives == "text/event-stream":
-            return  # how long somebody listens is no latency
+        if route is None or route.produces == "text/event-stream":
+            return  # the duration of a stream is not a latency
         buckets = self._buckets.get(path)
         if buckets is None:
             buckets = self._buckets[path] = [0] * (len(BUCKETS) + 1)
@@ -39,13 +41,13 @@ class Metrics:
         self._seconds[path] += seconds  # type: ignore[assignment] # pyright: ignore[reportArgumentType] - a Counter takes fractions
 
     def text(self, queues: Iterable[Queue], workers: Iterable[tuple[Worker, str]], waiting: int) -> str:
-        """All of it, as Prometheus reads it."""
-        page = _Page()
+        """Render the Prometheus text format."""
+        page = _Exposition()
         page.head("backstay_http_requests_total", "counter", "Requests answered.")
         for (method, path, status), count in sorted(self._requests.items()):
             page.line("backstay_http_requests_total", count, method=method, route=path, status=str(status))
         name = "backstay_http_request_seconds"
-        page.head(name, "histogram", "How long answers took, streams apart.")
+        page.head(name, "histogram", "Request latency, without streams.")
         for path, buckets in sorted(self._buckets.items()):
             total = 0
             for most, count in zip((*map(str, BUCKETS), "+Inf"), buckets, strict=True):
@@ -67,35 +69,35 @@ class Metrics:
         page.head("backstay_queue_waiting_seconds", "gauge", "How long the oldest pending job has been due.")
         for queue_name, seconds in oldest:
             page.line("backstay_queue_waiting_seconds", round(seconds, 3), queue=queue_name)
-        page.head("backstay_queue_paused", "gauge", "1 while a queue hands out nothing.")
+        page.head("backstay_queue_paused", "gauge", "1 while a queue is paused.")
         for queue_name, is_paused in paused:
             page.line("backstay_queue_paused", is_paused, queue=queue_name)
         page.head("backstay_workers", "gauge", "Workers by status.")
         by_status = Counter(status for _, status in workers)
         for kind in ("idle", "busy", "offline"):
             page.line("backstay_workers", by_status[kind], status=kind)
-        page.head("backstay_events_total", "counter", "What happened in this process, by kind.")
+        page.head("backstay_events_total", "counter", "Telemetry events of this process, by kind.")
         for kind, count in sorted(self._core.telemetry.counts.items()):
             page.line("backstay_events_total", count, kind=kind)
-        page.head("backstay_http_bugs_total", "counter", "Answers that ought not to be: 500. Look at the log.")
+        page.head("backstay_http_bugs_total", "counter", "Responses with status 500; the log has their tracebacks.")
         page.line("backstay_http_bugs_total", self.bugs)
         return page.text()
 
 
-class _Page:
+class _Exposition:
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def head(self, name: str, kind: str, words: str) -> None:
-        self._lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+    def head(self, name: str, kind: str, help_text: str) -> None:
+        self._lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
 
     def line(self, name: str, value: float, **labels: str) -> None:
-        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        inside = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
         self._lines.append(f"{name}{{{inside}}} {value}" if inside else f"{name} {value}")
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""What may be said about a server."""
+"""Settings of the HTTP server: sizes, timeouts, rates, tokens, CORS."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ MEGABYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Bounds of one server. Durations are seconds."""
+class ServerSettings:
+    """Limits and options of one server. Durations are seconds."""
 
-    #: JSON bodies, batches of log chunks, and artifacts, in bytes.
+    #: The largest JSON body, batch of log chunks and artifact, in bytes.
     max_body: int = MEGABYTE
     max_log_batch: int = 8 * MEGABYTE
     max_artifact: int = 64 * MEGABYTE
-    #: All headers of a request together, in bytes.
+    #: The headers of a request together, in bytes.
     max_headers: int = 32 * 1024
-    #: Until a request's head, and its body, must have come; and how long a reader of a stream may stand still.
-    head_patience: float = 10.0
-    body_patience: float = 30.0
-    stream_patience: float = 20.0
-    #: A connection without a request is closed after this.
+    #: For the head of a request, for its body, and for one write to a client that reads a stream.
+    head_timeout: float = 10.0
+    body_timeout: float = 30.0
+    stream_timeout: float = 20.0
+    #: An idle connection is closed after this.
     keep_alive: float = 75.0
-    #: How often a silent stream says that it is alive.
-    stream_beat: float = 15.0
-    #: Streams and long polls at once.
+    #: The interval of keep-alive comments in an idle event stream.
+    stream_keepalive: float = 15.0
+    #: Open streams and long polls.
     max_waiting: int = 2000
-    #: Requests of one caller, by token or address, for each server process; "": any number.
+    #: Requests of one caller, by token or address, per server process; "": unlimited.
     rate: str = "5000/second"
-    #: Wrong tokens from one address, before they are not even looked at.
-    guesses: str = "30/minute"
-    #: Whether requests without a token are refused although there is no token yet.
+    #: Wrong tokens from one address; above it, requests with a wrong token get 429.
+    auth_failure_rate: str = "30/minute"
+    #: Refuse requests without a token even while no token exists.
     require_tokens: bool = False
-    #: Hosts that a request may name while no token is needed, beside loopback's own names.
+    #: Host headers that are accepted without tokens, beside loopback names.
     hosts: tuple[str, ...] = ()
-    #: How long a request may wait for an engine that is away, and how long a stop waits for requests.
-    engine_patience: float = 10.0
-    stop_patience: float = 10.0
-    #: Where the bytes of artifacts lie; "": in the engine. As workers have it.
+    #: How long a request waits for an unavailable engine, and how long a stop waits for open requests.
+    engine_timeout: float = 10.0
+    stop_timeout: float = 10.0
+    #: The directory of artifact files; "": in the engine. Workers need the same setting.
     artifacts: str = ""
-    #: A line for each request.
+    #: Log one line per request.
     access_log: bool = True
-    #: Origins whose pages may read answers; none by default.
+    #: Origins whose pages may read responses.
     cors: tuple[str, ...] = ()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address. A name that is not `localhost` is taken for reachable."""
+    """Whether only this machine can reach an address. Any name but `localhost` counts as reachable from outside."""
     if host == "localhost":
         return True
     try:
@@ -59,11 +59,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refuse_open_door(host: str, *, tokens: int, required: bool) -> None:
-    """Another address than loopback needs tokens: without one, anybody could run anything."""
+def require_tokens_beyond_loopback(host: str, *, tokens: int, required: bool) -> None:
+    """Raise ConfigError for an address beyond loopback without tokens: any host could run jobs there."""
     if is_loopback(host) or tokens or required:
         return
     raise ConfigError(
-        f"--host {host} can be reached from other machines, and there is no token: anybody could run jobs here. Make"
-        " one with `backstay token create --role admin`, or listen on 127.0.0.1 only"
+        f"--host {host} can be reached from other machines, and there is no token: any of them could run jobs here."
+        " Create one with `backstay token create --role admin`, or listen on 127.0.0.1 only"
     )

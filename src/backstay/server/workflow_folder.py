@@ -1,5 +1,5 @@
-"""A directory of workflows: each file is stored when the server starts and whenever it changes. A file that cannot be
-read is told of, with its lines, and what was stored before goes on counting.
+"""Loads workflow files of a directory at start and whenever one changes. For an invalid file the log has its errors
+with line numbers, and the version stored before stays current.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from backstay.workflow.document.yaml import read
 log = logging.getLogger("backstay.server")
 
 SUFFIXES = (".yml", ".yaml", ".json")
-#: How often it is looked at.
-LOOK = 1.0
-#: In the place of time and size: a file of which nobody knows either.
+#: Seconds between scans.
+SCAN_SECONDS = 1.0
+#: Stands for mtime and size of a file that cannot be read.
 UNKNOWN = (-1, -1)
 
 
-class Folder:
-    """One `look()` stores what has changed. Names that begin with a dot are left alone."""
+class WorkflowFolder:
+    """Stores changed files with each `scan()`. Names that begin with a dot are ignored."""
 
     def __init__(self, core: Core, path: str | Path) -> None:
         self._core = core
         self.path = Path(path)
         if not self.path.is_dir():
-            raise ConfigError(f"there is no directory {str(path)!r} with workflows; make it, or leave out --workflows")
+            raise ConfigError(f"there is no workflow directory {str(path)!r}; create it, or leave out --workflows")
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def loop(self) -> Loop:
-        return Loop(self.look, name="workflows", every=LOOK, telemetry=self._core.telemetry)
+        return Loop(self.scan, name="workflows", every=SCAN_SECONDS, telemetry=self._core.telemetry)
 
-    async def look(self) -> None:
-        """The tick of a `Loop`."""
+    async def scan(self) -> None:
+        """Store all files that changed since the last scan. It is the tick of a `Loop`."""
         found: dict[Path, tuple[int, int]] = {}
         for file in sorted(self.path.iterdir()):
             if file.suffix not in SUFFIXES or file.name.startswith("."):
                 continue
             try:
                 status = file.stat()
-            except OSError as error:  # a link that leads nowhere, perhaps
+            except OSError as error:  # for example a dangling symlink
                 if isinstance(error, FileNotFoundError) and not file.is_symlink():
-                    continue  # deleted just now
+                    continue  # deleted since the directory was listed
                 found[file] = UNKNOWN
                 if self._seen.get(file) != UNKNOWN:
-                    log.error("%s cannot be read: %s", file, error.strerror)  # noqa: TRY400 - it says all
+                    log.error("%s cannot be read: %s", file, error.strerror)  # noqa: TRY400 - a traceback adds nothing
                 continue
             if not stat.S_ISREG(status.st_mode):
                 continue
@@ -62,16 +62,16 @@ class Folder:
 
     async def _store(self, file: Path, size: int) -> None:
         if size > LARGEST:
-            log.error("%s has %d bytes, and a workflow has at most %d; nothing was stored", file, size, LARGEST)
+            log.error("%s has %d bytes; a workflow may have at most %d; nothing was stored", file, size, LARGEST)
             return
         try:
             raw = await asyncio.to_thread(file.read_bytes)
             workflow = await asyncio.to_thread(read, raw, name=file.stem, source=str(file))
         except BadDefinition as error:
-            log.error("%s", error)  # noqa: TRY400 - its own lines say where
+            log.error("%s", error)  # noqa: TRY400 - the message has line numbers
             return
         except OSError as error:
-            log.error("%s cannot be read: %s", file, error.strerror)  # noqa: TRY400 - the same
+            log.error("%s cannot be read: %s", file, error.strerror)  # noqa: TRY400 - a traceback adds nothing
             return
-        kept = await flows.put(self._core, workflow)
-        log.info("workflow %s, version %d, from %s", kept.workflow, kept.version, file)
+        stored = await flows.put(self._core, workflow)
+        log.info("stored workflow %s, version %d, from %s", stored.workflow, stored.version, file)

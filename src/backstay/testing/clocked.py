@@ -1,4 +1,4 @@
-"""Engines whose clock is given: for suites and tests that pass time by hand."""
+"""Engines with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from backstay.testing.waiting import WITHIN
 
 
 def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engine:
-    """The engine that a URL names, on a clock of the caller's.
+    """Open the engine of a URL with the caller's clock.
 
-    Unless the URL says otherwise an answer may take long: a claim passes its time by hand, and the end of a long chain
-    takes a busy machine more than the usual five seconds.
+    Unless the URL sets a timeout, it is longer than the usual five seconds: on a busy machine, the end of a long chain
+    takes more.
     """
     if not url.startswith("memory:") and "timeout" not in parse_qs(urlsplit(url).query):
         url += f"{'&' if '?' in url else '?'}timeout={WITHIN:g}"

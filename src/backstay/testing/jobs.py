@@ -1,12 +1,12 @@
-"""Tests of programs that use jobs: run what is enqueued, look at what was enqueued, set the clock.
+"""Helpers for tests of programs that use jobs: run enqueued jobs, assert what was enqueued, control the clock.
 
     async def test_an_order_is_shipped():
         await place_order(42)
         await assert_enqueued(ship, 42)
         await drain(stay)
 
-Everything here works on a real store; `memory://` (BACKSTAY_URL=memory://) is the quickest. The functions follow the
-Backstay they are given: what belongs to an async one is awaited, what belongs to a blocking one is not.
+The helpers use a real store; `memory://` (BACKSTAY_URL=memory://) is the fastest. Await their results if the Backstay
+or job type is async; those of a blocking one are returned directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, ParamSpec, cast, overload
+from typing import Any, ParamSpec, overload
 
 from backstay.app import Backstay
 from backstay.engine.base import Micros
@@ -25,26 +25,27 @@ from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.job import admin, flows
 from backstay.job.api import context
 from backstay.job.api.definition import BaseJobType, BlockingJobType, JobType
-from backstay.job.api.registry import store_of
+from backstay.job.api.registry import JOB_TYPES
 from backstay.job.model import Job
 from backstay.job.reserved import INTERNAL, RESERVED
-from backstay.job.scheduler.scheduler import tick
+from backstay.job.scheduler.cron_ticks import tick
+from backstay.job.store import JOB_STORE
 from backstay.job.view import JobInfo, job_info
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run
-from backstay.runtime.validation import Duration, micros, seconds
+from backstay.runtime.validation import Duration, to_micros, to_seconds
 from backstay.sync import Backstay as BlockingBackstay
 
 P = ParamSpec("P")
 
-#: Jobs that a look at a type finds at most.
+#: The largest number of jobs that one query returns.
 MOST = 1000
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until it is set: `stay = Backstay(engine=clock.engine())`. Delays, retries, cron and
-    leases on that engine go by it; timeouts of handlers do not.
+    """A clock that only `advance` moves: `stay = Backstay(engine=clock.engine())`. Delays, retries, cron and leases on
+    that engine use it; timeouts of handlers use real time.
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -58,11 +59,11 @@ class Clock:
         return datetime.fromtimestamp(self._now / 1_000_000, UTC)
 
     def advance(self, by: Duration) -> None:
-        """Let time pass."""
-        self._now += micros(seconds(by, "by"))
+        """Advance the clock."""
+        self._now += to_micros(to_seconds(by, "by"))
 
     def engine(self, namespace: str = "backstay") -> SqliteEngine:
-        """An engine in memory that goes by this clock."""
+        """Create an in-memory engine that uses this clock."""
         return SqliteEngine(":memory:", namespace=namespace, clock=self)
 
 
@@ -71,24 +72,23 @@ def drain(stay: Backstay, *, labels: Iterable[str] | None = None) -> Coroutine[A
 @overload
 def drain(stay: BlockingBackstay, *, labels: Iterable[str] | None = None) -> dict[str, int]: ...
 def drain(stay: Backstay | BlockingBackstay, *, labels: Iterable[str] | None = None) -> Any:
-    """Run all jobs that are due now, of all queues, and what they enqueue, until nothing is left to do; also those that
-    start by themselves (cron), once their moment has come since the first drain. Answers what became of the attempts:
-    {"completed": 3, "retried": 1}. labels: what the worker has (all that jobs here ask for).
+    """Run all jobs of all queues that are due now, and the jobs that they enqueue, until none is left. This includes
+    cron jobs that have become due since the first drain. Returns the number of attempts by outcome:
+    {"completed": 3, "retried": 1}. labels: the worker's labels (default: all that jobs require).
     """
     if isinstance(stay, Backstay):
         return _ticked(stay, labels)
-    core = _core(stay)
-    run(tick(core))
+    run(tick(stay.internals.core))
     return _blocking_drain(stay, labels)
 
 
 async def _ticked(stay: Backstay, labels: Iterable[str] | None) -> dict[str, int]:
-    await tick(_core(stay))
+    await tick(stay.internals.core)
     return await _drain(stay, labels)
 
 
 def _blocking_drain(stay: BlockingBackstay, labels: Iterable[str] | None) -> dict[str, int]:
-    core, done, before = _core(stay), Counter[str](), None
+    core, done, before = stay.internals.core, Counter[str](), None
     while (options := run(_options(core, labels))) != before:
         worker = stay.worker(**options)
         worker.run(burst=True)
@@ -98,7 +98,7 @@ def _blocking_drain(stay: BlockingBackstay, labels: Iterable[str] | None) -> dic
 
 
 async def _drain(stay: Backstay, labels: Iterable[str] | None) -> dict[str, int]:
-    core, done, before = _core(stay), Counter[str](), None
+    core, done, before = stay.internals.core, Counter[str](), None
     while (options := await _options(core, labels)) != before:
         worker = stay.worker(**options)
         await worker.run(burst=True)
@@ -108,14 +108,16 @@ async def _drain(stay: Backstay, labels: Iterable[str] | None) -> dict[str, int]
 
 
 async def _options(core: Core, labels: Iterable[str] | None) -> dict[str, Any]:
-    """A worker for all queues, with all that jobs ask for. What runs may enqueue for others: then there is another."""
-    jobs = cast("list[BaseJobType[..., Any]]", list(core.jobs.values()))
+    """Return the options of a worker for all queues and labels. Jobs that it runs may enqueue jobs for new queues or
+    labels; the options then differ, and the caller runs another worker.
+    """
+    jobs = list(core.services.get(JOB_TYPES).values())
     queues = [queue.name for queue in await admin.list_queues(core)]
     found = {
         queue for queue in queues if queue != INTERNAL and not queue.startswith(RESERVED)
-    }  # commands are not run here
+    }  # jobs of reserved queues, such as commands, are not run
     if labels is None:
-        pending = await flows.send(core, store_of(core).list_jobs(state="pending", limit=MOST))
+        pending = await flows.send(core, core.services.get(JOB_STORE).list_jobs(state="pending", limit=MOST))
         labels = {
             label for asked in (*(job.labels for job in jobs), *(job.labels for job in pending)) for label in asked
         }
@@ -128,14 +130,14 @@ async def _options(core: Core, labels: Iterable[str] | None) -> dict[str, Any]:
 
 @contextmanager
 def eager(stay: Backstay | BlockingBackstay) -> Generator[None, None, None]:
-    """Inside, whatever is enqueued has run by the time `enqueue` answers, unless it is delayed. Not what is enqueued on
-    a connection of the caller's: it is there after the commit only; `drain` then.
+    """Inside this block, `enqueue` runs the job before it returns, unless the job is delayed. A job that is enqueued on
+    the caller's own connection does not exist before the commit: call `drain` after it.
     """
-    core = _core(stay)
+    services = stay.internals.core.services
     turns, thread_turns = asyncio.Lock(), threading.Lock()
 
     async def run_now() -> None:
-        if context.is_inside():  # a job enqueues another: the same worker runs it
+        if context.is_inside():  # called inside a job: the worker that runs it also runs the new job
             return
         if isinstance(stay, Backstay):
             async with turns:
@@ -144,15 +146,15 @@ def eager(stay: Backstay | BlockingBackstay) -> Generator[None, None, None]:
             with thread_turns:
                 _blocking_drain(stay, None)
 
-    before = core.notes.get(flows.EAGER)
-    core.notes[flows.EAGER] = run_now
+    before = services.find(flows.EAGER)
+    services.set(flows.EAGER, run_now)
     try:
         yield
     finally:
         if before is None:
-            del core.notes[flows.EAGER]
+            services.discard(flows.EAGER)
         else:
-            core.notes[flows.EAGER] = before
+            services.set(flows.EAGER, before)
 
 
 @overload
@@ -160,7 +162,7 @@ def enqueued(job: JobType[..., Any]) -> Coroutine[Any, Any, list[JobInfo]]: ...
 @overload
 def enqueued(job: BlockingJobType[..., Any]) -> list[JobInfo]: ...
 def enqueued(job: JobType[..., Any] | BlockingJobType[..., Any]) -> Any:
-    """All jobs of this type, the first one first, whatever became of them."""
+    """Return all jobs of this type in any state, oldest first."""
 
     def shown(found: list[Job]) -> list[JobInfo]:
         return [job_info(one) for one in reversed(found)]
@@ -173,7 +175,7 @@ def assert_enqueued(job: JobType[P, Any], *args: P.args, **kwargs: P.kwargs) -> 
 @overload
 def assert_enqueued(job: BlockingJobType[P, Any], *args: P.args, **kwargs: P.kwargs) -> None: ...
 def assert_enqueued(job: Any, *args: Any, **kwargs: Any) -> Any:
-    """This call was enqueued, whatever became of it. Arguments left out have their defaults."""
+    """Assert that this call was enqueued. The job may be in any state. Omitted arguments have their defaults."""
 
     def compare(found: list[Job]) -> None:
         wanted = _arguments(job, job.codec.encode_args(args, kwargs))
@@ -192,7 +194,7 @@ def assert_not_enqueued(job: JobType[..., Any]) -> Coroutine[Any, Any, None]: ..
 @overload
 def assert_not_enqueued(job: BlockingJobType[..., Any]) -> None: ...
 def assert_not_enqueued(job: JobType[..., Any] | BlockingJobType[..., Any]) -> Any:
-    """No call of this job was enqueued."""
+    """Assert that no job of this type was enqueued."""
 
     def compare(found: list[Job]) -> None:
         calls = [f"{job.name}({_shown(_arguments(job, one.args))})" for one in found]
@@ -203,7 +205,7 @@ def assert_not_enqueued(job: JobType[..., Any] | BlockingJobType[..., Any]) -> A
 
 def _look(job: BaseJobType[..., Any], then: Callable[[list[Job]], Any]) -> Any:
     core = job.core
-    op = store_of(core).list_jobs(type=job.name, limit=MOST)
+    op = core.services.get(JOB_STORE).list_jobs(type=job.name, limit=MOST)
     if isinstance(job, JobType):
 
         async def looked() -> Any:
@@ -222,7 +224,3 @@ def _arguments(job: BaseJobType[..., Any], raw: bytes) -> dict[str, Any]:
 
 def _shown(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-
-
-def _core(stay: Backstay | BlockingBackstay) -> Core:
-    return stay._core  # pyright: ignore[reportPrivateUsage]

@@ -1,19 +1,16 @@
-"""pytest fixtures: a Redis and a PostgreSQL of one's own for the whole test run."""
+"""pytest fixtures: a throw-away Redis server and PostgreSQL server for the whole test session."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import pytest
 
 pytest.register_assert_rewrite("backstay.testing.conformance")
 
-from backstay.testing.servers import RedisServer, ServerMissing  # noqa: E402 - after the registration above
-
-if TYPE_CHECKING:
-    from backstay.testing.postgres import PostgresServer
+from backstay.testing.servers import PostgresServer, RedisServer, ServerMissing  # noqa: E402 - after the registration above
 
 
 class Startable(Protocol):
@@ -24,7 +21,7 @@ ServerT = TypeVar("ServerT", bound=Startable)
 
 
 def started_or_skip(server: ServerT) -> ServerT:
-    """Start it. A missing program skips on a laptop, with the reason, and fails in CI."""
+    """Start the server. If its program is not installed, skip the test, or fail in CI (environment variable CI)."""
     try:
         return server.start()
     except ServerMissing as error:
@@ -35,7 +32,7 @@ def started_or_skip(server: ServerT) -> ServerT:
 
 @pytest.fixture(scope="session")
 def backstay_redis() -> Iterator[RedisServer]:
-    """One Redis server, shared by the whole run: use a namespace of your own."""
+    """One Redis server, shared by all tests of the session: use a separate namespace in each test."""
     server = RedisServer()
     try:
         yield started_or_skip(server)
@@ -45,10 +42,8 @@ def backstay_redis() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def backstay_postgres() -> Iterator[PostgresServer]:
-    """One PostgreSQL server, shared by the whole run: use a namespace of your own."""
+    """One PostgreSQL server, shared by all tests of the session: use a separate namespace in each test."""
     pytest.importorskip("psycopg", reason="PostgreSQL needs backstay[postgres]")
-    from backstay.testing.postgres import PostgresServer
-
     server = PostgresServer()
     try:
         yield started_or_skip(server)

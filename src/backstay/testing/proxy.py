@@ -1,7 +1,7 @@
-"""A TCP proxy that loses, delays, cuts and hoards what passes: every way in which a network lies to a client.
+"""A TCP proxy that injects network faults: it drops, delays and holds requests and replies, and cuts connections.
 
-Faults are rules over requests, switched at run time. A connection whose reply was swallowed stays silent for good,
-since what follows would be read as the answer to another question; new connections work once `heal()` was called.
+Faults are rules over requests and can be changed at run time. A connection on which a reply was dropped forwards no
+later reply, because the client would match it with the wrong request; after `heal()` new connections work.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from urllib.parse import urlsplit
 
 T = TypeVar("T")
 
-#: drop: forwarded, but no reply ever comes back on this connection, which stays open.
-#: delay: forwarded after `seconds`.    late: the replies come `seconds` late.
-#: cut-before: closed, nothing was forwarded.    cut-after: forwarded and carried out, closed instead of answered.
-#: hold: kept until `deliver_held()`, however long the client has been gone by then.
-#: blackhole: nothing passes any more, in either direction, on an open connection.
+#: drop: the request is forwarded; the connection stays open, but gets no reply any more.
+#: delay: the request is forwarded after `seconds`.    late: replies are forwarded after `seconds`.
+#: cut-before: the connection is closed before the request is forwarded.
+#: cut-after: the request is forwarded, and the connection is closed when the reply arrives.
+#: hold: the request is kept until `deliver_held()`, even if the client has disconnected by then.
+#: blackhole: the connection stays open, but forwards nothing in either direction.
 Action = Literal["drop", "delay", "late", "cut-before", "cut-after", "hold", "blackhole"]
 
 CHUNK = 65536
-#: Nothing inside the proxy takes longer, unless a fault says so.
+#: Timeout in seconds of the proxy's own operations.
 STEP = 5.0
 
 
 @dataclass
 class Rule:
-    """What happens to requests that contain `match`: to each with probability `chance`, `times` times at most."""
+    """A fault for requests that contain `match`: applied with probability `chance`, at most `times` times."""
 
     action: Action
     match: bytes = b""
     chance: float = 1.0
     times: int | None = None
     seconds: float = 0.0
-    #: Set when it has struck.
+    #: Set once the rule was applied.
     struck: threading.Event = field(default_factory=threading.Event)
 
 
 class Pair:
-    """One client's connection and the one to the server that stands behind it."""
+    """A client's connection, and the proxy's connection to the server for it."""
 
     def __init__(
         self, client: asyncio.StreamWriter, server: asyncio.StreamWriter, replies: asyncio.StreamReader
@@ -57,7 +58,7 @@ class Pair:
         self.cut_at_reply = False
         self.late = 0.0
         self.held: list[bytes] = []
-        #: Set while held requests are delivered: what the server said to them.
+        #: While held requests are delivered: gets the server's reply to them.
         self.heard: asyncio.Future[bytes] | None = None
 
     def abort(self) -> None:
@@ -66,12 +67,12 @@ class Pair:
 
 
 class FaultProxy:
-    """Stands before a server on the loopback. Passes everything on until told otherwise. Closing twice is safe."""
+    """A proxy in front of a server on loopback. It forwards everything unless a rule applies. Closing twice is safe."""
 
     def __init__(self, port: int, *, host: str = "127.0.0.1", seed: int = 0) -> None:
         self.upstream = (host, port)
         self.port = 0
-        #: How often each fault has struck.
+        #: How often each fault was applied.
         self.struck: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._rules: tuple[Rule, ...] = ()
@@ -88,7 +89,7 @@ class FaultProxy:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def instead_of(self, url: str) -> str:
-        """The same URL, by way of this proxy: user, password, database and options stay."""
+        """Return the URL with this proxy's host and port; user, password, database and options are kept."""
         parts = urlsplit(url)
         user, at, _ = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}").geturl()
@@ -104,31 +105,31 @@ class FaultProxy:
         times: int | None = None,
         seconds: float = 0.0,
     ) -> Rule:
-        """From now on this happens to matching requests. The first rule that strikes wins."""
+        """Add a rule for later requests. Only the first rule that applies to a request is used."""
         rule = Rule(action, match, chance, times, seconds)
         self._rules = (*self._rules, rule)
         return rule
 
     def once(self, action: Action, match: bytes = b"", *, seconds: float = 0.0) -> Rule:
-        """The next matching request only; `rule.struck.wait()` tells when."""
+        """Add a rule for the next matching request only. `rule.struck.wait()` waits until it was applied."""
         return self.rule(action, match, times=1, seconds=seconds)
 
     def drop_replies(self) -> None:
-        """Every reply and push from now on is swallowed; connections stay open."""
+        """Drop every later reply and push; connections stay open."""
         self._muted = True
 
     def refuse(self) -> None:
-        """Cut every connection and close new ones at once: nobody is there."""
+        """Cut every connection and close new ones at once, as if the server were down."""
         self._refusing = True
         self.cut_all()
 
     def heal(self) -> None:
-        """No more faults. Connections that were silenced stay silent; what is held stays held."""
+        """Remove all faults. Connections on which a reply was dropped stay silent; held requests stay held."""
         self._rules = ()
         self._muted = self._refusing = False
 
     def cut_all(self) -> None:
-        """Reset every connection, as a rebooting router does. What is held is lost."""
+        """Reset every connection, as a rebooting router does. Held requests are lost."""
 
         async def cut() -> None:
             for pair in list(self._pairs):
@@ -137,8 +138,8 @@ class FaultProxy:
         self._call(cut())
 
     def deliver_held(self, timeout: float = STEP) -> list[bytes]:
-        """Let the hoarded requests through now; answers what the server said to each connection's."""
-        return self._call(self._deliver(timeout), timeout * (self.held + 2))  # one connection after another
+        """Forward the held requests now. Returns the server's reply for each connection that had any."""
+        return self._call(self._deliver(timeout), timeout * (self.held + 2))  # connections are handled one by one
 
     async def _deliver(self, timeout: float) -> list[bytes]:
         answers: list[bytes] = []
@@ -146,7 +147,7 @@ class FaultProxy:
             held, pair.held = pair.held, []
             if not held or pair.server.is_closing():
                 continue
-            pair.silent = True  # the client has long stopped to expect this answer
+            pair.silent = True  # the client no longer expects this reply
             pair.heard = self._loop.create_future()
             pair.server.write(b"".join(held))
             with contextlib.suppress(TimeoutError):
@@ -156,7 +157,7 @@ class FaultProxy:
 
     @property
     def held(self) -> int:
-        """Connections with requests that wait for `deliver_held()`."""
+        """The number of connections with requests that wait for `deliver_held()`."""
         return sum(bool(pair.held) for pair in list(self._pairs))
 
     @property
@@ -183,7 +184,7 @@ class FaultProxy:
         back = asyncio.create_task(self._back(pair))
         try:
             await self._forth(requests, pair)
-            if pair.held:  # the client is gone, its words are not
+            if pair.held:  # the client has disconnected, but its requests are still held
                 await back
         except OSError:
             pass
@@ -277,11 +278,12 @@ class FaultProxy:
     async def _shut(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        while self._tasks:  # ended by their connections, since a cancelled handler upsets asyncio's streams
+        # End the handlers by aborting their connections: asyncio's streams log an error if a handler is cancelled.
+        while self._tasks:
             for pair in list(self._pairs):
                 pair.abort()
             await asyncio.wait(list(self._tasks), timeout=0.01)
-        await asyncio.sleep(0)  # aborted transports say goodbye in the next turn
+        await asyncio.sleep(0)  # aborted transports call connection_lost in the next loop iteration
 
     def __enter__(self) -> Self:
         return self.start()

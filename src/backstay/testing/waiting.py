@@ -1,4 +1,4 @@
-"""Waiting for something to become true, instead of sleeping and hoping."""
+"""Poll until a condition holds, instead of sleeping for a fixed time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-#: How often a claim is looked at.
+#: Seconds between two checks of the condition.
 LOOK = 0.01
-#: What must happen at some time has happened by then. This guards against hanging and says nothing about speed: a
-#: machine with ten times the work it can do is slow, a broken claim stays broken.
+#: Seconds to wait for a condition that must eventually hold. It guards against hanging and is no performance bound: it
+#: is long, so that an overloaded machine does not fail the test.
 WITHIN = 60.0
 
 
 def eventually(claim: Callable[[], object], within: float = WITHIN) -> bool:
-    """Whether `claim()` becomes true in time."""
+    """Wait until `claim()` returns true. Returns False after `within` seconds."""
     deadline = time.monotonic() + within
     while not claim():
         if time.monotonic() > deadline:
@@ -24,7 +24,7 @@ def eventually(claim: Callable[[], object], within: float = WITHIN) -> bool:
 
 
 async def soon(claim: Callable[[], Awaitable[object]], within: float = WITHIN) -> bool:
-    """The same for a claim that has to be awaited."""
+    """Wait until `await claim()` returns true. Returns False after `within` seconds."""
     deadline = time.monotonic() + within
     while not await claim():
         if time.monotonic() > deadline:

@@ -1,1 +1,1 @@
-"""Workflows: definitions, runs, and what decides who goes next."""
+"""Workflows: DAGs of jobs, defined in Python or YAML, and their runs."""

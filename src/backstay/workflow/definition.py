@@ -1,6 +1,6 @@
-"""A workflow as data: one model for what YAML says and what Python does. Stored by name, in versions.
+"""The definition of a workflow as data, the same model for YAML and Python. It is stored by name and version.
 
-The same document stored twice is one version: its digest says so.
+Storing the same document again, by its digest, creates no new version.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from backstay.engine.base import UNREADABLE
+from backstay.engine.base import DECODE_ERRORS
 from backstay.errors import CorruptRecord
 from backstay.job.api.retry import Backoff
 from backstay.workflow.command.spec import Step
@@ -19,11 +19,11 @@ Scalar = str | int | float | bool | None
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that a run is told when it starts."""
+    """A declared input of a workflow."""
 
     description: str = ""
     required: bool = False
-    #: None: nothing, which is empty text in commands.
+    #: None: null, which is empty text in commands.
     default: Scalar = None
     #: "": any text, number or boolean.
     type: Literal["", "string", "number", "boolean"] = ""
@@ -31,7 +31,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job for each combination: of the axes, without `exclude`, and with `include`."""
+    """Makes one job per combination of the axes, minus `exclude`, plus `include`."""
 
     axes: dict[str, tuple[Scalar, ...]] = {}
     include: tuple[dict[str, Scalar], ...] = ()
@@ -39,47 +39,47 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job of a definition, before its matrix is spread."""
+    """A job of a definition, before its matrix is expanded."""
 
     name: str = ""
     needs: tuple[str, ...] = ()
-    #: The text of `if`; "": after success.
+    #: The text of `if`; "": success().
     condition: str = ""
     #: At least one.
     steps: tuple[Step, ...] = ()
     env: dict[str, str] = {}
     labels: tuple[str, ...] = ()
     retries: int = 0
-    #: None: as the worker says.
+    #: None: the worker's default.
     backoff: Backoff | None = None
-    #: Seconds an attempt may take; 0: any time.
+    #: Seconds an attempt may take; 0: no limit.
     timeout: float = 0.0
     priority: int = 0
     #: `continue-on-error`.
     soft: bool = False
     matrix: Matrix | None = None
-    #: Outputs by name: text that may speak of `outputs.<key>`, what its commands put out.
+    #: Templates of additional outputs by name; they may refer to the commands' own outputs as `outputs.<key>`.
     outputs: dict[str, str] = {}
     working_directory: str = ""
     shell: str = ""
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A definition."""
+    """The definition of a workflow."""
 
     name: str
-    #: What people call it over HTTP, if that is not its name.
+    #: Display name in the HTTP API, if it differs from `name`.
     title: str = ""
     source: Literal["yaml", "python"] = "yaml"
-    #: What starts it, as written.
+    #: The value of `on`: stored, not acted on.
     on: tuple[str, ...] = ()
     inputs: dict[str, Input] = {}
     env: dict[str, str] = {}
-    #: Seconds a run may take; 0: any time.
+    #: Seconds a run may take; 0: no limit.
     timeout: float = 0.0
-    #: In the order in which they were written. Empty for Python: its jobs are those of each call.
+    #: In document order. Empty for Python workflows, whose function builds the jobs of each run.
     jobs: dict[str, JobSpec] = {}
-    #: Where a workflow of Python comes from, and the digest of its code.
+    #: Qualified name of a Python workflow's function, and the digest of its code.
     function: str = ""
     code: str = ""
 
@@ -95,18 +95,18 @@ def pack(workflow: Workflow) -> bytes:
 def unpack(raw: bytes) -> Workflow:
     try:
         return _decode(raw)
-    except UNREADABLE as error:
-        raise CorruptRecord(f"a workflow's definition cannot be read: {error}") from error
+    except DECODE_ERRORS as error:
+        raise CorruptRecord(f"the definition of a workflow cannot be decoded: {error}") from error
 
 
 def digest(raw: bytes) -> str:
-    """Of a packed definition: the same document, the same version."""
+    """Return the digest of a packed definition. Equal digests mean the same version."""
     return sha256(raw).hexdigest()
 
 
 def as_json(workflow: Workflow) -> dict[str, Any]:
-    """Plain data, with the words of YAML: what `backstay workflows show --json` and the server print. Reading it again
-    gives the same workflow.
+    """Convert a definition to plain data with the keys of the YAML format, for `backstay workflows show --json` and the
+    server. Reading the result gives an equal definition.
     """
     plain: dict[str, Any] = {"name": workflow.name}
     if workflow.on:
@@ -152,7 +152,7 @@ def _job_json(job: JobSpec) -> dict[str, Any]:
 
 
 def backoff_json(backoff: Backoff) -> dict[str, Any] | float:
-    """As YAML takes it."""
+    """Convert a backoff to the value of the YAML key `backoff`."""
     if backoff.factor == 1.0 and not backoff.jitter:
         return backoff.base
     return {"base": backoff.base, "factor": backoff.factor, "max": backoff.most, "jitter": backoff.jitter}

@@ -1,9 +1,9 @@
-"""What a caller does with workflows and their runs, written once for both APIs: store, start, look, wait, cancel."""
+"""Operations on workflows and runs, shared by both APIs: store, start, read, wait, cancel, retry."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,39 +16,38 @@ from backstay.errors import (
     WorkflowError,
     WorkflowNotFound,
 )
-from backstay.job.api.announcer import announcer_of
+from backstay.job.api.announcer import ANNOUNCER
 from backstay.job.api.chain_log import ChainLog
-from backstay.job.api.definition import BaseJobType
-from backstay.job.api.manual_retry import trigger
-from backstay.job.api.registry import store_of
-from backstay.job.flows import EAGER, LOG_PAGE, LONGEST_LOG, send
-from backstay.job.flows import look as look_at_job
+from backstay.job.api.manual_retry import retry_job
+from backstay.job.api.registry import JOB_TYPES
+from backstay.job.flows import EAGER, LOG_PAGE, LONGEST_LOG, fetch_job, send
 from backstay.job.ids import shard_of
 from backstay.job.model import Job, JobResult, LogLine, State
 from backstay.job.run_model import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
+from backstay.job.store import JOB_STORE
 from backstay.job.view import plain
 from backstay.runtime.core import Core
-from backstay.runtime.serialization import storable
+from backstay.runtime.serialization import PLAIN_CODEC, escape_surrogates
 from backstay.workflow import definition as definitions
-from backstay.workflow.api.run_waiter import Vigil
-from backstay.workflow.api.run_watchers import enders_of, watchers_of
+from backstay.workflow.api.mixin import WORKFLOWS
+from backstay.workflow.api.run_waiter import RUN_END_WAITERS, RUN_EVENT_WAITERS, RunWaiter
 from backstay.workflow.definition import Workflow
-from backstay.workflow.planning.plan import new_run
+from backstay.workflow.planning.plan import plan_run
 from backstay.workflow.view import (
     RunInfo,
     RunJobInfo,
     WorkflowInfo,
-    all_known,
-    doc_of,
-    named,
+    has_only_initial_jobs,
+    iter_keyed_jobs,
+    read_run_doc,
     run_info,
     run_jobs,
     workflow_info,
 )
 
-#: Jobs of a run that are read at once, and events.
+#: Jobs, or events, per read.
 PAGE = 1000
-#: Results of jobs that are read at once.
+#: Results of jobs per read.
 RESULTS = 5000
 
 
@@ -56,18 +55,18 @@ RESULTS = 5000
 
 
 async def put(core: Core, workflow: Workflow) -> Definition:
-    """The next version, unless it is the newest one already."""
+    """Store a workflow as its next version, unless it equals the newest version."""
     core.check_open()
     raw = definitions.pack(workflow)
-    found = await send(core, store_of(core).put_definition(workflow.name, definitions.digest(raw), raw))
+    found = await send(core, core.services.get(JOB_STORE).put_definition(workflow.name, definitions.digest(raw), raw))
     core.telemetry.emit("workflow.stored", workflow=workflow.name, version=found.version)
     return found
 
 
-async def definition_of(core: Core, name: str, version: int = 0) -> Definition:
-    """Raises WorkflowNotFound."""
+async def get_definition(core: Core, name: str, version: int = 0) -> Definition:
+    """Return one version of a workflow; 0: the newest. Raises WorkflowNotFound."""
     core.check_open()
-    found = await send(core, store_of(core).get_definition(name, version))
+    found = await send(core, core.services.get(JOB_STORE).get_definition(name, version))
     if found is None:
         raise WorkflowNotFound(workflow=name, version=version)
     return found
@@ -75,7 +74,8 @@ async def definition_of(core: Core, name: str, version: int = 0) -> Definition:
 
 async def list_workflows(core: Core, after: str, limit: int) -> list[WorkflowInfo]:
     core.check_open()
-    return [workflow_info(one) for one in await send(core, store_of(core).list_definitions(after=after, limit=limit))]
+    op = core.services.get(JOB_STORE).list_definitions(after=after, limit=limit)
+    return [workflow_info(one) for one in await send(core, op)]
 
 
 # ── runs ──
@@ -84,144 +84,148 @@ async def list_workflows(core: Core, after: str, limit: int) -> list[WorkflowInf
 async def start_by_name(
     core: Core, name: str, inputs: Mapping[str, Any], version: int, trigger: str, run_id: str = ""
 ) -> Run:
-    """A workflow of this program's, or one that is stored. `run_id`: made by the caller, so that asking twice makes one
-    run. Raises WorkflowNotFound, BadInput.
+    """Start a workflow that this program defines, or else a stored one. `run_id`: chosen by the caller for idempotency:
+    two calls with it start one run. Raises WorkflowNotFound, BadInput.
     """
-    known = core.workflows.get(name)
+    known = core.services.get(WORKFLOWS).get(name)
     if known is not None and not version:
-        return cast("Run", await known.begin((), dict(inputs), trigger, run_id))
-    found = await definition_of(core, name, version)
+        return await known.begin((), dict(inputs), trigger, run_id)
+    found = await get_definition(core, name, version)
     workflow = definitions.unpack(found.doc)
     if workflow.source == "python":
         raise WorkflowError(
-            f"workflow {name!r} is defined in Python ({workflow.function}): start it where that is imported"
+            f"workflow {name!r} is defined in Python ({workflow.function}): start it from a program that imports it"
         )
-    new = new_run(core, workflow, inputs, version=found.version, trigger=trigger, run_id=run_id)
+    new = plan_run(core, workflow, inputs, version=found.version, trigger=trigger, run_id=run_id)
     return await start(core, new)
 
 
 async def start(core: Core, new: NewRun) -> Run:
-    """Store a run and all of its jobs, and tell workers of those that can be had."""
+    """Store a run with all of its jobs, and announce the claimable ones to workers."""
     core.check_open()
-    run = await send(core, store_of(core).start_run(new))
+    run = await send(core, core.services.get(JOB_STORE).start_run(new))
     core.telemetry.emit("run.started", id=run.id, workflow=run.workflow, jobs=len(new.jobs))
     ready: dict[str, int] = {}
     for job in new.jobs:
         if not job.after and not job.delay:
             ready[job.type] = ready.get(job.type, 0) + 1
-    announcer_of(core).announce(ready)
-    if EAGER in core.notes:
-        await core.notes[EAGER]()
+    core.services.get(ANNOUNCER).announce(ready)
+    if (run_eagerly := core.services.find(EAGER)) is not None:
+        await run_eagerly()
     return run
 
 
-def known_run(core: Core, run_id: str) -> str:
-    """Raises RunNotFound for what is no id of this Backstay's."""
+def validate_run_id(core: Core, run_id: str) -> str:
+    """Return the id. Raises RunNotFound if it is malformed or names a shard that does not exist."""
     try:
         shard = shard_of(run_id)
     except ValueError:
         shard = -1
-    if not 0 <= shard < store_of(core).shards:
+    if not 0 <= shard < core.services.get(JOB_STORE).shards:
         raise RunNotFound(run_id=run_id)
     return run_id
 
 
-async def _about(core: Core, run_id: str, op: Op[Run | None]) -> Run:
+async def _send_for_run(core: Core, run_id: str, op: Op[Run | None]) -> Run:
     run = await send(core, op)
     if run is None:
         raise RunNotFound(run_id=run_id)
     return run
 
 
-async def look(core: Core, run_id: str, *, doc: bool = True) -> Run:
-    """The run as it is now. Raises RunNotFound."""
+async def get_run(core: Core, run_id: str, *, doc: bool = True) -> Run:
+    """Return the current state of a run. `doc`: read its document as well. Raises RunNotFound."""
     core.check_open()
-    return await _about(core, run_id, store_of(core).get_run(known_run(core, run_id), doc=doc))
+    return await _send_for_run(
+        core, run_id, core.services.get(JOB_STORE).get_run(validate_run_id(core, run_id), doc=doc)
+    )
 
 
 async def list_runs(core: Core, workflow: str, status: RunStatus | None, before: str, limit: int) -> list[RunInfo]:
     core.check_open()
-    op = store_of(core).list_runs(workflow=workflow, status=status, before=before, limit=limit)
+    op = core.services.get(JOB_STORE).list_runs(workflow=workflow, status=status, before=before, limit=limit)
     return [run_info(run) for run in await send(core, op)]
 
 
 async def cancel(core: Core, run_id: str, reason: str) -> Run:
-    """Whatever does not run is cancelled, whatever runs is told to stop. Raises RunNotFound."""
+    """Cancel a run: idle jobs are cancelled, running jobs are asked to stop. Raises RunNotFound."""
     core.check_open()
-    return await _about(core, run_id, store_of(core).cancel_run(known_run(core, run_id), storable(reason)))
+    op = core.services.get(JOB_STORE).cancel_run(validate_run_id(core, run_id), escape_surrogates(reason))
+    return await _send_for_run(core, run_id, op)
 
 
 async def rerun_failed(core: Core, run_id: str) -> Run:
-    """All that failed or was cancelled again, once the run has ended. Raises RunNotFound."""
+    """Retry all failed and cancelled jobs of a finished run. Raises RunNotFound."""
     core.check_open()
-    run = await _about(core, run_id, store_of(core).rerun_failed(known_run(core, run_id)))
-    await _announce(core, run_id)
+    run = await _send_for_run(core, run_id, core.services.get(JOB_STORE).rerun_failed(validate_run_id(core, run_id)))
+    await _announce_pending(core, run_id)
     return run
 
 
 async def retry(core: Core, run_id: str, key: str) -> State:
-    """One job of a run again, now; of a list that was spread, the whole list waits for it again. Raises RunNotFound,
-    JobNotFound, RetryRefused.
+    """Retry one job of a run now. If it is an item of a map, the map's gather job is retried as well. Raises
+    RunNotFound, JobNotFound, RetryRefused.
     """
-    found = await jobs(core, run_id)
-    job = _find(found, run_id, key)
+    found = await list_run_jobs(core, run_id)
+    job = _find_by_key(found, run_id, key)
     soft = {other.info.chain for other in found if other.soft}
-    state = await trigger(core, await look_at_job(core, job.id), job.key, soft=soft)
+    state = await retry_job(core, await fetch_job(core, job.id), job.key, soft=soft)
     for other in found:
-        # What gathers them has failed because of it. Whichever ends first: it hears of this one as it is by then.
+        # The gather job failed because this item failed. It reads the item's result when it starts, so the order of
+        # the two retries does not matter.
         if other.is_internal and other.key == job.job and other is not job and other.state == "failed":
-            await trigger(core, await look_at_job(core, other.id), other.key, soft=soft)
-    await _announce(core, run_id)
+            await retry_job(core, await fetch_job(core, other.id), other.key, soft=soft)
+    await _announce_pending(core, run_id)
     return state
 
 
-async def _announce(core: Core, run_id: str) -> None:
-    """Workers are told of what can be had again."""
+async def _announce_pending(core: Core, run_id: str) -> None:
+    """Announce the run's claimable jobs to workers."""
     ready: dict[str, int] = {}
-    for job in await send(core, store_of(core).list_jobs(run=run_id, state="pending", limit=PAGE)):
+    for job in await send(core, core.services.get(JOB_STORE).list_jobs(run=run_id, state="pending", limit=PAGE)):
         ready[job.type] = ready.get(job.type, 0) + 1
-    announcer_of(core).announce(ready)
-    if ready and EAGER in core.notes:
-        await core.notes[EAGER]()
+    core.services.get(ANNOUNCER).announce(ready)
+    if ready and (run_eagerly := core.services.find(EAGER)) is not None:
+        await run_eagerly()
 
 
 # ── jobs ──
 
 
-async def rows(core: Core, run_id: str) -> list[Job]:
-    """All jobs of a run, newest first."""
+async def list_job_rows(core: Core, run_id: str) -> list[Job]:
+    """Read all jobs of a run, newest first."""
     found: list[Job] = []
     while True:
         before = found[-1].id if found else ""
-        page = await send(core, store_of(core).list_jobs(run=run_id, before=before, limit=PAGE))
+        page = await send(core, core.services.get(JOB_STORE).list_jobs(run=run_id, before=before, limit=PAGE))
         found += page
         if len(page) < PAGE:
             return found
 
 
-async def results(core: Core, run_id: str) -> list[JobResult]:
-    """What all jobs of a run came to, newest first."""
+async def list_results(core: Core, run_id: str) -> list[JobResult]:
+    """Read the results of all jobs of a run, newest first."""
     found: list[JobResult] = []
     while True:
         before = found[-1].id if found else ""
-        page = await send(core, store_of(core).results(run_id, before=before, limit=RESULTS))
+        page = await send(core, core.services.get(JOB_STORE).results(run_id, before=before, limit=RESULTS))
         found += page
         if len(page) < RESULTS:
             return found
 
 
-async def jobs(core: Core, run_id: str) -> list[RunJobInfo]:
-    """Raises RunNotFound."""
-    run = await look(core, run_id)
-    return run_jobs(doc_of(run), await rows(core, run_id))
+async def list_run_jobs(core: Core, run_id: str) -> list[RunJobInfo]:
+    """Return the jobs of a run in the order of its definition. Raises RunNotFound."""
+    run = await get_run(core, run_id)
+    return run_jobs(read_run_doc(run), await list_job_rows(core, run_id))
 
 
 async def find_job(core: Core, run_id: str, key: str) -> RunJobInfo:
-    """A job by its key, or by the id of any job of its chain. Raises RunNotFound, JobNotFound."""
-    return _find(await jobs(core, run_id), run_id, key)
+    """Find a job by its key, its name, its id or the id of its chain. Raises RunNotFound, JobNotFound."""
+    return _find_by_key(await list_run_jobs(core, run_id), run_id, key)
 
 
-def _find(found: list[RunJobInfo], run_id: str, key: str) -> RunJobInfo:
+def _find_by_key(found: list[RunJobInfo], run_id: str, key: str) -> RunJobInfo:
     for job in found:
         if key in (job.key, job.id, job.info.chain):
             return job
@@ -231,14 +235,14 @@ def _find(found: list[RunJobInfo], run_id: str, key: str) -> RunJobInfo:
     raise JobNotFound(job_id=key, run_id=run_id, known=tuple(job.key for job in found))
 
 
-async def logs(core: Core, run_id: str, key: str, after: int) -> list[Any]:
-    """What a job of a run logged. Raises RunNotFound, JobNotFound."""
+async def read_logs(core: Core, run_id: str, key: str, after: int) -> list[Any]:
+    """Read the log of a job of a run. Raises RunNotFound, JobNotFound."""
     job = await find_job(core, run_id, key)
-    return await chain_logs(core, job.info.chain, after)
+    return await read_chain_logs(core, job.info.chain, after)
 
 
-async def chain_logs(core: Core, chain: str, after: int) -> list[LogLine]:
-    """What the jobs of a chain logged, as one, behind the line with the number `after`; up to a hundred thousand."""
+async def read_chain_logs(core: Core, chain: str, after: int) -> list[LogLine]:
+    """Read the joined log of a chain's jobs after line number `after`; at most LONGEST_LOG lines."""
     log = ChainLog(core, chain)
     lines: list[LogLine] = []
     while len(lines) < LONGEST_LOG and (page := await log.read(after, LOG_PAGE)):
@@ -247,19 +251,19 @@ async def chain_logs(core: Core, chain: str, after: int) -> list[LogLine]:
     return lines
 
 
-async def outputs(core: Core, run: Run) -> dict[str, Any]:
-    """What each job of a run came to, by key: what it returned, or put out by name. Those that did not complete are
-    not there. Jobs that a list was spread over are a list, under the name of all of them.
+async def collect_outputs(core: Core, run: Run) -> dict[str, Any]:
+    """Return the result of each completed job by key: its return value, or a command's outputs by name. The jobs of a
+    matrix or a map also appear as a list under their common key.
     """
     values: dict[str, Any] = {}
     together: dict[str, list[Any]] = {}
-    doc = doc_of(run)
-    found: Sequence[Job | JobResult] = await results(core, run.id)
-    if not all_known(doc, found):  # only a whole job knows what it is called
-        found = await rows(core, run.id)
-    for key, job, row in named(doc, found):
+    doc = read_run_doc(run)
+    found: Sequence[Job | JobResult] = await list_results(core, run.id)
+    if not has_only_initial_jobs(doc, found):  # keys of jobs that were added later are in the full rows only
+        found = await list_job_rows(core, run.id)
+    for key, job, row in iter_keyed_jobs(doc, found):
         done = row.state == "completed"
-        value = _result(core, row) if done else None
+        value = _decode_result(core, row) if done else None
         if done:
             values[key] = value
         group = job.job if key == job.key else job.key
@@ -268,56 +272,51 @@ async def outputs(core: Core, run: Run) -> dict[str, Any]:
     return {**together, **values}
 
 
-def _result(core: Core, row: Job | JobResult) -> Any:
+def _decode_result(core: Core, row: Job | JobResult) -> Any:
     raw = row.result or b""
-    known = core.jobs.get(row.type)
-    return plain(raw) if known is None else cast("BaseJobType[..., Any]", known).decode_result(raw)
-
-
-def _packed(value: Any) -> bytes:
-    from backstay.runtime.serialization import ANYTHING
-
-    return ANYTHING.encode(value)
+    known = core.services.get(JOB_TYPES).get(row.type)
+    return plain(raw) if known is None else known.decode_result(raw)
 
 
 # ── waiting ──
 
 
-async def ended(core: Core, run_id: str, timeout: float | None) -> Run:
-    """The run, once it has ended. Raises ResultTimeout, RunNotFound."""
+async def wait_finished(core: Core, run_id: str, timeout: float | None) -> Run:
+    """Wait until the run has ended, and return it. Raises ResultTimeout, RunNotFound."""
     core.check_open()
-    vigil = Vigil(core, known_run(core, run_id), timeout, enders_of(core))
+    waiter = RunWaiter(core, validate_run_id(core, run_id), timeout, core.services.get(RUN_END_WAITERS))
     doc: bytes | None = None
     try:
         while True:
-            vigil.ready()
+            waiter.rearm()
             try:
-                run = await look(core, run_id, doc=doc is None)  # once: it may be large
+                run = await get_run(core, run_id, doc=doc is None)  # read the document once: it may be large
             except (OutcomeUnknown, EngineUnavailable) as error:
-                await vigil.trouble(error)
+                await waiter.pause_after_error(error)
                 continue
             doc = run.doc if doc is None else doc
             if run.status in FINISHED:
                 return replace(run, doc=doc)
-            await vigil.rest(run.status)
+            await waiter.wait_for_change(run.status)
     finally:
-        vigil.leave()
+        waiter.close()
 
 
-async def events(core: Core, run_id: str, after: int, *, follow: bool) -> AsyncGenerator[RunEvent, None]:
-    """What happened in a run behind the event with the number `after`, each once and in order; `follow`: until the run
-    has ended and everything of it was told. Raises RunNotFound.
+async def stream_events(core: Core, run_id: str, after: int, *, follow: bool) -> AsyncGenerator[RunEvent, None]:
+    """Yield the events of a run after event number `after`, each once and in order. `follow`: wait for more until the
+    run has ended and all its events were yielded. Raises RunNotFound.
     """
     core.check_open()
-    vigil = Vigil(core, known_run(core, run_id), None, watchers_of(core))
+    waiter = RunWaiter(core, validate_run_id(core, run_id), None, core.services.get(RUN_EVENT_WAITERS))
     try:
         while True:
-            vigil.ready()
+            waiter.rearm()
             try:
-                run = await look(core, run_id, doc=False)  # first: what is told afterwards is told by then
-                page = await send(core, store_of(core).run_events(run_id, after, PAGE))
+                # Read the run before its events: if it has ended by then, this read of the events sees its last one.
+                run = await get_run(core, run_id, doc=False)
+                page = await send(core, core.services.get(JOB_STORE).run_events(run_id, after, PAGE))
             except (OutcomeUnknown, EngineUnavailable) as error:
-                await vigil.trouble(error)
+                await waiter.pause_after_error(error)
                 continue
             for event in page:
                 after = event.seq
@@ -327,21 +326,17 @@ async def events(core: Core, run_id: str, after: int, *, follow: bool) -> AsyncG
             if not follow or (run.status in FINISHED and after >= run.events):
                 return
             if not page:
-                await vigil.rest(run.status)
+                await waiter.wait_for_change(run.status)
     finally:
-        vigil.leave()
+        waiter.close()
 
 
-def info(run: Run) -> RunInfo:
-    return run_info(run)
-
-
-def plain_inputs(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as a run remembers them: plain data, or their text."""
+def to_plain_inputs(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert arguments to what the run's document stores: plain data, or `str()` of what has no plain form."""
     answer: dict[str, Any] = {}
     for name, value in values.items():
         try:
-            answer[name] = plain(_packed(value))
+            answer[name] = plain(PLAIN_CODEC.encode(value))
         except (TypeError, ValueError, OverflowError):
             answer[name] = str(value)
     return answer

@@ -1,4 +1,4 @@
-"""What a run remembers beside its jobs: its inputs, and which job is which. Kept in the run's `doc`."""
+"""The document of a run: its inputs, and the keys, names and dependencies of its initial jobs. Stored in `Run.doc`."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ from typing import Any
 
 import msgspec
 
-from backstay.engine.base import UNREADABLE
+from backstay.engine.base import DECODE_ERRORS
 from backstay.errors import CorruptRecord
 
 
 class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A job of a run when it was started. What runs add later is known by `Meta.key`."""
+    """A job that the run was started with. Jobs added later have only `Meta.key`."""
 
-    #: "build", "test (3.11)"; no two in a run.
+    #: "build", "test (3.11)"; unique in the run.
     key: str
     #: Its chain: the id of its first job.
     id: str
-    #: What people call it.
+    #: Display name.
     name: str = ""
     #: Its id in the definition: "test" for "test (3.11)".
     job: str = ""
-    #: Keys of those it waits for.
+    #: Keys of the jobs that it waits for.
     needs: tuple[str, ...] = ()
     type: str = ""
-    #: What it runs, for a command.
+    #: The script, for a command job.
     command: str = ""
     labels: tuple[str, ...] = ()
-    #: The text of its condition; "": after success.
+    #: The text of its condition; "": success().
     condition: str = ""
     soft: bool = False
     retries: int = 0
     matrix: dict[str, Any] = {}
-    #: The first job of its chain is one of Backstay's own, which decides about it.
+    #: The first job of its chain is an internal job (decide or map).
     decided: bool = False
 
 
 class RunDoc(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Travels and is stored as msgpack."""
+    """The document of a run, encoded as msgpack."""
 
     workflow: str
     inputs: dict[str, Any] = {}
     jobs: tuple[RunJob, ...] = ()
     #: What started it: "manual", "api", "cron", …
     trigger: str = "manual"
-    #: What the definition says of that, and what people call the workflow.
+    #: `on` and `title` of the definition.
     on: tuple[str, ...] = ()
     title: str = ""
 
@@ -61,10 +61,10 @@ def pack_doc(doc: RunDoc) -> bytes:
 
 
 def unpack_doc(raw: bytes) -> RunDoc:
-    """Raises CorruptRecord."""
+    """Decode the document of a run; empty bytes give an empty document. Raises CorruptRecord."""
     if not raw:
         return RunDoc(workflow="")
     try:
         return _decode(raw)
-    except UNREADABLE as error:
-        raise CorruptRecord(f"what a run remembers cannot be read: {error}") from error
+    except DECODE_ERRORS as error:
+        raise CorruptRecord(f"the document of a run cannot be decoded: {error}") from error

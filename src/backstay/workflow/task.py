@@ -1,4 +1,4 @@
-"""What a flow hands out: a job of a run to be, and the value that it will have returned."""
+"""`Task`, a job of a flow under construction, and `Output`, a placeholder for its future result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ R = TypeVar("R")
 
 
 class Output(Generic[R]):
-    """What a job will have returned. `output["path"]` is a part of it. It stands for a value that nobody has yet."""
+    """Placeholder for a job's result. `output["path"]` selects a part of it. The value does not exist while the flow is
+    built: using it as a value raises ConfigError.
+    """
 
     __slots__ = ("item", "task")
 
@@ -21,33 +23,33 @@ class Output(Generic[R]):
 
     def __getitem__(self, name: str | int) -> Output[Any]:
         if isinstance(name, bool) or not isinstance(cast("object", name), (str, int)):
-            raise ConfigError(f"a part of an output is named by text or a number, as in output['path']; got {name!r}")
+            raise ConfigError(f"an output is indexed by text or a number, as in output['path']; got {name!r}")
         return Output(self.task, (*self.item, name))
 
-    def _unknown(self) -> ConfigError:
+    def _unavailable(self) -> ConfigError:
         return ConfigError(
-            f"the output of {self.task.key!r} is not known yet: pass it to flow.add(…) or flow.map(…), and look at it"
-            " in the job that gets it"
+            f"the output of {self.task.key!r} has no value while the flow is built: pass it to flow.add(…) or"
+            " flow.map(…), and use it in the job that receives it"
         )
 
     def __bool__(self) -> bool:
-        raise self._unknown()
+        raise self._unavailable()
 
     def __iter__(self) -> NoReturn:
-        raise self._unknown()
+        raise self._unavailable()
 
     def __format__(self, spec: str) -> str:
-        raise self._unknown()
+        raise self._unavailable()
 
     def __str__(self) -> str:
-        raise self._unknown()
+        raise self._unavailable()
 
     def __repr__(self) -> str:
         return f"<Output of {self.task.key!r}{''.join(f'[{one!r}]' for one in self.item)}>"
 
 
 class Task(Generic[R]):
-    """A job of a flow, or several that are one thing to wait for."""
+    """A job of a flow, or all jobs of one `flow.map`. Other jobs can wait for it."""
 
     __slots__ = ("chains", "flow", "key", "many")
 
@@ -55,12 +57,12 @@ class Task(Generic[R]):
         self.flow = flow
         self.key = key
         self.chains = chains
-        #: True: its output is the list of theirs.
+        #: True: several jobs, whose results are its output as a list.
         self.many = many
 
     @property
     def output(self) -> Output[R]:
-        """What it will have returned: to be passed to another job."""
+        """Placeholder for its result, to be passed to other jobs."""
         return Output(self)
 
     def __repr__(self) -> str:

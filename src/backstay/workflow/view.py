@@ -1,4 +1,4 @@
-"""What people see of workflows, runs and their jobs: times with their zone, jobs by key. Never changes anything."""
+"""Read-only views of workflows, runs and their jobs for users: datetimes with a time zone, jobs by key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WorkflowInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """One run at one moment."""
+    """A snapshot of a run."""
 
     id: str
     workflow: str
@@ -47,11 +47,11 @@ class RunInfo:
     created: datetime | None
     started: datetime | None
     finished: datetime | None
-    #: When it is cancelled by itself.
+    #: When its timeout cancels it.
     deadline: datetime | None
     cancel_requested: bool
     reason: str
-    #: How many of its jobs are in which state.
+    #: Number of its jobs by state.
     counts: dict[str, int]
     #: The number of its last event.
     events: int
@@ -63,22 +63,22 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunJobInfo:
-    """A job of a run: the last one of its chain, under its name in the run."""
+    """A job of a run by its key: the last job of its chain."""
 
     key: str
     name: str
     #: Its id in the definition: "test" for "test (3.11)".
     job: str
     state: State
-    #: Keys of those it waits for.
+    #: Keys of the jobs that it waits for.
     needs: tuple[str, ...]
     condition: str
     command: str
     soft: bool
     matrix: dict[str, Any]
-    #: The job behind it: attempts, times, result, error. What decides about it, before it is its turn.
+    #: The last job of its chain: attempts, times, result, error. It is the decide job until that has ended.
     info: JobInfo
-    #: What stands behind it now is one of Backstay's own, which decides about it or gathers for it.
+    #: The last job of its chain is an internal job (decide, map or gather).
     is_internal: bool
 
     @property
@@ -101,7 +101,7 @@ def workflow_info(found: Definition) -> WorkflowInfo:
 
 
 def run_info(run: Run) -> RunInfo:
-    doc = doc_of(run)
+    doc = read_run_doc(run)
     return RunInfo(
         id=run.id,
         workflow=run.workflow,
@@ -120,8 +120,8 @@ def run_info(run: Run) -> RunInfo:
     )
 
 
-def doc_of(run: Run) -> RunDoc:
-    """What it remembers; nothing, where that cannot be read."""
+def read_run_doc(run: Run) -> RunDoc:
+    """Decode a run's document; a corrupt one gives an empty document."""
     try:
         return unpack_doc(run.doc)
     except CorruptRecord:
@@ -129,19 +129,19 @@ def doc_of(run: Run) -> RunDoc:
 
 
 def last_of_chains(rows: Sequence[J]) -> dict[str, J]:
-    """By chain: its last job, of all jobs of a run."""
+    """Map each chain of a run to its last job."""
     return {row.chain or row.id: row for row in rows if not row.followed_by}
 
 
-def all_known(doc: RunDoc, rows: Sequence[Job | JobResult]) -> bool:
-    """Whether a run has no other jobs than those it began with."""
+def has_only_initial_jobs(doc: RunDoc, rows: Sequence[Job | JobResult]) -> bool:
+    """Whether the run has only the jobs that it was started with."""
     known = {job.id for job in doc.jobs}
     return all(row.chain in known for row in rows)
 
 
-def named(doc: RunDoc, rows: Sequence[J]) -> Iterator[tuple[str, RunJob, J]]:
-    """All jobs of a run with their keys: those it began with as they were written, each with those that it made later
-    behind it (with what they were made for).
+def iter_keyed_jobs(doc: RunDoc, rows: Sequence[J]) -> Iterator[tuple[str, RunJob, J]]:
+    """Yield (key, job of the document, row) for all jobs of a run, in document order. Jobs that a map added follow the
+    map's job, and carry its document entry.
     """
     last = last_of_chains(rows)
     known = {job.id: job for job in doc.jobs}
@@ -161,8 +161,10 @@ def named(doc: RunDoc, rows: Sequence[J]) -> Iterator[tuple[str, RunJob, J]]:
 
 
 def run_jobs(doc: RunDoc, rows: Sequence[Job]) -> list[RunJobInfo]:
-    """All jobs of a run, as people see them."""
-    return [_job(job, row) if key == job.key else _added(key, job, row) for key, job, row in named(doc, rows)]
+    """Build the views of all jobs of a run."""
+    return [
+        _job(job, row) if key == job.key else _added_job(key, job, row) for key, job, row in iter_keyed_jobs(doc, rows)
+    ]
 
 
 def _job(job: RunJob, row: Job) -> RunJobInfo:
@@ -181,7 +183,7 @@ def _job(job: RunJob, row: Job) -> RunJobInfo:
     )
 
 
-def _added(key: str, parent: RunJob, row: Job) -> RunJobInfo:
+def _added_job(key: str, parent: RunJob, row: Job) -> RunJobInfo:
     return RunJobInfo(
         key=key,
         name=key,

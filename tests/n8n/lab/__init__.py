@@ -5,6 +5,6 @@
         assert done.status == "success"
         assert done.items == [{"a": 1}]
 
-What n8n's server does around its engine is done by the lab in the same way: sub-workflows, error workflows, timeouts,
-a stop. It has no database: a Wait of 65 seconds or more ends the execution as `waiting`.
+The lab does what n8n's server does around its engine: sub-workflows, error workflows, timeouts, stops. It has no
+database: a Wait of 65 seconds or more ends the execution as `waiting`.
 """

@@ -1,5 +1,5 @@
-// A Code node of n8n 2 hands its script to a task runner, a process of the server's. Here it runs in a context of its
-// own in this process; what it sees and what becomes of its answer are n8n's own.
+// A Code node of n8n 2 sends its script to a task runner process of the server. Here it runs in a separate context of
+// this process; its input and the handling of its result are n8n's own code.
 "use strict";
 const vm = require("vm");
 
@@ -14,7 +14,7 @@ exports.runner = ({ workflow: { WorkflowDataProxy } }) =>
       const globals = { ...settings.additionalProperties, console, Buffer, setTimeout, clearTimeout, ...more };
       const scope = new Proxy(globals, {
         has: () => true,
-        // n8n's proxy claims to have every name.
+        // n8n's proxy reports every name as defined.
         get: (target, key) => (key in target ? target[key] : (globalThis[key] ?? seen[key])),
       });
       const script = `(function (scope) { with (scope) { return (async function () {${settings.code}\n}).call({}); } })`;

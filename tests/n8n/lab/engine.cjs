@@ -1,4 +1,4 @@
-// n8n's engine and its nodes, loaded from one installation: what a workflow runs on.
+// Load n8n's engine and its nodes from one installation.
 "use strict";
 const path = require("path");
 const { createRequire } = require("module");
@@ -6,7 +6,7 @@ const { createRequire } = require("module");
 exports.load = async (home) => {
   const modules = path.join(home, "node_modules");
   require("./stand_ins.cjs").install(modules);
-  // Read when the engine is loaded: nothing may call home, write to the user's folder or start a process.
+  // Read while the engine loads: no telemetry, no writes to the user's folder, no child processes.
   Object.assign(process.env, {
     N8N_USER_FOLDER: path.join(home, "user"),
     N8N_RUNNERS_ENABLED: "false",
@@ -19,11 +19,11 @@ exports.load = async (home) => {
   find("reflect-metadata");
   const core = find("n8n-core");
   const workflow = find("n8n-workflow");
-  // As the server does: expressions run in an isolate of their own, with the settings that n8n comes with.
+  // As in the server, expressions run in a separate isolate, with n8n's default settings.
   const { Container } = find("@n8n/di");
   const settings = Container.get(find("@n8n/config").ExpressionEngineConfig);
   await workflow.Expression.initExpressionEngine(settings);
-  // Binary data stays in the items, as base64: one process, no files.
+  // Binary data stays in the items as base64, so no files are needed.
   Container.get(core.BinaryDataService).mode = "default";
 
   const base = path.join(modules, "n8n-nodes-base");

@@ -1,13 +1,13 @@
-// Requests as lines of JSON on stdin, answers on stdout, many at once. `node lab.cjs FOLDER-OF-THE-ENGINE`
+// Reads requests as lines of JSON from stdin and writes replies to stdout, concurrently. `node lab.cjs ENGINE-FOLDER`
 //   {"id": 1, "do": "run", "workflows": […], "credentials": […], "start": "id or name", "node"?, "mode", "items"?, "retries"?}
-//   {"id": 2, "do": "look", "run": 1}: how far it is
-//   {"id": 3, "do": "stop", "run": 1}: as when somebody stops that execution; what it has started goes on
-// An answer: {"id": 1, "executions": [the first one first], "failed"?: "what the lab could not do"}
+//   {"id": 2, "do": "look", "run": 1}: return the progress of that run
+//   {"id": 3, "do": "stop", "run": 1}: stop that execution; the executions it started continue
+// A reply: {"id": 1, "executions": [the first one first], "failed"?: "error of the lab"}
 "use strict";
 const readline = require("readline");
 const { write } = process.stdout;
 
-// The answers' own: what a workflow or a library prints goes elsewhere.
+// stdout is for replies only: output of workflows and libraries is redirected.
 const answer = (text) => write.call(process.stdout, text);
 process.stdout.write = (...all) => process.stderr.write(...all);
 
@@ -41,7 +41,7 @@ async function serve({ id, do: verb, run, ...request }) {
   return tell(id, world.executions, failed);
 }
 
-// A promise that a node left behind is no reason to end: its execution says what failed.
+// An unhandled rejection of a node must not end the process; its execution records the failure.
 process.on("unhandledRejection", (error) => process.stderr.write(`${error?.stack ?? error}\n`));
 process.on("uncaughtException", (error) => process.stderr.write(`${error?.stack ?? error}\n`));
 

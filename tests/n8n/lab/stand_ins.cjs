@@ -1,4 +1,4 @@
-// Packages that are not installed load as stand-ins: nodes name many that no test uses. A stand-in that is used says so.
+// Missing packages load as stubs, since nodes require many that no test uses. A stub that is used throws.
 "use strict";
 const Module = require("module");
 

@@ -1,13 +1,13 @@
-// One request's workflows and credentials, and every execution in them: what n8n's server does around its engine.
+// The workflows, credentials and executions of one request: does what n8n's server does around its engine.
 "use strict";
 const { runner } = require("./code.cjs");
 
 const SUB = "n8n-nodes-base.executeWorkflowTrigger";
 const ERROR = "n8n-nodes-base.errorTrigger";
 const STARTS = /([tT]rigger|\.webhook|\.cron|\.interval|\.start)$/;
-// How long a node may take to notice that its execution was stopped, in ms.
+// Grace in ms for a node to notice that its execution was stopped.
 const PATIENCE = 1000;
-// Executions of labs beside this one have other ids, as those of one n8n have.
+// Execution ids are unique across parallel labs, as they are within one n8n.
 let last = require("crypto").randomInt(1e8) * 1000;
 
 exports.World = class {
@@ -29,9 +29,9 @@ exports.World = class {
     return found;
   }
 
-  // Until the first execution is over, and all that it has caused: error workflows, sub-workflows nobody waits for.
-  // What it had called when it was stopped goes on, and is not waited for.
-  // retries: so many times is it retried, as somebody does who presses that button, for as long as it fails.
+  // Runs until the first execution and everything it started (error workflows, detached sub-workflows) have ended.
+  // Sub-workflows of a stopped execution continue and are not awaited.
+  // retries: how often the execution is retried while it fails, as with n8n's retry button.
   async run({ start, node, mode, items, retries = 0 }) {
     let root = await this.execute(this.find(start), { mode, items, node });
     for (let tried = 0; tried < retries && this.saved.has(root.id); tried += 1) {
@@ -46,7 +46,7 @@ exports.World = class {
     for (let more = this.left(root); more.length; more = this.left(root)) await Promise.all(more);
   }
 
-  // The server's way: what was saved, without the error and the run that failed; its stack says where it goes on.
+  // As the server does: the saved run data without the error and the failed run; the execution stack is where it resumes.
   retry(record) {
     const { data, execution } = this.saved.get(record.id);
     const again = JSON.parse(JSON.stringify(execution));
@@ -84,7 +84,7 @@ exports.World = class {
     const limit = settings.executionTimeout > 0 ? Date.now() + settings.executionTimeout * 1000 : Infinity;
     const deadline = Math.min(limit, before ?? Infinity);
     const execution = again ?? n8n.createRunExecutionData({
-      // Somebody who tries a workflow in the editor pins what its trigger would send.
+      // A manual execution in the editor pins the trigger's output.
       resultData: mode === "manual" && items ? { pinData: { [start.name]: items } } : {},
       executionData: {
         contextData: {},
@@ -95,14 +95,14 @@ exports.World = class {
       },
       parentExecution: parent,
     });
-    record.runData = execution.resultData.runData; // as it grows, for those who look
+    record.runData = execution.resultData.runData; // live, for "look" requests
     const additional = this.additional(record, data, deadline);
     const running = new core.WorkflowExecute(additional, mode, execution).processRunExecutionData(workflow);
     const stop = () => { record.stopped = true; running.cancel(); };
     if (!parent) this.stops.push(stop);
     const timer = Number.isFinite(deadline) && !parent ? setTimeout(stop, deadline - Date.now()) : undefined;
-    // Who is stopped ends with the node that runs, and is told of as failed; a node that never ends (Wait in n8n 1, or
-    // one whose server is away) leaves the engine's first word: canceled, and no failure.
+    // A stopped execution ends with its current node and counts as failed; when that node never ends (Wait in n8n 1, or
+    // one whose server is unreachable), the engine's first status remains: canceled, without a failure.
     const cut = new Promise((resolve) => {
       additional.hooks.addHandler("workflowExecuteAfter", async (run) => {
         if (run.status === "canceled") setTimeout(resolve, PATIENCE, run);
@@ -117,7 +117,7 @@ exports.World = class {
       status: run.status, finished: run.finished, error: result.error, lastNode: result.lastNodeExecuted, runData: result.runData,
       outputs: lastRun?.data?.main ?? [[]], waitTill: run.waitTill, finishedAt: Date.now(),
     });
-    // The server's rule: what somebody starts in the editor has a setting of its own.
+    // As in the server, manual executions have a separate save setting.
     const kept = mode === "manual" ? settings.saveManualExecutions !== false : settings.saveDataErrorExecution !== "none";
     if (result.error && kept) this.saved.set(id, { data, execution: run.data });
     record.saved = this.saved.has(id);
@@ -137,7 +137,7 @@ exports.World = class {
     return found;
   }
 
-  // The server's rule: not for executions from the editor; an error workflow does not handle its own failure.
+  // As in the server: not for manual executions, and an error workflow does not handle its own failure.
   tellOfFailure(record, data, run) {
     const { error } = run.data.resultData;
     if (!error || record.mode === "manual") return;
@@ -146,8 +146,8 @@ exports.World = class {
     const handler = to && !(record.mode === "error" && to === data.id) ? to : own && record.mode !== "error" ? data.id : undefined;
     if (handler === undefined) return;
     const { id, lastNode: lastNodeExecuted, mode, retryOf, workflow } = record;
-    const told = { message: error.message, stack: error.stack, name: error.name, description: error.description };
-    const json = { execution: { id, url: `http://localhost/execution/${id}`, retryOf, error: told, lastNodeExecuted, mode }, workflow };
+    const details = { message: error.message, stack: error.stack, name: error.name, description: error.description };
+    const json = { execution: { id, url: `http://localhost/execution/${id}`, retryOf, error: details, lastNodeExecuted, mode }, workflow };
     this.handlers.add(this.execute(this.find(handler), { mode: "error", items: [{ json }], type: ERROR }));
   }
 
@@ -187,7 +187,7 @@ exports.World = class {
     if (doNotWaitToFinish) return { executionId: this.executions.at(-1).id, data: [null] };
     const done = await called;
     if (!done.finished && done.status !== "waiting") throw asError(done.error ?? { message: `${done.workflow.name} was ${done.status}` });
-    // A copy: the caller writes into what it gets, and the record is what the called one gave.
+    // A copy, because the caller modifies the items; the record keeps the original output.
     return { executionId: done.id, data: this.engine.workflow.deepCopy(done.outputs), waitTill: done.waitTill };
   }
 };

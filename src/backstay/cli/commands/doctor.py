@@ -1,4 +1,4 @@
-"""`backstay doctor`: whether an engine is fit to keep locks."""
+"""`backstay doctor`: check that an engine is fit for locks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from backstay.cli.output import PIPE_WIDTH, printable, say_json
 from backstay.doctor.examine import examine
 from backstay.doctor.finding import OK, PROBLEM, WARNING, Level, Report
 
-#: How each level looks: its sign and its colour.
+#: The sign and colour of each level.
 SIGNS: dict[Level, tuple[str, str]] = {OK: ("ok", "green"), WARNING: ("warning", "yellow"), PROBLEM: ("problem", "red")}
 
 
 def doctor(
     context: typer.Context,
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="The engine; else that of --url.", show_default=False)
+        str, typer.Argument(metavar="[URL]", help="The engine; the default is --url.", show_default=False)
     ] = "",
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 when there are warnings.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")] = False,
 ) -> None:
-    """Look at an engine: whether it can be reached, forgets nothing, is on time, and may do what locks need.
+    """Check an engine: whether it is reachable, durable, on time, and grants the rights that locks need.
 
-    It changes nothing and creates nothing. Exit code 0: fine; 1: warnings, with
-    [bold]--strict[/bold]; 2: problems, which locks would suffer from.
+    It changes nothing and creates nothing. Exit code 0: fit; 1: warnings, with
+    [bold]--strict[/bold]; 2: problems that would break locks.
 
     [bold]Examples[/bold]
 
@@ -57,7 +55,7 @@ def exit_code(report: Report, *, strict: bool) -> int:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """The documented shape."""
+    """Convert to the documented JSON."""
     return {
         "engine": report.engine,
         "verdict": report.verdict,
@@ -66,7 +64,7 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 
 def show(report: Report) -> None:
-    """One line for each finding, its advice below it, the sum at the end."""
+    """Print each finding with its advice, and a summary."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

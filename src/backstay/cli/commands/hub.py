@@ -1,4 +1,4 @@
-"""`backstay hub`: listen in on hints as they pass."""
+"""`backstay hub`: show messages of the hub as they arrive."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, SCHEDULED, re
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
-#: What is shown when nothing else was asked for.
+#: The channels of `tail` without arguments.
 USUAL = (SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST)
 
 
 @app.callback()
 def group() -> None:
-    """Listen in on the hints that wake workers and waiters."""
+    """Show the hints that wake workers and waiters."""
 
 
 @app.command()
@@ -36,16 +36,16 @@ def tail(
     ] = None,
     *,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line, in the shape that the reference documents.")
+        bool, typer.Option("--json", help="Print one JSON object per line; the reference documents its fields.")
     ] = False,
     count: Annotated[
         int, typer.Option("--count", "-n", metavar="N", min=0, help="End after N messages; 0: never.")
     ] = 0,
 ) -> None:
-    """Show hints as they pass, until Ctrl-C. What passed before is gone.
+    """Show hints as they arrive, until Ctrl-C. Earlier hints are not stored.
 
     [bold]sched[/bold]: jobs became pending. [bold]chainc[/bold]: a chain completed.
-    [bold]owls[/bold]: somebody lost a job. Any other name is a channel of yours.
+    [bold]owls[/bold]: a worker lost a job. Any other name is your own channel.
 
     [bold]Examples[/bold]
 
@@ -68,12 +68,12 @@ def tail(
 
 
 def _show(message: Message, *, as_json: bool) -> bool:
-    """False when nobody reads any more."""
+    """Print a line. False when the reader of the pipe has closed it."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     try:
         print(json.dumps(as_object(message, at)) if as_json else line(message, at), flush=True)
     except BrokenPipeError:
-        # Python flushes standard output once more at its end; there it would complain.
+        # Python flushes standard output at exit and would report the broken pipe then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
@@ -81,14 +81,14 @@ def _show(message: Message, *, as_json: bool) -> bool:
 
 def line(message: Message, at: str) -> str:
     if message.missed:
-        return f"{at}  {printable(message.channel)}  (something may have been missed)"
+        return f"{at}  {printable(message.channel)}  (messages may have been missed)"
     if message.channel == SCHEDULED and (notice := read_scheduled(message.payload)):
         return f"{at}  {SCHEDULED}  {printable(notice.type)}  {notice.hint_id}"
     return f"{at}  {printable(message.channel)}  {printable(message.payload)}"
 
 
 def as_object(message: Message, at: str) -> dict[str, object]:
-    """The documented shape."""
+    """Convert to the documented JSON."""
     shown: dict[str, object] = {
         "at": at,
         "channel": message.channel,

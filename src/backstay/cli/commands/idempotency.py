@@ -1,4 +1,4 @@
-"""`backstay idempotency`: look at idempotency keys, and let one run again."""
+"""`backstay idempotency`: inspect idempotency keys, and forget one so that it runs again."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from backstay.idempotency.view import KeyInspection
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The idempotency key.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 
-#: What a state means to whoever looks.
+#: What each state means.
 MEANING = {
-    "running": "runs; others wait for its outcome",
-    "lapsed": "its process has not been heard of; the next call takes over",
-    "completed": "has run; its outcome is replayed",
-    "failed": "has failed; its failure is replayed",
+    "running": "a call runs; other calls wait for its outcome",
+    "lapsed": "the call's lease has expired; the next call takes over",
+    "completed": "the call has completed; its outcome is replayed",
+    "failed": "the call has failed; its failure is replayed",
 }
 
 
 @app.callback()
 def group() -> None:
-    """Look at idempotency keys, and let one run again."""
+    """Inspect idempotency keys, and forget one so that it runs again."""
 
 
 @app.command()
 def show(context: typer.Context, key: Key, *, as_json: AsJson = False) -> None:
-    """Show one key: whether it runs or has run, since when, by whom, and how many wait.
+    """Show one key: its state, since when, its owner, and how many callers wait.
 
-    What a call answered is not shown: it may be private.
+    The outcome of the call is not shown: it may be private.
 
     [bold]Examples[/bold]
 
@@ -48,7 +48,7 @@ def show(context: typer.Context, key: Key, *, as_json: AsJson = False) -> None:
     if as_json:
         say_json(to_json(found))
     elif found.state == "idle":
-        say(f"{quoted(key)} has not run, or its outcome is past its time.")
+        say(f"{quoted(key)} has not run, or its outcome has expired.")
     else:
         _page(found)
 
@@ -58,13 +58,13 @@ def forget(
     context: typer.Context,
     key: Key,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Forget what came of a key, so that the next call runs.
+    """Forget a key's outcome, so that the next call runs.
 
-    A call that runs at this moment goes on, and its outcome will be refused: the next
-    one may run beside it. A terminal is asked first.
+    A call that is running goes on, but its outcome will be refused, and the next
+    call may run at the same time. On a terminal the command asks first.
 
     [bold]Examples[/bold]
 
@@ -73,14 +73,14 @@ def forget(
     with connection(context).existing() as stay:
         found = stay.idempotency.inspect(key)
         if found.state == "idle":
-            warn(f"there is nothing to forget about {quoted(key)}")
+            warn(f"there is no record of {quoted(key)}")
             raise typer.Exit(exit_codes.FAILED)
         if (
             not yes
             and sys.stdin.isatty()
             and not typer.confirm(f"{quoted(key)} {MEANING[found.state]}. Forget it?", err=True)
         ):
-            warn(f"{quoted(key)} was left alone")
+            warn(f"{quoted(key)} was not changed")
             raise typer.Exit(exit_codes.FAILED)
         stay.idempotency.forget(key)
     if as_json:
@@ -90,7 +90,7 @@ def forget(
 
 
 def to_json(found: KeyInspection) -> dict[str, Any]:
-    """The documented shape. Fences are text: not every reader has 64-bit numbers."""
+    """Convert to the documented JSON. Fences are strings: not every JSON reader has 64-bit integers."""
     return {
         "key": found.name,
         "state": found.state,

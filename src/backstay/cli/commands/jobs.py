@@ -1,4 +1,4 @@
-"""`backstay jobs`: look at jobs, and set right what went wrong."""
+"""`backstay jobs`: inspect, retry and cancel jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import typer
 
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
-from backstay.cli.found import found
-from backstay.cli.output import printable, quoted, say, say_json, say_table, warn
+from backstay.cli.output import fetch_or_exit, printable, quoted, say, say_json, say_table, warn
 from backstay.cli.views import jobs
 from backstay.cli.views.log_lines import Lines
 from backstay.job.model import FINAL, LogLine, State
@@ -20,20 +19,20 @@ from backstay.sync import Backstay
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue.")]
 Type = Annotated[str, typer.Option("--type", metavar="NAME", help="Only jobs of this type.")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")]
-Before = Annotated[str, typer.Option("--before", metavar="ID", help="The next page: the last id of this one.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="The most jobs to list.")]
+Before = Annotated[str, typer.Option("--before", metavar="ID", help="The next page: pass the last id of this one.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-#: How often `logs --follow` looks.
+#: Seconds between polls of `logs --follow`.
 FOLLOW = 0.5
 
 
 @app.callback()
 def group() -> None:
-    """Look at jobs, and set right what went wrong."""
+    """Inspect, retry and cancel jobs."""
 
 
 @app.command("ls")
@@ -78,7 +77,7 @@ def list_jobs(
 
 @app.command()
 def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None:
-    """Show one job: its arguments, where it stands, what it came to, why it failed.
+    """Show one job: its arguments, state, result and last error.
 
     [bold]Examples[/bold]
 
@@ -87,8 +86,8 @@ def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None
       backstay jobs show 0-19a8c3d2f4100000a1b2c3d4e5f6 --json | jq .error
     """
     with connection(context).existing() as stay:
-        job = found(lambda: stay.jobs.get(job_id))
-        outputs = found(lambda: stay.jobs.outputs(job_id))
+        job = fetch_or_exit(lambda: stay.jobs.get(job_id))
+        outputs = fetch_or_exit(lambda: stay.jobs.outputs(job_id))
         now = _now(stay)
     if as_json:
         say_json({**jobs.as_json(job), "outputs": outputs})
@@ -98,9 +97,9 @@ def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None
 
 @app.command()
 def retry(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None:
-    """Run a job again, now, with all its attempts.
+    """Run a job again now, with all its attempts.
 
-    For what failed, was cancelled, was skipped or waits for its time. For the
+    For jobs that failed, were cancelled, were skipped or are scheduled. For the
     whole dead letter: backstay jobs dead --retry-all
 
     [bold]Examples[/bold]
@@ -108,7 +107,7 @@ def retry(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> Non
       backstay jobs retry 0-19a8c3d2f4100000a1b2c3d4e5f6
     """
     with connection(context).existing() as stay:
-        state = found(lambda: stay.jobs.retry(job_id))
+        state = fetch_or_exit(lambda: stay.jobs.retry(job_id))
     if as_json:
         say_json({"id": job_id, "state": state})
     else:
@@ -120,21 +119,21 @@ def cancel(
     context: typer.Context,
     job_id: Id,
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the job.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Stored with the job.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """End a job: at once when it does not run, else its worker is told to stop it.
+    """Cancel a job: at once when it is not running, else through its worker.
 
     [bold]Examples[/bold]
 
       backstay jobs cancel 0-19a8c3d2f4100000a1b2c3d4e5f6 --reason "wrong customer"
     """
     with connection(context).existing() as stay:
-        state = found(lambda: stay.jobs.cancel(job_id, reason))
+        state = fetch_or_exit(lambda: stay.jobs.cancel(job_id, reason))
     if as_json:
         say_json({"id": job_id, "state": state})
     elif state == "running":
-        say(f"{printable(job_id)} runs; its worker was told to stop it.")
+        say(f"{printable(job_id)} is running; its worker will stop it.")
     else:
         say(f"{printable(job_id)} is {state}.")
 
@@ -144,10 +143,10 @@ def logs(
     context: typer.Context,
     job_id: Id,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a job logged.
+    """Show the log of a job.
 
     [bold]Examples[/bold]
 
@@ -158,7 +157,9 @@ def logs(
         text = Lines()
         after = 0
         while True:
-            ended = found(lambda: stay.jobs.get(job_id)).state in FINAL  # first: what is logged before it is read
+            ended = (
+                fetch_or_exit(lambda: stay.jobs.get(job_id)).state in FINAL
+            )  # read before the log, so that no line before the end is missed
             while more := stay.jobs.logs(job_id, after):
                 after = more[-1].seq
                 lines += more
@@ -188,7 +189,7 @@ def dead(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """The dead letter: jobs that used up their attempts.
+    """List, retry or delete the dead letter: jobs that have used all their attempts.
 
     [bold]Examples[/bold]
 
@@ -201,16 +202,16 @@ def dead(
     if retry_all and purge:
         raise typer.BadParameter("--retry-all and --purge exclude one another")
     if purge and type_:
-        raise typer.BadParameter("--purge takes --queue only; retry or look by --type")
+        raise typer.BadParameter("--purge works with --queue only, not with --type")
     with connection(context).existing() as stay:
         if retry_all:
-            _told("retried", stay.jobs.dead.retry_all(queue=queue, type=type_), as_json=as_json)
+            _report("retried", stay.jobs.dead.retry_all(queue=queue, type=type_), as_json=as_json)
         elif purge:
             where = f" of queue {quoted(queue)}" if queue else ""
             if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete the dead letter{where}?", err=True):
                 warn("nothing was deleted")
                 raise typer.Exit(exit_codes.FAILED)
-            _told("deleted", stay.jobs.dead.purge(queue=queue), as_json=as_json)
+            _report("deleted", stay.jobs.dead.purge(queue=queue), as_json=as_json)
         else:
             listed = stay.jobs.dead.list(queue=queue, type=type_, before=before, limit=limit)
             now = _now(stay)
@@ -222,7 +223,7 @@ def dead(
                 say("The dead letter is empty.")
 
 
-def _told(what: str, count: int, *, as_json: bool) -> None:
+def _report(what: str, count: int, *, as_json: bool) -> None:
     if as_json:
         say_json({what: count})
     else:
@@ -230,5 +231,5 @@ def _told(what: str, count: int, *, as_json: bool) -> None:
 
 
 def _now(stay: Backstay) -> float:
-    """The engine's clock: a laptop's may differ."""
+    """The engine's time; the local clock may differ."""
     return stay.engine.now() / 1_000_000

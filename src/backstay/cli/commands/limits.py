@@ -1,4 +1,4 @@
-"""`backstay limits`: who has taken how much, take some, begin anew."""
+"""`backstay limits`: show the usage of limits, hit one, reset one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The limit's name.", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Whose count.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 
 COLUMNS = ("LIMIT", "KEY", "ALGORITHM", "RATE", "TAKEN", "FREE IN")
 
 
 @app.callback()
 def group() -> None:
-    """Look at limits, take some, begin anew."""
+    """Show the usage of limits, hit one, reset one."""
 
 
 @app.command()
@@ -39,7 +39,7 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show who has taken how much. On Redis this walks the whole key space.
+    """Show the usage by limit and key. On Redis this scans the whole key space.
 
     [bold]Examples[/bold]
 
@@ -57,7 +57,7 @@ def show(
         say_table(COLUMNS, (row for use in found for row in _rows(use)), right=("TAKEN", "FREE IN"))
     else:
         of = f" of {quoted(name)}" if name else ""
-        say(f"Nothing is taken{of}{f' by {quoted(key)}' if key else ''}.")
+        say(f"No usage{of}{f' by {quoted(key)}' if key else ''}.")
 
 
 def _plain(use: Use) -> dict[str, Any]:
@@ -84,18 +84,22 @@ def hit(
     algorithm: Annotated[
         str, typer.Option("--algorithm", metavar="NAME", help=f"One of {', '.join(sorted(ALGORITHMS))}.")
     ] = ALGORITHM,
-    cost: Annotated[int, typer.Option("--cost", metavar="N", help="How much to take.")] = 1,
+    cost: Annotated[int, typer.Option("--cost", metavar="N", help="The cost of this hit.")] = 1,
     wait: Annotated[
         float | None,
         typer.Option(
-            "--wait", metavar="DURATION", parser=duration, help="Wait for the next free place.", show_default="no"
+            "--wait",
+            metavar="DURATION",
+            parser=duration,
+            help="How long to wait when the limit is reached.",
+            show_default="no",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take some of a limit: exit code 0 when admitted, 75 when not.
+    """Hit a limit: exit code 0 when allowed, 75 when denied.
 
-    Callers share a count when they agree on the name, the key, the algorithm and the windows.
+    Callers share a count when they use the same name, key, algorithm and windows.
 
     [bold]Examples[/bold]
 
@@ -128,7 +132,7 @@ async def _hit(
 
 @app.command()
 def reset(context: typer.Context, name: Name, key: Key, *, as_json: AsJson = False) -> None:
-    """Forget what a key has taken of a limit, whatever its rates and algorithm.
+    """Reset a key's usage of a limit, for all rates and algorithms.
 
     [bold]Examples[/bold]
 
@@ -139,6 +143,6 @@ def reset(context: typer.Context, name: Name, key: Key, *, as_json: AsJson = Fal
     if as_json:
         say_json({"name": name, "key": key, "records": count})
     elif count:
-        say(f"{quoted(key)} begins anew with {quoted(name)}.")
+        say(f"Reset the usage of {quoted(name)} by {quoted(key)}.")
     else:
-        say(f"{quoted(key)} had taken nothing of {quoted(name)}.")
+        say(f"{quoted(key)} had no usage of {quoted(name)}.")

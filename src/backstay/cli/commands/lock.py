@@ -1,4 +1,4 @@
-"""`backstay lock NAME -- COMMAND`: its options."""
+"""`backstay lock NAME -- COMMAND`: the options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay import Backstay
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.durations import FOREVER, duration, duration_or_forever
-from backstay.cli.locked_command.hold import Gate, Outcome, Wish, hold, unusable
+from backstay.cli.locked_command.run_locked import Acquirable, LockOutcome, LockRequest, check_program, run_locked
 from backstay.cli.output import warn
 from backstay.runtime.validation import LONGEST_DURATION
 
@@ -25,7 +25,9 @@ def lock(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.", show_default=False)],
     command: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND", help="What to run under it, with its arguments.", show_default=False),
+        typer.Argument(
+            metavar="COMMAND", help="The command to run under the lock, with its arguments.", show_default=False
+        ),
     ],
     *,
     ttl: Annotated[
@@ -34,7 +36,7 @@ def lock(
             "--ttl",
             parser=duration,
             metavar="DURATION",
-            help="How long the lock outlives us when we die. It is renewed while the command runs.",
+            help="How long the lock stays held if this process dies. It is renewed while the command runs.",
             show_default="30s",
         ),
     ] = 30,
@@ -44,11 +46,11 @@ def lock(
             "--wait",
             parser=duration_or_forever,
             metavar="DURATION|forever",
-            help="How long to queue for it.",
+            help="How long to wait for the lock.",
             show_default="forever",
         ),
     ] = FOREVER,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not queue: take it now or give up.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait: acquire the lock at once or fail.")] = False,
     semaphore: Annotated[
         int | None,
         typer.Option("--semaphore", metavar="N", min=1, help="Let up to N run at a time; all callers must agree on N."),
@@ -63,7 +65,7 @@ def lock(
             "--max-hold",
             parser=duration_or_forever,
             metavar="DURATION|forever",
-            help="Stop renewing after this; a command that still runs when the lock ends is ended.",
+            help="Stop renewing after this time; a command that still runs when the lock expires is terminated.",
             show_default="forever",
         ),
     ] = FOREVER,
@@ -73,27 +75,33 @@ def lock(
             "--grace",
             parser=duration,
             metavar="DURATION",
-            help="When the lock is lost: the time between SIGTERM and SIGKILL.",
+            help="The time between SIGTERM and SIGKILL when the lock is lost.",
             show_default="10s",
         ),
     ] = 10,
     execution_id: Annotated[
-        str, typer.Option("--execution-id", metavar="ID", help="For `backstay locks cleanup`, if we die.")
+        str,
+        typer.Option(
+            "--execution-id", metavar="ID", help="The id that `backstay locks cleanup` looks for after a crash."
+        ),
     ] = "",
-    workflow_id: Annotated[str, typer.Option("--workflow-id", metavar="ID", help="Shown to others who wait.")] = "",
+    workflow_id: Annotated[str, typer.Option("--workflow-id", metavar="ID", help="Shown to waiting callers.")] = "",
     workflow_name: Annotated[
-        str, typer.Option("--workflow-name", metavar="TEXT", help="The same.", show_default="the command's name")
+        str,
+        typer.Option(
+            "--workflow-name", metavar="TEXT", help="Shown to waiting callers.", show_default="the command's name"
+        ),
     ] = "",
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Tell of waiting and acquiring, also without a terminal.")
+        bool, typer.Option("--verbose", "-v", help="Report waiting and acquiring, also without a terminal.")
     ] = False,
 ) -> None:
-    """Run a command while holding a lock; its exit code is passed on.
+    """Run a command while holding a lock, and exit with the command's exit code.
 
-    The command finds BACKSTAY_LOCK_NAME, BACKSTAY_LOCK_ID and BACKSTAY_FENCE in
-    its environment, and gets every signal that is sent to backstay. The lock is
-    renewed while it runs and released when it has ended. If the lock is lost
-    meanwhile, the command and what it started are ended.
+    The command gets BACKSTAY_LOCK_NAME, BACKSTAY_LOCK_ID and BACKSTAY_FENCE in
+    its environment, and every signal that is sent to backstay. The lock is
+    renewed while the command runs and released when it ends. If the lock is
+    lost, the command and its child processes are terminated.
 
     [bold]Examples[/bold]
 
@@ -119,14 +127,14 @@ def lock(
         raise typer.BadParameter("--semaphore, --read and --write exclude one another")
     if no_wait and wait != FOREVER:
         raise typer.BadParameter("--wait and --no-wait exclude one another")
-    if code := unusable(command[0]):
+    if code := check_program(command[0]):
         why = "not found" if code == exit_codes.NOT_FOUND else "not executable"
         warn(f"cannot run {shlex.quote(command[0])}: {why}")
         raise typer.Exit(code)
 
     longest = min(max_hold, LONGEST_DURATION)
 
-    def gate(stay: Backstay) -> Gate:
+    def gate(stay: Backstay) -> Acquirable:
         if semaphore is not None:
             return stay.semaphore(name, semaphore, ttl=ttl, max_hold=longest)
         if read or write:
@@ -134,7 +142,7 @@ def lock(
             return sides.read() if read else sides.write()
         return stay.lock(name, ttl=ttl, max_hold=longest)
 
-    wish = Wish(
+    request = LockRequest(
         name=name,
         command=tuple(command),
         gate=gate,
@@ -145,12 +153,12 @@ def lock(
         workflow_name=workflow_name,
         verbose=verbose,
     )
-    _leave(asyncio.run(hold(connection(context), wish)))
+    _leave(asyncio.run(run_locked(connection(context), request)))
 
 
-def _leave(outcome: Outcome) -> None:
+def _leave(outcome: LockOutcome) -> None:
     if outcome.interrupted:
-        # Ctrl-C was meant for the whole job, but only the command was in front: a script around us must stop, too.
+        # Ctrl-C reached only the foreground command; exit by SIGINT, so that a calling script stops, too.
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.killpg(os.getpgrp(), signal.SIGINT)

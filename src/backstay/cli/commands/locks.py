@@ -1,4 +1,4 @@
-"""`backstay locks`: look at locks, and set right what went wrong."""
+"""`backstay locks`: inspect, release and clean up locks."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from backstay.sync import Backstay
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 
 
 @app.callback()
 def group() -> None:
-    """Look at locks, semaphores and read-write locks, and set right what went wrong."""
+    """Inspect, release and clean up locks, semaphores and read-write locks."""
 
 
 @app.command("ls")
 def list_locks(
     context: typer.Context,
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only names that start so.", show_default=False)
+        str, typer.Argument(metavar="[PREFIX]", help="Only names with this prefix.", show_default=False)
     ] = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List what is held or waited for. On Redis this walks the whole key space.
+    """List locks that are held or waited for. On Redis this scans the whole key space.
 
     [bold]Examples[/bold]
 
@@ -56,7 +56,7 @@ def list_locks(
 
 @app.command()
 def show(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None:
-    """Show one lock: who holds it, who waits and for how long, and its fence.
+    """Show one lock: its holders, its queue with waiting times, and its fence.
 
     [bold]Examples[/bold]
 
@@ -72,7 +72,7 @@ def show(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None
     elif lock.count:
         locks.page(lock, now)
     else:
-        say(f"Nobody holds {quoted(name)} or waits for it.")
+        say(f"{quoted(name)} is free, and no caller waits for it.")
 
 
 @app.command()
@@ -81,20 +81,20 @@ def release(
     name: Name,
     *,
     lock_id: Annotated[
-        str, typer.Option("--lock-id", metavar="ID", help="Release what this lock_id holds, if it still does.")
+        str, typer.Option("--lock-id", metavar="ID", help="Release the lock only if this lock_id still holds it.")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Take it from whoever holds it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --force: do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Release the lock, whichever caller holds it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --force: do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Release a lock that its holder does not release.
 
-    With [bold]--lock-id[/bold] ownership is verified: what somebody else holds by now
-    stays theirs (exit code 1), and what is gone already is fine (exit code 0).
+    With [bold]--lock-id[/bold] ownership is verified: a lock that another caller holds by
+    now stays held (exit code 1); a lock that is already free is fine (exit code 0).
 
-    With [bold]--force[/bold] every holder loses it, and the fence moves on: guarded
-    writes of theirs are refused from now on. Their code may still run;
-    `backstay lock` ends its command. A terminal is asked first.
+    With [bold]--force[/bold] every holder loses the lock, and the fence grows: guarded
+    writes of the old holders are refused. Their code may still run;
+    `backstay lock` terminates its command. On a terminal the command asks first.
 
     [bold]Examples[/bold]
 
@@ -116,7 +116,7 @@ def _release(stay: Backstay, name: str, lock_id: str, *, as_json: bool) -> None:
     if as_json:
         say_json({"name": name, "lock_id": lock_id, "released": done.released, "idempotent": done.idempotent})
     elif done.idempotent:
-        say(f"{quoted(name)} was free already; nothing was changed.")
+        say(f"{quoted(name)} was already free; nothing changed.")
     else:
         say(f"Released {quoted(name)}.")
 
@@ -124,12 +124,12 @@ def _release(stay: Backstay, name: str, lock_id: str, *, as_json: bool) -> None:
 def _force(stay: Backstay, name: str, *, ask: bool, as_json: bool) -> None:
     before = stay.locks.inspect(name)
     if not before.held:
-        warn(f"nobody holds {quoted(name)}")
+        warn(f"{quoted(name)} is not held")
         raise typer.Exit(exit_codes.FAILED)
     if ask and sys.stdin.isatty():
         holders = ", ".join(who(h) for h in before.holders)
-        if not typer.confirm(f"Take {quoted(name)} from {holders}?", err=True):
-            warn(f"{quoted(name)} was left alone")
+        if not typer.confirm(f"Release {quoted(name)}, held by {holders}?", err=True):
+            warn(f"{quoted(name)} was not changed")
             raise typer.Exit(exit_codes.FAILED)
     done = stay.locks.force_release(name)
     if as_json:
@@ -137,8 +137,8 @@ def _force(stay: Backstay, name: str, *, ask: bool, as_json: bool) -> None:
         say_json({"name": name, "released": True, "fence": str(done.fence), "holders": holders_json})
         return
     for holder in done.holders:
-        say(f"Took {quoted(name)} from {who(holder)}, whose fence was {holder.fence}.")
-    say(f"The fence moved on to {done.fence}: guarded writes that bear an older one are refused.")
+        say(f"Released {quoted(name)}, held by {who(holder)} with fence {holder.fence}.")
+    say(f"The fence is now {done.fence}: guarded writes with an older fence are refused.")
 
 
 @app.command()
@@ -147,17 +147,17 @@ def cleanup(
     *,
     execution_id: Annotated[
         str,
-        typer.Option("--execution-id", metavar="ID", help="The execution that failed.", show_default=False),
+        typer.Option("--execution-id", metavar="ID", help="The failed execution.", show_default=False),
     ],
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="NAME", help="Look at this lock only; may be repeated.", show_default=False),
+        typer.Option("--scope", metavar="NAME", help="Check only this lock; may be repeated.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Release what a failed execution still holds, and nothing of anybody else's.
+    """Release the locks that a failed execution still holds, and no others.
 
-    Without [bold]--scope[/bold] every lock is found that was taken with this execution_id.
+    Without [bold]--scope[/bold] it finds every lock that was acquired with this execution_id.
 
     [bold]Examples[/bold]
 
@@ -184,5 +184,5 @@ def cleanup(
 
 
 def _now(stay: Backstay) -> float:
-    """The engine's clock: a laptop's may differ."""
+    """The engine's time; the local clock may differ."""
     return stay.engine.now() / 1_000_000

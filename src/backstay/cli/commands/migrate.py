@@ -1,13 +1,12 @@
-"""`backstay migrate`: the schema of a PostgreSQL database, brought up to date or printed."""
+"""`backstay migrate`: upgrade the schema of a PostgreSQL database, or print the SQL."""
 
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
-from backstay.app import POSTGRES, postgres_or_explain
+from backstay.assembly.migrations import has_schema, render_schema, upgrade_schema
 from backstay.cli.connection import connection
 from backstay.cli.output import say
 
@@ -15,24 +14,29 @@ from backstay.cli.output import say
 def migrate(
     context: typer.Context,
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="The database; else --url or BACKSTAY_URL.", show_default=False)
+        str,
+        typer.Argument(metavar="[URL]", help="The database; the default is --url or BACKSTAY_URL.", show_default=False),
     ] = "",
     *,
     sql: Annotated[
-        bool, typer.Option("--sql", help="Print what an empty PostgreSQL database needs, and change nothing.")
+        bool, typer.Option("--sql", help="Print the SQL for an empty PostgreSQL database, and change nothing.")
     ] = False,
     since: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="VERSION", help="With --sql: what a database with this schema needs.", show_default=False
+            min=0,
+            metavar="VERSION",
+            help="With --sql: print the SQL for a database with this schema version.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Bring a PostgreSQL database's schema up to date.
+    """Upgrade the schema of a PostgreSQL database.
 
-    A user who may create tables needs no migration by hand: the first process
-    to connect does it. Others are told to run this as one who may, or to give
-    the printed SQL to whoever is. Running it twice changes nothing.
+    A user with the right to create tables does not need this command: the first
+    process that connects upgrades the schema. Without that right, run it as a user
+    who has it, or give the printed SQL to an administrator. Running it twice
+    changes nothing.
 
     [bold]Examples[/bold]
 
@@ -46,46 +50,26 @@ def migrate(
         _print(since or 0)
         return
     if since is not None:
-        raise typer.BadParameter("--since goes with --sql; otherwise the database itself says which schema it has")
+        raise typer.BadParameter("--since needs --sql; without --sql the version is read from the database")
     url = url or connection(context).url
-    if urlsplit(url).scheme in POSTGRES:
+    if has_schema(url):
         _migrate(url)
     else:
-        say("Nothing to do: a SQLite file is brought up to date when it is opened, and Redis has no schema.")
+        say("Nothing to do: opening a SQLite file upgrades its schema, and Redis has no schema.")
 
 
 def _print(since: int) -> None:
-    postgres_or_explain()
-    from backstay.engine.postgres import schema
-    from backstay.engine.postgres.rights import grants
-
-    script = schema.as_sql(since)
+    script, grants = render_schema(since)
     say(script.rstrip())
-    if since < schema.latest():
-        say("-- A user who may not create tables needs these:")
-        for grant in grants("app"):
+    if grants:
+        say("-- A user without the right to create tables needs these:")
+        for grant in grants:
             say(f"-- {grant}")
 
 
 def _migrate(url: str) -> None:
-    postgres_or_explain()
-    import psycopg
-
-    from backstay.engine.postgres import schema
-    from backstay.engine.postgres.address import parse
-    from backstay.engine.postgres.connection.session import connect, translate
-
-    address = parse(url)
-    session = connect(address, "backstay:migrate")
-    session.until = float("inf")  # a large table takes its time
-    try:
-        before = schema.version(session)
-        schema.upgrade(session, str(address))
-    except psycopg.Error as error:
-        raise translate(error, address) from error
-    finally:
-        session.close()
-    if before == schema.latest():
-        say(f"{address} is up to date: schema {before}.")
+    where, before, after = upgrade_schema(url)
+    if before == after:
+        say(f"{where} is up to date: schema {before}.")
     else:
-        say(f"{address} was brought from schema {before} to {schema.latest()}.")
+        say(f"{where} was upgraded from schema {before} to {after}.")

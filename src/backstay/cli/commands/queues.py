@@ -1,4 +1,4 @@
-"""`backstay queues`: what is in each, and whether it is handed out."""
+"""`backstay queues`: list, pause, resume and drain queues."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from backstay.errors import ResultTimeout
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 
 
 @app.callback()
 def group() -> None:
-    """Look at queues; pause, resume and drain them."""
+    """List, pause, resume and drain queues."""
 
 
 @app.command("ls")
 def list_queues(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """List queues and how many jobs of each state are in them.
+    """List queues with the number of jobs in each state.
 
     [bold]Examples[/bold]
 
@@ -47,7 +47,7 @@ def list_queues(context: typer.Context, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def pause(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None:
-    """Hand out nothing of a queue; what runs goes on.
+    """Pause a queue: workers claim none of its jobs; running jobs go on.
 
     [bold]Examples[/bold]
 
@@ -58,7 +58,7 @@ def pause(context: typer.Context, name: Name, *, as_json: AsJson = False) -> Non
 
 @app.command()
 def resume(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None:
-    """Hand out a queue again.
+    """Resume a paused queue.
 
     [bold]Examples[/bold]
 
@@ -77,7 +77,7 @@ def _set(context: typer.Context, name: str, *, paused: bool, as_json: bool) -> N
     if as_json:
         say_json(jobs.queue_json(queue))
     else:
-        state = f"paused; {queue.running} still run" if queue.paused else f"open; {queue.pending} are pending"
+        state = f"paused; {queue.running} jobs still run" if queue.paused else f"open; {queue.pending} jobs are pending"
         say(f"{quoted(name)} is {state}.")
 
 
@@ -98,7 +98,7 @@ def drain(
     ] = FOREVER,
     as_json: AsJson = False,
 ) -> None:
-    """Pause a queue and wait until nothing of it runs. It stays paused.
+    """Pause a queue and wait until none of its jobs runs. It stays paused.
 
     [bold]Examples[/bold]
 
@@ -113,4 +113,4 @@ def drain(
     if as_json:
         say_json(jobs.queue_json(queue))
     else:
-        say(f"{quoted(name)} is paused and nothing of it runs; {queue.pending} are pending.")
+        say(f"{quoted(name)} is paused and none of its jobs runs; {queue.pending} are pending.")

@@ -1,4 +1,4 @@
-"""`backstay run FILE`: a workflow on this machine, from its start to its end."""
+"""`backstay run FILE`: run a workflow on this machine to its end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from backstay.cli import exit_codes
 from backstay.cli.durations import duration
-from backstay.cli.local_run import Outcome, Wish, cores, only, run_here
+from backstay.cli.local_run import RunOutcome, RunRequest, cores, only, run_locally
 from backstay.cli.output import printable, say, say_json, warn
 from backstay.cli.views.run_lines import Lines
 from backstay.cli.views.run_progress import Progress
 from backstay.cli.views.run_watch import Viewer
 from backstay.errors import BadDefinition, ConfigError
+from backstay.job.worker import outcome_stats
 from backstay.job.worker.blocking import new_loop
 from backstay.workflow.definition import Workflow
 
@@ -40,14 +41,20 @@ def run(
     ] = None,
     jobs: Annotated[
         list[str] | None,
-        typer.Option("--job", metavar="ID", help="This job, and those that it needs, alone. May be repeated."),
+        typer.Option("--job", metavar="ID", help="Run only this job and the jobs that it needs. May be repeated."),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Jobs at once.", show_default="cores")
+        int | None,
+        typer.Option(
+            "--concurrency", "-c", metavar="N", min=1, help="The number of concurrent jobs.", show_default="cores"
+        ),
     ] = None,
     fail_fast: Annotated[
         bool,
-        typer.Option("--fail-fast/--keep-going", help="Cancel the rest when a job fails; or do all that can be done."),
+        typer.Option(
+            "--fail-fast/--keep-going",
+            help="Cancel the other jobs when a job fails, or run all jobs that can still run.",
+        ),
     ] = False,
     grace: Annotated[
         float,
@@ -55,7 +62,7 @@ def run(
             "--grace",
             parser=duration,
             metavar="DURATION",
-            help="How long commands may take to end once they are told to.",
+            help="How long commands may take to end after SIGTERM.",
             show_default="5s",
         ),
     ] = 5,
@@ -72,20 +79,20 @@ def run(
     ] = "",
     logs: Annotated[
         bool | None,
-        typer.Option("--logs/--no-logs", help="Print what jobs write.", show_default="not on a terminal"),
+        typer.Option("--logs/--no-logs", help="Print the output of jobs.", show_default="not on a terminal"),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The outcome as JSON; the rest is on standard error.")
+        bool, typer.Option("--json", help="Print the outcome as JSON; everything else goes to standard error.")
     ] = False,
 ) -> None:
-    """Run a workflow here: all of its jobs, in their order, to the end.
+    """Run a workflow on this machine: all of its jobs, in order, to the end.
 
-    Nothing else is needed: no server, no worker, no database. Jobs run as
-    commands of yours, side by side as far as they can. A terminal shows a
-    tree of them; elsewhere, lines say what happens.
+    It needs no server, no worker and no database. Commands run as the current
+    user, in parallel where their needs allow it. A terminal shows a tree of the
+    jobs; other outputs get a line per event.
 
-    The first Ctrl-C cancels the run, and its commands end; the second does
-    not wait for them.
+    The first Ctrl-C cancels the run and terminates its commands; the second
+    does not wait for them.
 
     [bold]Examples[/bold]
 
@@ -105,7 +112,7 @@ def run(
     workflow = only(read(file), tuple(jobs or ()))
     if given := pairs(env or (), "--env"):
         workflow = replace(workflow, env={**workflow.env, **given})
-    wish = Wish(
+    request = RunRequest(
         workflow=workflow,
         inputs=pairs(inputs or (), "--input"),
         concurrency=concurrency or cores(),
@@ -119,7 +126,7 @@ def run(
     with ExitStack() as stack, asyncio.Runner(loop_factory=new_loop) as runner:
         log.addFilter(_is_news)
         stack.callback(log.removeFilter, _is_news)
-        outcome = runner.run(run_here(wish, _viewer(stack, workflow, logs=logs, as_json=as_json)))
+        outcome = runner.run(run_locally(request, _viewer(stack, workflow, logs=logs, as_json=as_json)))
     _report(outcome, as_json=as_json)
     if outcome.signal:
         raise typer.Exit(exit_codes.SIGNALLED + outcome.signal)
@@ -127,12 +134,12 @@ def run(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """What becomes of jobs is shown; no need to hear it from the worker, too."""
-    return record.module != "ledger"
+    """Drop the worker's log lines about jobs: the view shows their outcomes already."""
+    return record.pathname != outcome_stats.__file__
 
 
 def read(file: str) -> Workflow:
-    """The workflow in a file. Every problem is a line of its own."""
+    """Read a workflow from a file, and print each problem on its own line."""
     from backstay.workflow.document.yaml import read as read_workflow
 
     try:
@@ -163,7 +170,7 @@ def _viewer(stack: ExitStack, workflow: Workflow, *, logs: bool | None, as_json:
     return tree
 
 
-def _report(outcome: Outcome, *, as_json: bool) -> None:
+def _report(outcome: RunOutcome, *, as_json: bool) -> None:
     run, progress = outcome.run, outcome.progress
     seconds = max(0, run.finished - run.created) / 1_000_000
     if as_json:
@@ -194,7 +201,7 @@ def _job(row: Any) -> dict[str, Any]:
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """NAME=VALUE, each once."""
+    """Parse NAME=VALUE options; a name may occur once."""
     found: dict[str, str] = {}
     for entry in given:
         name, equals, value = entry.partition("=")

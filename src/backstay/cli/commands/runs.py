@@ -1,4 +1,4 @@
-"""`backstay runs`: look at runs of workflows, and set right what went wrong."""
+"""`backstay runs`: inspect, cancel and re-run runs of workflows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import typer
 
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
-from backstay.cli.found import found
-from backstay.cli.output import printable, say, say_json, say_table
+from backstay.cli.output import fetch_or_exit, printable, say, say_json, say_table
 from backstay.cli.views import jobs as job_views
 from backstay.cli.views import runs
 from backstay.cli.views.log_lines import Lines
@@ -24,16 +23,16 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Id = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="JOB", help="The job's name in the run.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for its end; the exit code says how it ended.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end of the run; the exit code reports its status.")]
 
-#: How often `logs --follow` looks.
+#: Seconds between polls of `logs --follow`.
 FOLLOW = 0.3
 
 
 @app.callback()
 def group() -> None:
-    """Look at runs of workflows, and set right what went wrong."""
+    """Inspect, cancel and re-run runs of workflows."""
 
 
 @app.command("ls")
@@ -44,8 +43,10 @@ def list_runs(
     status: Annotated[
         str, typer.Option("--status", metavar="STATUS", help=f"Only these: {', '.join(get_args(RunStatus))}.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
-    before: Annotated[str, typer.Option("--before", metavar="ID", help="The next page: the last id of this one.")] = "",
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="The most runs to list.")] = 50,
+    before: Annotated[
+        str, typer.Option("--before", metavar="ID", help="The next page: pass the last id of this one.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first.
@@ -75,7 +76,7 @@ def list_runs(
 
 @app.command()
 def show(context: typer.Context, run_id: Id, *, as_json: AsJson = False) -> None:
-    """Show one run: where it stands, and each of its jobs.
+    """Show one run: its status and each of its jobs.
 
     [bold]Examples[/bold]
 
@@ -84,8 +85,8 @@ def show(context: typer.Context, run_id: Id, *, as_json: AsJson = False) -> None
       backstay runs show 0-19a8c3d2f4100000a1b2c3d4e5f6 --json | jq '.jobs[] | {key, state}'
     """
     with connection(context).existing() as stay:
-        run = found(lambda: stay.runs.get(run_id))
-        jobs = found(lambda: stay.runs.jobs(run_id))
+        run = fetch_or_exit(lambda: stay.runs.get(run_id))
+        jobs = fetch_or_exit(lambda: stay.runs.jobs(run_id))
         now = stay.engine.now() / 1_000_000
     if as_json:
         say_json({**runs.run_json(run), "jobs": [runs.job_json(job) for job in jobs]})
@@ -98,33 +99,33 @@ def cancel(
     context: typer.Context,
     run_id: Id,
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Stored with the run.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """End a run: what does not run is cancelled, what runs is told to stop.
+    """Cancel a run: waiting jobs at once, running jobs through their workers.
 
     [bold]Examples[/bold]
 
       backstay runs cancel 0-19a8c3d2f4100000a1b2c3d4e5f6 --reason "wrong branch"
     """
     with connection(context).existing() as stay:
-        status = found(lambda: stay.runs.cancel(run_id, reason))
-    _told(run_id, status, as_json=as_json, still="was told to stop")
+        status = fetch_or_exit(lambda: stay.runs.cancel(run_id, reason))
+    _report(run_id, status, as_json=as_json, still="is stopping")
 
 
 @app.command()
 def retry(context: typer.Context, run_id: Id, key: Key, *, as_json: AsJson = False) -> None:
-    """Run one job of a run again, now, with all its attempts.
+    """Run one job of a run again now, with all its attempts.
 
-    Those that were skipped because of it wait for it again. One whose needs did not succeed is refused:
-    retry those, and it follows by itself.
+    Jobs that were skipped because of it wait for it again. A job whose needs did not succeed is refused:
+    retry the needs, and the job follows.
 
     [bold]Examples[/bold]
 
       backstay runs retry 0-19a8c3d2f4100000a1b2c3d4e5f6 build
     """
     with connection(context).existing() as stay:
-        state = found(lambda: stay.runs.retry(run_id, key))
+        state = fetch_or_exit(lambda: stay.runs.retry(run_id, key))
     if as_json:
         say_json({"id": run_id, "job": key, "state": state})
     else:
@@ -133,17 +134,17 @@ def retry(context: typer.Context, run_id: Id, key: Key, *, as_json: AsJson = Fal
 
 @app.command()
 def rerun(context: typer.Context, run_id: Id, *, wait: Wait = False, as_json: AsJson = False) -> None:
-    """Run all jobs again that failed or were cancelled, once the run has ended.
+    """Run the failed and cancelled jobs of an ended run again.
 
     [bold]Examples[/bold]
 
       backstay runs rerun 0-19a8c3d2f4100000a1b2c3d4e5f6 --wait
     """
     with connection(context).existing() as stay:
-        status = found(lambda: stay.runs.rerun_failed(run_id))
+        status = fetch_or_exit(lambda: stay.runs.rerun_failed(run_id))
         if wait:
             status = stay.runs.handle(run_id).wait()
-    _told(run_id, status, as_json=as_json)
+    _report(run_id, status, as_json=as_json)
     if wait and status != "success":
         raise typer.Exit(exit_codes.FAILED)
 
@@ -152,12 +153,14 @@ def rerun(context: typer.Context, run_id: Id, *, wait: Wait = False, as_json: As
 def logs(
     context: typer.Context,
     run_id: Id,
-    key: Annotated[str, typer.Argument(metavar="[JOB]", help="One of its jobs; all of them.", show_default=False)] = "",
+    key: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="One job of the run; the default is all.", show_default=False)
+    ] = "",
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the jobs of a run logged, in order for each of them.
+    """Show the logs of a run's jobs, in order within each job.
 
     [bold]Examples[/bold]
 
@@ -170,7 +173,9 @@ def logs(
         text = Lines()
         seen: Seen = {}
         while True:
-            ended = found(lambda: stay.runs.get(run_id)).status in FINISHED  # first: what is logged before it is read
+            ended = (
+                fetch_or_exit(lambda: stay.runs.get(run_id)).status in FINISHED
+            )  # read before the logs, so that no line before the end is missed
             for job, one in _new_lines(stay, run_id, key, seen):
                 if as_json:
                     lines.append({"job": job, **job_views.line_json(one)})
@@ -186,31 +191,31 @@ def logs(
         say_json({"id": run_id, "lines": lines})
 
 
-#: By chain: the number of the last line that was read, and where its last job stood if it had ended before that.
+#: Per chain: the number of the last line read, and the state of its last job if that had ended before the read.
 Seen = dict[str, tuple[int, tuple[str, str, int] | None]]
 
 
 def _new_lines(stay: Backstay, run_id: str, key: str, seen: Seen) -> list[tuple[str, Any]]:
-    """What was logged since, by job."""
-    core = stay._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the house's own
+    """New log lines since the last call, by job."""
+    core = stay.internals.core
     lines: list[tuple[str, Any]] = []
-    jobs = found(lambda: stay.runs.jobs(run_id))
+    jobs = fetch_or_exit(lambda: stay.runs.jobs(run_id))
     wanted = [job for job in jobs if not key or key in (job.key, job.name, job.id)]
     if key and not wanted:
-        found(lambda: stay.runs.logs(run_id, key))
+        fetch_or_exit(lambda: stay.runs.logs(run_id, key))
     for job in wanted:
         chain, stands = job.info.chain, (job.id, job.state, job.info.attempt)
         last, then = seen.get(chain, (0, None))
         if then == stands or (not job.info.attempt and job.id == chain):
             continue
-        while more := do(flows.chain_logs(core, chain, last)):
+        while more := do(flows.read_chain_logs(core, chain, last)):
             last = more[-1].seq
             lines += [(job.key, one) for one in more]
         seen[chain] = last, stands if job.state in FINAL else None
     return lines
 
 
-def _told(run_id: str, status: str, *, as_json: bool, still: str = "runs again") -> None:
+def _report(run_id: str, status: str, *, as_json: bool, still: str = "runs again") -> None:
     if as_json:
         say_json({"id": run_id, "status": status})
     elif status in FINISHED:

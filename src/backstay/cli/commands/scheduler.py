@@ -1,4 +1,4 @@
-"""`backstay scheduler`: what happens by itself, without a server or a worker."""
+"""`backstay scheduler`: cron, timeouts, decisions of runs and pruning, without a server or a worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
 from backstay.job.reserved import INTERNAL
-from backstay.job.scheduler.scheduler import KEEP
+from backstay.job.scheduler.pruner import KEEP
 from backstay.job.worker.blocking import new_loop
 
 log = logging.getLogger("backstay")
@@ -26,13 +26,13 @@ def scheduler(
         str,
         typer.Argument(
             metavar="[MODULE:APP]",
-            help="A program whose cron entries are to be served, as in shop.jobs:stay.",
+            help="A program whose cron entries to run, as in shop.jobs:stay.",
             show_default=False,
         ),
     ] = "",
     *,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Decisions of runs at once.")
+        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="The number of concurrent decisions of runs.")
     ] = 10,
     lease: Annotated[
         float,
@@ -40,7 +40,7 @@ def scheduler(
             "--lease",
             parser=duration,
             metavar="DURATION",
-            help="How long decisions of this process stay away when it dies.",
+            help="The lease of a decision: how long it stays claimed if this process dies.",
             show_default="30s",
         ),
     ] = 30,
@@ -49,10 +49,10 @@ def scheduler(
         str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
     ] = "info",
 ) -> None:
-    """Look after jobs and runs: cron, time limits, lost leases, decisions, pruning.
+    """Run the scheduler: cron, timeouts, expired leases, decisions of runs, pruning.
 
-    For set-ups whose servers run with --api-only. Any number may run at
-    once; each tick and each decision happens once all the same.
+    For deployments whose servers run with --api-only. Any number of schedulers
+    may run at once; each cron tick and each decision still happens once.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""`backstay serve`: the HTTP API, with the scheduler, the reaper and (if asked) a worker beside it."""
+"""`backstay serve`: the HTTP API with the scheduler, the reaper and optionally a worker."""
 
 from __future__ import annotations
 
@@ -27,32 +27,33 @@ def serve(
         str,
         typer.Argument(
             metavar="[MODULE:APP]",
-            help="A program whose jobs and cron entries are to be known, as in shop.jobs:stay.",
+            help="A program whose jobs and cron entries to load, as in shop.jobs:stay.",
             show_default=False,
         ),
     ] = "",
     *,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Where to listen; 0: any that is free.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port to listen on; 0: any free port.")
     ] = 3000,
     api_only: Annotated[
-        bool, typer.Option("--api-only", help="Requests only: `backstay scheduler` runs elsewhere.")
+        bool, typer.Option("--api-only", help="Serve requests only; run `backstay scheduler` elsewhere.")
     ] = False,
-    with_worker: Annotated[bool, typer.Option("--worker", help="Run jobs in this process, too.")] = False,
+    with_worker: Annotated[bool, typer.Option("--worker", help="Run a worker in this process, too.")] = False,
     queues: Annotated[
-        str, typer.Option("--queues", "-q", metavar="NAMES", help="Queues of that worker, as in a,b.")
+        str, typer.Option("--queues", "-q", metavar="NAMES", help="Queues of the worker, as in a,b.")
     ] = "default",
-    labels: Annotated[str, typer.Option("--labels", "-l", metavar="NAMES", help="Labels of that worker.")] = "",
+    labels: Annotated[str, typer.Option("--labels", "-l", metavar="NAMES", help="Labels of the worker.")] = "",
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Jobs at once of that worker.")
+        int,
+        typer.Option("--concurrency", "-c", metavar="N", min=1, help="The number of concurrent jobs of the worker."),
     ] = 10,
     allow_commands: Annotated[
-        bool, typer.Option("--allow-commands", help="That worker runs the commands of workflows, too.")
+        bool, typer.Option("--allow-commands", help="The worker runs the commands of workflows, too.")
     ] = False,
     artifacts: Annotated[
         str,
-        typer.Option("--artifacts", metavar="PATH", help="Keep the files that jobs leave here, not in the engine."),
+        typer.Option("--artifacts", metavar="PATH", help="A directory for artifacts, instead of the engine."),
     ] = "",
     lease: Annotated[
         float,
@@ -60,7 +61,7 @@ def serve(
             "--lease",
             parser=duration,
             metavar="DURATION",
-            help="How long jobs and decisions of this process stay away when it dies.",
+            help="The lease of jobs and decisions: how long they stay claimed if this process dies.",
             show_default="30s",
         ),
     ] = 30,
@@ -69,22 +70,24 @@ def serve(
         typer.Option(
             "--workflows",
             metavar="DIRECTORY",
-            help="Workflows (*.yml, *.json) that are loaded, and again when changed.",
+            help="A directory of workflows (*.yml, *.json) to load, and to reload when they change.",
         ),
     ] = "",
     require_tokens: Annotated[
-        bool, typer.Option("--require-tokens", help="Refuse requests without a token, even while there is none.")
+        bool, typer.Option("--require-tokens", help="Refuse requests without a token, even while no token exists.")
     ] = False,
     rate: Annotated[
         str,
-        typer.Option("--rate", metavar="RATE", help="Requests of one caller, as in 100/second; none: any number."),
+        typer.Option("--rate", metavar="RATE", help="The rate limit of one caller, as in 100/second; none: no limit."),
     ] = "5000/second",
     cors: Annotated[
         str,
-        typer.Option("--cors", metavar="ORIGINS", help="Origins whose pages may read, as in https://ops.example.org."),
+        typer.Option(
+            "--cors", metavar="ORIGINS", help="Origins whose pages may read responses, as in https://ops.example.org."
+        ),
     ] = "",
     access_log: Annotated[
-        bool, typer.Option("--access-log/--no-access-log", help="A line of JSON for each request, on standard error.")
+        bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON on standard error.")
     ] = True,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
@@ -92,15 +95,15 @@ def serve(
 ) -> None:
     """Serve the HTTP API: workflows, jobs, the worker protocol, locks, limits.
 
-    With it come the scheduler (cron, time limits of runs), the reaper and the
-    decisions of workflows; [bold]--worker[/bold] runs jobs as well. Any number of servers
-    may share one engine; [bold]--api-only[/bold] leaves the rest to [bold]backstay scheduler[/bold].
+    The process also runs the scheduler (cron, timeouts of runs), the reaper and the
+    decisions of workflows; [bold]--worker[/bold] adds a worker. Any number of servers may
+    share one engine; [bold]--api-only[/bold] leaves the rest to [bold]backstay scheduler[/bold].
 
-    Only this machine can reach it unless [bold]--host[/bold] says otherwise, and that needs
-    tokens: backstay token create --role admin
+    The server listens on loopback. Another [bold]--host[/bold] needs tokens:
+    backstay token create --role admin
 
-    SIGTERM or Ctrl-C ends streams and long polls, lets requests end, and
-    drains the worker. Once more stops at once.
+    SIGTERM or Ctrl-C ends streams and long polls, finishes requests, and
+    drains the worker. A second one stops at once.
 
     [bold]Examples[/bold]
 
@@ -115,14 +118,14 @@ def serve(
     if find_spec("uvicorn") is None:
         raise ConfigError("the server needs its extra: pip install 'backstay[server]'")
     from backstay.server import hosting
-    from backstay.server.settings import Settings
+    from backstay.server.settings import ServerSettings
 
     if log_level not in LEVELS:
         raise typer.BadParameter(f"{log_level!r} is none of {', '.join(LEVELS)}", param_hint="--log-level")
     if api_only and (with_worker or allow_commands):
         raise typer.BadParameter("--api-only runs no worker; leave out --worker and --allow-commands")
     if allow_commands and not with_worker:
-        raise typer.BadParameter("--allow-commands goes with --worker")
+        raise typer.BadParameter("--allow-commands needs --worker")
     logs(log_level)
     options: dict[str, Any] | None = None
     if with_worker:
@@ -134,14 +137,14 @@ def serve(
             "allow_commands": allow_commands,
             "artifacts": artifacts,
         }
-    plan = hosting.Plan(
+    plan = hosting.HostOptions(
         host=host,
         port=port,
         api_only=api_only,
         worker=options,
         lease=lease,
         workflows=workflows,
-        settings=Settings(
+        settings=ServerSettings(
             require_tokens=require_tokens,
             rate="" if rate == "none" else rate,
             access_log=access_log,
@@ -163,11 +166,11 @@ def serve(
 
 def _started(url: str) -> None:
     say(f"listening on {url}")
-    sys.stdout.flush()  # whoever started us may wait for this line
+    sys.stdout.flush()  # a parent process may wait for this line
 
 
 def logs(level: str) -> None:
-    """Lines for people; those of requests are JSON already."""
+    """Configure logging: plain lines; request lines are JSON already."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     access = logging.getLogger("backstay.access")
     plain = logging.StreamHandler(sys.stderr)

@@ -1,4 +1,4 @@
-"""`backstay token`: who may use a server."""
+"""`backstay token`: create, list and revoke access tokens of a server."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
+from backstay.assembly.internals import Internals
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.output import printable, say, say_json, say_table, warn
-from backstay.job.api.registry import store_of
-from backstay.job.flows import send
-from backstay.runtime.core import Core
 from backstay.runtime.flows import run
 from backstay.runtime.lease import instant
 
@@ -25,18 +23,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.callback()
 def group() -> None:
-    """Make, list and revoke the tokens of a server."""
+    """Create, list and revoke the tokens of a server."""
 
 
 @contextmanager
-def _core(context: typer.Context, *, new: bool = False) -> Generator[Core, None, None]:
+def _internals(context: typer.Context, *, new: bool = False) -> Generator[Internals, None, None]:
     given = connection(context)
-    if new:  # a token may be the first thing that is stored
+    if new:  # a token may be the first record in a new database
         with given.blocking() as stay:
-            yield stay._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the house's own
+            yield stay.internals
     else:
         with given.existing() as stay:
-            yield stay._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the same
+            yield stay.internals
 
 
 @app.command("create")
@@ -45,22 +43,20 @@ def create(
     *,
     role: Annotated[
         str,
-        typer.Option(
-            "--role", metavar="ROLE", help="submit, worker or admin, who may do everything.", show_default=False
-        ),
+        typer.Option("--role", metavar="ROLE", help="submit, worker or admin (all rights).", show_default=False),
     ],
-    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Whose it is, for the list.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="The owner, shown in the list.")] = "",
     expires: Annotated[
         float,
         typer.Option(
-            "--expires", parser=duration, metavar="DURATION", help="After which it ends.", show_default="never"
+            "--expires", parser=duration, metavar="DURATION", help="How long the token is valid.", show_default="never"
         ),
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and show it, once. Only its hash is stored.
+    """Create a token and print it once. Only its hash is stored.
 
-    From then on the server refuses requests without one, within seconds.
+    Within seconds of the first token, the server refuses requests without one.
 
     [bold]Examples[/bold]
 
@@ -70,22 +66,22 @@ def create(
     """
     from backstay.server.http.auth import new_token
 
-    with _core(context, new=True) as core:
-        until = core.engine.now() + int(expires * 1_000_000) if expires else 0
+    with _internals(context, new=True) as below:
+        until = below.engine.now() + int(expires * 1_000_000) if expires else 0
         token, record = new_token(role, name, until)
-        run(send(core, store_of(core).put_token(record)))
+        run(below.send(below.job_store.put_token(record)))
     if as_json:
         say_json({"id": record.id, "role": role, "name": name, "token": token})
         return
     say(token)
-    warn(f"token {record.id} with the role {role} was made; it is shown this once")
+    warn(f"created token {record.id} with the role {role}; it is shown only once")
 
 
 @app.command("ls")
 def list_tokens(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """List tokens: their ids, roles and names; what they are made of is not stored."""
-    with _core(context) as core:
-        records = run(send(core, store_of(core).tokens()))
+    """List tokens: ids, roles and names. The secrets are not stored."""
+    with _internals(context) as below:
+        records = run(below.send(below.job_store.tokens()))
     rows = [
         (
             record.id,
@@ -106,12 +102,12 @@ def list_tokens(context: typer.Context, *, as_json: AsJson = False) -> None:
 @app.command("revoke")
 def revoke(
     context: typer.Context,
-    token: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as ls shows it.", show_default=False)],
+    token: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as shown by ls.", show_default=False)],
 ) -> None:
-    """End a token. Servers refuse it within seconds."""
-    with _core(context) as core:
-        gone = run(send(core, store_of(core).drop_token(token)))
+    """Revoke a token. Servers refuse it within seconds."""
+    with _internals(context) as below:
+        gone = run(below.send(below.job_store.drop_token(token)))
     if not gone:
-        warn(f"there is no token {printable(token)!r}; `backstay token ls` shows them")
+        warn(f"there is no token {printable(token)!r}; `backstay token ls` lists them")
         raise typer.Exit(exit_codes.FAILED)
     say(f"token {token} was revoked")

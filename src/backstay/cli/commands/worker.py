@@ -16,17 +16,18 @@ from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
 from backstay.cli.supervision.health import Health
-from backstay.cli.supervision.supervisor import Supervisor, hear_the_end
+from backstay.cli.supervision.supervisor import Supervisor, watch_supervisor
 from backstay.cli.views.burst_bar import burst_bar
 from backstay.errors import ConfigError
-from backstay.job.scheduler.scheduler import KEEP
+from backstay.job.scheduler.pruner import KEEP
 from backstay.job.worker.blocking import new_loop
 from backstay.job.worker.worker import CONCURRENCY
 
 LEVELS = ("debug", "info", "warning", "error")
 
 Keep = Annotated[
-    int, typer.Option("--keep", metavar="N", min=1, help="Completed jobs that stay at most; the oldest go first.")
+    int,
+    typer.Option("--keep", metavar="N", min=1, help="The most completed jobs to keep; the oldest are pruned first."),
 ]
 
 
@@ -47,17 +48,20 @@ def worker(
             "--queues",
             "-q",
             metavar="NAMES",
-            help="Queues to take jobs from, as in a,b; or with weights, as in mail=3,default=1.",
+            help="Queues to claim from, as in a,b; or with weights, as in mail=3,default=1.",
         ),
     ] = "default",
     labels: Annotated[
-        str, typer.Option("--labels", "-l", metavar="NAMES", help="What this machine has, as in gpu,linux.")
+        str, typer.Option("--labels", "-l", metavar="NAMES", help="Labels of this worker, as in gpu,linux.")
     ] = "",
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Jobs at once, in each process.")
+        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="The number of concurrent jobs per process.")
     ] = CONCURRENCY,
     processes: Annotated[
-        int, typer.Option("--processes", "-p", metavar="N", min=1, help="Worker processes; restarted when they crash.")
+        int,
+        typer.Option(
+            "--processes", "-p", metavar="N", min=1, help="The number of worker processes; crashed ones are restarted."
+        ),
     ] = 1,
     allow_commands: Annotated[
         bool,
@@ -68,7 +72,7 @@ def worker(
         typer.Option(
             "--pass-env",
             metavar="NAMES",
-            help="Variables that commands get, as in JAVA_HOME,GO*; * brings no secrets.",
+            help="Variables that commands get, as in JAVA_HOME,GO*; * does not match secrets.",
         ),
     ] = "",
     secrets: Annotated[
@@ -80,20 +84,22 @@ def worker(
     ] = ".",
     artifacts: Annotated[
         str,
-        typer.Option("--artifacts", metavar="PATH", help="Keep the files that commands leave here, not in the engine."),
+        typer.Option("--artifacts", metavar="PATH", help="A directory for artifacts, instead of the engine."),
     ] = "",
     no_prefetch: Annotated[
-        bool, typer.Option("--no-prefetch", help="Never take a job before there is room, however fast jobs end.")
+        bool, typer.Option("--no-prefetch", help="Never claim a job before a slot is free.")
     ] = False,
-    burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left to do.")] = False,
-    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a .py file below here changes.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="Exit when no job is left.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart when a .py file below the current directory changes.")
+    ] = False,
     lease: Annotated[
         float,
         typer.Option(
             "--lease",
             parser=duration,
             metavar="DURATION",
-            help="How long a dead worker keeps its jobs from the others.",
+            help="The lease of a claimed job: how long it stays claimed if the worker dies.",
             show_default="30s",
         ),
     ] = 30,
@@ -103,7 +109,7 @@ def worker(
             "--drain",
             parser=duration,
             metavar="DURATION",
-            help="How long a stop waits for jobs that run.",
+            help="How long a stop waits for running jobs.",
             show_default="30s",
         ),
     ] = 30,
@@ -113,7 +119,7 @@ def worker(
             "--grace",
             parser=duration,
             metavar="DURATION",
-            help="How long a handler may take to end once it is told to.",
+            help="How long a handler may take to end after it is interrupted.",
             show_default="5s",
         ),
     ] = 5,
@@ -123,19 +129,22 @@ def worker(
             "--server",
             metavar="URL",
             envvar="BACKSTAY_SERVER",
-            help="Speak HTTP with this server instead of the engine; its token is in BACKSTAY_TOKEN.",
+            help="Reach jobs through this server over HTTP instead of the engine; the token is in BACKSTAY_TOKEN.",
         ),
     ] = "",
     health_file: Annotated[
-        str, typer.Option("--health-file", metavar="PATH", help="Written every 2 s while all is well.")
+        str,
+        typer.Option(
+            "--health-file", metavar="PATH", help="A file that is written every 2 s while the worker is healthy."
+        ),
     ] = "",
     health_port: Annotated[
         int,
         typer.Option(
-            "--health-port", metavar="PORT", min=0, max=65535, help="Answers HTTP on 127.0.0.1: 200 well, 503 not."
+            "--health-port", metavar="PORT", min=0, max=65535, help="Answer HTTP on 127.0.0.1: 200 healthy, 503 not."
         ),
     ] = 0,
-    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="What it is called; made up unless given.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="The worker's name; generated by default.")] = "",
     keep: Keep = KEEP,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
@@ -143,15 +152,15 @@ def worker(
 ) -> None:
     """Run the jobs that a program defines.
 
-    MODULE:APP is imported from here; its Backstay knows the engine and every
-    job defined with @stay.job. Async handlers share one event loop, plain
-    functions get threads, pool="process" gets processes. Any number of
-    workers may run at once, on any number of machines.
+    MODULE:APP is imported from the current directory; its Backstay has the engine
+    and every job defined with @stay.job. Async handlers share one event loop, plain
+    functions run in threads, jobs with pool="process" in child processes. Any number
+    of workers may run at once, on any number of machines.
 
-    The first SIGTERM or Ctrl-C [bold]drains[/bold]: nothing new is taken, running jobs
-    may end, what has not ended after [bold]--drain[/bold] is given back without using
-    up an attempt. The second stops at once. A worker that is killed loses
-    nothing: its jobs start elsewhere when their lease has run out.
+    The first SIGTERM or Ctrl-C [bold]drains[/bold]: the worker claims no more jobs and lets
+    running jobs finish; after [bold]--drain[/bold] it releases the rest without using up an
+    attempt. The second one stops at once. A killed worker loses no job: other workers
+    run its jobs when their leases expire.
 
     [bold]Examples[/bold]
 
@@ -194,7 +203,7 @@ def worker(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     if server:
         if processes > 1 or reload or burst or health_file or health_port:
-            raise typer.BadParameter("--server goes without --processes, --reload, --burst and --health-…")
+            raise typer.BadParameter("--server cannot be combined with --processes, --reload, --burst and --health-…")
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_work_remotely(server, target, options))
         return
@@ -214,7 +223,7 @@ def worker(
             own += ["--health-file", f"{health_file}.{place}" if processes > 1 else health_file] if health_file else []
             return own + (["--health-port", str(health_port + place)] if health_port else [])
 
-        if not target:  # by environment: a URL may have a password, and others see our arguments
+        if not target:  # pass the URL by environment: it may hold a password, and other users can see arguments
             given = connection(context)
             os.environ["BACKSTAY_URL"] = given.url
             if given.namespace is not None:
@@ -239,7 +248,7 @@ async def _work(stay: Backstay, options: dict[str, Any], *, burst: bool, health_
     log = logging.getLogger("backstay")
     made = stay.worker(**options)
     health = Health(made, stay.telemetry, file=health_file, port=health_port)
-    forget = hear_the_end(made.stop)
+    forget = watch_supervisor(made.stop)
     try:
         await health.open()
         async with burst_bar(stay, made, wanted=burst):
@@ -250,24 +259,26 @@ async def _work(stay: Backstay, options: dict[str, Any], *, burst: bool, health_
         await health.close()
         await stay.close()
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(made.counts.items()))
-    log.info("worker %s: %s", made.id, counts or "nothing was done")
+    log.info("worker %s: %s", made.id, counts or "no jobs")
 
 
 async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None:
-    """Over HTTP: the engine is the server's business."""
-    from backstay.server.remote_worker.client import Answered, Client
+    """Run a worker over HTTP; only the server reaches the engine."""
+    from backstay.server.remote_worker.client import Client, RequestRefused
     from backstay.server.remote_worker.worker import RemoteWorker
-    from backstay.workflow.command.environment import surroundings
+    from backstay.workflow.command.environment import build_command_environment
 
     log = logging.getLogger("backstay")
     commands = None
     if options["allow_commands"]:
-        commands = surroundings(options["pass_env"], options["secrets"], options["directory"], options["grace"])
+        commands = build_command_environment(
+            options["pass_env"], options["secrets"], options["directory"], options["grace"]
+        )
     stay = find_app(target) if target else None
     made = RemoteWorker(
         Client(url, os.environ.get("BACKSTAY_TOKEN", "")),
-        surroundings=commands,
-        core=stay._core if stay is not None else None,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the house's own
+        environment=commands,
+        job_types=None if stay is None else stay.internals.job_types,
         queues=list(options["queues"]),
         labels=options["labels"],
         concurrency=options["concurrency"],
@@ -282,7 +293,7 @@ async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None
     log.info("worker %s at %s: queues %s, %d at once", made.id, url, ", ".join(made.queues), options["concurrency"])
     try:
         await made.run()
-    except Answered as error:
+    except RequestRefused as error:
         raise ConfigError(f"the server refuses this worker: {error}") from None
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -293,7 +304,7 @@ async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None
 
 
 def parse_queues(text: str) -> list[str] | dict[str, int]:
-    """`a,b` as names, `a=3,b=1` as weights; both at once means weight 1 for those without."""
+    """Parse `a,b` as names and `a=3,b=1` as weights. In a mix, names without a weight get weight 1."""
     names = split_names(text)
     if not any("=" in name for name in names):
         return names
@@ -301,7 +312,7 @@ def parse_queues(text: str) -> list[str] | dict[str, int]:
     for part in names:
         name, equals, weight = part.rpartition("=") if "=" in part else (part, "=", "1")
         if not equals or not weight.isdecimal() or not name:
-            raise ConfigError(f"{part!r} is not a queue and its weight; write --queues mail=3,default=1")
+            raise ConfigError(f"{part!r} is not a queue with a weight; write --queues mail=3,default=1")
         weights[name] = int(weight)
     return weights
 

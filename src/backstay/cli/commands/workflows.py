@@ -1,4 +1,4 @@
-"""`backstay workflows`: check definitions, store them, look at them, start runs."""
+"""`backstay workflows`: validate and store definitions, show them, start runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import typer
 
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
-from backstay.cli.found import found
-from backstay.cli.output import printable, say, say_json, say_table, warn
+from backstay.cli.output import fetch_or_exit, printable, say, say_json, say_table, warn
 from backstay.cli.views import runs
 from backstay.errors import BadDefinition, ConfigError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The workflow's name.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the reference documents.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILE...", help="YAML or JSON; - is standard input.", show_default=False)
 ]
@@ -27,7 +26,7 @@ Version = Annotated[int, typer.Option("--version", metavar="N", min=0, help="0: 
 
 @app.callback()
 def group() -> None:
-    """Check definitions, store them, look at them, start runs."""
+    """Validate and store definitions, show them, start runs."""
 
 
 def _document(path: Path) -> bytes:
@@ -39,7 +38,7 @@ def _document(path: Path) -> bytes:
 
 @app.command()
 def validate(files: Files, *, as_json: AsJson = False) -> None:
-    """Check workflow files: every problem, with its line and column. Nothing is stored, and no engine is needed.
+    """Validate workflow files and print every problem with its line and column. It stores nothing and needs no engine.
 
     [bold]Examples[/bold]
 
@@ -89,7 +88,7 @@ def schema() -> None:
 
 @app.command()
 def put(context: typer.Context, files: Files, *, as_json: AsJson = False) -> None:
-    """Store workflows. The same document again is the same version.
+    """Store workflows. Storing the same document again keeps its version.
 
     [bold]Examples[/bold]
 
@@ -123,13 +122,15 @@ def put(context: typer.Context, files: Files, *, as_json: AsJson = False) -> Non
 def list_workflows(
     context: typer.Context,
     *,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="The most workflows to list.")
+    ] = 100,
     after: Annotated[
-        str, typer.Option("--after", metavar="NAME", help="The next page: the last name of this one.")
+        str, typer.Option("--after", metavar="NAME", help="The next page: pass the last name of this one.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List workflows that are stored, by name.
+    """List stored workflows by name.
 
     [bold]Examples[/bold]
 
@@ -145,12 +146,12 @@ def list_workflows(
         if len(listed) == limit:
             say(f"More with --after {printable(listed[-1].name)}")
     else:
-        say("No workflow is stored; backstay workflows put FILE stores one.")
+        say("No workflow is stored; store one with: backstay workflows put FILE")
 
 
 @app.command()
 def show(context: typer.Context, name: Name, *, version: Version = 0, as_json: AsJson = False) -> None:
-    """Show one workflow: what it takes, its jobs, and what they wait for.
+    """Show one workflow: its inputs, its jobs and their needs.
 
     [bold]Examples[/bold]
 
@@ -159,7 +160,7 @@ def show(context: typer.Context, name: Name, *, version: Version = 0, as_json: A
       backstay workflows show ci --version 3 --json | jq .definition
     """
     with connection(context).existing() as stay:
-        info = found(lambda: stay.workflows.get(name, version))
+        info = fetch_or_exit(lambda: stay.workflows.get(name, version))
     if as_json:
         say_json(runs.workflow_json(info))
     else:
@@ -172,13 +173,15 @@ def start(
     name: Name,
     *,
     inputs: Annotated[
-        list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input; may be given often.")
+        list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input; may be repeated.")
     ] = None,
     version: Version = 0,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; the exit code says how it ended.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of the run; the exit code reports its status.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run of a workflow that is stored.
+    """Start a run of a stored workflow.
 
     [bold]Examples[/bold]
 
@@ -191,7 +194,7 @@ def start(
             raise typer.BadParameter(f"{one!r} is not NAME=VALUE", param_hint="--input")
         given[key] = value
     with connection(context).existing() as stay:
-        run = found(lambda: stay.workflows.start(name, given, version=version, trigger="cli"))
+        run = fetch_or_exit(lambda: stay.workflows.start(name, given, version=version, trigger="cli"))
         if not as_json:
             say(run.id)
         status = run.wait() if wait else run.status()

@@ -1,1 +1,1 @@
-"""`backstay lock NAME -- COMMAND`: a process under a lock."""
+"""`backstay lock NAME -- COMMAND`: run a process under a lock."""

@@ -1,6 +1,6 @@
-"""A command in its guard's process group: started, signalled, stopped and continued, ended as a whole.
+"""Start, signal, suspend, resume and terminate a command and its process group.
 
-Everything happens on the event loop's thread, told by SIGCHLD, so no signal can reach a process that is not ours.
+All of it runs on the event loop's thread, driven by SIGCHLD, so a signal never reaches a reused process id.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 from backstay.cli.locked_command.terminal import Terminal
-from backstay.runtime.orphan_guard import Guard
+from backstay.runtime.orphan_guard import OrphanGuard
 
-#: How often the rest of an ending group is looked for.
+#: Seconds between checks for processes that are left in a terminating group.
 LOOK_AGAIN = 0.05
-#: In the background, with nobody who could put us in front: do not spin.
+#: Seconds between attempts while this process is in the background and no shell can foreground it.
 ASK_AGAIN = 0.5
 
 WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
@@ -31,7 +31,7 @@ class Command:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         *,
-        guard: Guard,
+        guard: OrphanGuard,
         terminal: Terminal | None,
         in_front: bool,
         may_go_on: Callable[[], bool],
@@ -57,14 +57,14 @@ class Command:
     def signal(self, number: int) -> None:
         """Send to the whole group. Nothing happens once the command has ended."""
         if number == signal.SIGCONT:
-            # On a terminal it is the shell's `fg`, which we have passed on by now; the next Ctrl-Z must not be undone.
+            # On a terminal, SIGCONT is the shell's `fg`, which is forwarded already; do not undo the next Ctrl-Z.
             if self._terminal is None:
                 self._go_on()
         elif not self.ended.done():
             self._send(number)
 
     def _send(self, number: int) -> bool:
-        """False when nobody is left, or nobody whom we may signal."""
+        """False when the group has no process left that this process may signal."""
         try:
             os.killpg(self.group, number)
         except (ProcessLookupError, PermissionError):
@@ -84,7 +84,7 @@ class Command:
                 self.ended.set_result(self._process.returncode)
 
     def _stopped(self, number: int) -> None:
-        """Ctrl-Z, or a question to the terminal from the background: do as a shell's job would."""
+        """The command was suspended by Ctrl-Z or by terminal access from the background: suspend this process, too."""
         terminal = self._terminal
         asks = number in WANTS_TERMINAL
         if terminal is None or not (asks or terminal.lent or number == signal.SIGTSTP):
@@ -96,7 +96,7 @@ class Command:
         terminal.take_back()
         before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.killpg(os.getpgrp(), number if asks else signal.SIGTSTP)
-        # Here the whole job sleeps, until the shell continues it with `fg` or `bg`.
+        # The whole shell job is suspended here until `fg` or `bg`.
         signal.signal(signal.SIGTSTP, before)
         in_front = (was_in_front or asks) and self._may_go_on() and terminal.lend(self.group)
         if asks and not in_front:
@@ -105,20 +105,20 @@ class Command:
             self._go_on()
 
     def _go_on(self) -> None:
-        # The lease may have run out while we slept; then the command is ended, not continued.
+        # The lease may have expired during the suspension; then the command is terminated, not resumed.
         if not self.ended.done() and self._may_go_on():
             self._send(signal.SIGCONT)
 
     def _others(self) -> bool:
-        """Whether anything is left of the group, now that the command has ended."""
+        """Whether the group has processes left after the command has ended."""
         self._guard.dismiss()
         return self._send(0)
 
     async def end(self, grace: float) -> None:
-        """End the whole group: SIGTERM, and SIGKILL for whoever is left after `grace` seconds."""
+        """Terminate the whole group: SIGTERM, then SIGKILL for the processes left after `grace` seconds."""
         deadline = self._loop.time() + grace
         self._send(signal.SIGTERM)
-        self._send(signal.SIGCONT)  # who sleeps cannot obey
+        self._send(signal.SIGCONT)  # a suspended process cannot handle SIGTERM
         while (left := deadline - self._loop.time()) > 0:
             if not self.ended.done():
                 await asyncio.wait({self.ended}, timeout=left)
@@ -127,5 +127,5 @@ class Command:
             else:
                 return
         self._send(signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):  # not even SIGKILL ends what hangs in the kernel
+        with contextlib.suppress(TimeoutError):  # SIGKILL does not end a process in uninterruptible sleep
             await asyncio.wait_for(asyncio.shield(self.ended), 1.0)

@@ -1,4 +1,4 @@
-"""Signals to this process: before the command runs they end the wait, afterwards they are the command's."""
+"""Handle signals to this process: before the command runs they end the wait, afterwards the command gets them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 from backstay.cli.locked_command.process import Command
 
-#: What would end us, and would leave a lock or a place in the queue behind.
+#: Signals whose default action ends this process and would leave a lock or a queue entry behind.
 ENDING = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -19,12 +19,12 @@ ENDING = (
     signal.SIGUSR2,
     signal.SIGALRM,
 )
-#: What only a running command can use.
+#: Signals that only a running command can handle.
 PASSING = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 
 
-class Relay:
-    """Each signal reaches the command's group once. What was ignored when we started (nohup) stays ignored."""
+class SignalRelay:
+    """Forwards each signal once to the command's group. Signals ignored at the start (nohup) stay ignored."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -47,15 +47,15 @@ class Relay:
     def _install(self, numbers: tuple[signal.Signals, ...]) -> None:
         for number in numbers:
             if signal.getsignal(number) != signal.SIG_IGN:
-                self._loop.add_signal_handler(number, self._got, number)
+                self._loop.add_signal_handler(number, self._on_signal, number)
                 self._installed.append(number)
 
     def to(self, command: Command) -> None:
-        """From now on signals are the command's."""
+        """Forward signals to the command from now on."""
         self._command = command
         self._install(PASSING)
 
-    def _got(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         if self._command is not None:
             self._command.signal(number)
         elif self.ended_by is None and self._task is not None:

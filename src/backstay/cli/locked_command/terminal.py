@@ -1,7 +1,7 @@
-"""The controlling terminal, lent to a command the way a shell lends it to a job.
+"""Give the controlling terminal to a command, as a shell does for a job.
 
-Whoever is in the foreground gets Ctrl-C and Ctrl-Z from the kernel, and nobody else does: a command that has the
-terminal hears them once, directly; one that has not hears of them once, through us.
+The kernel sends Ctrl-C and Ctrl-Z to the foreground process group only. A command in the foreground gets them from the
+kernel; a command in the background gets them once, forwarded by this process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Terminal:
-    """Lend it to a process group, take it back. Does nothing while we are in the background ourselves."""
+    """Moves a process group to the foreground and back. Does nothing while this process is in the background."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -37,7 +37,7 @@ class Terminal:
         return self._lent_to != 0
 
     def lend(self, group: int) -> bool:
-        """Put a group in the foreground in our place. False when that is not ours to give."""
+        """Put a group in the foreground instead of this process. False when this process is not in the foreground."""
         try:
             if os.tcgetpgrp(self._fd) not in (os.getpgrp(), group):
                 return False
@@ -51,7 +51,7 @@ class Terminal:
         return True
 
     def take_back(self, *, mend: bool = False) -> None:
-        """Return to the foreground; `mend` undoes what a command that was killed did to the screen."""
+        """Return to the foreground; `mend` restores the terminal modes after a command was killed."""
         group, self._lent_to = self._lent_to, 0
         if not group:
             return
@@ -62,7 +62,7 @@ class Terminal:
                     termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def close(self) -> None:
-        """Take it back and let go. Safe twice."""
+        """Return to the foreground and close the terminal. Safe to call twice."""
         self.take_back()
         if self._fd >= 0:
             os.close(self._fd)
@@ -70,7 +70,9 @@ class Terminal:
 
 
 def wants_terminal() -> bool:
-    """Is this command for a person? Not inside a pipeline: its other end, a pager say, may need the terminal."""
+    """Whether the command is interactive. In a pipeline it is not: another process, such as a pager, may need the
+    terminal.
+    """
     try:
         return sys.stdin.isatty() and not stat.S_ISFIFO(os.fstat(1).st_mode)
     except (OSError, ValueError):
@@ -79,7 +81,7 @@ def wants_terminal() -> bool:
 
 @contextlib.contextmanager
 def _unstoppable() -> Generator[None, None, None]:
-    """A process in the background that touches the terminal is stopped, unless it refuses to be."""
+    """Block SIGTTOU: the kernel would suspend a background process that changes the terminal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         yield

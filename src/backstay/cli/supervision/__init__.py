@@ -1,1 +1,1 @@
-"""Worker processes: started, watched, reloaded."""
+"""Start, watch, restart and reload worker processes."""

@@ -1,4 +1,4 @@
-"""How others learn that a worker is well: a file that it touches, a port that answers."""
+"""Health checks of a worker: a file that it touches, a port that answers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from backstay.job.worker.worker import Worker
 from backstay.runtime.loop import Loop
 from backstay.telemetry import Telemetry
 
-#: How often the file is written; a probe should allow for three of these.
+#: Seconds between writes of the file; a probe should allow for three missed writes.
 EVERY = 2.0
-#: An engine that has been away for longer makes a worker unwell.
+#: A worker is unhealthy after the engine was unreachable for this many seconds.
 UNREACHABLE = 15.0
-#: A probe that says nothing is hung up on.
+#: Seconds after which a silent probe connection is closed.
 PATIENCE = 2.0
 
 
 class Health:
-    """A worker's answer to "are you well?". Loopback only: whoever else wants to know asks a proxy."""
+    """Reports a worker's health. The port listens on loopback only; remote probes need a proxy."""
 
     def __init__(self, worker: Worker, telemetry: Telemetry, *, file: str = "", port: int = 0) -> None:
         self._worker = worker
@@ -52,12 +52,12 @@ class Health:
             try:
                 self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
             except OSError as error:
-                raise ConfigError(f"--health-port {self._port} cannot be had: {error.strerror or error}") from error
+                raise ConfigError(f"--health-port {self._port} cannot be opened: {error.strerror or error}") from error
         if self._file is not None:
             self._loop.start()
 
     async def close(self) -> None:
-        """Safe twice. The file goes: a worker that has stopped is not well."""
+        """Close the port and remove the file: a stopped worker is not healthy. Safe to call twice."""
         await self._loop.stop()
         if self._server is not None:
             self._server.close()
@@ -67,7 +67,7 @@ class Health:
             self._file.unlink(missing_ok=True)
 
     async def _write(self) -> None:
-        if self._file is not None and self.is_well:  # an old file says the rest
+        if self._file is not None and self.is_well:  # the probe sees a stale file otherwise
             fresh = self._file.with_name(f".{self._file.name}.new")
             fresh.write_text(json.dumps(self.report()) + "\n")
             fresh.replace(self._file)

@@ -1,25 +1,25 @@
-"""Which of a program's files have changed: for `--reload`, while a program is being written."""
+"""Detect changed source files, for `--reload` during development."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: Folders that are not the program.
+#: Folders that are not part of the program.
 LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
-#: More files than this are not looked at: a laptop has better things to do.
+#: The most files that are checked; each check reads the mtime of every file.
 MOST = 20_000
 
 
 class Sources:
-    """The Python files below a folder, as they were when last looked at."""
+    """The Python files below a folder, with the mtimes of the last check."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen = self._look()
 
     def changed(self) -> list[str]:
-        """Files that were written, made or removed since the last call."""
+        """Files that were changed, created or removed since the last call."""
         now = self._look()
         before, self._seen = self._seen, now
         return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))

@@ -1,7 +1,7 @@
-"""Several worker processes: started, watched, restarted when they crash, told when to stop.
+"""Run several worker processes: start them, restart crashed ones, forward signals.
 
-Children have sessions of their own, so that Ctrl-C reaches them through the supervisor only, once. Each holds the end
-of a pipe: a supervisor that is killed lets go of the other end, and they drain by themselves.
+Children run in their own sessions, so Ctrl-C reaches them once, through the supervisor. Each child holds one end of a
+pipe: when the supervisor dies, the kernel closes the other end, and the children drain.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")
 
-#: Where a child finds its end of the pipe.
+#: The environment variable with the child's end of the pipe.
 PIPE = "BACKSTAY_SUPERVISOR_PIPE"
-#: Pauses before a child that crashed is started again: first, at most; one that has lived so long begins anew.
+#: Backoff before a crashed child is restarted: first and longest pause; a child that lived this long resets it.
 FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 0.5, 30.0, 60.0
-#: How often the sources are looked at.
+#: Seconds between checks of the sources.
 LOOK = 0.5
 
 
@@ -42,11 +42,13 @@ class Supervisor:
         self._signals = 0
         self._stopping = asyncio.Event()
         self._reloads = 0
-        #: Whoever waits before a child starts again need not: it is to stop, or the sources have changed.
+        #: Set to cut restart pauses short: the supervisor stops, or the sources changed.
         self._news = asyncio.Event()
 
     async def run(self) -> int:
-        """Until all have ended. Answers the exit code: the worst of a burst; 2 for what cannot work; else 0."""
+        """Run until all children have ended. Returns the exit code: the worst one of a burst; 2 for unusable options;
+        else 0.
+        """
         loop = asyncio.get_running_loop()
         theirs, ours = os.pipe()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,7 +69,7 @@ class Supervisor:
         return max(codes) if self._burst else 0
 
     async def _keep(self, place: int, pipe: int) -> int:
-        """One child after another in this place."""
+        """Keep one child running: start it, and restart it after a crash."""
         failures = 0
         while not self._stopping.is_set():
             began, reloads = steady(), self._reloads
@@ -84,14 +86,16 @@ class Supervisor:
             if self._reloads != reloads:
                 failures = 0
                 continue
-            if code == USAGE and self._sources is None:  # it has said why, and would say so each time
+            if (
+                code == USAGE and self._sources is None
+            ):  # the child has printed the reason, and a restart would fail the same way
                 self._give_up()
                 return code
             failures = 1 if steady() - began > SETTLED else failures + 1
             if self._burst and failures > 3:  # noqa: PLR2004 - it will not get better
                 return abs(code)
             pause = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
-            log.error("worker process %d %s; another starts in %g s", process.pid, _how(code), pause)
+            log.error("worker process %d %s; restarting in %g s", process.pid, _how(code), pause)
             self._news.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), pause)
@@ -100,10 +104,10 @@ class Supervisor:
 
     def _give_up(self) -> None:
         if not self._stopping.is_set():
-            log.error("a worker process cannot work as it was asked to: stopping")
+            log.error("a worker process rejected its options: stopping")
             self._stopping.set()
             self._news.set()
-            self._tell(signal.SIGTERM)
+            self._signal_children(signal.SIGTERM)
 
     def _signalled(self, name: str) -> None:
         self._signals += 1
@@ -111,19 +115,19 @@ class Supervisor:
         log.warning("%s: %s %d worker processes", name, what, len(self._children))
         self._stopping.set()
         self._news.set()
-        self._tell(signal.SIGKILL if self._signals > 2 else signal.SIGTERM)  # noqa: PLR2004 - the third
+        self._signal_children(signal.SIGKILL if self._signals > 2 else signal.SIGTERM)  # noqa: PLR2004 - the third
 
-    def _tell(self, number: int) -> None:
+    def _signal_children(self, number: int) -> None:
         for process in list(self._children.values()):
             with suppress(ProcessLookupError):
                 process.send_signal(number)
 
     async def _look(self) -> None:
         if self._sources is not None and (changed := self._sources.changed()) and not self._stopping.is_set():
-            log.warning("%s changed: starting anew", ", ".join(Path(path).name for path in changed[:3]))
+            log.warning("%s changed: restarting", ", ".join(Path(path).name for path in changed[:3]))
             self._reloads += 1
             self._news.set()
-            self._tell(signal.SIGTERM)
+            self._signal_children(signal.SIGTERM)
 
 
 def _how(code: int) -> str:
@@ -133,8 +137,8 @@ def _how(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def hear_the_end(stop: Callable[[], None]) -> Callable[[], None]:
-    """In a child: call `stop` when the supervisor is gone. Answers what ends the listening."""
+def watch_supervisor(stop: Callable[[], None]) -> Callable[[], None]:
+    """In a child: call `stop` when the supervisor dies. Returns a function that ends the watch."""
     loop = asyncio.get_running_loop()
     pipe = os.environ.pop(PIPE, "")
     if not pipe:
@@ -143,7 +147,7 @@ def hear_the_end(stop: Callable[[], None]) -> Callable[[], None]:
 
     def ended() -> None:
         loop.remove_reader(fd)
-        log.warning("the supervisor is gone: draining")
+        log.warning("the supervisor died: draining")
         stop()
 
     loop.add_reader(fd, ended)

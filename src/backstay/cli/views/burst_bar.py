@@ -1,4 +1,4 @@
-"""What somebody who watches a burst gets to see: how many jobs are done, how fast, how many are left."""
+"""The progress bar of `--burst`: jobs done, rate, jobs left."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from backstay import Backstay
 from backstay.errors import BackstayError
 from backstay.job.worker.worker import Worker
 
-#: How often the bar moves, and how often the rest is counted anew: what runs may enqueue more.
+#: Seconds between updates of the bar, and between counts of the remaining jobs (running jobs may enqueue more).
 MOVE, COUNT = 0.2, 2.0
 
 
 @contextlib.asynccontextmanager
 async def burst_bar(stay: Backstay, worker: Worker, *, wanted: bool) -> AsyncGenerator[None, None]:
-    """Shown inside the block when a terminal is there to show it on."""
+    """Show the bar inside the block when standard error is a terminal."""
     if not (wanted and sys.stderr.isatty()):
         yield
         return

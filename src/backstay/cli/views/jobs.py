@@ -1,4 +1,4 @@
-"""How jobs and queues look: as rows for people, as JSON for programs."""
+"""Format jobs and queues: rows and pages for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from backstay.cli.durations import span
 from backstay.cli.output import printable, say, say_table
 from backstay.job.model import LogLine
 from backstay.job.view import JobInfo, QueueInfo
-from backstay.runtime.serialization import jsonable
+from backstay.runtime.serialization import to_json_value
 
 COLUMNS = ("id", "type", "queue", "state", "attempt", "age", "what")
 RIGHT = ("attempt", "age")
 _COUNTS = ("pending", "running", "scheduled", "blocked", "failed", "completed")
 QUEUE_COLUMNS = ("queue", "state", *_COUNTS, "waiting", "rate")
 QUEUE_RIGHT = (*_COUNTS, "waiting")
-#: Arguments and causes are shortened to this in a table.
+#: The longest argument or error text in a table.
 SHORT = 60
 
 
@@ -49,7 +49,7 @@ def _what(job: JobInfo, now: float) -> str:
 
 
 def why(job: JobInfo) -> str:
-    """Of what kind its last failure was, and what it said."""
+    """The kind and message of the last failure."""
     if job.error is None:
         return ""
     return f"{job.error.kind}: {job.error.message}" if job.error.message else job.error.kind
@@ -65,11 +65,11 @@ def _short(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(jsonable(value), ensure_ascii=False)
+    return json.dumps(to_json_value(value), ensure_ascii=False)
 
 
 def page(job: JobInfo, outputs: dict[str, str], now: float) -> None:
-    """All that is known of one job."""
+    """Print all fields of one job."""
     facts = [
         ("id", job.id),
         ("type", job.type),
@@ -112,13 +112,13 @@ def _ago(at: datetime | None, now: float) -> str:
 
 
 def as_json(job: JobInfo) -> dict[str, Any]:
-    """The documented shape."""
+    """Convert to the documented JSON."""
     return {
         "id": job.id,
         "type": job.type,
         "queue": job.queue,
         "state": job.state,
-        "args": jsonable(job.args),
+        "args": to_json_value(job.args),
         "labels": list(job.labels),
         "priority": job.priority,
         "attempt": job.attempt,
@@ -134,7 +134,7 @@ def as_json(job: JobInfo) -> dict[str, Any]:
         "started": _iso(job.started),
         "finished": _iso(job.finished),
         "lease_until": _iso(job.lease_until),
-        "result": jsonable(job.result),
+        "result": to_json_value(job.result),
         "error": None
         if job.error is None
         else {
@@ -171,7 +171,7 @@ def queue_row(queue: QueueInfo) -> tuple[str, ...]:
 
 
 def queue_json(queue: QueueInfo) -> dict[str, Any]:
-    """The documented shape."""
+    """Convert to the documented JSON."""
     return {
         "name": queue.name,
         "paused": queue.paused,

@@ -1,4 +1,4 @@
-"""What somebody who waits for a lock gets to see: their place in the queue, and who holds it for how long."""
+"""Show the wait for a lock: the position in the queue, the holder, and for how long it has held the lock."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from backstay.gate.view import Inspection
 if TYPE_CHECKING:
     from rich.status import Status
 
-#: A lock that is free at once needs no words.
+#: Seconds before the status line appears: a lock that is free needs none.
 FIRST_LOOK = 0.25
-#: How often the queue is looked at.
+#: Seconds between reads of the queue.
 LOOK_AGAIN = 1.0
 
 
-def sentence(lock: Inspection, lock_id: str, now: float) -> str:
-    """Such as "waiting for 'x': position 2, held by … for 12s"."""
+def format_status(lock: Inspection, lock_id: str, now: float) -> str:
+    """Format the status: "waiting for 'x': position 2, held by … for 12s"."""
     position = next((w.position + 1 for w in lock.queue if w.lock_id == lock_id), None)
     parts = [f"position {position}"] if position else []
     if lock.holders:
@@ -36,10 +36,11 @@ def sentence(lock: Inspection, lock_id: str, now: float) -> str:
 
 
 @contextlib.contextmanager
-def shown(stay: Backstay, name: str, lock_id: str, *, verbose: bool) -> Generator[None, None, None]:
-    """Show the wait inside the block: a status line on a terminal; with `verbose`, a line per change elsewhere.
+def show_wait(stay: Backstay, name: str, lock_id: str, *, verbose: bool) -> Generator[None, None, None]:
+    """Show the wait for the lock while the block runs: as a status line on a terminal; otherwise, with `verbose`, as
+    one line per change.
 
-    Entering and leaving never suspend, so nothing can come between a granted lock and who takes care of it.
+    Entering and leaving never suspend, so a cancellation cannot come between the grant and the code that releases it.
     """
     terminal = sys.stderr.isatty()
     if not (terminal or verbose):
@@ -68,9 +69,9 @@ async def _watch(stay: Backstay, name: str, lock_id: str, status: Status | None)
     said: object = None
     await asyncio.sleep(FIRST_LOOK)
     while True:
-        with contextlib.suppress(EngineError):  # whoever waits will say so
+        with contextlib.suppress(EngineError):  # the waiting acquire reports the error
             lock = await stay.locks.inspect(name)
-            line = sentence(lock, lock_id, stay.engine.now() / 1_000_000)
+            line = format_status(lock, lock_id, stay.engine.now() / 1_000_000)
             if status is not None:
                 status.update(escape(line))
                 status.start()

@@ -1,4 +1,4 @@
-"""One lock, as a row, as a page and as JSON."""
+"""Format a lock as a table row, a page or JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RIGHT = ("SINCE", "EXPIRES IN", "WAITING", "FENCE", "CAPACITY")
 
 
 def row(lock: Inspection, now: float) -> tuple[str, ...]:
-    """A line of `locks ls`. Several holders: the first one, and how many more."""
+    """A row of `locks ls`: the first holder, and the number of further holders."""
     if lock.holders:
         first = lock.holders[0]
         more = f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
@@ -52,7 +52,7 @@ def page(lock: Inspection, now: float) -> None:
             right=("SINCE", "EXPIRES IN", "FENCE"),
         )
     else:
-        say("\nHeld by nobody.")
+        say("\nNot held.")
     if lock.queue:
         say("\nWaiting")
         say_table(
@@ -76,7 +76,7 @@ def mode(exclusive: bool) -> str:
 
 
 def as_json(lock: Inspection) -> dict[str, Any]:
-    """The documented shape; `trouble` only where there is some. `position` is the API's: 0 is next."""
+    """Convert to the documented JSON. `trouble` appears only for a damaged record; `position` 0 is the next waiter."""
     return {
         **({"trouble": lock.trouble} if lock.trouble else {}),
         "name": lock.name,

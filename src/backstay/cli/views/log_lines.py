@@ -1,4 +1,4 @@
-"""What jobs logged, as lines. A handler logs whole lines; what a command prints comes in pieces."""
+"""Join log chunks to lines. A handler logs whole lines; a command's output arrives in arbitrary chunks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ PIECES = ("stdout", "stderr")
 
 
 class Lines:
-    """Puts pieces together, for each job and stream."""
+    """Joins chunks to lines per job and stream."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], str] = {}
 
     def feed(self, job: str, chunk: LogLine) -> list[str]:
-        """Lines that are whole now."""
+        """Add a chunk; returns the lines that it completes."""
         if chunk.stream not in PIECES:
             return [printable(line) for line in chunk.data.split("\n")]
         text = self._open.pop((job, chunk.stream), "") + chunk.data
@@ -26,6 +26,6 @@ class Lines:
         return [printable(line.removesuffix("\r")) for line in whole]
 
     def rest(self) -> list[tuple[str, str]]:
-        """What never became whole, by job."""
+        """Unfinished lines, by job."""
         left, self._open = self._open, {}
         return [(job, printable(text)) for (job, _), text in left.items()]

@@ -1,4 +1,4 @@
-"""A run as plain lines: for pipes, files and those who want to read everything."""
+"""Show a run as plain lines, for pipes, files and complete logs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from backstay.cli.views.run_progress import ENDED, Progress, Row
 from backstay.job.model import LogLine
 from backstay.job.run_model import RunEvent
 
-#: Columns that the names of jobs take at most.
+#: The most columns for a job's name.
 WIDEST = 24
-#: What is left of an unfinished line at most before it is printed.
+#: The longest unfinished line that is buffered; a longer one is printed.
 LONGEST_REST = 16_000
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -28,7 +28,7 @@ class Writer(Protocol):
 
 
 class Lines:
-    """Writes to a stream. `quiet`: only what became of the jobs."""
+    """Writes events and output to a stream. `quiet`: only the outcomes of jobs."""
 
     def __init__(self, progress: Progress, *, out: Writer | None = None, quiet: bool = False) -> None:
         self._progress = progress
@@ -41,7 +41,7 @@ class Lines:
     def moved(self, row: Row, event: RunEvent) -> None:
         if row.status in ENDED:
             self._flush(row)
-        if text := told(row, event):
+        if text := describe_event(row, event):
             self._line(row, f"{SIGNS.get(row.status, ' ')} {text}")
 
     def wrote(self, row: Row, line: LogLine) -> None:
@@ -66,22 +66,22 @@ class Lines:
             self._line(row, self._rest.pop((key, stream)))
 
     def _line(self, row: Row, text: str) -> None:
-        self._out.write(f"{printable(row.key)[: self._width]:{self._width}} │ {shown(text)}\n")
+        self._out.write(f"{printable(row.key)[: self._width]:{self._width}} │ {sanitize_line(text)}\n")
 
 
-def told(row: Row, event: RunEvent) -> str:
-    """What happened to a job, in a few words; "": nothing worth telling."""
+def describe_event(row: Row, event: RunEvent) -> str:
+    """Describe an event of a job in a few words; "" for an event that is not shown."""
     match event.kind:
         case "started":
             return "started" if row.attempt <= 1 else f"started, attempt {row.attempt}"
         case "scheduled":
-            return f"put off: {event.why}" if event.why else "put off"
+            return f"retrying: {event.why}" if event.why else "rescheduled"
         case "lease_expired":
-            return "its worker is gone"
+            return "lost its worker"
         case "completed":
             return f"completed in {row.seconds(row.finished):.1f} s"
         case "failed":
-            soft = " (which holds nobody up)" if row.soft else ""
+            soft = " (continue-on-error)" if row.soft else ""
             return f"failed{f' after {row.attempt} attempts' if row.attempt > 1 else ''}: {event.why}{soft}"
         case "skipped":
             return f"skipped{f': {event.why}' if event.why else ''}"
@@ -91,8 +91,8 @@ def told(row: Row, event: RunEvent) -> str:
             return ""
 
 
-def shown(text: str) -> str:
-    """A line of a log: colours stay, what moves the cursor or rings the bell does not."""
+def sanitize_line(text: str) -> str:
+    """Sanitize a log line: keep colours, escape other control characters."""
     text = text.rstrip("\r").rpartition("\r")[2]
     if text.isprintable():
         return text

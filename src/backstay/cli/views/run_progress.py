@@ -1,4 +1,4 @@
-"""What a run looks like to somebody who watches: its jobs, what they do, since when. Made of events alone."""
+"""The progress of a run's jobs, computed from its events alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from backstay.job.reserved import DECIDE, GATHER, MAP
 from backstay.job.run_model import RunEvent
 from backstay.workflow.run import RunDoc
 
-#: What a job of a run does, in the words of the server.
+#: The status of a job, as the HTTP API names it.
 Status = Literal["waiting", "queued", "running", "success", "failure", "skipped", "cancelled"]
 ENDED: tuple[Status, ...] = ("success", "failure", "skipped", "cancelled")
 INTERNAL = (DECIDE, MAP, GATHER)
@@ -25,7 +25,7 @@ _ENDS: dict[str, Status] = {
 
 @dataclass(slots=True)
 class Row:
-    """A job."""
+    """The progress of one job."""
 
     key: str
     name: str
@@ -33,14 +33,14 @@ class Row:
     soft: bool = False
     status: Status = "waiting"
     attempt: int = 0
-    #: 0: not yet.
+    #: 0 before the job starts.
     started: Micros = 0
     finished: Micros = 0
-    #: Of its end, or of what it is put off for.
+    #: The reason of its end or of its retry.
     why: str = ""
-    #: The job's ids that have run something.
+    #: The ids of the stored jobs behind this row.
     ids: list[str] = field(default_factory=list[str])
-    #: The last line it wrote.
+    #: The last line of its output.
     line: str = ""
     outputs: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -53,7 +53,7 @@ class Row:
 
 
 class Progress:
-    """All jobs of a run, in the order in which they were written."""
+    """All jobs of a run, in the order of the definition."""
 
     def __init__(self, doc: RunDoc) -> None:
         self.rows = {
@@ -63,7 +63,7 @@ class Progress:
         self.ended: Micros = 0
 
     def apply(self, event: RunEvent, key: str, kind: str) -> Row | None:
-        """Something happened. Answers the job to which it matters; `kind` is the type of the one that moved."""
+        """Apply an event. Returns the row that it changes; `kind` is the type of the event's job."""
         if not event.job:
             if event.kind == "run_created":
                 self.began = event.at

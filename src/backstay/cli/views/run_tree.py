@@ -1,4 +1,4 @@
-"""A run as a live tree on a terminal: each job below the last of those it waits for."""
+"""Show a run as a live tree on a terminal: each job below the last job that it needs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COLOURS = {
     "waiting": "bright_black",
 }
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-#: Rows that the tree leaves to the rest of the screen, and how deep it goes.
+#: Rows that the tree leaves free, and its greatest depth.
 MARGIN, DEEPEST = 4, 6
 
 
 class Tree:
-    """A `with` block: the tree lives inside, and its last state stays on the screen."""
+    """A context manager that draws the tree; the last state stays on the screen."""
 
     def __init__(self, progress: Progress, title: str, console: Console, *, logs: bool = False) -> None:
         from rich.live import Live
@@ -63,7 +63,7 @@ class Tree:
             self._logs.wrote(row, line)
 
     def look(self) -> None:
-        """The tree draws itself."""
+        """Do nothing: the tree redraws itself."""
 
     def _render(self) -> Any:
         from rich.text import Text
@@ -104,7 +104,7 @@ class Tree:
 
 
 class _Above:
-    """Lines that appear above the tree."""
+    """Writes lines above the tree."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -120,7 +120,7 @@ class _Above:
 
 
 def nested(progress: Progress) -> list[tuple[str, str]]:
-    """Every job with the one it stands below, parents first: the last of those it needs, but not too deep."""
+    """Pair every job with its parent row, parents first: the last job that it needs, up to the greatest depth."""
     place = {key: number for number, key in enumerate(progress.rows)}
     parents = {
         key: max((need for need in row.needs if need in place), key=place.__getitem__, default="")

@@ -1,4 +1,4 @@
-"""Following a run: its events and what its jobs write, as they come."""
+"""Follow a run: pass its events and its jobs' output to a viewer."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import TYPE_CHECKING, Protocol
 
 from backstay.cli.views.run_progress import ENDED, Progress, Row
 from backstay.job import metadata
-from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.model import LogLine
 from backstay.job.run_model import FINISHED, Run, RunEvent
+from backstay.job.store import JOB_STORE
 from backstay.workflow.run import unpack_doc
 
 if TYPE_CHECKING:
     from backstay.runtime.core import Core
 
-#: How often a run is looked at. It is in this process: a look costs next to nothing.
+#: Seconds between polls. The run is in this process, so a poll is cheap.
 LOOK = 0.05
 PAGE = 1000
 
 
 class Viewer(Protocol):
-    """Who is told."""
+    """Receives the events and the output of a run."""
 
     def moved(self, row: Row, event: RunEvent) -> None: ...
 
     def wrote(self, row: Row, line: LogLine) -> None: ...
 
     def look(self) -> None:
-        """Time passes."""
+        """Called after every poll."""
         ...
 
 
 class Watch:
-    """Of one run, from its beginning to its end."""
+    """Follows one run from its start to its end."""
 
     def __init__(self, core: Core, run: Run, viewer: Callable[[Progress], Viewer]) -> None:
         self._core = core
-        self._store = store_of(core)
+        self._store = core.services.get(JOB_STORE)
         self.id = run.id
         self.progress = Progress(unpack_doc(run.doc))
         self._viewer = viewer(self.progress)
         self._seen = 0
-        #: Key and type of every job, and how much of its log has been read.
+        #: By job id: the job's key and type, and the number of the last log line read.
         self._known: dict[str, tuple[str, str]] = {}
         self._read: dict[str, int] = {}
 
@@ -69,7 +69,7 @@ class Watch:
                 if row is None:
                     continue
                 if row.status in ENDED:
-                    await self._log(row)  # before its end is told
+                    await self._log(row)  # show the output before the outcome
                     if event.kind == "completed":
                         row.outputs = await send(self._core, self._store.get_outputs(event.job))
                 self._viewer.moved(row, event)

@@ -1,4 +1,4 @@
-"""How workflows and their runs look: as rows for people, as JSON for programs."""
+"""Format workflows and runs: rows and pages for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.workflow.view import RunInfo, RunJobInfo, WorkflowInfo
 WORKFLOW_COLUMNS = ("workflow", "version", "stored")
 RUN_COLUMNS = ("run", "workflow", "status", "jobs", "age", "took", "why")
 JOB_COLUMNS = ("job", "state", "attempt", "took", "needs", "what")
-#: Causes and commands are shortened to this in a table.
+#: The longest reason or command in a table.
 SHORT = 60
 
 
@@ -46,7 +46,7 @@ def workflow_row(info: WorkflowInfo, now: float) -> tuple[str, ...]:
 
 
 def workflow_json(info: WorkflowInfo) -> dict[str, Any]:
-    """The documented shape."""
+    """Return the object that `--json` prints."""
     answer: dict[str, Any] = {
         "name": info.name,
         "version": info.version,
@@ -60,7 +60,7 @@ def workflow_json(info: WorkflowInfo) -> dict[str, Any]:
 
 
 def workflow_page(info: WorkflowInfo) -> None:
-    """All that is known of one workflow."""
+    """Print all fields of one workflow."""
     definition = info.definition
     if definition is None:
         return
@@ -116,7 +116,7 @@ def _counts(run: RunInfo) -> str:
 
 
 def run_page(run: RunInfo, jobs: list[RunJobInfo], now: float) -> None:
-    """All that is known of one run."""
+    """Print all fields of one run."""
     facts = [
         ("run", run.id),
         ("workflow", f"{run.workflow} version {run.version}" if run.version else run.workflow),
@@ -155,7 +155,7 @@ def _what(job: RunJobInfo) -> str:
 
 
 def run_json(run: RunInfo) -> dict[str, Any]:
-    """The documented shape."""
+    """Return the object that `--json` prints."""
     return {
         "id": run.id,
         "workflow": run.workflow,
@@ -175,7 +175,7 @@ def run_json(run: RunInfo) -> dict[str, Any]:
 
 
 def job_json(job: RunJobInfo) -> dict[str, Any]:
-    """The documented shape."""
+    """Return the object that `--json` prints."""
     return {
         "key": job.key,
         "name": job.name,

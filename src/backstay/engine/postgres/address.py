@@ -1,4 +1,4 @@
-"""A PostgreSQL URL, taken apart: libpq's own parameters, and ours."""
+"""Parse a PostgreSQL URL into libpq's parameters and Backstay's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from backstay.errors import ConfigError
 
-#: The one option that is not libpq's.
+#: The only option of a URL that is Backstay's and not libpq's.
 OURS = "timeout="
 
 
@@ -20,15 +20,15 @@ class Address:
     """How to reach a server. Printing it never shows the password."""
 
     parameters: dict[str, Any] = field(repr=False)
-    #: Seconds that one group of operations may take.
+    #: Seconds that one batch of operations may take.
     timeout: float = 5.0
-    #: Tells the parameters anew for each connection, where they change (tokens).
+    #: Returns fresh parameters for each connection, if they change over time (access tokens).
     fetch: Callable[[], dict[str, Any]] | None = field(default=None, repr=False)
-    #: What to call it where the parameters are not known beforehand.
+    #: The name in messages, if the parameters are not known in advance.
     name: str = ""
 
     def current(self) -> dict[str, Any]:
-        """What libpq is to be told now. Raises errors of our tree."""
+        """Return libpq's parameters for a new connection. Raises BackstayError."""
         return self.parameters if self.fetch is None else self.fetch()
 
     def __str__(self) -> str:
@@ -41,20 +41,20 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """`postgresql://user:password@host:port/database?timeout=5&…`: what is not ours goes to libpq."""
+    """Parse `postgresql://user:password@host:port/database?timeout=5&…`; libpq gets all options except `timeout`."""
     base, _, query = url.partition("?")
-    # Libpq reads its own part as it stands: a plus is a plus there.
+    # libpq gets its options undecoded: it does not read a plus as a space.
     options = query.split("&") if query else []
     theirs = [option for option in options if not option.startswith(OURS)]
     timeout = next((option.removeprefix(OURS) for option in options if option.startswith(OURS)), "5")
     seconds = float(timeout) if timeout.replace(".", "", 1).isdecimal() else 0.0
     if seconds <= 0:
-        raise ConfigError(f"timeout in a PostgreSQL URL is seconds, as in ?timeout=5; got {timeout!r}")
+        raise ConfigError(f"timeout in a PostgreSQL URL is in seconds, as in ?timeout=5; got {timeout!r}")
     try:
         parameters = conninfo_to_dict(f"{base}?{'&'.join(theirs)}")
     except ProgrammingError:
-        # Libpq repeats what it could not read, and that may be a password.
+        # libpq's message repeats the unreadable part, which may be a password.
         raise ConfigError(
-            "this PostgreSQL URL cannot be read; it looks like postgresql://user:password@host:5432/database"
+            "this PostgreSQL URL cannot be parsed; write postgresql://user:password@host:5432/database"
         ) from None
     return Address(parameters, seconds)

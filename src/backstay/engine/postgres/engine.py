@@ -1,7 +1,7 @@
-"""PostgreSQL as an engine: machines run here as Python, one transaction for each group of operations.
+"""The PostgreSQL engine: runs machines in Python, with one transaction for each batch of operations.
 
-The clock is the server's, read after the names are locked. Hints go out after the commit, on another connection:
-inside the transaction they would serialise all commits of the database.
+Time is the server's clock, read after the names are locked. Hints are sent after the commit, on another connection: a
+NOTIFY inside the transaction would serialise all commits of the database.
 """
 
 from __future__ import annotations
@@ -10,32 +10,30 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from backstay.engine.base import Micros, Op, Wake, Within, steady
-from backstay.engine.batching import GroupedEngine
-from backstay.engine.commit_thread import ELSEWHERE, Answer, Group, Item
+from backstay.engine.base import Micros, Op, StoreOperation, Wake, steady
+from backstay.engine.batching import BatchingEngine
+from backstay.engine.commit_thread import DELEGATED, CommitThread, OnResults, QueuedOp
 from backstay.engine.postgres.address import Address
-from backstay.engine.postgres.batches.batch_connection import SKIPS, Lane
+from backstay.engine.postgres.batches.batch_connection import SKIPS, BatchConnection
 from backstay.engine.postgres.connection.session import Session, connect
-from backstay.engine.postgres.pipeline.loop_connection import Brisk
+from backstay.engine.postgres.pipeline.loop_connection import LoopConnection
 from backstay.engine.postgres.schema import upgrade
 
 T = TypeVar("T")
 
-#: A group is tried this often when the server undid it, or had closed the connection before it began.
+#: How often a batch is tried if the server rolled it back, or had closed the connection before the batch began.
 TRIES = 3
-#: Connections for verbs of rooms with tables of their own: one for each lane that a worker has, one for the rest of
-#: what a loop asks for, and one for threads.
-STEPS, OTHERS = 2, 2
-VERBS = STEPS + OTHERS
+#: Connections for store operations: one for each of a worker's exchange channels, one for the other operations of an
+#: event loop, and one for those of threads.
+EXCHANGES, OTHERS = 2, 2
+STORE_CONNECTIONS = EXCHANGES + OTHERS
 
 
-class PostgresEngine(GroupedEngine):
-    """PostgreSQL 14 or newer, behind two connections: one for the groups, one for names that must be waited for; and
-    up to four more for jobs, once there are any, so that neither waits for the other.
+class PostgresEngine(BatchingEngine):
+    """PostgreSQL 14 or newer. One connection runs batches, one waits for locked names, and up to four more, opened on
+    first use, run job operations, so that locks and jobs never wait for each other.
     """
 
-    default_hub = "postgres"
-    dialect = "postgres"
     tries = TRIES
 
     def __init__(
@@ -52,34 +50,40 @@ class PostgresEngine(GroupedEngine):
         self._offset = 0.0
         super().__init__(namespace)
 
-    def _new_group(self) -> Group:
-        self._lanes = [Lane(self), Lane(self, wait=True)]
-        first, second = self._lanes
-        self._waiting = Group("backstay-postgres-wait", commit=second.commit, end=second.end)
-        self._verbs = [Brisk(self, f"backstay-postgres-jobs-{n}") for n in range(VERBS)]
-        return self._group_of("backstay-postgres", first)
+    def _new_commit_thread(self) -> CommitThread:
+        self._connections = [BatchConnection(self), BatchConnection(self, wait=True)]
+        first, second = self._connections
+        self._waiting = CommitThread("backstay-postgres-wait", commit=second.commit, end=second.end)
+        self._store_connections = [
+            LoopConnection(self, f"backstay-postgres-jobs-{n}") for n in range(STORE_CONNECTIONS)
+        ]
+        return self._serve("backstay-postgres", first)
 
-    def _group_of(self, name: str, first: Lane) -> Group:
-        """A thread that serves a lane, and passes on what has to be waited for."""
+    def _serve(self, name: str, connection: BatchConnection) -> CommitThread:
+        """Return a thread that runs batches on a connection; it delegates names that stay locked to the waiting
+        thread.
+        """
 
-        def commit(items: list[Item]) -> list[Any]:
+        def commit(items: list[QueuedOp]) -> list[Any]:
             stuck = [item for item in items if item.skips >= SKIPS]
             if not stuck:
-                return first.commit(items)
+                return connection.commit(items)
             for item in stuck:
-                item.since = item.since or steady()
+                item.waiting_since = item.waiting_since or steady()
             rest = [item for item in items if item.skips < SKIPS]
             self._waiting.put_items(stuck)
-            # Not by `skips` again: the commit may raise them, and who is put off by it must not count as gone.
-            results = dict.fromkeys(map(id, stuck), ELSEWHERE)
-            results.update(zip(map(id, rest), first.commit(rest) if rest else [], strict=True))
+            # By identity, not by `skips`: the commit may raise `skips`, and an operation that it defers must not be
+            # reported as delegated.
+            results = dict.fromkeys(map(id, stuck), DELEGATED)
+            results.update(zip(map(id, rest), connection.commit(rest) if rest else [], strict=True))
             return [results[id(item)] for item in items]
 
-        return Group(name, commit=commit, tick=first.tick, end=first.end)
+        return CommitThread(name, commit=commit, tick=connection.tick, end=connection.end)
 
     def submit(self, op: Op[T]) -> asyncio.Future[T]:
-        # A step travels alone: it need not wait for the end of the turn, in which what the last one brought begins.
-        if not (isinstance(op, Within) and op.key) or self._closed:
+        # An exchange is sent alone, so it does not wait for the end of the loop iteration, in which the jobs of the
+        # previous exchange start.
+        if not (isinstance(op, StoreOperation) and op.key) or self._closed:
             return super().submit(op)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -87,27 +91,31 @@ class PostgresEngine(GroupedEngine):
         return future
 
     def _put(
-        self, ops: Sequence[Op[Any]], answer: Answer, way: Group, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        ops: Sequence[Op[Any]],
+        on_results: OnResults,
+        thread: CommitThread,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        if not self.keeps_sessions:  # what is borrowed goes back between two groups: a thread's work
+        if not self.keeps_sessions:  # a pooled session is returned between two batches, which only a thread does
             loop = None
-        by_verb: dict[int, list[Item]] = {}
-        others: list[Item] = []
-        for place, op in enumerate(ops):
-            items = by_verb.setdefault(_route(op, loop), []) if isinstance(op, Within) else others
-            items.append(Item(op, place, answer))
+        by_connection: dict[int, list[QueuedOp]] = {}
+        others: list[QueuedOp] = []
+        for index, op in enumerate(ops):
+            items = by_connection.setdefault(_route(op, loop), []) if isinstance(op, StoreOperation) else others
+            items.append(QueuedOp(op, index, on_results))
         if others:
-            way.put_items(others)
-        for number, items in by_verb.items():
-            self._verbs[number].put_items(items, loop)
+            thread.put_items(others)
+        for number, items in by_connection.items():
+            self._store_connections[number].put_items(items, loop)
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether a lane keeps its connection between groups."""
+        """Whether a connection keeps its session between batches."""
         return True
 
     def session(self, patience: float | None = None, *, spare: bool = False) -> Session:
-        """A connection for a lane, with the schema up to date."""
+        """Open a session and bring its schema up to date."""
         session = self.connect()
         try:
             upgrade(session, str(self))
@@ -116,16 +124,16 @@ class PostgresEngine(GroupedEngine):
             raise
         return session
 
-    def let_go(self, session: Session) -> None:
-        """A lane is done with its connection."""
+    def release_session(self, session: Session) -> None:
+        """Close a session that is no longer needed; the pooled engine returns it to its pool."""
         session.close()
 
     def connect(self, role: str = "") -> Session:
-        """A connection of its own. Raises errors of our tree."""
+        """Open a separate connection. Raises BackstayError."""
         name = f"{self.client_name}:{role}" if role else self.client_name
         return connect(self.address, name)
 
-    def tell(self, wakes: Sequence[Wake]) -> None:
+    def deliver_wakes(self, wakes: Sequence[Wake]) -> None:
         if wakes:
             self._deliver(wakes)
 
@@ -140,21 +148,22 @@ class PostgresEngine(GroupedEngine):
             return self._test_clock()
         return int((steady() + self._offset) * 1_000_000)
 
-    def correct(self, now: Micros) -> None:
+    def correct_clock(self, now: Micros) -> None:
         self._offset = now / 1_000_000 - steady()
 
     def close_blocking(self) -> None:
         super().close_blocking()
         self._waiting.stop()
-        for verbs in self._verbs:
-            verbs.stop()
+        for connection in self._store_connections:
+            connection.stop()
 
 
-def _route(op: Within[Any], loop: asyncio.AbstractEventLoop | None) -> int:
-    """Verbs whose key ends in a number keep to the connection of that number; of the others, a loop's have one of their
-    own: what keeps leases alive comes from a thread, and must not wait for a loop that stands still.
+def _route(op: StoreOperation[Any], loop: asyncio.AbstractEventLoop | None) -> int:
+    """Return the number of the connection for a store operation. A key that ends in a number selects that connection.
+    The other operations of event loops and of threads have separate ones: lease renewals come from a thread and must
+    not wait behind a blocked event loop.
     """
     number = op.key.rpartition(":")[2]
     if number.isdecimal():
-        return OTHERS + int(number) % STEPS
+        return OTHERS + int(number) % EXCHANGES
     return 0 if loop is None else 1

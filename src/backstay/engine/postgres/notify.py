@@ -1,4 +1,4 @@
-"""How a hint looks on PostgreSQL's wire: the channel hashed to fit an identifier, the payload with the whole name."""
+"""Encode hints for PostgreSQL's NOTIFY: the channel name is hashed to fit an identifier; the payload holds it whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backstay.engine.postgres.connection.arrays import Texts
 from backstay.engine.postgres.connection.wire import Statement
 from backstay.errors import ConfigError
 
-#: PostgreSQL takes payloads of fewer bytes than this.
+#: A NOTIFY payload must be shorter than this (bytes).
 LONGEST = 8000
 NOTIFY = b"""
 SELECT pg_notify(note.channel, note.payload) FROM unnest(%(channels)b, %(payloads)b) AS note (channel, payload)
@@ -20,7 +20,7 @@ SELECT pg_notify(note.channel, note.payload) FROM unnest(%(channels)b, %(payload
 
 
 def wire_channel(channel: str) -> str:
-    """A channel's name on the wire: PostgreSQL allows 63 bytes, so the payload says which one is meant."""
+    """Return the PostgreSQL channel for a channel name, hashed because identifiers are limited to 63 bytes."""
     return f"backstay_{hashlib.sha256(channel.encode()).hexdigest()[:40]}"
 
 
@@ -29,20 +29,22 @@ def encode(wake: Wake) -> str:
     if len(text) >= LONGEST:
         raise ConfigError(
             f"a message on PostgreSQL has at most {LONGEST - 1} bytes together with its channel; this one has"
-            f" {len(text)}: publish a key to where the data is, or use hub='redis://…'"
+            f" {len(text)}: publish a reference to the data, or use hub='redis://…'"
         )
     return text.decode()
 
 
 def decode(text: str) -> Wake | None:
-    """None: a stranger's."""
+    """Return the hint in a payload; None: another program sent it."""
     try:
         return Wake(*msgspec.json.decode(text, type=tuple[str, str]))
     except msgspec.MsgspecError:
         return None
 
 
-def note(wakes: Sequence[Wake]) -> Statement:
-    """Tells all who listen, in one statement. Outside a transaction: inside, it serialises all commits."""
+def notify_statement(wakes: Sequence[Wake]) -> Statement:
+    """Return one statement that publishes all hints. Send it outside a transaction: inside one, NOTIFY serialises all
+    commits of the database.
+    """
     channels = Texts([wire_channel(wake.inbox) for wake in wakes])
     return NOTIFY, {"channels": channels, "payloads": Texts([encode(wake) for wake in wakes])}

@@ -1,7 +1,7 @@
-"""The rights that a user needs who may not create tables: the one list for `backstay migrate`, the doctor and the docs.
+"""The privileges that a database user without CREATE needs: one list for `backstay migrate`, the doctor and the docs.
 
-A migration with a new table adds it here, or such users are refused by the first statement that touches it, and with
-them whoever shares its group.
+A migration that creates a table must add it here. Otherwise the first statement on that table fails for such users, and
+with it all operations in the same batch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ RIGHTS: dict[str, tuple[str, ...]] = {
 
 
 def grants(user: str, tables: Iterable[str] = tuple(RIGHTS)) -> list[str]:
-    """What gives a user these rights: one statement for all tables that need the same. `user` is an identifier."""
-    alike: dict[tuple[str, ...], list[str]] = {}
+    """Return the GRANT statements for a user, one per set of equal rights. `user` is a quoted identifier."""
+    by_rights: dict[tuple[str, ...], list[str]] = {}
     for table in tables:
-        alike.setdefault(RIGHTS[table], []).append(table)
-    return [f"GRANT {', '.join(rights)} ON {', '.join(tables)} TO {user};" for rights, tables in alike.items()]
+        by_rights.setdefault(RIGHTS[table], []).append(table)
+    return [f"GRANT {', '.join(rights)} ON {', '.join(tables)} TO {user};" for rights, tables in by_rights.items()]

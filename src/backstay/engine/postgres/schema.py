@@ -1,6 +1,6 @@
-"""The PostgreSQL schema: looked at, migrated under an advisory lock, refused when it is newer than this code.
+"""Check and migrate the PostgreSQL schema under an advisory lock; reject a schema that is newer than this code.
 
-Tables are prefixed `backstay_` and live wherever the user's `search_path` says.
+Tables are prefixed `backstay_` and are found through the user's `search_path`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from backstay.engine.base import steady
 from backstay.engine.postgres.connection.session import Session
 from backstay.errors import EngineRefused
 
-#: Whoever migrates holds this advisory lock ("backstay" as a number), so that two starting processes take turns.
+#: The advisory lock of a migration, so that processes that start at the same time migrate one after another.
 LOCK = 0x686F6C64
-#: Seconds that it may take, however few a call may: cut off in its midst it would begin anew with the next, for ever.
+#: Seconds that a migration may take, even if a call has less: an interrupted one would restart with every call,
+#: forever.
 TIME = 60.0
-#: How long to wait for whoever migrates, and for a table that somebody holds: others wait behind us there (ms).
+#: Time (ms) to wait for another migration, and for a locked table: queries queue up behind our table lock.
 PATIENCE, TABLE_PATIENCE = 50_000, 4000
 META = "CREATE TABLE IF NOT EXISTS backstay_meta (key text PRIMARY KEY, value bigint NOT NULL)"
-#: At the head of a script for people: the same lock, a snapshot taken after it, and no step from another version.
+#: The head of a migration script for manual use. It runs after the advisory lock, with a newer snapshot, and fails if
+#: the database has another version.
 EXPECT = """\
 DO $backstay$
 DECLARE
@@ -39,7 +41,7 @@ DONE = "INSERT INTO backstay_meta VALUES ('schema', %s) ON CONFLICT (key) DO UPD
 
 
 def upgrade(session: Session, where: str) -> None:
-    """Bring the schema up to date. A user without the right to create tables needs a schema that is."""
+    """Bring the schema up to date. A user who may not create tables needs an up-to-date schema."""
     have = version(session)
     if not migrations.missing("postgres", have, where):
         return
@@ -57,19 +59,19 @@ def upgrade(session: Session, where: str) -> None:
     except InsufficientPrivilege as error:
         raise EngineRefused(
             f"{where} has schema {have}, needs {latest()}, and this user may not change it: run `backstay migrate` as"
-            f" one who may, or give what `{command(have)}` prints to your database administrator"
+            f" a user who may, or give the output of `{command(have)}` to your database administrator"
         ) from error
     finally:
         session.until = steady() + left
 
 
 def latest() -> int:
-    """The version this code works with."""
+    """Return the schema version that this code requires."""
     return len(migrations.scripts("postgres"))
 
 
 def version(session: Session) -> int:
-    """The schema's version; 0 when there is none."""
+    """Return the version of the stored schema; 0 if there is none."""
     if session.execute("SELECT to_regclass('backstay_meta')").fetchone() == (None,):
         return 0
     row = session.execute("SELECT value FROM backstay_meta WHERE key = 'schema'").fetchone()
@@ -77,13 +79,13 @@ def version(session: Session) -> int:
 
 
 def command(have: int) -> str:
-    """What prints the SQL that a database with this version needs."""
+    """Return the command that prints the SQL for upgrading from version `have`."""
     return f"backstay migrate --sql --since {have}" if have else "backstay migrate --sql"
 
 
 def as_sql(since: int = 0) -> str:
-    """Everything that a database of version `since` needs (0: an empty one), for whoever runs migrations by hand.
-    Run where another version is, it fails and changes nothing.
+    """Return the SQL that upgrades a database from version `since` (0: an empty one), for manual migrations.
+    On a database with another version it fails and changes nothing.
     """
     needed = migrations.missing("postgres", since, "the database")
     if not needed:

@@ -1,4 +1,4 @@
-"""Where a Redis or Valkey server is and how to sign in. The password never shows."""
+"""Parse Redis and Valkey URLs into addresses. Texts of an address never contain its password."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backstay.errors import ConfigError
 
 #: Whether a scheme means TLS.
 SCHEMES = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
-#: The same on a Unix socket; the last as redis-py writes it.
+#: Schemes of a Unix socket; the last one is redis-py's.
 SOCKETS = ("redis+unix", "valkey+unix", "unix")
 PORT = 6379
 LONGEST_TIMEOUT = 3600.0
@@ -20,8 +20,8 @@ OPTIONS = {"timeout", "connect_timeout", "db"}
 TLS_OPTIONS = {"ca", "cert", "key", "insecure_skip_hostname_check"}
 
 
-class Place(NamedTuple):
-    """Where something listens."""
+class HostPort(NamedTuple):
+    """A host and a TCP port."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server. `str()` of it is safe to show."""
+    """One server with its credentials and time-outs. `str()` of it contains no secret."""
 
     host: str = "127.0.0.1"
     port: int = PORT
@@ -40,39 +40,39 @@ class Address:
     username: str = ""
     password: str = field(default="", repr=False)
     tls: bool = False
-    #: A reply must come within this many seconds, or the connection is given up.
+    #: Seconds to wait for a reply before the connection is closed.
     timeout: float = 5.0
     connect_timeout: float = 2.0
-    #: Files: who vouches for the server (empty: the system's authorities), our own certificate and its key.
+    #: Files: the certificate authority (empty: the system's), the client certificate and its key.
     ca: str = ""
     cert: str = ""
     key: str = ""
     check_hostname: bool = True
     #: A Unix socket on this host, instead of host and port.
     path: str = ""
-    #: Who is asked for username and password at each connection, instead of the two above.
+    #: Provides username and password for each connection, instead of the two above.
     credentials: Credentials | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         if self.path:
             return f"redis+unix://{quote(self.path)}?db={self.db}"
-        return f"redis{'s' if self.tls else ''}://{Place(self.host, self.port)}/{self.db}"
+        return f"redis{'s' if self.tls else ''}://{HostPort(self.host, self.port)}/{self.db}"
 
 
 class Url(NamedTuple):
-    """A URL taken apart. `safe` may be shown: it has no password and no options."""
+    """The parts of a URL. `safe` contains no password and no options, for messages."""
 
     scheme: str
     safe: str
     username: str
     password: str
-    places: tuple[Place, ...]
+    hosts: tuple[HostPort, ...]
     path: tuple[str, ...]
     options: Mapping[str, str]
 
 
 def split(url: str, *, port: int = PORT) -> Url:
-    """Take a URL apart, with any number of hosts. `port` is theirs where they name none."""
+    """Split a URL with any number of hosts. `port` is the default port."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -81,30 +81,32 @@ def split(url: str, *, port: int = PORT) -> Url:
     username, _, password = user.partition(":")
     safe = f"{parts.scheme}://{hosts.partition(':')[0]}"  # an error must not show the password
     try:
-        places = tuple(_place(host, port) for host in hosts.split(",")) if hosts else (Place("127.0.0.1", port),)
+        found = tuple(_host_port(host, port) for host in hosts.split(",")) if hosts else (HostPort("127.0.0.1", port),)
     except ValueError:
         raise ConfigError(f"{safe}: a port is a number from 1 to 65535, as in {safe}:{port}") from None
     return Url(
         parts.scheme,
-        f"{parts.scheme}://{','.join(map(str, places))}",
+        f"{parts.scheme}://{','.join(map(str, found))}",
         unquote(username),
         unquote(password),
-        places,
+        found,
         tuple(unquote(part) for part in parts.path.strip("/").split("/") if part),
         dict(parse_qsl(parts.query, keep_blank_values=True)),
     )
 
 
-def _place(text: str, port: int) -> Place:
+def _host_port(text: str, port: int) -> HostPort:
     one = urlsplit(f"//{text}")
     number = port if one.port is None else one.port
     if number == 0:
         raise ValueError("no such port")
-    return Place(one.hostname or "127.0.0.1", number)
+    return HostPort(one.hostname or "127.0.0.1", number)
 
 
 def build(url: Url, *, db: str, tls: bool, more: Collection[str] = ()) -> Address:
-    """The first of a URL's servers, with everything that holds for all of them. `more`: options that others read."""
+    """Return the address of a URL's first server, with the options that apply to all servers. `more`: further options
+    that the caller reads.
+    """
     options, safe = url.options, url.safe
     known = OPTIONS | TLS_OPTIONS | set(more)
     if unknown := set(options) - known:
@@ -122,7 +124,7 @@ def build(url: Url, *, db: str, tls: bool, more: Collection[str] = ()) -> Addres
         raise ConfigError(f"{safe}: the database is a number, as in {safe}/0") from None
     if number < 0:
         raise ConfigError(f"{safe}: databases are numbered from 0")
-    host, port = url.places[0]
+    host, port = url.hosts[0]
     return Address(
         host,
         port,
@@ -140,7 +142,7 @@ def build(url: Url, *, db: str, tls: bool, more: Collection[str] = ()) -> Addres
 
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    """An option that is a time."""
+    """Return a duration option in seconds."""
     try:
         value = float(options.get(name, default))
     except ValueError:
@@ -151,13 +153,13 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
 
 
 def parse(url: str) -> Address:
-    """`redis://[user:password@]host[:port][/db][?timeout=5&connect_timeout=2]`."""
+    """Parse `redis://[user:password@]host[:port][/db][?timeout=5&connect_timeout=2]`."""
     found = split(url)
     if found.scheme in SOCKETS:
         return _socket(found, url)
     if found.scheme not in SCHEMES:
         raise ConfigError(f"unknown Redis scheme {found.scheme!r}; one of {', '.join(SCHEMES)}")
-    if len(found.places) > 1:
+    if len(found.hosts) > 1:
         raise ConfigError(
             f"{found.safe} names several servers: write {found.scheme}+sentinel:// or {found.scheme}+cluster://"
         )
@@ -165,7 +167,7 @@ def parse(url: str) -> Address:
 
 
 def _socket(found: Url, url: str) -> Address:
-    """`redis+unix://[user:password@]/path/to/socket[?db=0]`."""
+    """Parse `redis+unix://[user:password@]/path/to/socket[?db=0]`."""
     hosts = urlsplit(url).netloc.rpartition("@")[2]
     if hosts or not found.path:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""What a redis-py (or valkey-py) object points at: Backstay reads it, and makes connections of its own.
+"""Read the servers and settings of a redis-py (or valkey-py) client, for connections that Backstay opens itself.
 
-The object itself is never used for I/O and never closed: one multiplexed link that stays in step under cancellation is
-what the engine stands on, and a pool cannot give that. What cannot be read faithfully is refused by name.
+The client is never used for I/O and never closed: the engine needs one multiplexed link whose replies stay matched
+under cancellation, which a pool does not provide. A setting that cannot be reproduced exactly raises ConfigError.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from backstay.engine.redis.address import LONGEST_TIMEOUT, Address, Place
+from backstay.engine.redis.address import LONGEST_TIMEOUT, Address, HostPort
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.client_tls import TLS_SETTINGS, trust
 from backstay.engine.redis.link.credentials import Credentials
@@ -21,7 +21,7 @@ from backstay.errors import ConfigError
 DEFAULT = Address()
 LIBRARIES = ("redis", "valkey")
 
-#: What is taken over.
+#: Settings that Backstay's connections use as well.
 TAKEN = {
     "host",
     "port",
@@ -36,12 +36,12 @@ TAKEN = {
     "connection_class",
     "ssl",
 }
-#: What is about their connections, commands and replies, and has no meaning for ours.
-THEIRS = {
+#: Settings of redis-py's own connections, commands and replies, which do not affect Backstay's.
+IGNORED = {
     "cache",
     "cache_config",
     "command_packer",
-    "connection_pool",  # of a Sentinel's own connections
+    "connection_pool",  # of a client for a Sentinel itself
     "connection_pool_class",
     "decode_responses",
     "driver_info",
@@ -74,7 +74,7 @@ THEIRS = {
 
 
 def open_client(client: Any, namespace: str) -> RedisEngine:
-    """The engine for the servers of a client or a connection pool."""
+    """Return the engine for the servers of a client or a connection pool."""
     what = type(client).__name__
     if hasattr(client, "discover_master"):
         raise ConfigError(f"a {what} may watch many services: pass sentinel.master_for('mymaster')")
@@ -83,7 +83,7 @@ def open_client(client: Any, namespace: str) -> RedisEngine:
     pool = getattr(client, "connection_pool", client)
     if not isinstance(getattr(pool, "connection_kwargs", None), Mapping):
         raise ConfigError(
-            f"this {what} does not say where its server is: pass a Redis, a RedisCluster, a ConnectionPool,"
+            f"this {what} has no server address: pass a Redis, a RedisCluster, a ConnectionPool,"
             " sentinel.master_for(…) or a URL"
         )
     if hasattr(pool, "sentinel_manager"):
@@ -97,7 +97,7 @@ def _sentinel(pool: Any, namespace: str) -> RedisEngine:
 
     manager = pool.sentinel_manager
     if not pool.is_master:
-        raise ConfigError("this client is of replicas, which take no writes: pass sentinel.master_for(…)")
+        raise ConfigError("this client connects to replicas, which accept no writes: pass sentinel.master_for(…)")
     for name in ("min_other_sentinels", "_force_master_ip"):
         if getattr(manager, name, None):
             raise _not_taken(name.lstrip("_"))
@@ -108,14 +108,14 @@ def _sentinel(pool: Any, namespace: str) -> RedisEngine:
         _server(sentinel.connection_pool.connection_kwargs, sentinel.connection_pool.connection_class)
         for sentinel in manager.sentinels
     ]
-    # One class made all of them from the same arguments: what the first says holds for the others.
+    # redis-py creates all of them with the same arguments, so the settings of the first apply to the others.
     sentinels, sentinel_tls = read[0]
-    places = tuple(Place(each.host, each.port) for each, _ in read)
+    nodes = tuple(HostPort(each.host, each.port) for each, _ in read)
     scheme = f"redis{'s' if address.tls else ''}+sentinel"
     seeds = Seeds(
-        f"{scheme}://{','.join(map(str, places))}",
+        f"{scheme}://{','.join(map(str, nodes))}",
         address,
-        places,
+        nodes,
         service=str(pool.service_name),
         sentinels=replace(sentinels, db=0),
     )
@@ -136,23 +136,23 @@ def _cluster(client: Any, namespace: str) -> RedisEngine:
     address, tls = _server(options, options.get("connection_class"))
     if address.db:
         raise ConfigError("a Cluster has one database, 0")
-    places = tuple(Place(str(node.host), int(node.port)) for node in manager.startup_nodes.values())
-    if not places:
+    nodes = tuple(HostPort(str(node.host), int(node.port)) for node in manager.startup_nodes.values())
+    if not nodes:
         raise ConfigError("this client has no nodes to begin with")
-    url = f"redis{'s' if address.tls else ''}+cluster://{','.join(map(str, places))}"
-    return ClusterEngine(Seeds(url, address, places), namespace=namespace, client_name=_name(options), tls=tls)
+    url = f"redis{'s' if address.tls else ''}+cluster://{','.join(map(str, nodes))}"
+    return ClusterEngine(Seeds(url, address, nodes), namespace=namespace, client_name=_name(options), tls=tls)
 
 
 def _server(options: Mapping[str, Any], connection: Any) -> tuple[Address, ssl.SSLContext | None]:
-    """One server of a client, and how to trust it."""
+    """Return the address of a client's server, and its TLS context."""
     kind = connection.__name__ if isinstance(connection, type) else ""
     if kind and connection.__module__.partition(".")[0] not in LIBRARIES:
         raise ConfigError(
-            f"this client's connection_class {kind} may do anything, and Backstay's own connections would not:"
-            " pass a client with a class of redis-py's, or a URL"
+            f"this client's connection_class {kind} is not one of redis-py's, and Backstay's own connections do not use"
+            " it: pass a client with a connection class of redis-py, or a URL"
         )
     tls = "SSL" in kind or bool(options.get("ssl"))
-    known = TAKEN | THEIRS | (TLS_SETTINGS if tls else set[str]())
+    known = TAKEN | IGNORED | (TLS_SETTINGS if tls else set[str]())
     for name, value in options.items():
         if name not in known and not _unset(value):
             raise _not_taken(name)
@@ -173,7 +173,7 @@ def _server(options: Mapping[str, Any], connection: Any) -> tuple[Address, ssl.S
 
 
 def _unset(value: Any) -> bool:
-    """Nothing, a marker for nothing, or a part of redis-py's own that nobody set."""
+    """Whether a setting has its default value: empty, a sentinel object, or an object of redis-py itself."""
     if not value:
         return True
     kind = cast("type[object]", type(value))
@@ -181,7 +181,7 @@ def _unset(value: Any) -> bool:
 
 
 def _not_taken(name: str) -> ConfigError:
-    return ConfigError(f"this client uses {name}, which cannot be taken over; pass a client without it, or a URL")
+    return ConfigError(f"this client uses {name}, which Backstay does not support; pass a client without it, or a URL")
 
 
 def _name(options: Mapping[str, Any]) -> str:
@@ -201,11 +201,13 @@ def _number(options: Mapping[str, Any], name: str, default: int) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise ConfigError(f"this client's {name} is a number; got {value!r}") from None
+        raise ConfigError(f"this client's {name} must be a number; got {value!r}") from None
 
 
 def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:
-    """A time-out. Theirs may be none at all; ours always ends, for a lock must notice a dead server."""
+    """Return a time-out. redis-py allows None (no time-out); Backstay then uses its default, because a lock must notice
+    a dead server.
+    """
     value = options.get(name)
     if value is None:
         return default

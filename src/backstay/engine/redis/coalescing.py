@@ -1,7 +1,7 @@
-"""Many small operations of one kind, sent as one: what a busy event loop asks for while earlier ones are under way.
+"""Coalesce small operations of one kind: those that arrive while a request is in flight are sent as one request.
 
-A lone caller waits for nobody. Under load each trip carries all that has come since the one before it left, so that a
-hundred tasks cost a few scripts, not a hundred.
+A single caller never waits. Under load each request takes all operations that arrived since the previous one was sent,
+so a hundred tasks cost a few script calls, not a hundred.
 """
 
 from __future__ import annotations
@@ -11,95 +11,95 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from backstay.engine.base import Op
-from backstay.engine.redis.encoder import Ready
+from backstay.engine.redis.encoder import SingleRequest
 from backstay.errors import EngineError
 
-#: While one trip is under way, this many who wait are worth a second: made here while the server is at work.
-ENOUGH = 32
-UNDER_WAY = 2
-#: The most that one script is given: the server serves nobody else meanwhile.
-MOST = 500
+#: This many waiting operations justify a second request in flight: it is encoded while the server runs the first.
+SECOND_REQUEST_AT = 32
+MAX_IN_FLIGHT = 2
+#: The largest number of operations in one script call: the server is blocked while it runs.
+MAX_BATCH = 500
 
 
-class Gathered(Ready, frozen=True):
-    """An operation that may travel with others of its key. Only for what fails for all of them alike, if at all."""
+class Coalesced(SingleRequest, frozen=True):
+    """An operation that can be merged with others of its key. Only for operations that all succeed or fail together."""
 
     item: Any = None
-    #: One operation out of many; answers what each of them would have, in order.
-    together: Callable[[list[Any]], Op[list[Any]]] | None = None
+    #: Builds one operation from the items of many; its result lists their results in order.
+    combine: Callable[[list[Any]], Op[list[Any]]] | None = None
 
 
-Waiting = list[tuple[Gathered, asyncio.Future[Any]]]
+Waiting = list[tuple[Coalesced, asyncio.Future[Any]]]
 
 
-class Gathering:
-    """What is under way and what waits, by key. Belongs to an event loop."""
+class Coalescer:
+    """Operations in flight and waiting, by key. Belongs to one event loop; not thread-safe."""
 
-    def __init__(self, carry: Callable[[Op[Any]], Awaitable[Any]]) -> None:
-        self._carry = carry
+    def __init__(self, send: Callable[[Op[Any]], Awaitable[Any]]) -> None:
+        self._send = send
         self._loop = asyncio.get_running_loop()
-        self._under_way: dict[str, int] = {}
+        self._in_flight: dict[str, int] = {}
         self._waiting: dict[str, Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def is_here(self) -> bool:
-        """Whether this event loop is its own."""
+    def is_on_this_loop(self) -> bool:
+        """Whether it belongs to the running event loop."""
         return self._loop is asyncio.get_running_loop()
 
-    async def submit(self, op: Gathered) -> Any:
+    async def submit(self, op: Coalesced) -> Any:
         key = op.key
-        trips = self._under_way.get(key, 0)
-        if not trips:
-            self._under_way[key] = 1
+        in_flight = self._in_flight.get(key, 0)
+        if not in_flight:
+            self._in_flight[key] = 1
             try:
-                return await self._carry(Ready(op.work, key, request=op.request, read=op.read))
+                return await self._send(SingleRequest(op.work, key, request=op.request, read=op.read))
             finally:
-                self._done(key)
+                self._on_done(key)
         future = self._loop.create_future()
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = []
         waiting.append((op, future))
-        if trips < UNDER_WAY and len(waiting) >= ENOUGH:
-            self._under_way[key] = trips + 1
-            self._next(key)
+        if in_flight < MAX_IN_FLIGHT and len(waiting) >= SECOND_REQUEST_AT:
+            self._in_flight[key] = in_flight + 1
+            self._send_next(key)
         return await future
 
-    def _done(self, key: str) -> None:
-        """A trip is over: those who wait go on the next one."""
-        if not self._next(key):
-            self._under_way[key] -= 1
-            if not self._under_way[key]:
-                del self._under_way[key]
+    def _on_done(self, key: str) -> None:
+        """Send the waiting operations of a key after a request has completed."""
+        if not self._send_next(key):
+            self._in_flight[key] -= 1
+            if not self._in_flight[key]:
+                del self._in_flight[key]
 
-    def _next(self, key: str) -> bool:
+    def _send_next(self, key: str) -> bool:
         waiting = [(op, future) for op, future in self._waiting.pop(key, ()) if not future.done()]
         if not waiting:
             return False
-        if waiting[MOST:]:
-            self._waiting[key] = waiting[MOST:]
-        task = self._loop.create_task(self._go(key, waiting[:MOST]))
+        if waiting[MAX_BATCH:]:
+            self._waiting[key] = waiting[MAX_BATCH:]
+        task = self._loop.create_task(self._send_batch(key, waiting[:MAX_BATCH]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
 
-    async def _go(self, key: str, waiting: Waiting) -> None:
-        together = waiting[0][0].together
+    async def _send_batch(self, key: str, waiting: Waiting) -> None:
+        combine = waiting[0][0].combine
         try:
-            if together is None:
-                raise TypeError("a gathered operation says how to go together")
-            answers = await self._carry(together([op.item for op, _ in waiting]))
-        except asyncio.CancelledError:  # the loop ends
+            if combine is None:
+                raise TypeError("a coalesced operation needs combine=")
+            results = await self._send(combine([op.item for op, _ in waiting]))
+        except asyncio.CancelledError:  # the event loop is shutting down
             for _, future in waiting:
                 future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to those who wait
+        except Exception as error:  # noqa: BLE001 - it becomes the result of each waiting operation
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(type(error)(str(error)) if isinstance(error, EngineError) else error)
         else:
-            for (_, future), answer in zip(waiting, answers, strict=True):
+            for (_, future), result in zip(waiting, results, strict=True):
                 if not future.done():
-                    future.set_result(answer)
+                    future.set_result(result)
         finally:
-            self._done(key)
+            self._on_done(key)

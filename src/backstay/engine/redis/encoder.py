@@ -1,4 +1,7 @@
-"""Operations as conversations: requests out, replies in, the operation's answer at the end. No I/O here."""
+"""Encode operations as Redis requests and decode their replies. No I/O happens here.
+
+A procedure is a generator: it yields requests, is sent their replies, and returns the operation's result.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from backstay.engine.base import (
-    UNREADABLE,
+    DECODE_ERRORS,
     Apply,
     Micros,
     Op,
@@ -15,108 +18,111 @@ from backstay.engine.base import (
     Publish,
     PublishHint,
     Read,
+    ReadBody,
     Reading,
-    Recall,
     Room,
     Scan,
+    StoreOperation,
     Tag,
     Tagged,
     TakeHint,
     Untag,
-    Within,
 )
 from backstay.engine.redis import keys, scripts
-from backstay.engine.redis.link.protocol import Refusal, pack
+from backstay.engine.redis.link.protocol import ErrorReply, pack
 
 
-def good(reply: Any) -> Any:
-    """The reply; a refusal is raised."""
-    if isinstance(reply, Refusal):
+def reply_or_raise(reply: Any) -> Any:
+    """Return the reply; raise it if it is an error reply."""
+    if isinstance(reply, ErrorReply):
         raise reply
     return reply
 
 
-class To(NamedTuple):
-    """A request about another key than the conversation's own: on a Cluster it may be another node's."""
+class KeyedRequest(NamedTuple):
+    """A request about another key than the procedure's own: on a Cluster it may belong to another node."""
 
     key: bytes
     request: bytes
 
 
-class Ready(Within[Any], frozen=True):
-    """A conversation that is one request in service: the hot path, without a generator. Where that is refused, `work`
-    says it again and knows what to do.
+class SingleRequest(StoreOperation[Any], frozen=True):
+    """A store operation that needs one request in production: the hot path, without a generator. If the server returns
+    an error (NOSCRIPT, for example), the procedure `work` runs instead and handles it.
     """
 
-    #: None: there is more to say.
+    #: None: the operation needs more than one request.
     request: Callable[[], bytes] | None = None
-    read: Callable[[Any], Any] = good
+    read: Callable[[Any], Any] = reply_or_raise
 
 
-#: Yields requests, is sent their replies, returns the answer. Raises Refusal.
-Talk = Generator[bytes | To, Any, Any]
+#: Yields requests, is sent their replies, returns the result. Raises ErrorReply.
+Procedure = Generator[bytes | KeyedRequest, Any, Any]
 SCAN_COUNT = 1000
 
 
-class Talks:
-    """What an operation says to a server. All requests of one conversation are about one key, unless one says `To`."""
+class Encoder:
+    """Builds the requests of operations. All requests of one procedure are about one key, except a `KeyedRequest`."""
 
     def __init__(self, namespace: str, clock: Callable[[], Micros] | None) -> None:
         self._namespace = namespace
         self._clock = clock
 
     def request(self, op: Apply) -> bytes:
-        """The hot path: a command in one go, without a conversation."""
+        """Encode a command as one request: the hot path, without a generator."""
         room, command = op.room, op.command
-        script = scripts.of_command(room, type(command))
-        if room.places is not None:
-            return script.pack(*self._parts(room, op.name), room.encode(command))
+        script = scripts.command_script(room, type(command))
+        if room.build_keys is not None:
+            return script.pack(*self._keys(room, op.name), room.encode(command))
         key = keys.wire_state(self._namespace, room.name, op.name)
-        if room.bodies:
-            return script.call_beside(key, keys.wire_body(self._namespace, room.name, op.name), room.wire(command))
+        if room.has_bodies:
+            return script.call_with_body(
+                key, keys.wire_body(self._namespace, room.name, op.name), room.encode_command(command)
+            )
         return script.call(key, room.encode(command))
 
-    def _parts(self, room: Room[Any], name: str) -> list[bytes]:
-        """The keys of a name."""
-        if room.places is not None:
-            return [key.encode() for key in room.places(self._namespace, name)]
-        parts = [keys.wire_state(self._namespace, room.name, name)]
-        if room.bodies:
-            parts.append(keys.wire_body(self._namespace, room.name, name))
-        return parts
+    def _keys(self, room: Room[Any], name: str) -> list[bytes]:
+        """Return the Redis keys of a name."""
+        if room.build_keys is not None:
+            return [key.encode() for key in room.build_keys(self._namespace, name)]
+        found = [keys.wire_state(self._namespace, room.name, name)]
+        if room.has_bodies:
+            found.append(keys.wire_body(self._namespace, room.name, name))
+        return found
 
     def key(self, op: Op[Any]) -> bytes | None:
-        """The key that an operation is about; None: any server will do."""
+        """Return the key that routes an operation; None: any server can run it."""
         match op:
-            case Apply() if op.room.places is not None:
-                return self._parts(op.room, op.name)[0]
-            case Apply() | Read() | Recall():
+            case Apply() if op.room.build_keys is not None:
+                return self._keys(op.room, op.name)[0]
+            case Apply() | Read() | ReadBody():
                 return keys.wire_state(self._namespace, op.room.name, op.name)
             case Tag() | Tagged() | Untag():
                 return keys.tag(self._namespace, op.room.name, op.tag).encode()
             case PublishHint() | TakeHint():
                 return op.hint.encode()
-            case Within():
+            case StoreOperation():
                 return op.key.encode()
             case _:
                 return None
 
-    def of(self, op: Op[Any]) -> Talk:
+    def procedure(self, op: Op[Any]) -> Procedure:
+        """Return the procedure that runs an operation."""
         match op:
             case Apply():
                 return self._apply(op)
-            case Within():
-                return self._within(op)
+            case StoreOperation():
+                return self._store_operation(op)
             case Read():
                 return self._read(op)
-            case Recall():
-                return self._ask(self.recall(op))
+            case ReadBody():
+                return self._single(self.read_body_request(op))
             case Scan():
                 return self._scan(op)
             case Tag():
                 key = keys.tag(self._namespace, op.room.name, op.tag).encode()
                 life = str(-(-op.ttl // 1000)).encode()
-                return self._run(scripts.own("tag"), key, op.name.encode(), life)
+                return self._run(scripts.engine_script("tag"), key, op.name.encode(), life)
             case Tagged():
                 return self._tagged(op)
             case Untag():
@@ -127,78 +133,78 @@ class Talks:
                 return self._publish_hint(op)
             case TakeHint():
                 args = (str(op.n).encode(), str(op.life // 1000).encode())
-                return self._run(scripts.of_hub("hint_take"), op.hint.encode(), *args)
+                return self._run(scripts.hub_script("hint_take"), op.hint.encode(), *args)
             case Ping():
                 return self._ping()
             case _:
                 raise TypeError(f"not an operation for Redis: {op!r}")
 
-    def _within(self, op: Within[Any]) -> Talk:
-        """`work(clock)` is a conversation of its own. `clock`: a test clock's time in µs, as scripts take it; empty in
-        service.
+    def _store_operation(self, op: StoreOperation[Any]) -> Procedure:
+        """Return the procedure `work(clock)`. `clock`: the time of a test clock in µs, as scripts take it; empty in
+        production.
         """
-        talk: Talk = op.work(str(self._clock()).encode() if self._clock is not None else b"")
-        return talk
+        procedure: Procedure = op.work(str(self._clock()).encode() if self._clock is not None else b"")
+        return procedure
 
-    def _run(self, script: scripts.Script, *parts: bytes) -> Talk:
+    def _run(self, script: scripts.Script, *parts: bytes) -> Procedure:
         reply = yield script.pack(*parts)
-        if isinstance(reply, Refusal) and reply.code == "NOSCRIPT":
+        if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":
             reply = yield script.pack(*parts, whole=True)
-        return good(reply)
+        return reply_or_raise(reply)
 
     def _clock_args(self) -> tuple[bytes, ...]:
         return (str(self._clock()).encode(),) if self._clock is not None else ()
 
-    def _apply(self, op: Apply) -> Talk:
+    def _apply(self, op: Apply) -> Procedure:
         room = op.room
-        parts = self._parts(room, op.name)
-        script = scripts.of_command(room, type(op.command))
-        reply = yield from self._run(script, *parts, room.wire(op.command), *self._clock_args())
+        found = self._keys(room, op.name)
+        script = scripts.command_script(room, type(op.command))
+        reply = yield from self._run(script, *found, room.encode_command(op.command), *self._clock_args())
         try:
             return room.decode_reply(reply)
-        except UNREADABLE as error:
-            raise room.unreadable(op.name, error) from error
+        except DECODE_ERRORS as error:
+            raise room.corrupt_record(op.name, error) from error
 
-    def _read(self, op: Read) -> Talk:
+    def _read(self, op: Read) -> Procedure:
         key = keys.wire_state(self._namespace, op.room.name, op.name)
-        seconds, micros, raw = yield from self._run(scripts.own("read"), key, b"", *self._clock_args())
+        seconds, micros, raw = yield from self._run(scripts.engine_script("read"), key, b"", *self._clock_args())
         now = int(seconds) * 1_000_000 + int(micros)
         return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)
 
-    def recall(self, op: Recall) -> bytes:
-        """A plain GET."""
+    def read_body_request(self, op: ReadBody) -> bytes:
+        """Encode a GET of the body."""
         key = keys.wire_body(self._namespace, op.room.name, op.name)
         return b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(key), key)
 
-    def _ask(self, request: bytes) -> Talk:
-        return good((yield request))
+    def _single(self, request: bytes) -> Procedure:
+        return reply_or_raise((yield request))
 
-    def _scan(self, op: Scan) -> Talk:
+    def _scan(self, op: Scan) -> Procedure:
         found: set[str] = set()
         pattern = keys.pattern(self._namespace, op.room.name, op.prefix)
         cursor = b"0"
         while True:
             reply = yield pack("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-            cursor, page = good(reply)
+            cursor, page = reply_or_raise(reply)
             for key in page:
-                with contextlib.suppress(UnicodeDecodeError):  # a stranger's: no name of ours is written so
+                with contextlib.suppress(UnicodeDecodeError):  # another program's key: ours are UTF-8
                     found.add(keys.name_of(self._namespace, op.room.name, key.decode()))
             if int(cursor) == 0:
                 return sorted(found)
 
-    def _tagged(self, op: Tagged) -> Talk:
+    def _tagged(self, op: Tagged) -> Procedure:
         reply = yield pack("SMEMBERS", keys.tag(self._namespace, op.room.name, op.tag))
-        return sorted(name.decode() for name in good(reply))
+        return sorted(name.decode() for name in reply_or_raise(reply))
 
-    def _plain(self, *command: str) -> Talk:
-        good((yield pack(*command)))
+    def _plain(self, *command: str) -> Procedure:
+        reply_or_raise((yield pack(*command)))
         return None
 
-    def _publish_hint(self, op: PublishHint) -> Talk:
+    def _publish_hint(self, op: PublishHint) -> Procedure:
         args = (str(op.count), str(op.life // 1000), op.channel, op.payload)
-        script = scripts.of_hub("hint_publish")
+        script = scripts.hub_script("hint_publish")
         yield from self._run(script, op.hint.encode(), *(arg.encode() for arg in args))
 
-    def _ping(self) -> Talk:
-        seconds, micros = good((yield pack("TIME")))
+    def _ping(self) -> Procedure:
+        seconds, micros = reply_or_raise((yield pack("TIME")))
         return int(seconds) * 1_000_000 + int(micros)

@@ -1,4 +1,4 @@
-"""Redis and Valkey as an engine: machines run there as Lua, one script per command, on the server's clock."""
+"""The Redis and Valkey engine: machines run on the server as Lua, one script per command, on the server's clock."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from backstay.engine.base import UNREADABLE, Apply, Micros, Op, Ping, Recall, only, steady
+from backstay.engine.base import DECODE_ERRORS, Apply, Micros, Op, Ping, ReadBody, single_result, steady
 from backstay.engine.redis import keys
-from backstay.engine.redis.address import Address, Place
-from backstay.engine.redis.coalescing import Gathered, Gathering
-from backstay.engine.redis.encoder import Ready, Talk, Talks, To
+from backstay.engine.redis.address import Address, HostPort
+from backstay.engine.redis.coalescing import Coalesced, Coalescer
+from backstay.engine.redis.encoder import Encoder, KeyedRequest, Procedure, SingleRequest
 from backstay.engine.redis.link.async_link import AsyncLink
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import AFTER_YOU, STALE, Hello, Refusal, refused
+from backstay.engine.redis.link.protocol import PING_FIRST, STALE_CODES, ErrorReply, Hello, translate_error
 from backstay.engine.redis.link.tls import context
-from backstay.engine.redis.replica_ack import RedisWitness
-from backstay.engine.redis.thread_subscriber import ThreadEars
+from backstay.engine.redis.replica_ack import RedisReplicaAcks
+from backstay.engine.redis.thread_subscriber import RedisThreadSubscribers
 from backstay.errors import BackstayError, Closed, EngineError
 
 T = TypeVar("T")
-UNANSWERED = object()
+NO_RESULT = object()
 
 
 class RedisEngine:
-    """One multiplexed link for the event loop, one socket for each thread that asks."""
+    """An engine on one server: one multiplexed link for the event loop, and one socket per thread."""
 
-    dialect = "redis"
-    default_hub = "redis"
-    recalls = True
-    #: Whether keys live on different nodes by their hash tags.
-    spreads = False
+    expires_bodies = True
+    exposes_redis_keys = True
+    is_clustered = False
 
     def __init__(
         self,
@@ -50,21 +48,21 @@ class RedisEngine:
         self.namespace = namespace
         self.client_name = client_name
         self.tls = tls if tls is not None else context(address)
-        #: Told of "connected" and "disconnected": several Backstays may share one engine.
+        #: Called with "connected" and "disconnected". A list, because several Backstays may share one engine.
         self._observers: list[Callable[[str], None]] = []
         self._test_clock = clock
-        self._talks = Talks(namespace, clock)
-        self._gathering: Gathering | None = None
+        self._encoder = Encoder(namespace, clock)
+        self._coalescer: Coalescer | None = None
         self._offset = 0.0
         self._link: AsyncLink | None = None
         self._connecting: asyncio.Task[AsyncLink] | None = None
         self._threads = threading.local()
-        #: Weak: a thread that ends takes its connection with it.
+        #: Weak references: a thread's connection is closed when the thread ends.
         self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
         self._links_lock = threading.Lock()
-        self._ears = ThreadEars(self._thread_link)
-        self._witness = RedisWitness(namespace, self.second_link)
-        #: Known from the first connection on.
+        self._thread_subscribers = RedisThreadSubscribers(self._thread_link)
+        self._replica_acks = RedisReplicaAcks(namespace, self.second_link)
+        #: Read from the first connection.
         self._resp3 = False
         self._closed = False
 
@@ -75,58 +73,59 @@ class RedisEngine:
         for observer in list(self._observers):
             observer(event)
 
-    # ── doors ──
+    # ── operations ──
 
     async def submit(self, op: Op[T]) -> T:
         link = self._link
         if link is None or not link.ready:
             link = await self._connected()
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
-            request = op.wire or self._talks.request(op)
-            raw = await (link.hand_over(request) if op.command.hands_over else link.send(request))
+            request = op.encoded or self._encoder.request(op)
+            raw = await (link.send_after_ping(request) if op.command.wakes_waiters else link.send(request))
             if type(raw) is bytes:
                 try:
-                    answer: T = op.room.decode_reply(raw)
-                except UNREADABLE as error:
-                    raise op.room.unreadable(op.name, error) from error
-                return answer
+                    result: T = op.room.decode_reply(raw)
+                except DECODE_ERRORS as error:
+                    raise op.room.corrupt_record(op.name, error) from error
+                return result
             if raw.code != "NOSCRIPT":
-                raise self._refused(raw, link)
-        elif type(op) is Gathered:
-            return cast("T", await self._gathered().submit(op))
-        elif type(op) is Ready and op.request is not None and self._test_clock is None:
+                raise self._error(raw, link)
+        elif type(op) is Coalesced:
+            return cast("T", await self._loop_coalescer().submit(op))
+        elif type(op) is SingleRequest and op.request is not None and self._test_clock is None:
             reply = await link.send(op.request())
-            if type(reply) is not Refusal:
+            if type(reply) is not ErrorReply:
                 return cast("T", op.read(reply))
-        if type(op) is Recall:
-            found = await link.send(self._talks.recall(op))
-            if type(found) is not Refusal:
+        if type(op) is ReadBody:
+            found = await link.send(self._encoder.read_body_request(op))
+            if type(found) is not ErrorReply:
                 return cast("T", found)
-        talk = self._talks.of(op)
+        procedure = self._encoder.procedure(op)
         try:
-            asked = next(talk)
+            asked = next(procedure)
             while True:
-                asked = talk.send(await link.send(asked.request if isinstance(asked, To) else asked))
+                asked = procedure.send(await link.send(asked.request if isinstance(asked, KeyedRequest) else asked))
         except StopIteration as done:
             return cast("T", done.value)
-        except Refusal as refusal:
-            raise self._refused(refusal, link) from None
+        except ErrorReply as reply:
+            raise self._error(reply, link) from None
 
-    def _gathered(self) -> Gathering:
-        if self._gathering is None or not self._gathering.is_here():
-            self._gathering = Gathering(self.submit)
-        return self._gathering
+    def _loop_coalescer(self) -> Coalescer:
+        if self._coalescer is None or not self._coalescer.is_on_this_loop():
+            self._coalescer = Coalescer(self.submit)
+        return self._coalescer
 
     def prepare(self, op: Apply) -> Apply:
-        return Apply(op.room, op.name, op.command, self._talks.request(op))
+        return Apply(op.room, op.name, op.command, self._encoder.request(op))
 
-    def _refused(self, refusal: Refusal, link: AsyncLink | BlockingLink) -> EngineError:
-        if refusal.code in STALE:
+    def _error(self, reply: ErrorReply, link: AsyncLink | BlockingLink) -> EngineError:
+        """Convert an error reply, and close the link if the next one may reach another server."""
+        if reply.code in STALE_CODES:
             link.close()
-        return refused(refusal, link.address)
+        return translate_error(reply, link.address)
 
     async def _connected(self) -> AsyncLink:
-        """The link, connected once for all who ask at the same time; a caller's cancellation is its own."""
+        """Return the connected link. Concurrent callers share one attempt; cancelling one caller does not cancel it."""
         if self._closed:
             raise Closed("this engine is closed")
         if self._connecting is None:
@@ -134,16 +133,16 @@ class RedisEngine:
             self._connecting.add_done_callback(self._connect_done)
         return await asyncio.shield(self._connecting)
 
-    async def dial(self, client_name: str) -> AsyncLink:
-        """A new connection to the server, for whoever needs one of its own."""
+    async def connect(self, client_name: str) -> AsyncLink:
+        """Open a separate link to the server (the hub uses it)."""
         return await AsyncLink.connect(self.address, client_name, self.tls)
 
-    def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
-        """The same for a thread."""
+    def connect_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
+        """Open a separate link for a thread."""
         return BlockingLink(self.address, client_name, self.tls, patience)
 
     async def _connect(self) -> AsyncLink:
-        link = await self._reach()
+        link = await self._connect_shared()
         self._learn(link.hello, link.connected_at)
         self._link = link
         link.closed.add_done_callback(lambda _: self.observe("disconnected"))
@@ -153,101 +152,103 @@ class RedisEngine:
     def _connect_done(self, task: asyncio.Task[AsyncLink]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # looked at, so that nobody is warned when all callers have gone
+            task.exception()  # retrieved, so that asyncio logs no warning if all callers were cancelled
 
     def apply(self, op: Op[T]) -> T:
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
             link = getattr(self._threads, "link", None)
             if link is None or not link.ready:
                 link = self._thread_link()
-            request = op.wire or self._talks.request(op)
-            raw = link.call_many([AFTER_YOU, request] if op.command.hands_over else [request])[-1]
+            request = op.encoded or self._encoder.request(op)
+            raw = link.call_many([PING_FIRST, request] if op.command.wakes_waiters else [request])[-1]
             if type(raw) is bytes:
                 try:
-                    answer: T = op.room.decode_reply(raw)
-                except UNREADABLE as error:
-                    raise op.room.unreadable(op.name, error) from error
-                return answer
+                    result: T = op.room.decode_reply(raw)
+                except DECODE_ERRORS as error:
+                    raise op.room.corrupt_record(op.name, error) from error
+                return result
             if raw.code != "NOSCRIPT":
-                raise self._refused(raw, link)
-        elif isinstance(op, Ready) and op.request is not None and self._test_clock is None:
+                raise self._error(raw, link)
+        elif isinstance(op, SingleRequest) and op.request is not None and self._test_clock is None:
             link = getattr(self._threads, "link", None)
             if link is None or not link.ready:
                 link = self._thread_link()
             raw = link.call_many([op.request()])[0]
-            if type(raw) is not Refusal:
+            if type(raw) is not ErrorReply:
                 return cast("T", op.read(raw))
-        return cast("T", only(self.apply_many([op])))
+        return cast("T", single_result(self.apply_many([op])))
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
-        """All operations in one trip; a second one for scripts the server had not seen."""
-        answers: list[Any] = [UNANSWERED] * len(ops)
+        """Run all operations in one round trip, and a second one for scripts that the server does not know."""
+        results: list[Any] = [NO_RESULT] * len(ops)
         try:
             link = self._thread_link(timeout)
-            begun: list[tuple[int, Talk, Any]] = [(i, self._talks.of(op), None) for i, op in enumerate(ops)]
+            begun: list[tuple[int, Procedure, Any]] = [
+                (i, self._encoder.procedure(op), None) for i, op in enumerate(ops)
+            ]
             while True:
-                asked: list[tuple[int, Talk, bytes]] = []
-                for i, talk, reply in begun:
+                asked: list[tuple[int, Procedure, bytes]] = []
+                for i, procedure, reply in begun:
                     try:
-                        request = talk.send(reply)
-                        asked.append((i, talk, request.request if isinstance(request, To) else request))
+                        request = procedure.send(reply)
+                        asked.append((i, procedure, request.request if isinstance(request, KeyedRequest) else request))
                     except StopIteration as done:
-                        answers[i] = done.value
-                    except Refusal as refusal:
-                        answers[i] = self._refused(refusal, link)
-                    except BackstayError as error:  # a record that cannot be read: this operation's trouble alone
-                        answers[i] = error
+                        results[i] = done.value
+                    except ErrorReply as error_reply:
+                        results[i] = self._error(error_reply, link)
+                    except BackstayError as error:  # an unreadable record: the result of this operation only
+                        results[i] = error
                 if not asked:
                     break
                 replies = link.call_many([request for _, _, request in asked], timeout)
-                begun = [(i, talk, reply) for (i, talk, _), reply in zip(asked, replies, strict=True)]
+                begun = [(i, procedure, reply) for (i, procedure, _), reply in zip(asked, replies, strict=True)]
         except EngineError as error:
             kind = type(error)
-            return [kind(str(error)) if answer is UNANSWERED else answer for answer in answers]
+            return [kind(str(error)) if result is NO_RESULT else result for result in results]
         except Closed as error:
             return [error] * len(ops)
-        return answers
+        return results
 
     def _thread_link(self, timeout: float | None = None) -> BlockingLink:
         link = getattr(self._threads, "link", None)
         if link is None or not link.ready:
             if self._closed:
                 raise Closed("this engine is closed")
-            link = self._reach_blocking(timeout)
+            link = self._connect_thread(timeout)
             self._learn(link.hello, link.connected_at)
             self._threads.link = link
-            self._keep(link)
+            self._register(link)
         return link
 
-    def _keep(self, link: BlockingLink) -> None:
+    def _register(self, link: BlockingLink) -> None:
         with self._links_lock:
             self._links.add(link)
         self.observe("connected")
 
-    async def _reach(self) -> AsyncLink:
-        return await self.dial(self.client_name)
+    async def _connect_shared(self) -> AsyncLink:
+        return await self.connect(self.client_name)
 
-    def _reach_blocking(self, timeout: float | None) -> BlockingLink:
+    def _connect_thread(self, timeout: float | None) -> BlockingLink:
         patience = min(self.address.connect_timeout, timeout or self.address.connect_timeout)
-        return self.dial_blocking(self.client_name, patience)
+        return self.connect_blocking(self.client_name, patience)
 
-    def thread_ears(self) -> ThreadEars | None:
-        """Where threads may wait on their own connections: RESP3, without TLS, on a system with eventfd."""
-        return self._ears if self._resp3 and self.tls is None and hasattr(os, "eventfd") else None
+    def thread_subscribers(self) -> RedisThreadSubscribers | None:
+        """Return the thread subscribers. They need RESP3, a system with eventfd, and a connection without TLS."""
+        return self._thread_subscribers if self._resp3 and self.tls is None and hasattr(os, "eventfd") else None
 
-    def witness(self) -> RedisWitness | None:
-        return self._witness
+    def replica_acks(self) -> RedisReplicaAcks | None:
+        return self._replica_acks
 
-    def second_link(self, place: Place | None) -> BlockingLink:
-        """Apart from the thread's own link: what waits for replicas must hold up nothing else."""
+    def second_link(self, place: HostPort | None) -> BlockingLink:
+        """Open a link beside the thread's own one, for WAIT: it blocks all later commands on its connection."""
         if self._closed:
             raise Closed("this engine is closed")
         if place is None:
-            link = self.dial_blocking(self.client_name)
+            link = self.connect_blocking(self.client_name)
         else:
             address = replace(self.address, host=place.host, port=place.port)
             link = BlockingLink(address, self.client_name, self.tls)
-        self._keep(link)
+        self._register(link)
         return link
 
     # ── the clock ──
@@ -260,7 +261,7 @@ class RedisEngine:
             return self._test_clock()
         return int((steady() + self._offset) * 1_000_000)
 
-    def correct(self, now: Micros) -> None:
+    def correct_clock(self, now: Micros) -> None:
         self._offset = now / 1_000_000 - steady()
 
     def _learn(self, hello: Hello | None, at: float) -> None:
@@ -271,7 +272,7 @@ class RedisEngine:
     # ── life ──
 
     async def open(self) -> None:
-        self.correct(await self.submit(Ping()))
+        self.correct_clock(await self.submit(Ping()))
 
     async def close(self) -> None:
         self._closed = True
@@ -290,11 +291,11 @@ class RedisEngine:
     def after_fork(self) -> None:
         self._observers = []
         for link in list(self._links):
-            link.close()  # closes the child's copy only; the parent's connection lives on
+            link.close()  # closes the child's copy of the socket only; the parent's connection stays open
         self._links = weakref.WeakSet()
         self._links_lock = threading.Lock()
         self._threads = threading.local()
-        self._ears = ThreadEars(self._thread_link)
+        self._thread_subscribers = RedisThreadSubscribers(self._thread_link)
         self._link = None
         self._connecting = None
-        self._gathering = None
+        self._coalescer = None

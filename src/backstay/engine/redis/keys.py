@@ -1,7 +1,7 @@
-"""Every Redis key of Backstay comes from here.
+"""Build the Redis keys of machine records, tags and inboxes.
 
-`<namespace>:<room>:{<name>}`: all keys of one name share a hash tag, names spread over all slots of a Cluster.
-Braces and percent signs in names are escaped, so no name can end the tag early or look like another key.
+`<namespace>:<room>:{<name>}`: all keys of one name share a hash tag; names spread over all slots of a Cluster.
+Braces and percent signs in names are escaped, so no name can end the tag early or collide with another key.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ def unescape(text: str) -> str:
 
 
 def state(namespace: str, room: str, name: str) -> str:
-    """A machine's record."""
+    """Return the key of a machine's record."""
     return f"{namespace}:{room}:{{{escape(name)}}}"
 
 
 @lru_cache(maxsize=1024)
 def wire_state(namespace: str, room: str, name: str) -> bytes:
-    """The same as it travels. Names come again: at least once to take and once to give back."""
+    """Return the encoded key of a record. Cached, because a name recurs: at least for one acquire and one release."""
     return state(namespace, room, name).encode()
 
 
 @lru_cache(maxsize=1024)
 def wire_body(namespace: str, room: str, name: str) -> bytes:
-    """What is kept beside a machine's record, in the record's own slot."""
+    """Return the key of the body beside a record, in the same slot."""
     return f"{namespace}:{room}-body:{{{escape(name)}}}".encode()
 
 
 def tag(namespace: str, room: str, tag: str) -> str:
-    """The set of names under a tag."""
+    """Return the key of the set of names under a tag."""
     return f"{namespace}:{room}-tag:{{{escape(tag)}}}"
 
 
 def pattern(namespace: str, room: str, prefix: str) -> str:
-    """What SCAN matches for names that start with `prefix`."""
+    """Return the SCAN pattern for names that start with `prefix`."""
     return _GLOB.sub(r"\\\g<0>", f"{namespace}:{room}:{{{escape(prefix)}") + "*"
 
 
 def name_of(namespace: str, room: str, key: str) -> str:
-    """The name in a state key."""
+    """Return the name in a record's key."""
     return unescape(key[len(namespace) + len(room) + 3 : -1])
 
 
 def inbox(namespace: str, process: str) -> str:
-    """The channel on which one process is woken."""
+    """Return the channel on which one process receives its wakes."""
     return f"{namespace}:inbox:{process}"

@@ -1,7 +1,7 @@
-"""How many replicas have a command: it travels with its WAIT, over a link that nobody else uses.
+"""Count the replicas that have acknowledged a command: the command and its WAIT are sent over a separate link.
 
-WAIT holds up everything behind it on its connection and counts what was written on that very connection. So each
-thread that asks has a second link, apart from the one on which its other commands go.
+WAIT blocks all later commands on its connection and counts only writes of the same connection. So each thread has a
+second link for it, beside the one for its other commands.
 """
 
 from __future__ import annotations
@@ -10,71 +10,74 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from backstay.engine.base import UNREADABLE, Apply
+from backstay.engine.base import DECODE_ERRORS, Apply
 from backstay.engine.redis import keys, scripts
-from backstay.engine.redis.address import Place
+from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import ASKING, Refusal, pack, refused
+from backstay.engine.redis.link.protocol import ASKING, ErrorReply, pack, translate_error
 from backstay.errors import OutcomeUnknown
 
 
-class Testimony(NamedTuple):
-    """What a server said to the command and to its WAIT, and on which link."""
+class AckedReply(NamedTuple):
+    """The replies to a command and to its WAIT, and the link they came from."""
 
     link: BlockingLink
     raw: Any
-    confirmed: Any
+    acks: Any
 
 
-class RedisWitness:
-    """Asks a server how many of its replicas have what it was just told."""
+class RedisReplicaAcks:
+    """Sends a command and asks how many replicas have acknowledged it. Thread-safe: each thread has its own links."""
 
-    def __init__(self, namespace: str, dial: Callable[[Place | None], BlockingLink]) -> None:
-        """`dial` makes a second link: to a place, or (None) to wherever the engine goes."""
+    def __init__(self, namespace: str, connect: Callable[[HostPort | None], BlockingLink]) -> None:
+        """`connect` opens a second link: to a node, or (None) to the engine's current server."""
         self._namespace = namespace
-        self._dial = dial
+        self._connect = connect
         self._threads = threading.local()
 
     def confirm(self, op: Apply, replicas: int, within: float) -> tuple[Any, int]:
-        """Carry out a natural command; its reply, and how many replicas have it. Answers when `replicas` of them do
+        """Run an idempotent command; return its reply and how many replicas have it, as soon as `replicas` of them do
         or the time is over.
         """
-        return self._judge(op, self._ask(None, op, replicas, within))
+        return self._decode(op, self._call(None, op, replicas, within))
 
-    def _ask(self, place: Place | None, op: Apply, replicas: int, within: float, *, asking: bool = False) -> Testimony:
-        links: dict[Place | None, BlockingLink] | None = getattr(self._threads, "links", None)
+    def _call(
+        self, place: HostPort | None, op: Apply, replicas: int, within: float, *, asking: bool = False
+    ) -> AckedReply:
+        links: dict[HostPort | None, BlockingLink] | None = getattr(self._threads, "links", None)
         if links is None:
             links = self._threads.links = {}
         used = links.get(place)
         if used is not None and used.ready:
             try:
-                return self._say(used, op, replicas, within, asking)
+                return self._call_on(used, op, replicas, within, asking)
             except OutcomeUnknown as error:
                 if isinstance(error.__cause__, (TimeoutError, BlockingIOError)):
-                    raise  # silence; a new link would hear the same
-                # The server hung up, perhaps because the link was idle for long: a new one tells.
-        link = links[place] = self._dial(place)
-        return self._say(link, op, replicas, within, asking)
+                    raise  # a time-out: a new link would time out as well
+                # The server closed the link, perhaps because it was idle: retry on a new one (the command is
+                # idempotent).
+        link = links[place] = self._connect(place)
+        return self._call_on(link, op, replicas, within, asking)
 
-    def _say(self, link: BlockingLink, op: Apply, replicas: int, within: float, asking: bool) -> Testimony:
+    def _call_on(self, link: BlockingLink, op: Apply, replicas: int, within: float, asking: bool) -> AckedReply:
         key = keys.wire_state(self._namespace, op.room.name, op.name)
-        script = scripts.of_command(op.room, type(op.command))
+        script = scripts.command_script(op.room, type(op.command))
         args = (op.room.encode(op.command),)
         before = [ASKING] if asking else []
-        # Milliseconds, and never 0, which means: for ever.
+        # Milliseconds, at least 1: 0 means to wait forever.
         wait = pack("WAIT", replicas, max(1, round(within * 1000)))
         patience = link.address.timeout + within
-        raw, confirmed = link.call_many([*before, script.pack(key, *args), wait], patience)[-2:]
-        if isinstance(raw, Refusal) and raw.code == "NOSCRIPT":  # so WAIT had nothing to wait for
-            raw, confirmed = link.call_many([*before, script.pack(key, *args, whole=True), wait], patience)[-2:]
-        return Testimony(link, raw, confirmed)
+        raw, acks = link.call_many([*before, script.pack(key, *args), wait], patience)[-2:]
+        if isinstance(raw, ErrorReply) and raw.code == "NOSCRIPT":  # nothing ran, so this WAIT counts for nothing
+            raw, acks = link.call_many([*before, script.pack(key, *args, whole=True), wait], patience)[-2:]
+        return AckedReply(link, raw, acks)
 
-    def _judge(self, op: Apply, told: Testimony) -> tuple[Any, int]:
-        for reply in (told.raw, told.confirmed):
-            if isinstance(reply, Refusal):
-                told.link.close()  # the next one may reach another server, or find other rights
-                raise refused(reply, told.link.address)
+    def _decode(self, op: Apply, acked: AckedReply) -> tuple[Any, int]:
+        for reply in (acked.raw, acked.acks):
+            if isinstance(reply, ErrorReply):
+                acked.link.close()  # the next link may reach another server, or the rights may have changed
+                raise translate_error(reply, acked.link.address)
         try:
-            return op.room.decode_reply(told.raw), int(told.confirmed)
-        except UNREADABLE as error:
-            raise op.room.unreadable(op.name, error) from error
+            return op.room.decode_reply(acked.raw), int(acked.acks)
+        except DECODE_ERRORS as error:
+            raise op.room.corrupt_record(op.name, error) from error

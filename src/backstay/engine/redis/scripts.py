@@ -1,4 +1,4 @@
-"""Lua scripts by hash. The hash is the version, so old and new processes work side by side."""
+"""Lua scripts, called by hash. The hash is the version, so old and new processes can share a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backstay.engine.redis.link.protocol import pack
 
 
 class Script:
-    """EVALSHA with its constant head packed once; EVAL for a server that has not seen the script."""
+    """A script: EVALSHA with its constant head encoded once, and EVAL for a server that does not know the script."""
 
     __slots__ = ("_evalsha", "_hash", "_whole", "sha")
 
@@ -24,38 +24,39 @@ class Script:
         self._whole = (b"EVAL", body, keys)
 
     def call(self, key: bytes, arg: bytes) -> bytes:
-        """The hot path: one key, one argument."""
+        """Encode a call with one key and one argument (the hot path)."""
         return b"*5\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self._evalsha, len(key), key, len(arg), arg)
 
-    def call_beside(self, key: bytes, beside: bytes, arg: bytes) -> bytes:
-        """The same for rooms that keep something beside their records."""
+    def call_with_body(self, key: bytes, body: bytes, arg: bytes) -> bytes:
+        """Encode a call for a room with bodies: the keys of record and body, and one argument."""
         head = b"*6\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n" % (
             self._evalsha,
             len(key),
             key,
-            len(beside),
-            beside,
+            len(body),
+            body,
             len(arg),
         )
         return head + arg + b"\r\n"
 
     def pack(self, *parts: bytes, whole: bool = False) -> bytes:
-        """The keys and any arguments; `whole` sends the source instead of the hash."""
+        """Encode a call with keys and any arguments; `whole` sends the source instead of the hash."""
         return pack(*(self._whole if whole else self._hash), *parts)
 
 
 @cache
-def of_command(room: Room[Any], command: type[Command]) -> Script:
+def command_script(room: Room[Any], command: type[Command]) -> Script:
+    """Load the script of a machine command."""
     return Script(room.script(command), room.keys)
 
 
 @cache
-def own(name: str) -> Script:
-    """A script of the engine itself."""
+def engine_script(name: str) -> Script:
+    """Load a script of the engine itself."""
     return Script(files("backstay.engine.redis").joinpath("lua", f"{name}.lua").read_text())
 
 
 @cache
-def of_hub(name: str) -> Script:
-    """A script of the hub."""
+def hub_script(name: str) -> Script:
+    """Load a script of the hub."""
     return Script(files("backstay.hub").joinpath(f"{name}.lua").read_text())

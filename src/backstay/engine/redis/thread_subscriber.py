@@ -1,7 +1,7 @@
-"""How a blocked thread is woken without a second thread: its own connection hears its inbox.
+"""Wake a blocked thread without a second thread: the thread's own connection subscribes to its inbox.
 
-RESP3 lets a connection that sends commands also receive messages. A thread that waits for a lock reads them itself,
-which saves a switch between threads on every hand-over.
+With RESP3 a connection that sends commands can also receive messages. A thread that waits for a lock reads them itself,
+which saves a thread switch on every lock handover.
 """
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ from typing import Any
 from backstay.engine.redis.link.blocking_link import BlockingLink
 
 
-class ThreadEar:
-    """One thread's connection as an ear, and as the latch that it waits on. Set from any thread."""
+class RedisThreadSubscriber:
+    """The subscription of one thread's connection, and the latch on which the thread waits. `set` is thread-safe; the
+    other methods belong to the thread.
+    """
 
     def __init__(self, link: Callable[[], BlockingLink]) -> None:
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._link_of_thread = link
         self._link: BlockingLink | None = None
         self._thread = threading.get_ident()
         self._set = False
-        #: The bell and the link that is heard now.
+        #: Watches the eventfd and the socket of the subscribed link.
         self._poll: select.poll | None = None
-        #: Whom to tell, by channel: several Backstays may share one engine.
+        #: Callbacks by channel: several Backstays may share one engine.
         self._on_hint: dict[bytes, Callable[[str | None], None]] = {}
 
     def listen(self, channel: str, on_hint: Callable[[str | None], None]) -> bool:
-        """Hear `channel` on this thread's connection. True when that is new: something may have passed unheard."""
+        """Subscribe this thread's connection to `channel`. Returns True for a new subscription: messages sent before it
+        were missed.
+        """
         link = self._link_of_thread()
         if link is not self._link:
             self._link = link
@@ -39,11 +43,11 @@ class ThreadEar:
         wire = channel.encode()
         if wire in self._on_hint:
             return False
-        link.subscribe(channel, self._heard)
+        link.subscribe(channel, self._on_push)
         self._on_hint[wire] = on_hint
         return True
 
-    def _heard(self, push: list[Any]) -> None:
+    def _on_push(self, push: list[Any]) -> None:
         if push[0] == b"message" and (on_hint := self._on_hint.get(push[1])):
             on_hint(push[2].decode(errors="replace"))
 
@@ -51,69 +55,69 @@ class ThreadEar:
 
     def set(self) -> None:
         if threading.get_ident() == self._thread:
-            self._set = True  # heard by the thread itself: it need not be woken
+            self._set = True  # set by the waiting thread itself, so it needs no wake-up
         else:
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._eventfd, 1)
 
     def clear(self) -> None:
-        """A bell that nobody has heard yet stays rung: it costs one look too many, never one too few."""
+        """Clear the latch. A pending eventfd stays set: it causes one spurious wake-up, never a lost one."""
         self._set = False
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for a message, for `set`, or until the time is over."""
+        """Wait for a message, for `set`, or for the time-out."""
         if self._set:
             return True
         link = self._link
-        if link is not None and not link.ready:  # given up by another thread since we listened
-            self._deaf()
+        if link is not None and not link.ready:  # another thread has closed it since the subscription
+            self._drop_subscriptions()
             return True
         poll = self._poll
         if poll is None:
             poll = self._register(link)
         ready = poll.poll(None if timeout is None else timeout * 1000 + 0.5)
         for fd, _ in ready:
-            if fd == self._bell:
+            if fd == self._eventfd:
                 os.eventfd_read(fd)
             elif link is not None:
                 link.take_pushes()
                 if not link.ready:
-                    self._deaf()
+                    self._drop_subscriptions()
         return bool(ready)
 
-    def _deaf(self) -> None:
-        """Look at once, and listen again on the next connection."""
-        told = list(self._on_hint.values())
+    def _drop_subscriptions(self) -> None:
+        """Make the callbacks recheck at once, because messages may be lost; `listen` subscribes the next connection."""
+        callbacks = list(self._on_hint.values())
         self._link = self._poll = None
         self._on_hint.clear()
-        for on_hint in told:
+        for on_hint in callbacks:
             on_hint(None)
 
     def _register(self, link: BlockingLink | None) -> select.poll:
         poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._eventfd, select.POLLIN)
         self._poll = None
-        if link is not None and (fd := link.fileno()) >= 0:  # of a link that was given up: then it rings at once
+        if link is not None and (fd := link.fileno()) >= 0:  # a closed link has no socket
             poll.register(fd, select.POLLIN)
             self._poll = poll
         return poll
 
     def __del__(self) -> None:
-        if hasattr(self, "_bell"):
-            os.close(self._bell)
+        if hasattr(self, "_eventfd"):
+            os.close(self._eventfd)
 
 
-class ThreadEars:
-    """Each thread's ear, made when it first waits."""
+class RedisThreadSubscribers:
+    """One subscriber per thread, created when the thread first waits."""
 
     def __init__(self, link: Callable[[], BlockingLink]) -> None:
         self._link = link
         self._threads = threading.local()
 
-    def of_this_thread(self) -> ThreadEar:
-        ear: ThreadEar | None = getattr(self._threads, "ear", None)
-        if ear is None:
-            ear = self._threads.ear = ThreadEar(self._link)
-        return ear
+    def for_this_thread(self) -> RedisThreadSubscriber:
+        subscriber: RedisThreadSubscriber | None = getattr(self._threads, "subscriber", None)
+        if subscriber is None:
+            subscriber = self._threads.subscriber = RedisThreadSubscriber(self._link)
+        return subscriber
 
     @staticmethod
     def channel(inbox: str) -> str:

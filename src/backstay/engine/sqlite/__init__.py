@@ -1,1 +1,1 @@
-"""The embedded engine."""
+"""The SQLite engine: one file, any number of processes on one host."""

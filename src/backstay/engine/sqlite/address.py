@@ -1,4 +1,4 @@
-"""Where a SQLite file is: `sqlite:///relative.db`, `sqlite:////absolute.db`, `memory://`."""
+"""Parse SQLite URLs: `sqlite:///relative.db`, `sqlite:////absolute.db`, `memory://`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SYNCHRONOUS = ("off", "normal", "full", "extra")
 
 
 def parse(url: str) -> tuple[str, str, float]:
-    """The path, the level of `synchronous`, and how long to wait for other writers."""
+    """Return the path, the level of `synchronous`, and the seconds to wait for other writers."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     if parts.scheme == "memory":
@@ -20,7 +20,9 @@ def parse(url: str) -> tuple[str, str, float]:
         return ":memory:", "full", 5.0
     path = unquote(parts.path[1:])
     if parts.netloc or not path:
-        raise ConfigError(f"{url}: three slashes and a path, as in sqlite:///backstay.db or sqlite:////var/lib/app.db")
+        raise ConfigError(
+            f"{url}: a SQLite URL has three slashes and a path, as in sqlite:///backstay.db or sqlite:////var/lib/app.db"
+        )
     synchronous = options.pop("synchronous", "full").lower()
     if synchronous not in SYNCHRONOUS:
         raise ConfigError(f"{url}: synchronous is one of {', '.join(SYNCHRONOUS)}")

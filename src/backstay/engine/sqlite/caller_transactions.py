@@ -1,6 +1,6 @@
-"""Transactions of the caller's own on the engine's file: who is inside one cannot wait for the engine's writer.
+"""Track the caller's own transactions on the engine's file, to prevent a deadlock with the engine's writer.
 
-The writer waits until the caller commits, and the caller would wait for the writer.
+Inside such a transaction the caller must not wait for the writer, because the writer waits until the caller commits.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 
 from backstay.errors import WouldDeadlock
 
-#: The caller's connection that this task or thread has written with, and the engine whose file it holds.
-_inside: ContextVar[tuple[sqlite3.Connection, object] | None] = ContextVar("backstay_sqlite_caller", default=None)
+#: The caller's connection that this task or thread has written with, and the engine whose file it locks.
+_current: ContextVar[tuple[sqlite3.Connection, object] | None] = ContextVar("backstay_sqlite_caller", default=None)
 
 
-def inside(db: sqlite3.Connection, engine: object) -> None:
-    """From now on, until it commits or rolls back."""
-    _inside.set((db, engine))
+def enter(db: sqlite3.Connection, engine: object) -> None:
+    """Record that this task or thread writes in a transaction of its own, until it commits or rolls back."""
+    _current.set((db, engine))
 
 
-def outside() -> None:
-    """It has ended."""
-    _inside.set(None)
+def leave() -> None:
+    """Record that the transaction has ended."""
+    _current.set(None)
 
 
 def check(engine: object, path: str) -> None:
-    """Raises WouldDeadlock for whoever is inside."""
-    found = _inside.get()
+    """Raise WouldDeadlock if this task or thread is inside such a transaction."""
+    found = _current.get()
     if found is None or found[1] is not engine:
         return
     if in_transaction(found[0]):
@@ -36,21 +36,21 @@ def check(engine: object, path: str) -> None:
             lock_id="a transaction of its own",
             way_out="Commit it first, or pass connection= to this call as well.",
         )
-    _inside.set(None)
+    _current.set(None)
 
 
 def in_transaction(db: sqlite3.Connection) -> bool:
-    """Whether a transaction is open that may hold the file."""
+    """Whether the connection has an open transaction that may hold the write lock."""
     try:
         if getattr(db, "autocommit", None) is False:
-            return False  # it always has one, and nobody can tell whether it wrote
+            return False  # such a connection always has an open transaction, and hides whether it has written
         return db.in_transaction
     except sqlite3.ProgrammingError:  # closed
         return False
 
 
-def plainly(db: sqlite3.Connection) -> tuple[Any, Any]:
-    """Rows as tuples and text as text, whatever the caller likes. Answers what to put back."""
+def use_plain_rows(db: sqlite3.Connection) -> tuple[Any, Any]:
+    """Set the default row and text factories on the caller's connection; return the caller's, to be restored."""
     before = (db.row_factory, db.text_factory)
     db.row_factory, db.text_factory = None, str
     return before

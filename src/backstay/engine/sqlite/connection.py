@@ -1,8 +1,8 @@
-"""A connection that is closed while its process forks.
+"""A SQLite connection that is closed before its process forks.
 
-SQLite counts the locks of a process in its memory. A child that is forked while a connection is at work takes them for
-its own, finds the file locked for ever, and holds no lock where it believes to hold one. So a fork waits for whoever is
-at work, and nothing of SQLite's crosses it; both sides open the file again when they next need it.
+SQLite keeps a process's file locks in memory. A child that is forked during a transaction inherits that bookkeeping: it
+sees the file as locked forever and believes to hold locks that it does not have. So a fork waits for running
+transactions, no connection crosses it, and both processes reopen the file at the next use.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-#: How long a fork waits for a transaction to end. One that stands still longer is left as it is.
+#: Seconds that a fork waits for a running transaction. After that the fork goes on and the connection stays open.
 PATIENCE = 5.0
 
 
 class Connection:
-    """Opened when it is first needed. `stays`: it holds the only copy, as in memory, so it is not closed for a fork."""
+    """A lazily opened connection. `stays`: it holds the only copy of the data (`memory://`), so a fork does not close
+    it.
+    """
 
     def __init__(self, open_db: Callable[[], sqlite3.Connection], *, stays: bool = False) -> None:
         self._open_db = open_db
         self._stays = stays
         self._db: sqlite3.Connection | None = None
-        self._at_work = threading.Lock()
+        #: Held while the connection is in use.
+        self._in_use = threading.Lock()
         _ALL.add(self)
 
     @property
@@ -33,18 +36,18 @@ class Connection:
         return self._db is not None
 
     def take(self) -> sqlite3.Connection:
-        """Nobody forks until it is given back."""
-        self._at_work.acquire()
+        """Take the connection for exclusive use. A fork waits until `give_back`."""
+        self._in_use.acquire()
         try:
             if self._db is None:
                 self._db = self._open_db()
             return self._db
         except BaseException:
-            self._at_work.release()
+            self._in_use.release()
             raise
 
-    def give(self) -> None:
-        self._at_work.release()
+    def give_back(self) -> None:
+        self._in_use.release()
 
     @contextmanager
     def use(self) -> Generator[sqlite3.Connection, None, None]:
@@ -52,7 +55,7 @@ class Connection:
         try:
             yield db
         finally:
-            self.give()
+            self.give_back()
 
     def close(self) -> None:
         db, self._db = self._db, None
@@ -60,8 +63,8 @@ class Connection:
             db.close()
 
     def before_fork(self) -> bool:
-        """True: nobody is at work, and nobody will be before `give`."""
-        if not self._at_work.acquire(timeout=PATIENCE):
+        """Close the connection and block its use until `give_back`. Returns False if it stays in use for too long."""
+        if not self._in_use.acquire(timeout=PATIENCE):
             return False
         if not self._stays:
             self.close()
@@ -69,7 +72,7 @@ class Connection:
 
 
 _ALL: weakref.WeakSet[Connection] = weakref.WeakSet()
-#: By thread: two may fork at once, and each gives back its own.
+#: Per thread, because two threads may fork at once: the connections that this thread's fork has blocked.
 _forking = threading.local()
 
 
@@ -79,7 +82,7 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     for connection in _forking.held:
-        connection.give()
+        connection.give_back()
     _forking.held = []
 
 

@@ -1,8 +1,8 @@
-"""The embedded engine: one SQLite file, any number of processes on one host.
+"""The SQLite engine: one file, any number of processes on one host.
 
-Machines run here as Python, inside one IMMEDIATE transaction per group of operations. The clock is the host's,
-read after the write lock is taken and never allowed to run backwards: the last time seen is stored with the data, and a
-clock that is never set counts on from there.
+It runs machines in Python, inside one IMMEDIATE transaction per batch of operations. Time is the host's clock, read
+after the write lock is taken. It never runs backwards: the last time is stored with the data, and the monotonic clock
+counts on from there if the host's clock is set back.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from backstay.engine.base import (
     Read,
     Reading,
     Scan,
+    StoreOperation,
     Tag,
     Tagged,
     TakeHint,
     Untag,
     Wake,
-    Within,
     steady,
 )
-from backstay.engine.batching import GroupedEngine
-from backstay.engine.commit_thread import Group
+from backstay.engine.batching import BatchingEngine
+from backstay.engine.commit_thread import CommitThread
 from backstay.engine.sqlite import caller_transactions
 from backstay.engine.sqlite.schema import connect
-from backstay.engine.sqlite.writer import Spoiled, Writer
+from backstay.engine.sqlite.writer import FailedAfterWrite, Writer
 
 T = TypeVar("T")
 
 READS = (Read, Scan, Tagged, Ping)
-#: Hints older than this are of no use to anybody.
+#: Hints are deleted after this time (µs): all processes have polled them by then.
 HINT_LIFE = 60_000_000
-#: One sweep removes at most this many rows of a kind, so that nobody waits for it.
+#: One sweep deletes at most this many rows per table, which bounds how long operations wait behind it.
 SWEEP_ROWS = 1000
 
 
@@ -55,28 +55,25 @@ def host_clock() -> Micros:
 
 
 def host_ticks() -> Micros:
-    """A clock that is never set; the same for all processes of one host since it started."""
+    """Return the monotonic clock (µs), which all processes of a host share until it restarts."""
     return time.monotonic_ns() // 1000
 
 
 @cache
 def host_boot() -> str:
-    """Names this start of this host; the ticks of two starts have nothing to do with each other."""
+    """Return an id of the host's current boot. Ticks of different boots are not comparable."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return f"{time.time() - time.monotonic():.0f}"
 
 
-def _still() -> Micros:
+def _no_ticks() -> Micros:
     return 0
 
 
-class SqliteEngine(GroupedEngine):
+class SqliteEngine(BatchingEngine):
     """SQLite in WAL mode behind one writer thread."""
-
-    default_hub = "local"
-    dialect = "sqlite"
 
     def __init__(
         self,
@@ -92,34 +89,34 @@ class SqliteEngine(GroupedEngine):
         self.path = path
         self.timeout = timeout
         self.synchronous = synchronous
-        # A test clock stands still unless its ticks are given too.
+        # With a test clock, time advances only through that clock unless `ticks` is given too.
         self._clock = clock or host_clock
-        self._ticks = ticks or (_still if clock else host_ticks)
+        self._ticks = ticks or (_no_ticks if clock else host_ticks)
         self._boot = boot if boot is not None else host_boot()
-        #: Engine time when we last heard of it: ahead of a host's clock that was set back.
+        #: The last engine time that was reported, and when (steady clock): ahead of a host clock that was set back.
         self._floor: tuple[Micros, float] = (0, 0.0)
-        #: Tells this process's own hints from those of others.
+        #: Marks this process's own hints in the table.
         self.origin = secrets.token_hex(8)
-        #: Whether other processes can see what is stored here.
+        #: Whether other processes can read this database.
         self.share_hints = path != ":memory:"
         super().__init__(namespace)
 
-    def _new_group(self) -> Group:
+    def _new_commit_thread(self) -> CommitThread:
         self._writer = writer = Writer(
             self.connect,
             self.path,
-            work=self._work,
+            work=self._run_ops,
             is_read=_is_read,
             sweep=self._sweep,
             timeout=self.timeout,
         )
-        return Group("backstay-sqlite", commit=writer.commit, tick=writer.tick, end=writer.end)
+        return CommitThread("backstay-sqlite", commit=writer.commit, tick=writer.tick, end=writer.end)
 
     def __str__(self) -> str:
         return self.path
 
     def connect(self) -> sqlite3.Connection:
-        """A connection to the file, its schema up to date."""
+        """Open a connection to the file and bring its schema up to date."""
         return connect(self.path, synchronous=self.synchronous, timeout=self.timeout)
 
     def submit(self, op: Op[T]) -> asyncio.Future[T]:
@@ -130,33 +127,33 @@ class SqliteEngine(GroupedEngine):
         caller_transactions.check(self, self.path)
         return super().apply_many(ops, timeout)
 
-    def on(self, db: sqlite3.Connection, op: Op[T]) -> T:
-        """Carry out an operation on the caller's own connection, inside its transaction: nothing is committed here, and
-        hints for this process alone are not given. A failure leaves nothing behind.
+    def apply_on(self, db: sqlite3.Connection, op: Op[T]) -> T:
+        """Run an operation on the caller's own connection, inside the caller's transaction. It does not commit, and it
+        delivers no wakes within this process. If it fails, its writes are rolled back.
         """
-        before = caller_transactions.plainly(db)
+        before = caller_transactions.use_plain_rows(db)
         try:
             db.execute("SAVEPOINT backstay_on")
             try:
-                (answer,), _ = self._work(db, [op])
-                if isinstance(answer, BaseException):
-                    raise answer
+                (result,), _ = self._run_ops(db, [op])
+                if isinstance(result, BaseException):
+                    raise result
             except BaseException:
-                if db.in_transaction:  # a full disk ends it by itself
+                if db.in_transaction:  # SQLite itself rolls back when the disk is full
                     db.execute("ROLLBACK TO backstay_on")
                     db.execute("RELEASE backstay_on")
                 raise
             db.execute("RELEASE backstay_on")
         finally:
             db.row_factory, db.text_factory = before
-        caller_transactions.inside(db, self)
-        return cast("T", answer)
+        caller_transactions.enter(db, self)
+        return cast("T", result)
 
     def now(self) -> Micros:
         floor, at = self._floor
         return max(self._clock(), floor + int((steady() - at) * 1_000_000))
 
-    def correct(self, now: Micros) -> None:
+    def correct_clock(self, now: Micros) -> None:
         self._floor = (now, steady())
 
     def after_fork(self) -> None:
@@ -166,33 +163,34 @@ class SqliteEngine(GroupedEngine):
 
     # ── operations, inside a transaction ──
 
-    def _work(self, db: sqlite3.Connection, ops: list[Op[Any]]) -> tuple[list[Any], Callable[[], None]]:
+    def _run_ops(self, db: sqlite3.Connection, ops: list[Op[Any]]) -> tuple[list[Any], Callable[[], None]]:
         last, then, boot = db.execute("SELECT now, steady, boot FROM backstay_clock").fetchone()
         ticks = self._ticks()
-        # A clock that was set back neither moves nor stops time: from the last moment on, the steady clock counts.
-        passed = max(0, ticks - then) if boot == self._boot else 0  # another host's ticks mean nothing here
+        # If the host's clock was set back, time continues from the last stored moment by the monotonic clock.
+        passed = max(0, ticks - then) if boot == self._boot else 0  # ticks of another boot are not comparable
         now = max(self._clock(), last + passed)
         results: list[Any] = []
         wakes: list[Wake] = []
         before = db.total_changes
-        for place, op in enumerate(ops):
-            untouched = db.total_changes
+        for index, op in enumerate(ops):
+            changes = db.total_changes
             try:
                 results.append(self._handlers[type(op)](self, db, op, now, wakes))
-            except sqlite3.Error:  # the file's trouble is everybody's
+            except sqlite3.Error:  # an error of the file fails the whole transaction
                 raise
-            except Exception as error:  # one operation's trouble is its own
-                if db.total_changes != untouched:
+            except Exception as error:  # an exception is the result of this operation only
+                if db.total_changes != changes:
                     if len(ops) == 1:
                         raise
-                    raise Spoiled(place, error) from error
+                    raise FailedAfterWrite(index, error) from error
                 results.append(error)
-        # Who only looked, as a replay does, has moved nothing that time going back could harm, and needs no disk.
+        # The clock is stored only with a change: a batch that only reads (a replay, for example) must not touch the
+        # disk, and has written nothing that a clock set back could contradict.
         if (now > last or boot != self._boot) and db.total_changes != before:
             db.execute("UPDATE backstay_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
-            return results, _nothing
-        if self.share_hints and not self._carriers:
+            return results, _do_nothing
+        if self.share_hints and not self._forwarders:
             db.executemany(
                 "INSERT INTO backstay_hint (origin, channel, payload, at) VALUES (?, ?, ?, ?)",
                 [(self.origin, w.inbox, w.payload, now) for w in wakes if w.inbox not in self._hubs],
@@ -202,22 +200,23 @@ class SqliteEngine(GroupedEngine):
     def _apply(self, db: sqlite3.Connection, op: Apply, now: Micros, wakes: list[Wake]) -> Any:
         key = (self.namespace, op.room.name, op.name)
         state, body = self._load(db, op.room, op.name)
-        step = op.room.step(state, op.command, now)
-        reply = op.room.quote(op.name, step, body)
-        if step.write:
-            if step.state is None:
+        transition = op.room.step(state, op.command, now)
+        reply = op.room.complete_reply(op.name, transition, body)
+        if transition.write:
+            if transition.state is None:
                 db.execute("DELETE FROM backstay_state WHERE space = ? AND room = ? AND name = ?", key)
             else:
                 db.execute(
                     "INSERT INTO backstay_state (space, room, name, doc, keep_until) VALUES (?, ?, ?, ?, ?)"
                     " ON CONFLICT DO UPDATE SET doc = excluded.doc, keep_until = excluded.keep_until",
-                    (*key, op.room.encode(step.state), step.keep_until),
+                    (*key, op.room.encode(transition.state), transition.keep_until),
                 )
-            if step.body is not None:
+            if transition.body is not None:
                 db.execute(
-                    "UPDATE backstay_state SET body = ? WHERE space = ? AND room = ? AND name = ?", (step.body, *key)
+                    "UPDATE backstay_state SET body = ? WHERE space = ? AND room = ? AND name = ?",
+                    (transition.body, *key),
                 )
-        wakes += step.wakes
+        wakes += transition.wakes
         return reply
 
     def _load(self, db: sqlite3.Connection, room: Any, name: str) -> tuple[Any, bytes | None]:
@@ -236,7 +235,7 @@ class SqliteEngine(GroupedEngine):
             " ORDER BY name",
             (self.namespace, op.room.name, op.prefix, now),
         )
-        # In byte order the names with a prefix follow one another; SQL's own text functions stop at a NUL.
+        # In byte order the names with a prefix are adjacent. SQL's text functions would stop at a NUL.
         return [name for (name,) in itertools.takewhile(lambda row: row[0].startswith(op.prefix), rows)]
 
     def _tag(self, db: sqlite3.Connection, op: Tag, now: Micros, _: list[Wake]) -> None:
@@ -277,8 +276,12 @@ class SqliteEngine(GroupedEngine):
             db.execute("UPDATE backstay_hint_counter SET remaining = remaining - ? WHERE hint = ?", (taken, op.hint))
         return taken
 
-    def _within(self, db: sqlite3.Connection, op: Within[Any], now: Micros, wakes: list[Wake]) -> Any:
-        """`work(db, now, wakes)`: the connection inside its transaction, the engine's time, and where hints go."""
+    def _run_store_operation(
+        self, db: sqlite3.Connection, op: StoreOperation[Any], now: Micros, wakes: list[Wake]
+    ) -> Any:
+        """Call `work(db, now, wakes)`: the connection inside its transaction, the engine's time, and the list that
+        collects hints.
+        """
         return op.work(db, now, wakes)
 
     def _ping(self, db: sqlite3.Connection, op: Ping, now: Micros, _: list[Wake]) -> Micros:
@@ -295,11 +298,11 @@ class SqliteEngine(GroupedEngine):
         PublishHint: _publish_hint,
         TakeHint: _take_hint,
         Ping: _ping,
-        Within: _within,
+        StoreOperation: _run_store_operation,
     }
 
     def _sweep(self, db: sqlite3.Connection) -> None:
-        """Remove what is past its time. Nobody can tell: an absent row answers the same."""
+        """Delete expired rows. It changes no reply: a missing row means the same as an expired one."""
         now = self._clock()
         for table, key in (
             ("backstay_state", "space, room, name"),
@@ -315,8 +318,8 @@ class SqliteEngine(GroupedEngine):
 
 
 def _is_read(op: Op[Any]) -> bool:
-    return isinstance(op, READS) or (isinstance(op, Within) and op.reads)
+    return isinstance(op, READS) or (isinstance(op, StoreOperation) and op.reads)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

@@ -1,7 +1,6 @@
-"""The SQLite schema: opened, migrated, refused when it is newer than this code.
+"""Open a SQLite file and migrate its schema; reject a schema that is newer than this code.
 
-Tables are prefixed `backstay_` and the version lives in one of them, so that Backstay may share a database
-file with the application it serves.
+Tables are prefixed `backstay_`, and one of them holds the version, so Backstay can share a file with the application.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from pathlib import Path
 from backstay.engine import migrations
 from backstay.errors import ConfigError, EngineUnavailable
 
-#: How often a busy database is tried again while it is being opened.
+#: Seconds between attempts to open a busy database.
 PAUSE = 0.005
-#: Pages kept in memory, in KiB: jobs of many kinds touch more of them than SQLite's own 2 MiB hold.
+#: Page cache in KiB: jobs of many kinds touch more pages than SQLite's default of 2 MiB holds.
 CACHE = 8192
-#: The oldest SQLite whose SQL is enough.
+#: The oldest supported SQLite.
 OLDEST = (3, 35)
 
 
 def connect(path: str, *, synchronous: str, timeout: float) -> sqlite3.Connection:
-    """A connection of our own, its schema up to date: autocommit, WAL, and no busy handler, since the stock one
-    starves others. Processes that open a new file together take turns; the later ones find the work done.
+    """Open a connection and bring the schema up to date. It uses autocommit, WAL and no busy handler, because SQLite's
+    own starves other processes. Processes that open a new file at the same time create the schema only once.
     """
     if sqlite3.sqlite_version_info < OLDEST:
         raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: Python must come with 3.35 or newer")
@@ -47,9 +46,9 @@ def _open(path: str, synchronous: str) -> sqlite3.Connection:
         db.execute(f"PRAGMA cache_size = -{CACHE}")
         if path != ":memory:" and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             db.execute("PRAGMA journal_mode = WAL")
-        if _version(db) != len(
-            migrations.scripts("sqlite")
-        ):  # looking needs no lock: a stalled writer does not keep readers out
+        # The version is read without the write lock, so that a stalled writer does not block processes that open the
+        # file.
+        if _version(db) != len(migrations.scripts("sqlite")):
             db.execute("BEGIN IMMEDIATE")
             try:
                 _upgrade(db, path)
@@ -84,7 +83,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def translate(error: sqlite3.Error, path: str) -> Exception:
-    """A SQLite error as one of ours, with the way out."""
+    """Convert a SQLite error into a Backstay error that names the way out."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
         return ConfigError(f"{path} is not a SQLite database")

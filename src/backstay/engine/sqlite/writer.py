@@ -1,4 +1,4 @@
-"""The one connection that writes: fair turns between processes, retries of its own, sweeps."""
+"""The only connection that writes: it retries while the file is busy, lets other processes in, and sweeps."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from contextlib import suppress
 from typing import Any
 
 from backstay.engine.base import Op
-from backstay.engine.commit_thread import Item
+from backstay.engine.commit_thread import QueuedOp
 from backstay.engine.sqlite.connection import Connection
 from backstay.engine.sqlite.schema import is_busy, translate
 from backstay.errors import EngineError
 
-#: A busy file is tried again after this long, at random in between.
+#: Random pause (seconds) between attempts on a busy file.
 RETRY = (0.0003, 0.002)
-#: After a commit while others wait: longer than their longest pause, so they get in.
+#: Pause after a commit while other processes wait: longer than their longest retry pause, so that one of them gets in.
 YIELD = 0.0025
-#: How often ended rows are swept.
+#: Seconds between two sweeps of expired rows.
 SWEEP = 60.0
 
-#: Carries out a batch inside the transaction; answers results and what to do after the commit.
+#: Runs a batch inside the transaction; returns the results and a callback to run after the commit.
 Work = Callable[[sqlite3.Connection, list[Op[Any]]], tuple[list[Any], Callable[[], None]]]
 
 
-class Spoiled(Exception):
-    """An operation among others raised after it had written: none of the transaction can be kept."""
+class FailedAfterWrite(Exception):
+    """An operation of a batch raised after it had written, so the whole transaction must be rolled back."""
 
-    def __init__(self, place: int, error: Exception) -> None:
-        super().__init__(place, error)
-        self.place = place
+    def __init__(self, index: int, error: Exception) -> None:
+        super().__init__(index, error)
+        self.index = index
         self.error = error
 
 
-class Queue:
-    """The sign that a process waits for the file: a shared lock on a file beside it, gone when the process is."""
+class WaiterFlag:
+    """Shows that a process waits for the database: a shared lock on a file beside it, which ends with the process."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666) if path else -1
 
-    def wait_here(self) -> None:
+    def set(self) -> None:
         self._try(fcntl.LOCK_SH)
 
-    def leave(self) -> None:
+    def clear(self) -> None:
         self._try(fcntl.LOCK_UN)
 
-    def others_wait(self) -> bool:
+    def is_set_by_others(self) -> bool:
         if self._try(fcntl.LOCK_EX):
-            self.leave()
+            self.clear()
             return False
         return True
 
@@ -71,7 +71,7 @@ class Queue:
 
 
 class Writer:
-    """The one connection that writes. Everything but `after_fork` runs on the group's thread."""
+    """The only connection that writes. All methods except `after_fork` run on the commit thread."""
 
     def __init__(
         self,
@@ -89,45 +89,45 @@ class Writer:
         self._is_read = is_read
         self._sweep = sweep
         self._timeout = timeout
-        self._queue = Queue("")
-        self._queued = False
+        self._waiter_flag = WaiterFlag("")
+        self._has_flag = False
         self._swept = time.monotonic()
 
-    def commit(self, items: list[Item]) -> list[Any]:
-        """All operations as one transaction; every one gets the file's trouble, if there is any."""
+    def commit(self, items: list[QueuedOp]) -> list[Any]:
+        """Run all operations as one transaction. An error of the file becomes the result of each."""
         ops = [item.op for item in items]
         try:
             return self._commit(ops)
-        except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
-            return [_own(error, self._path) for _ in ops]
+        except Exception as error:  # noqa: BLE001 - every caller gets it, and the thread must survive it
+            return [_copy_error(error, self._path) for _ in ops]
 
     def tick(self) -> None:
-        """Sweep now and then."""
+        """Delete expired rows from time to time."""
         if self._connection.is_open and time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
             with suppress(sqlite3.Error, EngineError), self._connection.use() as db:
-                self._sweep(db)  # busy or full: the next sweep will do
+                self._sweep(db)  # if the file is busy or full, the next sweep deletes the rows
 
     def end(self) -> None:
         self._connection.close()
-        self._queue.close()
+        self._waiter_flag.close()
 
     def after_fork(self) -> None:
-        """The thread stayed with the parent. A fork leaves no connection behind, but this."""
-        self._queue.close()
+        """Close the inherited flag file. The fork has already closed the connection."""
+        self._waiter_flag.close()
 
     def _commit(self, ops: list[Op[Any]]) -> list[Any]:
         try:
             return self._transaction(ops)
-        except Spoiled as spoiled:
-            place = spoiled.place
-            results = self._commit(ops[:place] + ops[place + 1 :])  # its neighbours do not suffer
-            results.insert(place, spoiled.error)
+        except FailedAfterWrite as failed:
+            index = failed.index
+            results = self._commit(ops[:index] + ops[index + 1 :])  # the other operations are retried without it
+            results.insert(index, failed.error)
             return results
 
     def _transaction(self, ops: list[Op[Any]]) -> list[Any]:
         reads = all(self._is_read(op) for op in ops)
-        db = self._begin("BEGIN" if reads else "BEGIN IMMEDIATE", queues=not reads)
+        db = self._begin("BEGIN" if reads else "BEGIN IMMEDIATE", flags=not reads)
         try:
             results, after = self._work(db, ops)
             db.execute("COMMIT")
@@ -136,42 +136,42 @@ class Writer:
                 db.execute("ROLLBACK")
             raise
         finally:
-            self._connection.give()
+            self._connection.give_back()
         after()
-        if self._queue.others_wait():
+        if self._waiter_flag.is_set_by_others():
             time.sleep(YIELD)
         return results
 
-    def _begin(self, how: str, *, queues: bool) -> sqlite3.Connection:
-        """The connection, taken and inside a transaction."""
+    def _begin(self, how: str, *, flags: bool) -> sqlite3.Connection:
+        """Take the connection and begin a transaction. `flags`: show other processes that this one waits."""
         deadline = 0.0
         try:
             while True:
                 db = self._connection.take()
                 try:
-                    if not self._queued:
-                        self._queue = Queue("" if self._path == ":memory:" else self._path + "-queue")
-                        self._queued = True
+                    if not self._has_flag:
+                        self._waiter_flag = WaiterFlag("" if self._path == ":memory:" else self._path + "-queue")
+                        self._has_flag = True
                     db.execute(how)
                     return db
                 except BaseException as error:
-                    self._connection.give()
+                    self._connection.give_back()
                     if not isinstance(error, sqlite3.OperationalError) or not is_busy(error):
                         raise
                     if not deadline:
                         deadline = time.monotonic() + self._timeout
                     elif time.monotonic() > deadline:
                         raise
-                if queues:
-                    self._queue.wait_here()
+                if flags:
+                    self._waiter_flag.set()
                 time.sleep(random.uniform(*RETRY))
         finally:
-            if deadline and queues:
-                self._queue.leave()
+            if deadline and flags:
+                self._waiter_flag.clear()
 
 
-def _own(error: Exception, path: str) -> Exception:
-    """An error of its own for each caller: one object raised in several threads grows a confused traceback."""
+def _copy_error(error: Exception, path: str) -> Exception:
+    """Return a separate error for each caller: one object raised in several threads collects their tracebacks."""
     if isinstance(error, sqlite3.Error):
         return translate(error, path)
     return type(error)(str(error)) if isinstance(error, EngineError) else error

@@ -1,6 +1,7 @@
--- Purpose: the gate's record and the passing of time, shared by every gate script. Mirrors machine.py.
--- Expects not_after, now, stored, reply() and asking (the ticket whose owner sent this, or ''); leaves the record in
--- `gate`, with ended things gone and free places offered. Empty lists at the record's end are not stored, so an idle gate is an array of four numbers.
+-- Purpose: load the gate's record and apply the passage of time, for every gate script. Mirrors machine.py.
+-- Expects not_after, now, stored, reply() and asking (the ticket that sent this command, or ''). Leaves the record in
+-- `gate`: ended leases and tickets are removed, free capacity is offered. Empty lists at the end of the record are not
+-- stored, so an idle gate is an array of four numbers.
 
 local LIFE, OFFER, RECHECK, SLACK, DAY = 30000000, 2000000, 10000000, 1000, 86400000000
 local LAPSE, LAPSED, STAGGER = '2001', -1, 10000
@@ -24,7 +25,7 @@ end
 if now > not_after then return reply('expired', now) end
 gate[HOLDERS], gate[QUEUE], gate[GONE] = gate[HOLDERS] or {}, gate[QUEUE] or {}, gate[GONE] or {}
 
--- How many places are held or offered, and whether one of them exclusively.
+-- Count the held and offered places, and tell whether one of them is exclusive.
 local function taken()
   local count, exclusive = #gate[HOLDERS], false
   for _, h in ipairs(gate[HOLDERS]) do exclusive = exclusive or h[EXCLUSIVE] end
@@ -39,7 +40,7 @@ local function fits(count, taken_exclusively, wants_exclusive)
   return not taken_exclusively and (gate[CAPACITY] == 0 or count < gate[CAPACITY])
 end
 
--- Offer free places in arrival order; stop at the first who does not fit. Who asks right now needs no hint.
+-- Offer free capacity in FIFO order; stop at the first waiter that does not fit. `asking` gets the reply, not a hint.
 local function offer()
   if #gate[QUEUE] == 0 then return end
   local count, exclusive = taken()
@@ -47,7 +48,7 @@ local function offer()
   for _, w in ipairs(gate[QUEUE]) do
     if w[OFFERED] == 0 then
       if not fits(count, exclusive, w[EXCLUSIVE]) then
-        -- Whoever was offered a place may be dead: then this one's turn comes when the offer lapses.
+        -- The client with the offer may have crashed: this waiter rechecks when the offer lapses.
         if offered then redis.call('PUBLISH', w[INBOX], w[TICKET] .. ' ' .. LAPSE) end
         return
       end
@@ -67,7 +68,7 @@ local function keep(list, alive)
   return kept
 end
 
--- Let time pass: what has ended is no longer there, and freed places are offered.
+-- Remove what has ended at `now`, mark lapsed offers, refresh the asking ticket, and offer the freed capacity.
 if #gate[HOLDERS] > 0 then
   gate[HOLDERS] = keep(gate[HOLDERS], function(h) return h[UNTIL] > now end)
 end
@@ -85,19 +86,19 @@ if #gate[GONE] > 0 then
 end
 offer()
 
--- A copy of this ticket's Acquire may still be under way: it must not bring the ticket back.
+-- Add a tombstone: a delayed copy of this ticket's Acquire must not bring the ticket back.
 local function bury(ticket, gone_until)
   if gone_until <= now then return end
   gate[GONE] = keep(gate[GONE], function(g) return g[1] ~= ticket end)
   gate[GONE][#gate[GONE] + 1] = { ticket, gone_until }
 end
 
--- The first holder, as a list of none or one.
+-- Return the first holder as a list of zero or one.
 local function first_holder()
   return { gate[HOLDERS][1] }
 end
 
--- Offer what the command freed, write the record, pass the reply on.
+-- Offer what the command freed, write the record, and return the reply.
 local function done(...)
   offer()
   local last = math.max(gate[SEEN], gate[LAST])

@@ -1,4 +1,4 @@
--- Purpose: enter, refresh, poll and confirm: whatever this ticket needs next.
+-- Purpose: advance a ticket: enter the queue, refresh its place, accept an offer, or repeat a grant.
 -- KEYS: 1 = the gate
 -- ARGV: 1 = {not_after, ticket, lock_id, exclusive, capacity, ttl, inbox, max_waiters, who}; 2 = test clock
 -- Returns: {granted, fence, since, until} | {queued, position, recheck_after, count, holders} |
@@ -8,7 +8,8 @@ local _, not_after, ticket, lock_id, exclusive, capacity, ttl, inbox, max_waiter
   cmsgpack.unpack_limit(ARGV[1], 9, 1)
 -- include: _clock.lua
 
--- Most gates are idle: nobody holds, nobody waits. Same meaning as below, without building the record.
+-- Fast path for an idle gate, without holders and waiters, which is the common case. Same result as below, without
+-- decoding the record.
 if not stored or string.byte(stored) == 148 then
   local _, version, _, last, seen = 0, 1, 0, 0, now
   if stored then _, version, _, last, seen = cmsgpack.unpack_limit(stored, 4, 1) end
@@ -57,7 +58,7 @@ local function queued(index)
   return done('queued', position, math.min(after, RECHECK), #holders + #queue, first_holder())
 end
 
--- A resend: the first reply was lost. It may be late, so it never shortens.
+-- A resend after a lost reply. It may arrive late, so it never shortens the lease.
 for _, h in ipairs(holders) do
   if h[TICKET] == ticket then
     h[UNTIL] = math.max(h[UNTIL], now + ttl)
@@ -69,7 +70,7 @@ for i, w in ipairs(queue) do
   if w[TICKET] == ticket then
     if w[OFFERED] ~= 0 then
       table.remove(queue, i)
-      return grant(w[EXCLUSIVE]) -- the place that was offered, not another
+      return grant(w[EXCLUSIVE]) -- in the mode of the offer, not of the command
     end
     return queued(i)
   end

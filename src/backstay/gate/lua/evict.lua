@@ -1,4 +1,4 @@
--- Purpose: remove what one execution holds or waits for, and nothing else.
+-- Purpose: remove the leases and the queued tickets of one execution, and nothing else.
 -- KEYS: 1 = the gate
 -- ARGV: 1 = {not_after, execution_id}; 2 = test clock
 -- Returns: {removed, fence, holders} | {expired, now}

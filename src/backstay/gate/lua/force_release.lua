@@ -1,4 +1,4 @@
--- Purpose: take the lease away from whoever holds it and move the fence on.
+-- Purpose: remove all holders and advance the fence.
 -- KEYS: 1 = the gate
 -- ARGV: 1 = {not_after}; 2 = test clock
 -- Returns: {removed, fence, holders} | {expired, now}

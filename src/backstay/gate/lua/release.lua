@@ -1,4 +1,4 @@
--- Purpose: give a lease back after checking that it is the caller's.
+-- Purpose: release a lease if it is the caller's.
 -- KEYS: 1 = the gate
 -- ARGV: 1 = {not_after, ticket, lock_id, fence, gone_until}; an empty ticket means: by lock_id; 2 = test clock
 -- Returns: {released, lock_id} | {absent} | {foreign, holders} | {expired, now}
@@ -6,7 +6,8 @@
 local _, not_after, ticket, lock_id, fence, gone_until = cmsgpack.unpack_limit(ARGV[1], 5, 1)
 -- include: _clock.lua
 
--- Most releases end the only hold while nobody waits. Same meaning as below, without building the record.
+-- Fast path for a release of the only lease while the queue is empty, which is the common case. Same result as below,
+-- without decoding the whole record.
 if stored and string.byte(stored) == 149 and ticket ~= '' and gone_until == 0 then
   local _, version, capacity, last, seen, holders = cmsgpack.unpack_limit(stored, 5, 1)
   if version == 1 and #holders == 1 and holders[1][1] == ticket then

@@ -1,4 +1,4 @@
--- Purpose: extend a live lease. Never brings a lost one back.
+-- Purpose: extend a live lease. Never revives a lost one.
 -- KEYS: 1 = the gate
 -- ARGV: 1 = {not_after, ticket, fence, ttl}; 2 = test clock
 -- Returns: {renewed, until} | {lost, holders} | {expired, now}
@@ -11,7 +11,7 @@ local asking = ''
 gate[LAST] = math.max(gate[LAST], fence)
 for _, h in ipairs(gate[HOLDERS]) do
   if h[TICKET] == ticket then
-    h[UNTIL] = math.max(h[UNTIL], now + ttl) -- a late one never shortens what a later one gave
+    h[UNTIL] = math.max(h[UNTIL], now + ttl) -- a delayed renewal never shortens the lease
     return done('renewed', h[UNTIL])
   end
 end

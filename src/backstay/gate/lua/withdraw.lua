@@ -1,4 +1,4 @@
--- Purpose: leave, whatever state the ticket is in.
+-- Purpose: remove a ticket in any state: held, offered or queued.
 -- KEYS: 1 = the gate
 -- ARGV: 1 = {not_after, ticket, gone_until}; 2 = test clock
 -- Returns: {withdrawn, was, holders} with was = held, offered, queued or absent | {expired, now}

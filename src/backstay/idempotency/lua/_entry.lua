@@ -1,5 +1,5 @@
--- Purpose: a key's record and the passing of time, shared by every script of this room. Mirrors machine.py.
--- Expects not_after, now, stored and reply(); leaves the record in `entry`, with what has ended gone.
+-- Purpose: load a key's record and apply the passage of time, for every idempotency script. Mirrors machine.py.
+-- Expects not_after, now, stored and reply(). Leaves the record in `entry`, without what has ended.
 
 local LIFE, RECHECK, SLACK, DAY, MAX_WAITERS = 30000000, 10000000, 1000, 86400000000, 1000
 local LAPSE, STAGGER = '2001', 10000
@@ -30,7 +30,7 @@ local function keep(list, alive)
   return kept
 end
 
--- When the key is idle again if nobody does anything: a call whose lease ended lingers for a day.
+-- Return when the key becomes idle without a further command: a running call stays for a day after its lease.
 local function ends()
   return entry[PHASE] == 'running' and entry[UNTIL] + DAY or entry[UNTIL]
 end
@@ -40,7 +40,7 @@ local function idle()
   entry[FENCE], entry[SINCE], entry[UNTIL] = 0, 0, 0
 end
 
--- Let time pass: what has ended is no longer there. What was kept of it goes with the next write: it would be replayed.
+-- Remove what has ended at `now`. The next write also drops an expired outcome, which would be replayed otherwise.
 local ended = false
 if entry[PHASE] ~= 'idle' and now >= ends() then
   ended = entry[PHASE] ~= 'running'
@@ -49,19 +49,19 @@ end
 entry[WAITERS] = keep(entry[WAITERS], function(w) return w[ALIVE] > now end)
 entry[GONE] = keep(entry[GONE], function(g) return g[2] > now end)
 
--- The key is free: the first who waits may begin. If it is dead, the second finds out.
+-- Wake the first waiter, because the key is free, and let the second recheck later, in case the first has crashed.
 local function wake_heirs()
   local first, second = entry[WAITERS][1], entry[WAITERS][2]
   if first then redis.call('PUBLISH', first[INBOX], first[1]) end
   if second then redis.call('PUBLISH', second[INBOX], second[1] .. ' ' .. LAPSE) end
 end
 
--- What was kept goes. Without DEL, so that a user needs no right to it.
+-- Delete the stored outcome. SET with a TTL instead of DEL, so that the ACL of the Redis user need not include DEL.
 local function drop()
   redis.call('SET', KEYS[2], '', 'PX', '1')
 end
 
--- How long the record matters, in ms.
+-- Return the TTL of the record in ms.
 local function life()
   local last = math.max(entry[SEEN], entry[LAST])
   if entry[PHASE] ~= 'idle' then last = math.max(last, ends()) end
@@ -70,7 +70,7 @@ local function life()
   return math.ceil((last + DAY - now) / 1000)
 end
 
--- Write the record, pass the reply on.
+-- Write the record and return the reply.
 local function done(...)
   if ended then drop() end
   redis.call('SET', KEYS[1], cmsgpack.pack(entry), 'PX', string.format('%.0f', life()))

@@ -1,5 +1,5 @@
--- Purpose: leave without an outcome, running or waiting.
--- KEYS: 1 = the key's record; 2 = what its call answered
+-- Purpose: remove a running or waiting ticket without an outcome.
+-- KEYS: 1 = the key's record; 2 = the stored outcome
 -- ARGV: 1 = {not_after, ticket, gone_until}; 2 = test clock
 -- Returns: {abandoned, was} with was = running, waiting or absent | {expired, now}
 
@@ -11,7 +11,7 @@ local was = 'absent'
 for _, w in ipairs(entry[WAITERS]) do
   if w[1] == ticket then was = 'waiting' end
 end
--- A copy of this ticket's Begin may still be under way: it must not bring the ticket back.
+-- Add a tombstone: a delayed copy of this ticket's Begin must not bring the ticket back.
 if gone_until > now then
   entry[GONE] = keep(entry[GONE], function(g) return g[1] ~= ticket end)
   entry[GONE][#entry[GONE] + 1] = { ticket, gone_until }

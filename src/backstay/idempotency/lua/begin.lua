@@ -1,12 +1,12 @@
--- Purpose: start, wait, take over or replay: whatever the key needs next.
--- KEYS: 1 = the key's record; 2 = what its call answered
+-- Purpose: start the call, wait for the running one, take over an expired one, or return the stored outcome.
+-- KEYS: 1 = the key's record; 2 = the stored outcome
 -- ARGV: 1 = {not_after, ticket, by, fingerprint, lease, inbox}; 2 = test clock
 -- Returns: {begun, fence, since, until} | {running, recheck_after, by, since, until} | {done, failed, until, body} |
 --          {mismatch, phase, since} | {expired, now}
 
 local _, not_after, ticket, by, fingerprint, lease, inbox = cmsgpack.unpack_limit(ARGV[1], 6, 1)
 
--- Most calls that come again find an outcome. Same meaning as below, without a look at the record.
+-- Fast path for a repeated call that finds a stored outcome, which is the common case. It does not read the record.
 local kept = redis.call('GET', KEYS[2])
 if kept then
   local t = ARGV[2] and { '0', ARGV[2] } or redis.call('TIME')
@@ -29,7 +29,7 @@ if phase == 'completed' or phase == 'failed' then
 end
 
 if phase == 'running' and entry[UNTIL] > now then
-  -- A resend: the first reply was lost. It may be late, so it never shortens.
+  -- A resend after a lost reply. It may arrive late, so it never shortens the lease.
   if entry[TICKET] == ticket then
     entry[UNTIL] = math.max(entry[UNTIL], now + lease)
     return done('begun', entry[FENCE], entry[SINCE], entry[UNTIL])

@@ -1,5 +1,5 @@
--- Purpose: make the key as good as new, whoever runs it, and move the fence on.
--- KEYS: 1 = the key's record; 2 = what its call answered
+-- Purpose: reset the key to idle, even while a call runs, and advance the fence.
+-- KEYS: 1 = the key's record; 2 = the stored outcome
 -- ARGV: 1 = {not_after}; 2 = test clock
 -- Returns: {forgotten, was} with was = the phase before | {expired, now}
 

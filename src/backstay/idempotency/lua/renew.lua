@@ -1,5 +1,5 @@
--- Purpose: keep a running call's lease. Never brings a lost one back.
--- KEYS: 1 = the key's record; 2 = what its call answered
+-- Purpose: extend the lease of a running call. Never revives a lost one.
+-- KEYS: 1 = the key's record; 2 = the stored outcome
 -- ARGV: 1 = {not_after, ticket, fence, lease}; 2 = test clock
 -- Returns: {renewed, until} | {lost, by} | {expired, now}
 
@@ -11,6 +11,6 @@ entry[LAST] = math.max(entry[LAST], fence)
 if entry[TICKET] ~= ticket then return done('lost', entry[BY]) end
 if entry[PHASE] == 'running' then
   if entry[UNTIL] <= now then return done('lost', '') end
-  entry[UNTIL] = math.max(entry[UNTIL], now + lease) -- a late one never shortens
+  entry[UNTIL] = math.max(entry[UNTIL], now + lease) -- a delayed renewal never shortens
 end
 return done('renewed', entry[UNTIL])

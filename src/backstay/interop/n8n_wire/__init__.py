@@ -1,1 +1,1 @@
-"""The Redis keys that n8n's own nodes read and write."""
+"""Locks and rate limits in the Redis keys that n8n's own nodes read and write: `wire="n8n"`."""

@@ -1,26 +1,26 @@
-"""The keys that n8n's own Redis nodes can speak, described once: for `wire="n8n"` in Python and for the primitives.
+"""The Redis keys that Backstay shares with n8n's nodes: used by `wire="n8n"` and by the n8n primitives.
 
-A lock is two keys: a counter (who made it 1 holds the lock) and beside it the holder's identity as JSON. A limit is a
-counter for each window of time. A scope is part of the key as it is: `:` and braces are not escaped, since n8n's side
-writes it that way, too.
+A lock has two keys: a counter (the client that sets it to 1 holds the lock) and the holder's identity as JSON. A limit
+has one counter per time window. The scope is part of the key without escaping of `:` or braces, because n8n's nodes
+do not escape it either.
 """
 
 from __future__ import annotations
 
-#: Long, because a stock node cannot renew: it is how long a crashed holder is in the way.
+#: Long, because n8n's stock nodes cannot renew. A crashed holder blocks the lock this long.
 TTL_SECONDS = 86_400
 MAX_WAIT_SECONDS = 86_400
-#: Ten years, as everywhere; Redis itself refuses what is much longer, and would do so after it has counted.
+#: Ten years, as in the rest of Backstay. Redis rejects a much longer TTL, and only after it has counted the hit.
 LONGEST_SECONDS = 315_360_000
 LARGEST_LIMIT = 1_000_000_000
-#: A waiter looks this often.
+#: Seconds between the polls of a waiter.
 POLL_SECONDS = 1.0
 
 LOCK_PREFIX = "n8n-lock-"
 META_SUFFIX = ":meta"
 LIMIT_PREFIX = "n8n-ratelimit-"
 
-#: What the identity beside a lock says, in this order.
+#: The fields of the holder's identity, in order.
 IDENTITY = ("lock_id", "workflow_id", "workflow_name", "execution_id", "locked_at")
 
 
@@ -37,12 +37,14 @@ def limit_key(scope: str, bucket: int) -> str:
 
 
 def limit_bucket(now_ms: int, window_seconds: int) -> int:
-    """The window that a moment is in."""
+    """Return the number of the window that contains a time."""
     return now_ms // (window_seconds * 1000)
 
 
 def hash_tag(scope: str) -> str:
-    """What a Redis Cluster goes by when it places the keys of a scope; empty: by each whole key, so they part."""
+    """Return the Redis Cluster hash tag of a scope. Empty: each key is hashed as a whole, so the keys of the scope may
+    be in different slots.
+    """
     _, opened, rest = scope.partition("{")
     tag, closed, _ = rest.partition("}")
     return tag if opened and closed else ""

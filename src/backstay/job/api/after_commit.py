@@ -1,18 +1,19 @@
-"""Announcements that wait for the caller's commit: gathered, sent once, forgotten with whatever is rolled back."""
+"""Announcements that wait for the caller's commit: sent once after it, and discarded on a rollback."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from backstay.job.api.announcer import announcer_of
+from backstay.job.api.announcer import ANNOUNCER
 from backstay.runtime.core import Core
+from backstay.runtime.services import Service
 
 
-class Hints:
-    """Types of jobs in the order in which they were enqueued; a savepoint is a place in it."""
+class PendingAnnouncements:
+    """The types of jobs enqueued in a transaction, in order. A savepoint is a position in that list."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -24,35 +25,36 @@ class Hints:
     def add(self, types: list[str]) -> None:
         self._types += types
 
-    def take(self, other: Hints) -> None:
-        """What was gathered inside a savepoint goes with the transaction around it."""
+    def merge(self, other: PendingAnnouncements) -> None:
+        """Add the announcements of a released savepoint to those of the enclosing transaction."""
         self._types += other._types
 
-    def back_to(self, mark: int) -> None:
-        """Whatever came after the mark has been rolled back."""
+    def truncate(self, mark: int) -> None:
+        """Discard everything after `mark`: it was rolled back."""
         del self._types[mark:]
 
     def send(self) -> None:
-        """It is committed: tell the workers. From any thread."""
+        """Announce the committed jobs to workers. Thread-safe."""
         types, self._types = self._types, []
         if types:
             ready = Counter(types)
             core = self._core
-            core.port.signal(lambda: announcer_of(core).announce(ready))
+            core.port.signal(lambda: core.services.get(ANNOUNCER).announce(ready))
 
 
-class SessionHints(Hints):
-    """Of a Session of SQLAlchemy: its own events tell when."""
+class SessionAnnouncements(PendingAnnouncements):
+    """The pending announcements of a SQLAlchemy session, driven by the session's commit and rollback events."""
 
     def __init__(self, core: Core, session: Any) -> None:
         super().__init__(core)
-        #: Where each savepoint of the transaction began.
+        #: By savepoint: how many announcements were pending when it began. A rollback to it discards the later ones.
         self._marks: dict[Any, int] = {}
-        event = sys.modules["sqlalchemy"].event  # who passes its session has imported it
+        event = sys.modules["sqlalchemy"].event  # already imported, since the caller has a session
         event.listen(session, "after_commit", self._committed)
         event.listen(session, "after_soft_rollback", self._rolled_back)
 
-    def note(self, session: Any, types: list[str]) -> None:
+    def add_in_session(self, session: Any, types: list[str]) -> None:
+        """Add announcements of job types, and first record the position of savepoints begun since the last call."""
         savepoint = session.get_nested_transaction()
         while savepoint is not None:
             if savepoint.nested:
@@ -68,41 +70,42 @@ class SessionHints(Hints):
     def _rolled_back(self, session: Any, transaction: Any) -> None:
         if transaction.nested:
             if transaction in self._marks:
-                self.back_to(self._marks[transaction])
+                self.truncate(self._marks[transaction])
         elif transaction.parent is None:
             self._marks.clear()
-            self.back_to(0)
+            self.truncate(0)
 
 
-def session_hints(core: Core, session: Any) -> SessionHints:
-    """One for each session and Backstay."""
-    known = cast(
-        "WeakKeyDictionary[Any, SessionHints]", core.notes.setdefault("job.sessions", WeakKeyDictionary[Any, Any]())
-    )
-    hints = known.get(session)
-    if hints is None:
-        hints = known[session] = SessionHints(core, session)
-    return hints
+SESSION_ANNOUNCEMENTS: Service[WeakKeyDictionary[Any, SessionAnnouncements]] = Service(
+    "announcements of SQLAlchemy sessions", lambda _: WeakKeyDictionary()
+)
+#: The pending announcements of open `stay.transaction` blocks, by connection; the innermost last.
+BLOCK_ANNOUNCEMENTS: Service[dict[int, list[PendingAnnouncements]]] = Service(
+    "announcements of transaction blocks", lambda _: {}
+)
 
 
-def _open(core: Core) -> dict[int, list[Hints]]:
-    """The hints of open `stay.transaction` blocks, by connection; the innermost last."""
-    found: dict[int, list[Hints]] = core.notes.setdefault("job.blocks", {})
-    return found
+def find_session_announcements(core: Core, session: Any) -> SessionAnnouncements:
+    """Return the pending announcements of a session, created on first use."""
+    known = core.services.get(SESSION_ANNOUNCEMENTS)
+    pending = known.get(session)
+    if pending is None:
+        pending = known[session] = SessionAnnouncements(core, session)
+    return pending
 
 
-def open_hints(core: Core, driver: Any) -> Hints | None:
-    """Those of the innermost block on this connection, if there is one that will know of the commit."""
-    blocks = _open(core).get(id(driver))
+def find_block_announcements(core: Core, driver: Any) -> PendingAnnouncements | None:
+    """Return the pending announcements of the innermost `stay.transaction` block on this connection, or None."""
+    blocks = core.services.get(BLOCK_ANNOUNCEMENTS).get(id(driver))
     return blocks[-1] if blocks else None
 
 
-def enter(core: Core, driver: Any, hints: Hints) -> None:
-    _open(core).setdefault(id(driver), []).append(hints)
+def push_block(core: Core, driver: Any, pending: PendingAnnouncements) -> None:
+    core.services.get(BLOCK_ANNOUNCEMENTS).setdefault(id(driver), []).append(pending)
 
 
-def leave(core: Core, driver: Any) -> None:
-    blocks = _open(core)
+def pop_block(core: Core, driver: Any) -> None:
+    blocks = core.services.get(BLOCK_ANNOUNCEMENTS)
     blocks[id(driver)].pop()
     if not blocks[id(driver)]:
         del blocks[id(driver)]

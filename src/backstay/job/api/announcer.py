@@ -1,7 +1,7 @@
-"""Tells workers that jobs became pending: how many of which type. Hints: workers look by themselves, too.
+"""The announcer: publishes how many jobs of which type became pending. These are hints: workers also poll.
 
-What is announced in one turn goes out together, one message for each type; while one is on its way the next gathers,
-and a stream of them is thinned out. Nobody who enqueues waits for it.
+Announcements of one event loop turn are merged into one message per type; while one is being sent, the next ones are
+merged, and a stream of them is rate-limited. Enqueueing never waits for an announcement.
 """
 
 from __future__ import annotations
@@ -12,73 +12,78 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import cast
 
-from backstay.channel import listeners
 from backstay.engine.base import steady
 from backstay.errors import BackstayError
 from backstay.hub.protocol import SCHEDULED
-from backstay.job.api.registry import store_of
 from backstay.job.model import Enqueued, NewJob
+from backstay.job.store import JOB_STORE
+from backstay.runtime import publishing
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run
 from backstay.runtime.port import AsyncPort
+from backstay.runtime.services import Service
 
-#: How long closing waits for the last announcement.
+#: Seconds that closing waits for the last announcement.
 FLUSH_WAIT = 2.0
-#: Where one announcement follows another, they are this far apart: workers that are busy need no more of them. The
-#: first one never waits.
+#: Shortest interval between announcements, in seconds: busy workers need no more. The first one never waits.
 GAP = 0.002
-#: A job that is due sooner (µs) is announced, too: a little more than `dispatch.POLL`. Of several shards each is looked
-#: at so much less often.
+#: A scheduled job that is due within this time (µs, times the number of shards) is announced too. It is slightly more
+#: than `producer.POLL`; each of several shards is polled correspondingly less often.
 SOON = 3_000_000
-#: How long the thread of a blocking Backstay stays without work.
+#: Seconds after which the idle announcer thread of a blocking Backstay ends.
 IDLE = 5.0
 
 
 class Announcer:
-    """One for each Backstay; made by `announcer_of`."""
+    """Publishes announcements of pending jobs. One per Backstay: `core.services.get(ANNOUNCER)`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._counts: Counter[str] = Counter()
-        #: When (steady) announcements last went along with their jobs.
-        self._along = 0.0
+        #: When (steady) announcements last went inline with their jobs.
+        self._last_inline = 0.0
 
-    def goes_along(self, jobs: Sequence[NewJob]) -> bool:
-        """Whether those of these jobs that start at once are announced by the very step that makes them: the store can,
-        hints travel through its engine, and it pays. The others are announced behind it, as ever.
+    def announces_inline(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether the enqueue itself announces the jobs that start at once: the store supports it, hints travel through
+        its engine, and it is cheaper. The other jobs are announced afterwards, as usual.
         """
-        core, store = self._core, store_of(self._core)
-        if not store.announces or core.post is not core.port:
+        core, store = self._core, self._core.services.get(JOB_STORE)
+        if not store.announces or core.hub_port is not core.port:
             return False
-        if store.gap:
+        if store.announcement_gap:
             now = steady()
-            if self._counts or now < self._along + store.gap or not any(job.starts_at_once for job in jobs):
+            if (
+                self._counts
+                or now < self._last_inline + store.announcement_gap
+                or not any(job.starts_at_once for job in jobs)
+            ):
                 return False
-            self._along = now
+            self._last_inline = now
         return True
 
-    def went_along(self) -> None:
-        """They are stored, and announced."""
+    def record_inline(self) -> None:
+        """Record that an enqueue has announced its jobs itself."""
         self._core.telemetry.emit("hub.published", channel=SCHEDULED)
 
     def announce(self, ready: Mapping[str, int]) -> None:
-        """Jobs by type that became pending. From the event loop, or from any thread of a blocking Backstay."""
+        """Announce jobs that became pending, by type, without waiting. Call it on the event loop, or on any thread of a
+        blocking Backstay.
+        """
         raise NotImplementedError
 
     async def flush(self) -> None:
-        """Wait until everything that was announced is out, or cannot be."""
+        """Wait until all announcements are sent, at most FLUSH_WAIT seconds."""
         raise NotImplementedError
 
     async def _send(self, counts: Mapping[str, int]) -> None:
         for type_, count in counts.items():
             with suppress(BackstayError):  # polling finds them
-                await listeners.publish_scheduled(self._core, type_, count)
+                await publishing.publish_scheduled(self._core, type_, count)
 
 
 class LoopAnnouncer(Announcer):
-    """On an event loop: one task while there is something to say."""
+    """The announcer of the async API: a task that runs while there is something to announce."""
 
     _task: asyncio.Task[None] | None = None
 
@@ -94,7 +99,7 @@ class LoopAnnouncer(Announcer):
             while self._counts:
                 counts, self._counts = self._counts, Counter()
                 await self._send(counts)
-                await asyncio.sleep(0)  # whoever was answered together with us says what he has to say
+                await asyncio.sleep(0)  # tasks woken by the same reply may add their announcements
                 if self._counts:
                     await asyncio.sleep(GAP)
         finally:
@@ -106,7 +111,7 @@ class LoopAnnouncer(Announcer):
 
 
 class ThreadAnnouncer(Announcer):
-    """Beside threads: one of its own, which ends when it has had nothing to do for a while."""
+    """The announcer of the blocking API: a thread that ends after IDLE seconds without work."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
@@ -145,22 +150,20 @@ class ThreadAnnouncer(Announcer):
             self._lock.wait_for(lambda: not self._counts and not self._busy, FLUSH_WAIT)
 
 
-def worth_a_look(core: Core, job: NewJob, done: Enqueued) -> bool:
-    """Whether workers are told: it is pending, or becomes so before an idle worker would look by itself, which is told
-    with every look when the next job is due.
+def should_announce(core: Core, job: NewJob, done: Enqueued) -> bool:
+    """Whether to announce an enqueued job: it is pending, or becomes due before an idle worker's next poll. Every poll
+    returns when the next job is due, so later ones need no announcement.
     """
     if done.deduplicated:
         return False
     if done.state == "scheduled":
-        soon = SOON * store_of(core).shards
+        soon = SOON * core.services.get(JOB_STORE).shards
         return job.delay < soon if job.delay else job.due < core.engine.now() + soon
     return done.state == "pending"
 
 
-def announcer_of(core: Core) -> Announcer:
-    """The Backstay's own. A forked child begins with a new one."""
-    announcer = core.notes.get("job.announcer")
-    if announcer is None:
-        kind = LoopAnnouncer if isinstance(core.port, AsyncPort) else ThreadAnnouncer
-        announcer = core.notes["job.announcer"] = kind(core)
-    return cast("Announcer", announcer)
+def _make_announcer(core: Core) -> Announcer:
+    return LoopAnnouncer(core) if isinstance(core.port, AsyncPort) else ThreadAnnouncer(core)
+
+
+ANNOUNCER: Service[Announcer] = Service("job announcer", _make_announcer, flush=lambda announcer: announcer.flush())

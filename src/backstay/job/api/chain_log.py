@@ -1,33 +1,33 @@
-"""What the jobs of a chain said, one after another, as one log whose numbers go on counting.
+"""The log of a chain: the logs of its jobs, one after another, with continuous line numbers.
 
-A line's number is its own, and the last ones of the jobs before it. Those have ended: so it never changes, and whoever
-comes back with it goes on behind it.
+A line's number is its number in its own job plus the last line numbers of all earlier jobs. Those jobs have ended, so
+the number never changes and a reader can resume from it.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.model import FINAL, LogLine
+from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
 
 
 class ChainLog:
-    """Reads from a job on, and on to those that carry its chain on."""
+    """Reads the log from a job on, and continues with the next jobs of its chain."""
 
     def __init__(self, core: Core, job: str) -> None:
         self._core = core
-        self._store = store_of(core)
-        #: What is read now, and how many numbers lie before it.
+        self._store = core.services.get(JOB_STORE)
+        #: The job being read, and the number of lines of the jobs before it.
         self._job = job
         self._base = 0
-        #: Everything was read, and the chain's last job has ended.
+        #: Whether everything was read and the chain's last job has ended.
         self.ended = False
 
     async def read(self, after: int, limit: int) -> list[LogLine]:
-        """Lines behind the one with the number `after`, which grows from call to call."""
+        """Return lines after the line number `after`, which must not decrease from call to call."""
         while True:
             behind = max(0, after - self._base)
             lines = await self._lines(behind, limit)
@@ -37,7 +37,7 @@ class ChainLog:
             if job is not None and job.state not in FINAL:
                 self.ended = False
                 return []
-            lines = await self._lines(behind, limit)  # what it said last came before its end
+            lines = await self._lines(behind, limit)  # lines written between the two calls precede the job's end
             if lines:
                 return lines
             if job is None or not job.followed_by:
@@ -51,8 +51,8 @@ class ChainLog:
         return [replace(line, seq=line.seq + self._base) for line in lines] if self._base else lines
 
     async def _last(self, beyond: int) -> int:
-        """The number of the last line of a job that has ended; there is none behind `beyond`."""
-        low, probe = -1, beyond - 1  # most often it is `beyond` itself
+        """Find the number of an ended job's last log line by binary search. `beyond` is an upper bound."""
+        low, probe = -1, beyond - 1  # usually the last line is `beyond` itself
         while beyond - low > 1:
             if await send(self._core, self._store.read_log(self._job, probe, 1)):
                 low = probe

@@ -1,7 +1,7 @@
-"""Arguments and results of one function as bytes and back, by its annotations.
+"""Encode and decode a function's arguments and result by its annotations.
 
-Arguments travel by name, so that a worker with a newer version of the function still reads them; those left out keep
-the defaults of the worker's version. Whatever a worker could not read back is refused when it is enqueued.
+Arguments are encoded by name, so that a worker with a newer version of the function can still decode them; omitted ones
+get the defaults of the worker's version. Arguments that a worker could not decode are rejected when they are enqueued.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from msgspec import UNSET
 
 from backstay.errors import BadArgument, BadResult, ConfigError, PayloadTooLarge
 from backstay.job.api.retry import Outcome
-from backstay.runtime.serialization import Plain, from_plain, to_plain
+from backstay.runtime.serialization import PlainCodec, from_plain, to_plain
 
-#: More than that belongs into a store of its own, with its name among the arguments.
+#: Default size limits, in bytes. Larger data belongs in a separate store, with its name among the arguments.
 PAYLOAD_LIMIT = 1024 * 1024
 RESULT_LIMIT = 1024 * 1024
 
@@ -29,12 +29,12 @@ _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _REST = inspect.Parameter.VAR_POSITIONAL
 _NAMED_REST = inspect.Parameter.VAR_KEYWORD
 
-#: All values of a call, and what was passed by name.
+#: The positional and keyword arguments of a call.
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class JobCodec:
-    """Of one function. Annotations are read at first use: they may name what is defined further down."""
+    """The codec of one function. Annotations are resolved at first use: they may name types defined later."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class JobCodec:
         self.result_limit = result_limit
         self.signature = inspect.signature(function)
         self._parameters = list(self.signature.parameters.values())
-        #: Names of all parameters, where each takes one value and may be passed by position; else none.
+        #: The names of all parameters if each takes one value and may be passed by position; else empty.
         simple = all(p.kind is _PLAIN for p in self._parameters)
         self._names = tuple(p.name for p in self._parameters) if simple else ()
         self._simple = simple
-        #: The argument that a call's first value is for; None where that depends on the call.
+        #: The name of the first positional parameter; None if the signature is not simple.
         self.first = self._names[0] if self._names else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
-        #: How arguments are read by themselves: made once, for a map has thousands of calls.
-        self._by_name: dict[str, Plain] = {}
+        #: Codecs of single arguments, created once: a map may encode thousands of calls.
+        self._by_name: dict[str, PlainCodec] = {}
 
     @property
     def required(self) -> list[str]:
-        """Parameters without a default."""
+        """The names of parameters without a default."""
         return [p.name for p in self._parameters if p.default is p.empty and p.kind not in (_REST, _NAMED_REST)]
 
     @cached_property
@@ -69,7 +69,7 @@ class JobCodec:
         try:
             return typing.get_type_hints(self.function, include_extras=True)
         except NameError as error:
-            raise ConfigError(f"an annotation of job {self.name!r} cannot be read: {error}") from error
+            raise ConfigError(f"an annotation of job {self.name!r} cannot be resolved: {error}") from error
 
     def _kind(self, parameter: inspect.Parameter) -> Any:
         kind: Any = self._hints.get(parameter.name, Any)
@@ -81,7 +81,7 @@ class JobCodec:
 
     @cached_property
     def _shape(self) -> Callable[..., Any]:
-        """All values of a call, by position; written as `bind` has them."""
+        """A struct type with the call's values by position; it encodes like the dict that `bind` returns."""
         return msgspec.defstruct("Call", self._names, gc=False)
 
     @cached_property
@@ -99,49 +99,51 @@ class JobCodec:
         except TypeError as error:
             for parameter in self._parameters:
                 self._alone(parameter)
-            raise ConfigError(f"the arguments of job {self.name!r} cannot be rebuilt: {error}") from error
+            raise ConfigError(f"the arguments of job {self.name!r} cannot be decoded: {error}") from error
 
-    def _alone(self, parameter: inspect.Parameter) -> Plain:
-        """How one argument is read by itself."""
+    def _alone(self, parameter: inspect.Parameter) -> PlainCodec:
+        """Return the codec of a single argument."""
         known = self._by_name.get(parameter.name)
         if known is not None:
             return known
         try:
-            made = self._by_name[parameter.name] = Plain(self._kind(parameter))
+            made = self._by_name[parameter.name] = PlainCodec(self._kind(parameter))
         except TypeError as error:
             raise ConfigError(
-                f"argument {parameter.name!r} of job {self.name!r} cannot be rebuilt from plain data: {error}"
+                f"argument {parameter.name!r} of job {self.name!r} cannot be decoded from plain data: {error}"
             ) from error
         return made
 
     @cached_property
-    def _result(self) -> Plain:
+    def _result(self) -> PlainCodec:
         kind = without_outcomes(self._hints.get("return", Any))
         try:
-            return Plain(kind)
+            return PlainCodec(kind)
         except TypeError as error:
-            raise ConfigError(f"what job {self.name!r} returns cannot be rebuilt: {error}") from error
+            raise ConfigError(f"the result of job {self.name!r} cannot be decoded: {error}") from error
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """A call's values by name. Raises TypeError, as the call itself would."""
-        if self._simple and not kwargs and len(args) == len(self._names):  # the usual call, without binding
+        """Return a call's values by parameter name. Raises TypeError, as the call itself would."""
+        if self._simple and not kwargs and len(args) == len(self._names):  # fast path for the usual call
             return dict(zip(self._names, args, strict=True))
         return self.signature.bind(*args, **kwargs).arguments
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Raises BadArgument, which names the argument; PayloadTooLarge; TypeError for a call that cannot be."""
-        if args and not kwargs and len(args) == len(self._names):  # the usual call, without binding
+        """Encode the arguments of a call. Raises BadArgument, which names the argument; PayloadTooLarge; TypeError for
+        arguments that do not match the signature.
+        """
+        if args and not kwargs and len(args) == len(self._names):  # fast path for the usual call
             try:
                 raw = self._encode(self._shape(*args))
                 self._decode(raw)
-            except Exception:  # noqa: BLE001 - said below, with the argument's name
+            except Exception:  # noqa: BLE001 - raised again below, with the argument's name
                 raw = b""
             if 0 < len(raw) <= self.payload_limit:
                 return raw
         return self.encode_values(self.bind(args, kwargs))
 
     def encode_values(self, values: dict[str, Any]) -> bytes:
-        """The same for what `bind` has made of a call."""
+        """Encode arguments that `bind` returned. Raises BadArgument, PayloadTooLarge."""
         if not values:
             return b""
         try:
@@ -157,8 +159,8 @@ class JobCodec:
         return raw
 
     def encode_gaps(self, values: dict[str, Any], gaps: frozenset[str]) -> bytes:
-        """Arguments of which some are not known yet: `values` has them with None in the gaps, and whole arguments that
-        have gaps are not checked here. Raises BadArgument, PayloadTooLarge.
+        """Encode arguments of which some are not known yet: `values` has None in the gaps, and arguments with gaps are
+        not checked here. Raises BadArgument, PayloadTooLarge.
         """
         for name, value in values.items():
             if value is None and name in gaps:
@@ -176,7 +178,7 @@ class JobCodec:
         return raw
 
     def _blame(self, values: dict[str, Any]) -> None:
-        """Find the argument that cannot travel."""
+        """Raise BadArgument for the first argument that cannot be encoded or decoded."""
         for name, value in values.items():
             alone = self._alone(self.signature.parameters[name])
             try:
@@ -185,7 +187,7 @@ class JobCodec:
                 raise BadArgument(type=self.name, argument=name, reason=str(error)) from error
 
     def decode_args(self, raw: bytes) -> Call:
-        """What to call the function with. Raises BadArgument for what this version of the function cannot take."""
+        """Decode a call's arguments. Raises BadArgument if this version of the function does not accept them."""
         try:
             decoded = self._decode(raw or b"\x80")
         except ConfigError:
@@ -207,7 +209,7 @@ class JobCodec:
         rest = any(p.kind is _REST and v is not UNSET for p, v in zip(self._parameters, values, strict=True))
         for parameter, value in zip(self._parameters, values, strict=True):
             if value is UNSET:
-                if rest and parameter.kind in (_PLAIN, _POSITIONAL):  # what follows is passed by position
+                if rest and parameter.kind in (_PLAIN, _POSITIONAL):  # the following arguments are passed by position
                     args.append(parameter.default)
             elif parameter.kind is _REST:
                 args += value
@@ -220,7 +222,7 @@ class JobCodec:
         return tuple(args), kwargs
 
     def encode_result(self, value: Any) -> bytes:
-        """Raises BadResult or PayloadTooLarge: the job has run by then."""
+        """Encode a result. Raises BadResult or PayloadTooLarge, after the handler has run."""
         kept_as = self._result
         try:
             raw = kept_as.encode(value)
@@ -233,7 +235,7 @@ class JobCodec:
         return raw
 
     def decode_result(self, raw: bytes) -> Any:
-        """Raises BadResult for what this version's return annotation does not allow."""
+        """Decode a result. Raises BadResult if this version's return annotation does not allow it."""
         if raw in (b"", b"\xc0"):
             return None
         try:
@@ -243,7 +245,7 @@ class JobCodec:
 
 
 def without_outcomes(kind: Any) -> Any:
-    """A return annotation without `Retry`, `Snooze` and `Cancel`: they are never stored."""
+    """Return the annotation without `Retry`, `Snooze` and `Cancel`, which are never stored."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return Any if _is_outcome(kind) else kind
     left: list[Any] = [part for part in typing.get_args(kind) if not _is_outcome(part)]
@@ -255,7 +257,7 @@ def _is_outcome(kind: Any) -> bool:
 
 
 def _path(error: Exception) -> str:
-    """The argument that a decoder's message speaks of."""
+    """Return the name of the argument in a decoder's error message."""
     words = str(error)
     if "`$." in words:
         return words.rpartition("`$.")[2].partition("`")[0].partition(".")[0].partition("[")[0]

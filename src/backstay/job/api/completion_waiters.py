@@ -1,26 +1,28 @@
-"""Who waits for the end of a job or a chain in this process: one subscription for all of them.
+"""Waiters for finished jobs and chains of this process, woken through one shared subscription.
 
-Ends are hints on `<prefix>:chainc` (a chain ended) and `<prefix>:jobc` (a job did while its chain goes on).
+The hub publishes on `<prefix>:chainc` when a chain has ended and on `<prefix>:jobc` when a job has ended whose chain
+continues. Messages may be lost; waiters also poll.
 """
 
 from __future__ import annotations
-
-from typing import cast
 
 from backstay.hub import protocol
 from backstay.hub.base import Subscription
 from backstay.runtime.core import Core
 from backstay.runtime.flows import Latch
+from backstay.runtime.services import Service
 
 CHANNELS = ("chainc", "jobc")
-#: How long the first waiter waits until the channels are heard; polling is the backstop.
+#: Seconds that the first waiter waits for the subscription; polling is the backstop.
 OPEN_WAIT = 1.0
-#: So many ends of other people's jobs may pass before a process in which nobody waits stops listening.
-STRANGERS = 1000
+#: A process without waiters unsubscribes after this many messages about jobs of other processes.
+FOREIGN_ENDS = 1000
 
 
-class Waiters:
-    """One for each Backstay; made by `waiters_of`."""
+class CompletionWaiters:
+    """The waiters of one Backstay, by job or chain id: `core.services.get(COMPLETION_WAITERS)`. The hub may call back
+    on any thread.
+    """
 
     channels: tuple[str, ...] = CHANNELS
 
@@ -29,31 +31,31 @@ class Waiters:
         self._latches: dict[str, set[Latch]] = {}
         self._subscriptions: list[Subscription] = []
         self._openers: set[Latch] = set()
-        self._strangers = 0
-        core.sleepers.add(self)
+        self._foreign_ends = 0
+        core.wakeables.add(self)
 
     @property
-    def hears(self) -> bool:
-        """Whether ends are heard now."""
+    def is_listening(self) -> bool:
+        """Whether the subscriptions are active, so that waiters are notified."""
         subscriptions = self._subscriptions
         return len(subscriptions) == len(self.channels) and all(s.is_ready for s in subscriptions)
 
-    def join(self, id_: str) -> Latch:
-        """A latch that is set when this job or chain ends, or when that may have passed unheard."""
+    def add(self, id_: str) -> Latch:
+        """Return a latch that is set when this job or chain ends, or when a message about it may have been lost."""
         latch = self._core.port.latch()
         self._latches[id_] = {*self._latches.get(id_, ()), latch}
         return latch
 
-    def leave(self, id_: str, latch: Latch) -> None:
+    def remove(self, id_: str, latch: Latch) -> None:
         left = self._latches.get(id_, set()) - {latch}
         if left:
             self._latches[id_] = left
         else:
             self._latches.pop(id_, None)
 
-    async def open(self) -> bool:
-        """Hear the channels. False: they cannot be heard (yet), so look more often."""
-        if self.hears:
+    async def listen(self) -> bool:
+        """Subscribe to the channels. False: the subscription is not active (yet), so poll more often."""
+        if self.is_listening:
             return True
         port = self._core.port
         latch = port.latch()
@@ -61,60 +63,57 @@ class Waiters:
         try:
             if not self._subscriptions or any(s.error is not None for s in self._subscriptions):
                 self._subscribe()
-            if not self.hears:
+            if not self.is_listening:
                 await port.park(latch, OPEN_WAIT)
         finally:
             self._openers.discard(latch)
-        return self.hears
+        return self.is_listening
 
     def _subscribe(self) -> None:
         self.close()
         core = self._core
-        self._strangers = 0
+        self._foreign_ends = 0
         self._subscriptions = [
-            core.hub.subscribe(protocol.channel(core.hub_prefix, name), self._heard, self._ready, prompt=True)
+            core.hub.subscribe(protocol.channel(core.hub_prefix, name), self._on_message, self._on_ready, prompt=True)
             for name in self.channels
         ]
 
-    def _ready(self) -> None:
-        if self.hears:
+    def _on_ready(self) -> None:
+        if self.is_listening:
             for latch in list(self._openers):
                 latch.set()
 
-    def _named(self, payload: str) -> str:
-        """Whom a payload speaks of."""
+    def _id_of(self, payload: str) -> str:
+        """Return the id that a message is about."""
         return payload
 
-    def _heard(self, payload: str | None) -> None:
+    def _on_message(self, payload: str | None) -> None:
         if payload is None:
             self.wake()
             return
-        id_ = self._named(payload)
+        id_ = self._id_of(payload)
         latches = self._latches.get(id_)
         if latches is not None:
             for latch in latches:
                 latch.set()
         elif not self._latches:
-            self._strangers += 1
-            if self._strangers > STRANGERS:
+            self._foreign_ends += 1
+            if self._foreign_ends > FOREIGN_ENDS:
                 self.close()
 
     def wake(self) -> None:
-        """Everybody looks: something may have passed unheard, or the Backstay closes."""
+        """Wake all waiters to poll: messages may have been lost, or the Backstay is closing."""
         for latches in list(self._latches.values()):
             for latch in latches:
                 latch.set()
 
     def close(self) -> None:
-        """Stop listening. Safe twice."""
+        """Unsubscribe. Safe to call twice."""
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
 
 
-def waiters_of(core: Core) -> Waiters:
-    """The Backstay's own. A forked child begins with new ones."""
-    waiters = core.notes.get("job.waiters")
-    if waiters is None:
-        waiters = core.notes["job.waiters"] = Waiters(core)
-    return cast("Waiters", waiters)
+COMPLETION_WAITERS: Service[CompletionWaiters] = Service(
+    "listener for job completions", CompletionWaiters, close=CompletionWaiters.close
+)

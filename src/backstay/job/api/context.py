@@ -1,4 +1,4 @@
-"""`current_job()`: what a handler may know and do about the job it works on."""
+"""`current_job()`: a handler's access to the job that it runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from backstay.job.ids import lease_id
 from backstay.job.metadata import pack, unpack
 from backstay.job.model import Claimed, NewJob
 from backstay.runtime.lease import BaseLease
-from backstay.runtime.serialization import ANYTHING
+from backstay.runtime.serialization import PLAIN_CODEC
 
 
-class Hands(Protocol):
-    """Who works on the job: an attempt in the worker's process, or its other end in a child process."""
+class AttemptHandle(Protocol):
+    """The running attempt: an `Attempt` in the worker's process, or its counterpart in a child process."""
 
     job: Claimed
     context: JobContext | None
@@ -33,146 +33,152 @@ class Hands(Protocol):
     def check(self) -> None: ...
 
 
-class Desk(Protocol):
-    """Where a handler's words go."""
+class AttemptSink(Protocol):
+    """Receives a handler's log lines and progress."""
 
-    def log(self, hands: Any, data: str, stream: str) -> None: ...
+    def log(self, attempt: Any, data: str, stream: str) -> None: ...
 
-    def progressed(self, hands: Any) -> None: ...
+    def report_progress(self, attempt: Any) -> None: ...
 
 
-_HANDS: ContextVar[tuple[Any, Desk] | None] = ContextVar("backstay_job", default=None)
+_CURRENT: ContextVar[tuple[Any, AttemptSink] | None] = ContextVar("backstay_job", default=None)
 
-#: Sets who works on a job, in the context of whatever runs its handler.
-enter: Callable[[tuple[Any, Desk] | None], Token[tuple[Any, Desk] | None]] = _HANDS.set
-leave: Callable[[Token[tuple[Any, Desk] | None]], None] = _HANDS.reset
+#: Sets the current attempt in the context that runs its handler.
+enter: Callable[[tuple[Any, AttemptSink] | None], Token[tuple[Any, AttemptSink] | None]] = _CURRENT.set
+leave: Callable[[Token[tuple[Any, AttemptSink] | None]], None] = _CURRENT.reset
 
 
 class JobContext:
-    """The job that runs here. Reading it costs nothing; `check()` before what must not happen twice."""
+    """The current job. Reading it makes no request; call `check()` before side effects that must not happen twice."""
 
-    __slots__ = ("_desk", "_hands")
+    __slots__ = ("_attempt", "_sink")
 
-    def __init__(self, hands: Hands, desk: Desk) -> None:
-        self._hands = hands
-        self._desk = desk
+    def __init__(self, attempt: AttemptHandle, sink: AttemptSink) -> None:
+        self._attempt = attempt
+        self._sink = sink
 
     @property
     def id(self) -> str:
-        return self._hands.job.id
+        return self._attempt.job.id
 
     @property
     def type(self) -> str:
-        return self._hands.job.type
+        return self._attempt.job.type
 
     @property
     def queue(self) -> str:
-        return self._hands.job.queue
+        return self._attempt.job.queue
 
     @property
     def attempt(self) -> int:
         """Counted from 1."""
-        return self._hands.job.attempt
+        return self._attempt.job.attempt
 
     @property
     def is_last_attempt(self) -> bool:
-        return self._hands.job.attempt > self._hands.job.retries
+        return self._attempt.job.attempt > self._attempt.job.retries
 
     @property
     def snoozes(self) -> int:
-        return self._hands.job.snoozes
+        return self._attempt.job.snoozes
 
     @property
     def priority(self) -> int:
-        return self._hands.job.priority
+        return self._attempt.job.priority
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return self._hands.job.labels
+        return self._attempt.job.labels
 
     @property
     def chain(self) -> str:
-        """The id of the chain it belongs to: that of the chain's first job."""
-        return self._hands.job.chain or self._hands.job.id
+        """The id of its chain, which is the id of the chain's first job."""
+        return self._attempt.job.chain or self._attempt.job.id
 
     @property
     def run(self) -> str:
-        return self._hands.job.run
+        return self._attempt.job.run
 
     @property
     def fence(self) -> int:
-        """Grows with every claim: a store that remembers the largest one can refuse whoever comes too late."""
-        return self._hands.job.fence
+        """The fencing token. It grows with every claim: a resource that stores the largest one seen can reject writes
+        of an attempt that has lost its lease.
+        """
+        return self._attempt.job.fence
 
     @property
     def lease(self) -> BaseLease:
         """The lease under which this attempt runs: `.id .fence .remaining() .is_lost .check()`."""
-        hands = self._hands
-        if hands.lease is None:
-            job = hands.job
-            left = hands.deadline
-            hands.lease = BaseLease(
+        attempt = self._attempt
+        if attempt.lease is None:
+            job = attempt.job
+            left = attempt.deadline
+            attempt.lease = BaseLease(
                 job.id,
                 lease_id(job.id, job.fence),
                 job.fence,
-                hands.ttl,
-                max(0, job.until - int(hands.ttl * 1_000_000)),
+                attempt.ttl,
+                max(0, job.until - int(attempt.ttl * 1_000_000)),
                 job.until,
-                hands.started,
+                attempt.started,
                 renews=True,
                 max_hold=float("inf"),
             )
-            hands.lease.deadline = left
-            if hands.why == "lost":
-                hands.lease.lose("somebody else may have it by now")
-        return hands.lease
+            attempt.lease.deadline = left
+            if attempt.why == "lost":
+                attempt.lease.lose("another worker may run this job by now")
+        return attempt.lease
 
     @property
     def trace(self) -> dict[str, str]:
-        """What travelled with it: the caller's trace context, and what middleware put in."""
-        return unpack(self._hands.job.meta).trace
+        """The caller's trace context, and the entries of middleware."""
+        return unpack(self._attempt.job.meta).trace
 
     @property
     def upstream(self) -> dict[str, bytes | None]:
-        """What the chains it waited for came to, by chain id, as stored; None for one that did not complete."""
-        return self._hands.job.upstream
+        """The encoded results of the chains it waited for, by chain id; None for a chain that did not complete."""
+        return self._attempt.job.upstream
 
     @property
     def results(self) -> dict[str, Any]:
-        """The same as plain data: what each chain's last job returned, by chain id."""
-        return {chain: ANYTHING.decode(raw) if raw else None for chain, raw in self.upstream.items()}
+        """The decoded results of the chains it waited for, by chain id: what each chain's last job returned."""
+        return {chain: PLAIN_CODEC.decode(raw) if raw else None for chain, raw in self.upstream.items()}
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is to end: somebody cancelled it, its time is over, or its lease is lost."""
-        return bool(self._hands.why)
+        """Whether this attempt must end: it is cancelled, its time limit is exceeded, its worker is stopping, or its
+        lease is lost.
+        """
+        return bool(self._attempt.why)
 
     def check(self) -> None:
-        """Raise JobCancelled, JobTimeout or LeaseLost when this attempt is to end. For loops that never await."""
-        self._hands.check()
+        """Raise JobCancelled, JobTimeout or LeaseLost if this attempt must end. For loops that never await."""
+        self._attempt.check()
 
     def log(self, data: object, *, stream: str = "log") -> None:
-        """Keep a line with the job: `await handle.logs()`. Sent in batches, at the latest before the job ends."""
-        self._desk.log(self._hands, str(data), stream)
+        """Store a log line with the job; read it with `await handle.logs()`. Lines are stored in batches, the last one
+        before the job finishes.
+        """
+        self._sink.log(self._attempt, str(data), stream)
 
     def progress(self, fraction: float) -> None:
-        """How far it has come, from 0 to 1. Seen by others within about a second."""
+        """Report progress, from 0 to 1. It is stored within about a second."""
         given = cast("object", fraction)
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
-            raise ConfigError(f"progress is a number from 0 to 1; got {fraction!r}")
-        self._hands.progress = float(fraction)
-        self._desk.progressed(self._hands)
+            raise ConfigError(f"progress must be a number from 0 to 1; got {fraction!r}")
+        self._attempt.progress = float(fraction)
+        self._sink.report_progress(self._attempt)
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Text by name, to be kept with the job when this attempt completes: `ctx.outputs["path"] = "a.png"`."""
-        if self._hands.outputs is None:
-            self._hands.outputs = {}
-        return self._hands.outputs
+        """Strings by name, stored with the job when this attempt completes: `ctx.outputs["path"] = "a.png"`."""
+        if self._attempt.outputs is None:
+            self._attempt.outputs = {}
+        return self._attempt.outputs
 
     def continue_with(self, job: Any, *args: Any, **kwargs: Any) -> None:
-        """When this attempt completes, the chain goes on with `job` (a job type, or its `.options(…)`) in the same
-        step. The last call counts.
+        """Continue the chain with `job` (a job type, or its `.options(…)`) when this attempt completes, in the same
+        transaction. The last call wins.
         """
         make = getattr(job, "new_job", None)
         if make is None:
@@ -181,44 +187,44 @@ class JobContext:
             )
         following: NewJob = make(args, kwargs, chain=self.chain)
         if self.chain in following.after or self.id in following.after:
-            raise ConfigError("a chain that goes on with a job that waits for this very chain would wait for ever")
-        if self.run:  # the run's own, under the same name
-            key = unpack(self._hands.job.meta).key
+            raise ConfigError("a chain cannot continue with a job that waits for this same chain: it would deadlock")
+        if self.run:  # the next job belongs to the same run and has the same key
+            key = unpack(self._attempt.job.meta).key
             carried = replace(unpack(following.meta), key=key)
             following = replace(following, run=self.run, meta=pack(carried))
-        self._hands.next = following
+        self._attempt.next = following
 
     def __repr__(self) -> str:
         return f"<JobContext {self.type} {self.id} attempt={self.attempt}>"
 
 
-def go_on(following: NewJob, adds: tuple[NewJob, ...] = ()) -> None:
-    """When this attempt completes, its chain goes on with a job that is made already, and `adds` are made before."""
-    found = _HANDS.get()
+def continue_chain(following: NewJob, adds: tuple[NewJob, ...] = ()) -> None:
+    """Continue the chain with a given job when the current attempt completes; `adds` are stored before it."""
+    found = _CURRENT.get()
     if found is not None:
         found[0].next, found[0].adds = following, adds
 
 
 def is_inside() -> bool:
-    """Whether a handler, or what it called, asks."""
-    return _HANDS.get() is not None
+    """Whether the caller runs inside a handler."""
+    return _CURRENT.get() is not None
 
 
-def current_hands() -> Any:
-    """Who works on the job that runs here. Raises ConfigError outside of a handler."""
-    found = _HANDS.get()
+def current_attempt() -> Any:
+    """Return the current attempt. Raises ConfigError outside a handler."""
+    found = _CURRENT.get()
     if found is None:
-        raise ConfigError("no job runs here: this is for handlers, and for what they call")
+        raise ConfigError("no job runs here: call this inside a handler")
     return found[0]
 
 
 def current_job() -> JobContext:
-    """The job that runs here. Raises ConfigError outside of a handler."""
-    found = _HANDS.get()
+    """Return the current job. Raises ConfigError outside a handler."""
+    found = _CURRENT.get()
     if found is None:
-        raise ConfigError("no job runs here: current_job() is for handlers, and for what they call")
-    hands, desk = found
-    context: JobContext | None = hands.context
+        raise ConfigError("no job runs here: call current_job() inside a handler")
+    attempt, sink = found
+    context: JobContext | None = attempt.context
     if context is None:
-        context = hands.context = JobContext(hands, desk)
+        context = attempt.context = JobContext(attempt, sink)
     return context

@@ -1,52 +1,52 @@
-"""Trying one job again; and, where its store leaves it as it is, why."""
+"""Retry one job manually, and explain it if the store refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from backstay.errors import JobNotFound, RetryRefused
-from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.metadata import key_of
 from backstay.job.model import Job, State
+from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
 
-#: How many jobs of a run are looked at, of each kind of end, for those that are to blame.
-LOOK = 1000
-BAD: tuple[State, ...] = ("failed", "cancelled", "skipped")
+#: How many jobs of a run, per final state, are searched for the cause of a refusal.
+SEARCH_LIMIT = 1000
+UNSUCCESSFUL: tuple[State, ...] = ("failed", "cancelled", "skipped")
 
 
-async def trigger(core: Core, job: Job, name: str = "", *, soft: Collection[str] = ()) -> State:
-    """Again, now, with all its attempts: the state it has then. `job` as it was before; `name`: what it is called;
-    `soft`: chains whose failure holds nobody up. Raises JobNotFound, RetryRefused.
+async def retry_job(core: Core, job: Job, name: str = "", *, soft: Collection[str] = ()) -> State:
+    """Retry a job now, with all its attempts, and return its new state. `job`: its record before; `name`: its name in
+    errors; `soft`: chains whose failure is tolerated. Raises JobNotFound, RetryRefused.
     """
-    state = await send(core, store_of(core).trigger(job.id))
+    state = await send(core, core.services.get(JOB_STORE).trigger(job.id))
     if state is None:
         raise JobNotFound(job_id=job.id)
-    if job.run and state == job.state and state in BAD:
+    if job.run and state == job.state and state in UNSUCCESSFUL:
         await _refuse(core, job, name or key_of(job), soft)
     return state
 
 
 async def _refuse(core: Core, job: Job, name: str, soft: Collection[str]) -> None:
-    """Its store has left it as it is."""
+    """Raise RetryRefused with the reason why the store left the job unchanged."""
     needs: dict[str, str] = {}
-    run = await send(core, store_of(core).get_run(job.run, doc=False))
+    run = await send(core, core.services.get(JOB_STORE).get_run(job.run, doc=False))
     if run is not None and run.cancel_requested and not run.finished:
-        reason = "its run is being cancelled; wait until that has ended"
-    elif job.state == "failed":  # so it has by now, once more
+        reason = "its run is being cancelled; wait until it has finished"
+    elif job.state == "failed":  # it was retried and has failed again since
         return
     else:
-        needs = await _to_blame(core, job, soft)
-        reason = "" if needs else "it is for when something that it needs fails, and nothing has"
+        needs = await _failed_dependencies(core, job, soft)
+        reason = "" if needs else "it runs only if a job that it depends on fails, and none has"
     raise RetryRefused(job_id=job.id, name=name, state=job.state, needs=needs, reason=reason)
 
 
-async def _to_blame(core: Core, job: Job, soft: Collection[str]) -> dict[str, str]:
-    """What it needs and did not succeed; of what was skipped itself, the reasons for that."""
+async def _failed_dependencies(core: Core, job: Job, soft: Collection[str]) -> dict[str, str]:
+    """Return the dependencies that did not succeed, by name; for a skipped one, the jobs that caused the skip."""
     ended: dict[str, Job] = {}
-    for state in BAD:
-        page = await send(core, store_of(core).list_jobs(run=job.run, state=state, limit=LOOK))
+    for state in UNSUCCESSFUL:
+        page = await send(core, core.services.get(JOB_STORE).list_jobs(run=job.run, state=state, limit=SEARCH_LIMIT))
         ended.update((found.chain or found.id, found) for found in page)
     needs: dict[str, str] = {}
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a job type and a single call may ask for, as callers write it and as it is used."""
+"""Options of job definitions and single calls: as callers write them, and validated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from backstay.job.api.retry import AnyBackoff, Backoff, BackoffLike
 from backstay.job.model import LARGEST_PRIORITY, UniqueScope, When
 from backstay.runtime import validation
 from backstay.runtime.rate import parse
-from backstay.runtime.validation import Duration, Template, micros
+from backstay.runtime.validation import Duration, KeyTemplate, to_micros
 
 if TYPE_CHECKING:
     from backstay.job.api.handle import BaseHandle
@@ -30,82 +30,82 @@ DAY = 86400.0
 RETRIES = 3
 MOST_RETRIES = 1_000_000
 MOST_LABELS = 32
-#: The time limit of a call that asks for none although its definition has one.
+#: The time limit of a call that disables its definition's limit.
 ANY_TIME = float("inf")
 
 
 class Options(TypedDict, total=False):
-    """What both a definition and a single call may say."""
+    """Options that a job definition and a single enqueue call both accept."""
 
-    #: Which workers look for it.
+    #: The queue from which workers claim the job.
     queue: str
-    #: Attempts after the first (3).
+    #: Attempts after the first; default 3.
     retries: int
     #: Seconds between attempts: a number, `exponential(1, max=300)`, or (definitions only) a function of the attempt.
     backoff: BackoffLike
-    #: Seconds an attempt may take; None: any time.
+    #: Time limit of an attempt in seconds; None: no limit.
     timeout: Duration | None
-    #: More is sooner; a point is worth ten minutes of waiting.
+    #: A higher priority starts sooner; one point equals ten minutes of waiting.
     priority: int
-    #: What a worker must have, all of it.
+    #: Labels that a worker must have, all of them.
     labels: Iterable[str]
-    #: At most `concurrency` (1) jobs of this key run at once: "size:{size}". Without a key: of this type.
+    #: At most `concurrency` (1) jobs with this key run at once: "size:{size}". Without a key: jobs of this type.
     concurrency_key: str | None
     concurrency: int | None
-    #: At most so many starts of this type in a time, "100/minute"; `burst` of them at once (all of them).
+    #: The rate at which jobs of this type start, "100/minute"; up to `burst` of them at once (default: all of them).
     rate: str | None
     burst: int | None
-    #: One job for this key: "resize:{path}"; until it is done, until it starts, or for `unique_window` seconds.
+    #: One job per key, "resize:{path}": until it is done, until it starts, or for `unique_window` seconds.
     unique: str | None
     unique_scope: UniqueScope
     unique_window: Duration
-    #: Seconds its record stays after it is done (a day), and after it failed (30 days).
+    #: Seconds for which the job's record is kept: after it ends (default: a day), and after it fails (30 days).
     keep: Duration
     keep_failed: Duration
 
 
 class CallOptions(Options, total=False):
-    """What only a single call may say."""
+    """Options of a single enqueue call."""
 
-    #: Seconds until it is due; or the moment, with its time zone.
+    #: The job is due in `delay` seconds, or `at` a time with a time zone.
     delay: Duration
     at: datetime
-    #: Handles or chain ids of what must end first, and whether it must have completed.
+    #: Handles or chain ids of jobs that must end first, and which of their final states start this job.
     after: BaseHandle[Any] | str | Iterable[BaseHandle[Any] | str]
     when: When
-    #: The caller's own SQL connection: enqueued in its transaction.
+    #: The caller's own SQL connection: the job is enqueued in its transaction.
     connection: Any
 
 
 class Definition(Options, total=False):
-    """What only a definition may say."""
+    """Options of a job definition: `@stay.job(…)`."""
 
-    #: The function's name unless given. Workers know jobs by it: change it and those enqueued before are strangers.
+    #: Default: the function's name. Workers find the function by this name, so renaming orphans the jobs in the queue.
     name: str
-    #: "*/5 * * * *": minute, hour, day, month, weekday, in `timezone` (UTC); what to do with missed moments (one).
+    #: A cron expression, "*/5 * * * *", in `timezone` (default UTC). `catch_up`: what to do about missed times ("one").
     cron: str | None
     timezone: str
     catch_up: CatchUp
-    #: Where a function that is not async runs.
+    #: Whether a function that is not async runs in a thread or in a child process.
     pool: Pool
-    #: Bytes of all arguments, and of the result (1 MiB each).
+    #: Largest size of all arguments, and of the result, in bytes (1 MiB each).
     payload_limit: int
     result_limit: int
 
 
 class UniquePlan(Struct, frozen=True):
-    template: Template
+    template: KeyTemplate
     scope: UniqueScope
     window: Micros
 
 
 class ConcurrencyPlan(Struct, frozen=True):
-    template: Template
+    template: KeyTemplate
     limit: int
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Options, checked and with defaults filled in. Times are µs."""
+    """Validated options with defaults. Times are µs, except `timeout` and `own_timeout`, which are seconds."""
 
     queue: str = "default"
     retries: int = RETRIES
@@ -123,23 +123,23 @@ class Plan(Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()
     when: When = "all_success"
     connection: Any = None
-    #: What this call alone asked for: it travels with the job.
+    #: Options of this call alone: they travel with the job.
     own_timeout: float = 0.0
     own_backoff: Backoff | None = None
 
 
-#: Each option and what makes its fields of a plan, given all options of the call, the plan so far and the function.
+#: Options that are validated independently of the others: the name and its check.
 _SIMPLE: dict[str, Callable[[Any], Any]] = {}
 
 
 def plan(
     base: Plan, given: dict[str, Any], name: str, function: Callable[..., Any], *, call: bool, allowed: frozenset[str]
 ) -> Plan:
-    """`base` with what is given. Raises ConfigError, which names the option."""
+    """Return `base` with the given options. Raises ConfigError, which names the option."""
     if unknown := sorted(set(given) - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: no such option of {'a call' if call else 'a job'};"
-            f" there are {', '.join(sorted(allowed))}"
+            f" the options are {', '.join(sorted(allowed))}"
         )
     new: dict[str, Any] = {}
     for option, check in _SIMPLE.items():
@@ -149,7 +149,7 @@ def plan(
         new["own_timeout"] = new["timeout"] or ANY_TIME
     if call and "backoff" in new:
         if not isinstance(new["backoff"], Backoff):
-            raise ConfigError("a function as backoff belongs to the definition; a call takes exponential(…) or seconds")
+            raise ConfigError("only a definition takes a function as backoff; pass exponential(…) or seconds to a call")
         new["own_backoff"] = new["backoff"]
     if given.keys() & {"unique", "unique_scope", "unique_window"}:
         new["unique"] = _unique(base, given, function)
@@ -169,43 +169,43 @@ def plan(
 
 
 def _queue(value: str) -> str:
-    return validation.word(value, "queue")
+    return validation.check_label(value, "queue")
 
 
 def _timeout(value: Duration | None) -> float:
-    return 0.0 if value is None else validation.seconds(value, "timeout")
+    return 0.0 if value is None else validation.to_seconds(value, "timeout")
 
 
 def _retries(value: int) -> int:
-    validation.count(value, "retries", least=0)
+    validation.check_count(value, "retries", least=0)
     if value > MOST_RETRIES:
-        raise ConfigError(f"retries is at most {MOST_RETRIES}; got {value}")
+        raise ConfigError(f"retries must be at most {MOST_RETRIES}; got {value}")
     return value
 
 
 def _priority(value: int) -> int:
     given = cast("object", value)
     if isinstance(given, bool) or not isinstance(given, int) or not -LARGEST_PRIORITY <= given <= LARGEST_PRIORITY:
-        raise ConfigError(f"priority is a whole number from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}; got {value!r}")
+        raise ConfigError(f"priority must be an integer from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}; got {value!r}")
     return value
 
 
 def _labels(value: Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not hasattr(value, "__iter__"):
-        raise ConfigError(f"labels is a list, as in labels=['gpu']; got {value!r}")
-    labels = tuple(sorted({validation.word(label, "label") for label in value}))
+        raise ConfigError(f"labels must be a list, as in labels=['gpu']; got {value!r}")
+    labels = tuple(sorted({validation.check_label(label, "label") for label in value}))
     if len(labels) > MOST_LABELS or any("," in label for label in labels):
-        raise ConfigError(f"labels are up to {MOST_LABELS}, without commas; got {labels!r}")
+        raise ConfigError(f"labels must be at most {MOST_LABELS}, without commas; got {labels!r}")
     return labels
 
 
 def _keep(what: str) -> Callable[[Duration], Micros]:
-    return lambda value: micros(validation.seconds(value, what, zero=True))
+    return lambda value: to_micros(validation.to_seconds(value, what, zero=True))
 
 
 def _delay(value: Duration) -> Micros:
-    seconds = validation.seconds(value, "delay", zero=True)
-    return micros(seconds) if seconds else 0
+    seconds = validation.to_seconds(value, "delay", zero=True)
+    return to_micros(seconds) if seconds else 0
 
 
 def _after(value: Any) -> tuple[str, ...]:
@@ -216,20 +216,20 @@ def _after(value: Any) -> tuple[str, ...]:
         chain = one if isinstance(one, str) else getattr(one, "chain_id", None)
         if not isinstance(chain, str):
             raise ConfigError(f"after= takes handles or ids, as in after=[handle]; got {type(one).__name__}")
-        ids[validation.key(chain, "after")] = None
+        ids[validation.check_key(chain, "after")] = None
     return tuple(ids)
 
 
 def _when(value: When) -> When:
     if value not in get_args(When):
-        raise ConfigError(f"when is one of {', '.join(get_args(When))}; got {value!r}")
+        raise ConfigError(f"when must be one of {', '.join(get_args(When))}; got {value!r}")
     return value
 
 
 def _moment(value: datetime) -> Micros:
     given = cast("object", value)
     if not isinstance(given, datetime) or given.tzinfo is None:
-        raise ConfigError(f"at is a datetime with a time zone, as in datetime.now(UTC); got {value!r}")
+        raise ConfigError(f"at must be a datetime with a time zone, as in datetime.now(UTC); got {value!r}")
     return max(int(value.timestamp() * 1_000_000), 1)
 
 
@@ -253,17 +253,19 @@ def _unique(base: Plan, given: dict[str, Any], function: Callable[..., Any]) -> 
     text = given.get("unique", base.unique.template.text if base.unique else None)
     if text is None:
         if "unique" not in given:
-            raise ConfigError("unique_scope and unique_window go with unique='resize:{path}'")
+            raise ConfigError("unique_scope and unique_window need unique, as in unique='resize:{path}'")
         return None
-    window = micros(validation.seconds(given["unique_window"], "unique_window")) if "unique_window" in given else 0
+    window = (
+        to_micros(validation.to_seconds(given["unique_window"], "unique_window")) if "unique_window" in given else 0
+    )
     before = base.unique.scope if base.unique else "until_done"
     scope = given.get("unique_scope", "window" if window else before)
     if scope not in get_args(UniqueScope):
-        raise ConfigError(f"unique_scope is one of {', '.join(get_args(UniqueScope))}; got {scope!r}")
+        raise ConfigError(f"unique_scope must be one of {', '.join(get_args(UniqueScope))}; got {scope!r}")
     if scope == "window" and not window:
         window = base.unique.window if base.unique else 0
     if (scope == "window") != bool(window):
-        raise ConfigError("unique_scope='window' goes with unique_window=seconds, and the other scopes without")
+        raise ConfigError("unique_scope='window' needs unique_window=seconds; the other scopes do not take it")
     return UniquePlan(_template(text, "unique", function), scope, window)
 
 
@@ -274,7 +276,7 @@ def _concurrency(base: Plan, given: dict[str, Any], name: str, function: Callabl
         return None
     if key is None:
         key = "type:" + name.replace("{", "{{").replace("}", "}}")
-    checked = validation.count(1 if limit is None else limit, "concurrency")
+    checked = validation.check_count(1 if limit is None else limit, "concurrency")
     return ConcurrencyPlan(_template(key, "concurrency_key", function), checked)
 
 
@@ -285,20 +287,20 @@ def _rate(base: Plan, given: dict[str, Any], name: str) -> model.Rate | None:
     if burst is None:
         return base.rate if "rate" not in given else None
     if "rate" in given or base.rate is None:
-        raise ConfigError("burst= goes with rate=, as in rate='100/minute', burst=10")
-    return replace(base.rate, burst=validation.count(burst, "burst"))
+        raise ConfigError("burst= needs rate=, as in rate='100/minute', burst=10")
+    return replace(base.rate, burst=validation.check_count(burst, "burst"))
 
 
 def rate_of(text: str, bucket: str, burst: int | None = None) -> model.Rate:
-    """A rate as stores read it: "100/minute" lets `burst` (100) start at once, and one more every 0.6 s."""
+    """Parse a rate for the store: "100/minute" lets `burst` (100) jobs start at once, and one more every 0.6 s."""
     rate = parse(text)
     interval = rate.window * 1000 // rate.limit
     if interval < 1:
-        raise ConfigError(f"rate {text!r} is more than one job a microsecond; leave it out")
-    return model.Rate(bucket, interval, rate.limit if burst is None else validation.count(burst, "burst"))
+        raise ConfigError(f"rate {text!r} exceeds one job per microsecond; leave it out")
+    return model.Rate(bucket, interval, rate.limit if burst is None else validation.check_count(burst, "burst"))
 
 
 @lru_cache(maxsize=1024)
-def _template(text: str, what: str, function: Callable[..., Any]) -> Template:
-    validation.key(text, what)
-    return Template(text, function)
+def _template(text: str, what: str, function: Callable[..., Any]) -> KeyTemplate:
+    validation.check_key(text, what)
+    return KeyTemplate(text, function)

@@ -1,6 +1,6 @@
-"""When a job is tried again, and how a handler says so itself.
+"""Backoff between attempts, and the outcomes that a handler can request itself.
 
-`Retry`, `Snooze` and `Cancel` are raised or returned by a handler; they are outcomes, not errors.
+A handler raises or returns `Retry`, `Snooze` or `Cancel`; they are outcomes, not errors.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from backstay.errors import ConfigError
 from backstay.runtime import validation
 from backstay.runtime.validation import Duration
 
-#: A job that is to be tried again later than in a year was meant to be something else.
+#: Longest delay before a retry, in seconds: a year.
 LONGEST_DELAY = 366 * 86400.0
-#: 2 ** 64 seconds are enough for anybody.
+#: Bounds the power of the factor: keeps the float from overflowing.
 LARGEST_EXPONENT = 64
 JITTER = 0.5
 
 
 class Backoff(msgspec.Struct, frozen=True, array_like=True):
     """Seconds until the next attempt: `base` × `factor` ** (attempts so far - 1), at most `most`; with jitter, between
-    half of that and all of it. Travels with a job whose caller asked for its own.
+    half of that and all of it. Travels with a job whose call sets its own backoff.
     """
 
     base: float
@@ -34,30 +34,30 @@ class Backoff(msgspec.Struct, frozen=True, array_like=True):
     jitter: bool = False
 
     def delay(self, attempt: int) -> float:
-        """Seconds after the attempt with this number (counted from 1) has failed."""
+        """Return the seconds to wait after attempt number `attempt` (counted from 1) has failed."""
         seconds = min(self.base * self.factor ** min(max(attempt - 1, 0), LARGEST_EXPONENT), self.most)
         return random.uniform(seconds * JITTER, seconds) if self.jitter else seconds
 
 
 class OwnBackoff:
-    """A function of the attempt. It stays with the definition: a function cannot travel with a job."""
+    """A backoff function of the attempt number. Only a definition can have one: a function cannot be stored."""
 
     def __init__(self, function: Callable[[int], Duration]) -> None:
         self.function = function
 
     def delay(self, attempt: int) -> float:
-        """Seconds, as the function says. Raises ConfigError for what is no duration; the worker records that."""
-        return validation.seconds(self.function(attempt), "backoff", zero=True)
+        """Return the function's seconds. Raises ConfigError if it returns no duration; the worker records the error."""
+        return validation.to_seconds(self.function(attempt), "backoff", zero=True)
 
 
 AnyBackoff = Backoff | OwnBackoff
-#: What callers may pass for one.
+#: Types that the option `backoff` accepts.
 BackoffLike = Backoff | OwnBackoff | Duration | Callable[[int], Duration]
 
 
 def fixed(seconds: Duration, *, jitter: bool = False) -> Backoff:
-    """The same pause before every attempt."""
-    return Backoff(validation.seconds(seconds, "backoff", zero=True), jitter=jitter)
+    """Return a backoff with the same delay before every retry."""
+    return Backoff(validation.to_seconds(seconds, "backoff", zero=True), jitter=jitter)
 
 
 def exponential(
@@ -67,11 +67,13 @@ def exponential(
     factor: float = 2.0,
     jitter: bool = True,
 ) -> Backoff:
-    """`base` seconds, then twice that (or `factor` times), up to `max`. jitter: between half of it and all of it."""
-    first, most = validation.seconds(base, "base"), validation.seconds(max, "max")
+    """Return a backoff of `base` seconds that doubles (or grows by `factor`) with each retry, up to `max`. jitter: draw
+    between half of the delay and all of it.
+    """
+    first, most = validation.to_seconds(base, "base"), validation.to_seconds(max, "max")
     given = cast("object", factor)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 <= given < math.inf:
-        raise ConfigError(f"factor is a number from 1 on, as in factor=2; got {factor!r}")
+        raise ConfigError(f"factor must be a number of at least 1, as in factor=2; got {factor!r}")
     if most < first:
         raise ConfigError(f"max={most:g} is below base={first:g}")
     return Backoff(first, float(factor), most, jitter)
@@ -81,7 +83,7 @@ DEFAULT = exponential(1, max=300)
 
 
 def backoff(value: BackoffLike) -> AnyBackoff:
-    """What a caller passed, checked."""
+    """Validate the option `backoff`."""
     if isinstance(value, (Backoff, OwnBackoff)):
         return value
     if callable(value):
@@ -90,29 +92,29 @@ def backoff(value: BackoffLike) -> AnyBackoff:
 
 
 class Outcome(Exception):
-    """How a handler says what shall become of its job: raised, or returned."""
+    """Base class of the outcomes that a handler raises or returns."""
 
 
 class Retry(Outcome):
-    """Try again, `after` seconds (None: as the back-off says). Counts as an attempt, so it may be the last."""
+    """Retry the job after `after` seconds (None: after its backoff). Counts as an attempt, so it may be the last."""
 
     def __init__(self, *, after: Duration | None = None, reason: str = "") -> None:
         super().__init__(reason or "the handler asked for another attempt")
-        self.after = None if after is None else validation.seconds(after, "after", zero=True)
+        self.after = None if after is None else validation.to_seconds(after, "after", zero=True)
         self.reason = reason
 
 
 class Snooze(Outcome):
-    """Come back in so many seconds. Uses up no attempt: for what is not ready yet, rather than broken."""
+    """Run the job again in `seconds`. Uses up no attempt: for a job that is not ready yet, not one that failed."""
 
     def __init__(self, seconds: Duration, *, reason: str = "") -> None:
         super().__init__(reason or "the handler snoozed")
-        self.seconds = validation.seconds(seconds, "seconds", zero=True)
+        self.seconds = validation.to_seconds(seconds, "seconds", zero=True)
         self.reason = reason
 
 
 class Cancel(Outcome):
-    """Ended for good, and no failure: there is nothing (left) to do. Dependents are skipped."""
+    """Cancel the job: nothing is left to do, and it is not a failure. Its dependents are skipped."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler cancelled")
@@ -120,7 +122,7 @@ class Cancel(Outcome):
 
 
 class Skip(Outcome):
-    """It need not be done, as nobody's failure. Dependents are skipped with it."""
+    """Skip the job: it need not run, and it is not a failure. Its dependents are skipped too."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "its condition does not hold")

@@ -1,4 +1,4 @@
-"""OpenTelemetry: an attempt belongs to the trace of whoever enqueued its job. `stay.use(Tracing())` on workers."""
+"""OpenTelemetry tracing: each attempt joins the trace of the code that enqueued its job. `stay.use(Tracing())`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Tracing(Middleware):
-    """A span around each attempt, below the caller's. The caller's side needs nothing: its trace travels by itself."""
+    """Middleware for workers: a span around each attempt, a child of the caller's span. Callers need no set-up: the
+    trace context travels with the job.
+    """
 
     def __init__(self) -> None:
         if find_spec("opentelemetry") is None:
@@ -27,7 +29,7 @@ class Tracing(Middleware):
         facts = {
             "messaging.system": "backstay",
             "backstay.job.id": ctx.id,
-            "backstay.job.worker.execution.attempt": ctx.attempt,
+            "backstay.job.attempt": ctx.attempt,
         }
         tracer = self._trace.get_tracer("backstay")
         parent = self._propagate.extract(ctx.trace)

@@ -1,1 +1,1 @@
-"""Cron ticks, pruning and what else happens without a worker."""
+"""The scheduler: cron ticks, pruning of finished jobs, checks of workflow runs."""

@@ -1,8 +1,8 @@
-"""Cron: five fields (minute, hour, day, month, weekday) and a time zone, as moments.
+"""Cron schedules: parse five fields (minute, hour, day, month, weekday) and compute the moments in a time zone.
 
-Daylight saving: a schedule that names hours means the clock on the wall. A moment that the clocks jump over comes as
-much later as they jumped (02:30 becomes 03:30); one that they pass twice comes the first time only. A schedule with `*`
-for the hour means passing time: it comes as often in those nights as in any other.
+Daylight saving: a schedule with explicit hours follows the local wall clock. A local time that the clocks skip is
+shifted by the length of the gap (02:30 becomes 03:30); a local time that occurs twice counts at its first occurrence
+only. A schedule with `*` for the hour follows elapsed time: it fires as often in those nights as in any other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MACROS = {
 }
 MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
-#: Each field's name, least and greatest value, and the names its values have.
+#: Each field's name, smallest and largest value, and the names of its values.
 FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("minute", 0, 59, {}),
     ("hour", 0, 23, {}),
@@ -38,25 +38,25 @@ FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("weekday", 0, 7, WEEKDAYS),
 )
 PART = re.compile(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/([0-9]+))?", re.ASCII)
-#: 29 February may be eight years away; further than that is never.
+#: Days to search: 29 February may be eight years away. A day not found within nine years never comes.
 FURTHEST = 366 * 9
-#: No zone's clock jumps further, and far enough on either side of a jump it shows one time once.
+#: No time zone changes its offset by more. This far from a change, each local time occurs exactly once.
 JUMP = timedelta(hours=3)
 SUNDAY = 7
 
 
 class Cron:
-    """One schedule. Moments are aware datetimes in UTC, whole minutes."""
+    """One cron schedule. Moments are aware datetimes in UTC, on whole minutes."""
 
     def __init__(self, text: str, timezone: str = "UTC") -> None:
         self.text = text
         given = cast("object", text)
         if not isinstance(given, str):
-            raise ConfigError(f"cron is text, as in {EXAMPLES}; got {given!r}")
+            raise ConfigError(f"cron must be a string, as in {EXAMPLES}; got {given!r}")
         words = MACROS.get(text.strip().lower(), text).lower().split()
         if len(words) != len(FIELDS):
             raise ConfigError(
-                f"cron {text!r} has {len(words)} fields, and there are five: minute, hour, day, month, weekday;"
+                f"cron {text!r} has {len(words)} fields and needs five: minute, hour, day, month, weekday;"
                 f" as in {EXAMPLES}"
             )
         self.zone = _zone(timezone)
@@ -66,67 +66,67 @@ class Cron:
         self._minutes, self._hours = sorted(minutes), sorted(hours)
         self._days, self._months = days, months
         self._weekdays = {day % SUNDAY for day in weekdays}
-        #: As everywhere: where both are given, either will do.
+        #: Standard cron rule: when both day and weekday are restricted, a day that matches either fires.
         self._any_day, self._any_weekday = words[2].startswith("*"), words[4].startswith("*")
-        self._passing = words[1].startswith("*")
+        self._uses_elapsed_time = words[1].startswith("*")
         if self.next(datetime(2024, 1, 1, tzinfo=UTC)) is None:
-            raise ConfigError(f"cron {text!r} names a day that never comes; write it as in {EXAMPLES}")
+            raise ConfigError(f"cron {text!r} never fires: its day does not exist; write it as in {EXAMPLES}")
 
     def __repr__(self) -> str:
         return f"Cron({self.text!r}, {self.zone.key!r})"
 
     def next(self, after: datetime) -> datetime | None:
-        """The first moment after this one; None: there is none within years."""
-        start = self._wall(after if self._calm(after) else after - JUMP)
+        """Return the first moment after `after`; None if there is none within nine years."""
+        start = self._wall(after if self._has_constant_offset(after) else after - JUMP)
         best: datetime | None = None
         for wall in self._walls(start, step=1):
             moments = self._moments(wall)
             for moment in moments:
                 if moment > after and (best is None or moment < best):
                     best = moment
-            if best is not None and (self._calm(best) or (moments and moments[0] > best + JUMP)):
+            if best is not None and (self._has_constant_offset(best) or (moments and moments[0] > best + JUMP)):
                 return best
         return best
 
     def previous(self, before: datetime) -> datetime | None:
-        """The last moment at or before this one."""
-        start = self._wall(before if self._calm(before) else before + JUMP)
+        """Return the last moment at or before `before`; None if there is none within nine years."""
+        start = self._wall(before if self._has_constant_offset(before) else before + JUMP)
         best: datetime | None = None
         for wall in self._walls(start, step=-1):
             moments = self._moments(wall)
             for moment in moments:
                 if moment <= before and (best is None or moment > best):
                     best = moment
-            if best is not None and (self._calm(best) or (moments and moments[-1] < best - JUMP)):
+            if best is not None and (self._has_constant_offset(best) or (moments and moments[-1] < best - JUMP)):
                 return best
         return best
 
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """All moments after the one, up to the other."""
+        """Yield all moments after `after`, up to and including `until`."""
         moment = self.next(after)
         while moment is not None and moment <= until:
             yield moment
             moment = self.next(moment)
 
     def _wall(self, moment: datetime) -> datetime:
-        """What the clock on the wall shows."""
+        """Return the local wall-clock time of a moment, without a time zone."""
         return moment.astimezone(self.zone).replace(second=0, microsecond=0, tzinfo=None)
 
-    def _calm(self, moment: datetime) -> bool:
-        """No jump anywhere near: walls and moments come in the same order."""
+    def _has_constant_offset(self, moment: datetime) -> bool:
+        """Whether the zone's offset is constant around the moment, so that wall times and moments sort alike."""
         offsets = {(moment + shift).astimezone(self.zone).utcoffset() for shift in (-JUMP, timedelta(0), JUMP)}
         return len(offsets) == 1
 
     def _moments(self, wall: datetime) -> list[datetime]:
-        """When the clock on the wall shows this: once, twice, or never."""
+        """Return the moments at which the local clock shows `wall`: none, one or two."""
         first = wall.replace(tzinfo=self.zone).astimezone(UTC)
-        if not self._passing:
+        if not self._uses_elapsed_time:
             return [first]
         second = wall.replace(tzinfo=self.zone, fold=1).astimezone(UTC)
         return sorted({moment for moment in (first, second) if self._wall(moment) == wall})
 
     def _walls(self, start: datetime, step: int) -> Iterator[datetime]:
-        """Times of the clock on the wall that fit, from `start` on, forwards or backwards."""
+        """Yield the matching wall-clock times from `start` on, forwards (step=1) or backwards (step=-1)."""
         hours = self._hours if step > 0 else self._hours[::-1]
         minutes = self._minutes if step > 0 else self._minutes[::-1]
         day = start.date()
@@ -155,15 +155,15 @@ class Cron:
 
 @lru_cache(maxsize=1024)
 def cron(text: str, timezone: str = "UTC") -> Cron:
-    """The same schedule is read once."""
+    """Parse a schedule. Cached: each schedule is parsed once."""
     return Cron(text, timezone)
 
 
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except Exception:  # noqa: BLE001 - what zoneinfo raises for a bad name has many classes
-        raise ConfigError(f"timezone {name!r} is not known here; write it as in 'Europe/Berlin' or 'UTC'") from None
+    except Exception:  # noqa: BLE001 - zoneinfo raises many classes for a bad name
+        raise ConfigError(f"unknown timezone {name!r}; write it as in 'Europe/Berlin' or 'UTC'") from None
 
 
 def _field(text: str, word: str, name: str, least: int, most: int, names: dict[str, int]) -> set[int]:
@@ -198,6 +198,6 @@ def _value(text: str, name: str, word: str, least: int, most: int, names: dict[s
 
 def _bad(text: str, name: str, part: str, least: int, most: int) -> ConfigError:
     return ConfigError(
-        f"cron {text!r}: {part!r} is no {name}; it is {least} to {most}, '*', a range, a list or a step;"
+        f"cron {text!r}: {part!r} is not a valid {name}; use {least} to {most}, '*', a range, a list or a step;"
         f" as in {EXAMPLES}"
     )

@@ -1,1 +1,1 @@
-"""The worker: claims jobs, runs them, acknowledges them."""
+"""The worker: claims jobs, runs their handlers and acknowledges the outcomes."""

@@ -1,4 +1,4 @@
-"""A worker for a blocking Backstay: the same one, on an event loop of its own."""
+"""The worker of the blocking API: runs the async worker on an event loop of its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from backstay.job.worker.worker import Worker
 
 
 class AsyncTwin(Protocol):
-    """An async Backstay over the same engine, with the same jobs."""
+    """An async Backstay over the same engine with the same job types."""
 
     @property
     def worker(self) -> Callable[..., Worker]: ...
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Uvloop's where it is installed: a third faster under load."""
+    """Return a new event loop: uvloop's if it is installed (a third faster under load), else asyncio's."""
     if find_spec("uvloop") is not None:
         loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
         return loop
@@ -40,27 +40,27 @@ class BlockingWorker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What became of the attempts here: completed, failed, retried, snoozed, released, cancelled, lost."""
+        """Acknowledged attempts by outcome: completed, failed, retried, snoozed, released, cancelled, skipped, lost."""
         return dict(self._worker.counts) if self._worker is not None else {}
 
     @property
     def done(self) -> int:
-        """Attempts that have ended here and were stored."""
+        """The number of attempts finished and acknowledged by this worker."""
         return self._worker.done if self._worker is not None else 0
 
     @property
     def running(self) -> int:
-        """Handlers that run now."""
+        """The number of handlers running now."""
         return self._worker.running if self._worker is not None else 0
 
     def run(self, *, burst: bool = False) -> None:
-        """Work until stopped; burst: until nothing is left that this worker could do now."""
+        """Work until stopped. burst=True: return once no job is left that this worker could run now."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             pass
         else:
-            raise ConfigError("this worker runs an event loop of its own; inside one, use backstay.Backstay")
+            raise ConfigError("a blocking worker runs its own event loop; inside a running loop, use backstay.Backstay")
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._run(burst=burst))
 
@@ -73,9 +73,11 @@ class BlockingWorker:
             await worker.run(burst=burst)
 
     def stop(self, *, now: bool = False) -> None:
-        """Claim no more, wait for what runs, give back the rest. A second call, or now=True: do not wait."""
+        """Stop claiming, wait up to `drain` seconds for running jobs, and release the others. A second call, or
+        now=True, does not wait. Thread-safe.
+        """
         self._stops.append(now)
         worker, loop = self._worker, self._loop
         if worker is not None and loop is not None:
-            with suppress(RuntimeError):  # it has stopped
+            with suppress(RuntimeError):  # the worker has stopped and its loop is closed
                 loop.call_soon_threadsafe(lambda: worker.stop(now=now))

@@ -1,4 +1,4 @@
-"""A worker tells of itself: that it is there, what it takes, how much it runs."""
+"""The worker's heartbeat: registers the worker in the store and reports its queues, labels and running jobs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from backstay.job.worker.slots import Slots
     from backstay.runtime.core import Core
 
-#: How often it tells, and how many that are missed mean that it is offline.
+#: Seconds between heartbeats, and the number of missed ones after which a worker counts as offline.
 BEAT, MISSED = 10.0, 3
 
 Status = Literal["idle", "busy", "offline"]
 
 
 def status_of(worker: Worker, now: Micros, *, busy: bool = False) -> Status:
-    """By its heartbeat. `busy`: it is known to have a job, whatever it said itself."""
+    """Derive a worker's status from its last heartbeat. `busy`: the caller knows that it runs a job."""
     if now - worker.beat > MISSED * BEAT * 1_000_000:
         return "offline"
     return "busy" if busy or worker.running else "idle"
 
 
-class Presence:
+class Heartbeat:
+    """Sends a worker's heartbeats."""
+
     def __init__(
         self, core: Core, store: Store, slots: Slots, worker: str, queues: tuple[str, ...], labels: tuple[str, ...]
     ) -> None:
@@ -42,9 +44,9 @@ class Presence:
         self.draining = False
 
     async def beat(self) -> None:
-        """The tick of a `Loop`."""
+        """Send one heartbeat: the tick of a `Loop`."""
         running = self._slots.running()
-        told = Worker(
+        worker = Worker(
             id=self._worker,
             queues=self._queues,
             labels=self._labels,
@@ -55,7 +57,7 @@ class Presence:
             current=running[0].job.id if running else "",
             draining=self.draining,
         )
-        await send(self._core, self._store.beat(told))
+        await send(self._core, self._store.heartbeat(worker))
 
-    async def leave(self) -> None:
-        await send(self._core, self._store.leave(self._worker))
+    async def unregister(self) -> None:
+        await send(self._core, self._store.unregister_worker(self._worker))

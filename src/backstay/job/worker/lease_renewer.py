@@ -1,7 +1,7 @@
-"""Leases of running jobs, kept alive on the keeper's thread: a handler that blocks the loop keeps its job.
+"""Renew the leases of running jobs on the keeper's thread, so a handler that blocks the event loop keeps its lease.
 
-One call for each shard renews all of them. What the store says to a renewal is the truth about a lease: lost, or
-wanted to end; a hint on `owls` only makes us ask sooner.
+One call per shard renews all leases. The store's reply to a renewal alone decides that a lease is lost or that its job
+is to be cancelled; a message on the `owls` channel only makes the worker renew sooner.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from backstay.job.worker.slots import Slots
     from backstay.runtime.core import Core
 
-#: Progress is seen by others within about this time.
-TELL_PROGRESS = 1.0
+#: Progress is stored within about this many seconds.
+PROGRESS_WITHIN = 1.0
 
-#: A handler that was to have ended so long ago has blocked the loop, which would have left it behind.
+#: A handler this many seconds past its limit has blocked the event loop; otherwise the loop would have abandoned it.
 OVERDUE = 1.0
 
-#: Called on the loop: this attempt's lease is lost, or its end is wanted.
-Told = Callable[[Attempt, str], None]
+#: Called on the event loop with an attempt whose lease is lost or which is to be cancelled, and the reason.
+OnAttempt = Callable[[Attempt, str], None]
 
 
-class Tending:
-    """Looks after everything in a worker's hands."""
+class LeaseRenewer:
+    """Renews the leases of all attempts in a worker's slots."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Tending:
         *,
         lease: float,
         grace: float,
-        lost: Told,
-        cancelled: Told,
+        on_lost: OnAttempt,
+        on_cancelled: OnAttempt,
     ) -> None:
         self._core = core
         self._store = store
@@ -50,50 +50,50 @@ class Tending:
         self._worker = worker
         self._lease = lease
         self._grace = grace
-        self._lost = lost
-        self._cancelled = cancelled
-        #: When the keeper comes by itself.
+        self._on_lost = on_lost
+        self._on_cancelled = on_cancelled
+        #: When the keeper next calls `renew_due`.
         self._wake_at = FOREVER
 
     def open(self) -> None:
-        self._core.keeper.attend(self)
+        self._core.keeper.register(self)
 
     def close(self) -> None:
-        """Safe twice. Leases that remain run out."""
-        self._core.keeper.dismiss(self)
+        """Stop renewing: the remaining leases expire. Safe to call twice."""
+        self._core.keeper.unregister(self)
 
-    def added(self, renew_at: float) -> None:
-        """There is something more to look after."""
+    def schedule(self, renew_at: float) -> None:
+        """Make the keeper call `renew_due` no later than `renew_at` (monotonic clock)."""
         if renew_at < self._wake_at:
             self._wake_at = renew_at
             self._core.keeper.wake(renew_at)
 
-    def hurry(self, job_id: str | None = None) -> None:
-        """Somebody says that a job is not ours any more, or is wanted to end; None: that may be so of any. Ask now."""
-        found = list(self._slots.held.values()) if job_id is None else [self._slots.held.get(job_id)]
+    def renew_now(self, job_id: str | None = None) -> None:
+        """Renew at once, after a message that the job's lease is lost or its cancellation requested; None: all jobs."""
+        found = list(self._slots.leased.values()) if job_id is None else [self._slots.leased.get(job_id)]
         for attempt in found:
             if attempt is not None and attempt.finish is None:
                 attempt.renew_at = 0.0
         if found:
             self._core.keeper.wake(steady())
 
-    def progressed(self, attempt: Attempt) -> None:
-        """From any thread."""
-        attempt.renew_at = min(attempt.renew_at, steady() + TELL_PROGRESS)
-        self.added(attempt.renew_at)
+    def report_progress(self, attempt: Attempt) -> None:
+        """Send the attempt's progress with a renewal within PROGRESS_WITHIN seconds. Thread-safe."""
+        attempt.renew_at = min(attempt.renew_at, steady() + PROGRESS_WITHIN)
+        self.schedule(attempt.renew_at)
 
-    def tend(self, now: float) -> float:
-        """On the keeper's thread."""
-        self._wake_at = FOREVER  # first: whatever is added from here on calls the keeper itself
+    def renew_due(self, now: float) -> float:
+        """Renew the leases that are due and return the time of the next call. Called on the keeper's thread."""
+        self._wake_at = FOREVER  # before the scan, so that a `schedule` call during the scan wakes the keeper
         due: dict[int, list[Attempt]] = {}
         soon = now + self._lease * TOGETHER
         urgent = False
-        for attempt in list(self._slots.held.values()):
+        for attempt in list(self._slots.leased.values()):
             if attempt.why == "lost":
                 continue
             if now >= attempt.deadline:
                 if attempt.finish is None:
-                    self._tell(self._lost, attempt, "it ran out before it could be renewed")
+                    self._notify(self._on_lost, attempt, "the lease expired before it could be renewed")
             elif self._is_overdue(attempt, now):
                 attempt.renew_at = FOREVER
             elif attempt.renew_at <= soon:
@@ -102,18 +102,18 @@ class Tending:
         if urgent:
             self._renew(due)
         wake_at = min(
-            (min(a.renew_at, a.deadline) for a in list(self._slots.held.values()) if a.why != "lost"), default=FOREVER
+            (min(a.renew_at, a.deadline) for a in list(self._slots.leased.values()) if a.why != "lost"), default=FOREVER
         )
-        if wake_at <= now:  # what has ended and waits for the store's word is past its time
+        if wake_at <= now:  # the lease of a finished, unacknowledged attempt has expired
             wake_at = now + RETRY_AT_MOST
         self._wake_at = min(self._wake_at, wake_at)
         return wake_at
 
     def _is_overdue(self, attempt: Attempt, now: float) -> bool:
-        """Its time is over, and the loop that was to see to it stands still: its lease runs out instead, so that a
-        handler that never returns does not keep its job for ever.
+        """Whether the attempt is past its time limit while the event loop, which enforces the limit, is blocked. Its
+        lease is left to expire, so that a handler that never returns does not hold its job forever.
         """
-        return not attempt.is_over and now >= min(attempt.soft + self._grace, attempt.hard) + OVERDUE
+        return not attempt.is_over and now >= min(attempt.timeout_at + self._grace, attempt.abandon_at) + OVERDUE
 
     def _renew(self, due: dict[int, list[Attempt]]) -> None:
         now = steady()
@@ -129,7 +129,7 @@ class Tending:
         sent = steady()
         waiting = [attempt for attempts in due.values() for attempt in attempts]
         for attempt in waiting:
-            attempt.renew_at = FOREVER  # whoever wants it told sooner says so from here on
+            attempt.renew_at = FOREVER  # other threads may set an earlier time during the call
         try:
             answers = self._core.engine.apply_many(ops, timeout)
         except BaseException:
@@ -147,8 +147,8 @@ class Tending:
             until = self._core.engine.now() + micros
             for attempt, verdict in zip(attempts, verdicts, strict=True):
                 if verdict == "lost":
-                    if attempt.finish is None:  # else its end came first, and that is why
-                        self._tell(self._lost, attempt, "somebody else has the job, or its end, by now")
+                    if attempt.finish is None:  # else the acknowledgement overtook the renewal and ended the lease
+                        self._notify(self._on_lost, attempt, "the store reports that the lease is not current")
                     attempt.renew_at = FOREVER
                     continue
                 renewed += 1
@@ -156,8 +156,8 @@ class Tending:
                 attempt.extend(sent, until)
                 attempt.renew_at = min(attempt.renew_at, wanted_at)
                 if verdict == "cancelled" and not attempt.why:
-                    self._tell(self._cancelled, attempt, "somebody cancelled it")
+                    self._notify(self._on_cancelled, attempt, "the job was cancelled")
         self._core.telemetry.emit("job.renewed", count=renewed, failed=failed)
 
-    def _tell(self, told: Told, attempt: Attempt, reason: str) -> None:
-        self._core.port.signal(lambda: told(attempt, reason))
+    def _notify(self, callback: OnAttempt, attempt: Attempt, reason: str) -> None:
+        self._core.port.signal(lambda: callback(attempt, reason))

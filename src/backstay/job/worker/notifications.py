@@ -1,7 +1,8 @@
-"""What a worker hears: that jobs became pending, and that one of its own is wanted back.
+"""The worker's notification listener: announcements of pending jobs, lost leases and direct handoffs.
 
-An announcement of N jobs carries a counter: whoever comes takes from it as many as it has free slots, so that about N
-slots of a whole fleet wake up. A busy worker does not listen to it at all: it asks for more whenever a job ends.
+An announcement of N jobs carries a counter. Each worker takes from it as many as it has free slots, so about N slots of
+the whole fleet wake up, not all of them (thundering herd). A worker without free slots ignores announcements: it claims
+again whenever one of its jobs finishes.
 """
 
 from __future__ import annotations
@@ -14,74 +15,77 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from backstay.channel import listeners
 from backstay.errors import BackstayError
 from backstay.hub import protocol
-from backstay.job.api.registry import store_of
+from backstay.job.store import JOB_STORE
+from backstay.runtime import publishing
 
 if TYPE_CHECKING:
     from backstay.hub.base import Subscription
     from backstay.job.model import Claimed
-    from backstay.job.worker.producer import Dispatch
+    from backstay.job.worker.producer import Producer
     from backstay.job.worker.slots import Slots
     from backstay.runtime.core import Core
 
-#: Announcements that wait to be looked at, and ids that are remembered; there are more than enough then.
+#: The most announcements queued, and the most unmatched job ids remembered. Older ones are dropped: hints may be lost.
 MOST = 100
 
 
-class Hearing:
-    """Subscribed while the worker runs. A hint that is lost costs time, nothing more."""
+class NotificationListener:
+    """Subscribed while the worker runs. A lost message costs time, nothing else. The hub may call from any thread."""
 
     def __init__(
         self,
         core: Core,
         slots: Slots,
-        dispatch: Dispatch,
-        suits: Callable[[str], bool | None],
-        wanted_back: Callable[[str | None], None],
+        producer: Producer,
+        accepts: Callable[[str], bool | None],
+        recheck_lease: Callable[[str | None], None],
     ) -> None:
         self._core = core
         self._slots = slots
-        self._dispatch = dispatch
-        #: Whether jobs of a type are for this worker: None when it does not know the type.
-        self._suits = suits
-        #: What it said of types that it knows: what is defined stays so.
+        self._producer = producer
+        #: Whether this worker runs jobs of a type; None if it does not know the type.
+        self._accepts = accepts
+        #: Cached answers for known types: definitions do not change.
         self._known: dict[str, bool] = {}
-        self._wanted_back = wanted_back
-        #: Whether a claim takes from the counter by itself.
-        self._takes = store_of(core).takes and core.post is core.port
-        self._read_handed = store_of(core).read_handed
+        self._recheck_lease = recheck_lease
+        #: Whether the claim itself takes from the announcement's counter.
+        self._claims_consume_hints = core.services.get(JOB_STORE).claims_consume_hints and core.hub_port is core.port
+        self._read_handoff = core.services.get(JOB_STORE).read_handoff
         self._inbox: Subscription | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._hints: deque[str] = deque(maxlen=MOST)
         self._task: asyncio.Task[None] | None = None
-        self._unknown: dict[str, bool] = {}
+        self._unmatched: dict[str, bool] = {}
         self._subscriptions: list[Subscription] = []
 
     def open(self) -> None:
         prefix = self._core.hub_prefix
-        for name, heard in ((protocol.SCHEDULED, self._scheduled), (protocol.OWNERSHIP_LOST, self._wanted)):
-            # Once it is heard, whatever was said before has been missed.
+        for name, callback in (
+            (protocol.SCHEDULED, self._on_scheduled),
+            (protocol.OWNERSHIP_LOST, self._on_ownership_lost),
+        ):
+            # A new subscription missed all earlier messages: the callback with None rechecks everything.
             self._subscriptions.append(
-                self._core.hub.subscribe(protocol.channel(prefix, name), heard, partial(heard, None), prompt=True)
+                self._core.hub.subscribe(protocol.channel(prefix, name), callback, partial(callback, None), prompt=True)
             )
-        hear = getattr(self._core.hub, "subscribe_raw", None)
-        if self._read_handed is not None and self._takes and hear is not None:
-            inbox: Subscription = hear(self._dispatch.standing.inbox, self._handed, self._opened)
+        subscribe = getattr(self._core.hub, "subscribe_raw", None)
+        if self._read_handoff is not None and self._claims_consume_hints and subscribe is not None:
+            inbox: Subscription = subscribe(self._producer.waiting_claim.inbox, self._on_handoff, self._on_inbox_open)
             self._inbox = inbox
             self._subscriptions.append(inbox)
 
-    def early(self, jobs: Sequence[Claimed]) -> None:
-        """These have come in; one of them may have been wanted back before we knew of it."""
-        if self._unknown:
+    def on_started(self, jobs: Sequence[Claimed]) -> None:
+        """Recheck the leases of jobs that were reported lost or cancelled before the claim's reply arrived."""
+        if self._unmatched:
             for job in jobs:
-                if self._unknown.pop(job.id, False):
-                    self._wanted_back(job.id)
+                if self._unmatched.pop(job.id, False):
+                    self._recheck_lease(job.id)
 
     async def close(self) -> None:
-        """Safe twice."""
+        """Unsubscribe. Safe to call twice."""
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
@@ -89,60 +93,60 @@ class Hearing:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    # ── on whichever thread hears ──
+    # ── callbacks, on the hub's thread ──
 
-    def _wanted(self, payload: str | None) -> None:
+    def _on_ownership_lost(self, payload: str | None) -> None:
         if payload is None:
-            self._wanted_back(payload)
+            self._recheck_lease(payload)
             return
-        if len(self._unknown) >= MOST:
-            self._unknown.clear()
-        self._unknown[payload] = True  # somebody else's, or ours and the claim's reply is on its way
-        if payload in self._slots.held:  # asked behind that: it may begin meanwhile
-            self._unknown.pop(payload, None)
-            self._wanted_back(payload)
+        if len(self._unmatched) >= MOST:
+            self._unmatched.clear()
+        self._unmatched[payload] = True  # another worker's job, or ours while the claim's reply is under way
+        if payload in self._slots.leased:  # checked after the line above, because the job may start in between
+            self._unmatched.pop(payload, None)
+            self._recheck_lease(payload)
 
-    def _scheduled(self, payload: str | None) -> None:
-        if self._slots.busy >= self._slots.size:  # the next end asks for more, in its own shard
-            if len(self._dispatch.shards) > 1:
-                self._call(self._dispatch.note)
+    def _on_scheduled(self, payload: str | None) -> None:
+        if self._slots.busy >= self._slots.size:  # the next finished job claims again, in its own shard only
+            if len(self._producer.shards) > 1:
+                self._call(self._producer.mark_dirty)
             return
         if payload is None:
-            self._call(self._dispatch.look)
+            self._call(self._producer.poll_all)
             return
         parts = protocol.split_scheduled(payload)
         if parts is None:
             return
         kind, hint = parts
-        suits = self._known.get(kind)
-        if suits is None:
-            suits = self._suits(kind)
-            if suits is None:
+        accepted = self._known.get(kind)
+        if accepted is None:
+            accepted = self._accepts(kind)
+            if accepted is None:
                 return
-            self._known[kind] = suits
-        if not suits:  # by its definition it is for others; but a call may have said otherwise
-            self._call(self._dispatch.glance_soon)
+            self._known[kind] = accepted
+        if not accepted:  # its definition excludes this worker, but the options of a single call may include it
+            self._call(self._producer.poll_soon)
             return
-        if self._takes:
+        if self._claims_consume_hints:
             if threading.get_ident() == self._thread:
-                self._dispatch.called(hint)
+                self._producer.on_announcement(hint)
             else:
-                self._call(partial(self._dispatch.called, hint))
+                self._call(partial(self._producer.on_announcement, hint))
             return
         self._hints.append(hint)
         if self._task is None:
-            self._call(self._begin)
+            self._call(self._start_taking)
 
-    def _opened(self) -> None:
-        """The inbox is heard, or may not be."""
+    def _on_inbox_open(self) -> None:
+        """Allow waiting claims unless the subscription to the inbox failed."""
         if self._inbox is None or self._inbox.error is None:
-            self._dispatch.standing.open = True
+            self._producer.waiting_claim.is_listening = True
 
-    def _handed(self, message: bytes | None) -> None:
-        """A message that was missed comes with the next step: the look that follows a break."""
-        handed = self._read_handed(message) if self._read_handed is not None and message is not None else None
-        if handed is not None:
-            self._call(partial(self._dispatch.handed, handed))
+    def _on_handoff(self, message: bytes | None) -> None:
+        """Pass a handoff to the producer. A missed one needs no action: the poll after a reconnect returns its job."""
+        handoff = self._read_handoff(message) if self._read_handoff is not None and message is not None else None
+        if handoff is not None:
+            self._call(partial(self._producer.on_handoff, handoff))
 
     def _call(self, callback: Callable[[], None]) -> None:
         if threading.get_ident() == self._thread:
@@ -151,23 +155,23 @@ class Hearing:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(callback)
 
-    # ── on the loop ──
+    # ── on the event loop ──
 
-    def _begin(self) -> None:
+    def _start_taking(self) -> None:
         if self._task is None:
-            self._task = self._loop.create_task(self._take())
+            self._task = self._loop.create_task(self._take_hints())
 
-    async def _take(self) -> None:
+    async def _take_hints(self) -> None:
         try:
             while self._hints:
                 hint = self._hints.popleft()
-                room = self._dispatch.room()
+                room = self._producer.spare_capacity()
                 if room <= 0:
                     self._hints.clear()
-                    self._dispatch.note()
+                    self._producer.mark_dirty()
                     return
                 with suppress(BackstayError):
-                    if taken := await listeners.take_hint(self._core, hint, room):
-                        self._dispatch.hint(taken)
+                    if taken := await publishing.take_hint(self._core, hint, room):
+                        self._producer.expect_jobs(taken)
         finally:
             self._task = None

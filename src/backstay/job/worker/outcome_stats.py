@@ -1,4 +1,4 @@
-"""What became of a worker's attempts, once the store has taken note: counted, told, and logged where it hurts."""
+"""Count, log and emit the outcomes of a worker's attempts once the store has acknowledged them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from backstay.engine.base import steady
 
 if TYPE_CHECKING:
-    from backstay.job.model import StepReply
+    from backstay.job.model import ExchangeReply
     from backstay.job.worker.execution.attempt import Attempt
     from backstay.job.worker.slots import Slots
     from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")
 
-#: What an end is called once it is stored.
+#: The event name of each stored outcome.
 EVENTS = {
     "complete": "completed",
     "fail": "failed",
@@ -26,28 +26,32 @@ EVENTS = {
     "cancel": "cancelled",
     "skip": "skipped",
 }
-#: Ends that somebody who reads the worker's log wants to know of, and how loudly they are told.
+#: Outcomes that are logged, and at which level.
 LOGGED = {"failed": logging.ERROR, "retried": logging.INFO, "lost": logging.WARNING}
-WORDS = {"failed": "failed for good", "retried": "will be tried again", "lost": "came too late to end its job"}
+WORDS = {
+    "failed": "failed permanently",
+    "retried": "will be retried",
+    "lost": "finished too late: its lease was lost",
+}
 
 
-class Ledger:
-    """Counts ends by kind: completed, failed, retried, snoozed, released, cancelled, skipped, lost."""
+class OutcomeStats:
+    """Counts outcomes by kind: completed, failed, retried, snoozed, released, cancelled, skipped, lost."""
 
     def __init__(self, slots: Slots, telemetry: Telemetry) -> None:
         self._slots = slots
         self._telemetry = telemetry
         self.counts: Counter[str] = Counter()
 
-    def settled(self, batch: list[Attempt], reply: StepReply) -> None:
-        """The store has taken note of these."""
-        held, counts = self._slots.held, self.counts
-        telling = self._telemetry.active
+    def record(self, batch: list[Attempt], reply: ExchangeReply) -> None:
+        """Record attempts that the store has acknowledged, and stop tracking their leases."""
+        leased, counts = self._slots.leased, self.counts
+        emits = self._telemetry.has_subscribers
         events = self._telemetry.counts
         for attempt, verdict in zip(batch, reply.verdicts, strict=True):
             job, finish = attempt.job, attempt.finish
-            if held.get(job.id) is attempt:
-                del held[job.id]
+            if leased.get(job.id) is attempt:
+                del leased[job.id]
             kind = EVENTS[finish.kind] if finish is not None and verdict == "ok" else "lost"
             if kind == "retried" and job.attempt > job.retries:
                 kind = "failed"
@@ -55,12 +59,12 @@ class Ledger:
             events[f"job.{kind}"] += 1
             if kind in LOGGED:
                 _log(attempt, kind)
-            if telling:
-                self._tell(attempt, kind)
+            if emits:
+                self._emit(attempt, kind)
 
-    def _tell(self, attempt: Attempt, kind: str) -> None:
+    def _emit(self, attempt: Attempt, kind: str) -> None:
         job = attempt.job
-        self._telemetry.tell(
+        self._telemetry.notify(
             f"job.{kind}",
             id=job.id,
             type=job.type,
@@ -73,7 +77,7 @@ class Ledger:
 
 def _log(attempt: Attempt, kind: str) -> None:
     job, cause = attempt.job, _cause(attempt)
-    said = f": {cause}" if cause else ""
+    suffix = f": {cause}" if cause else ""
     log.log(
         LOGGED[kind],
         "%s %s at attempt %d of %d%s",
@@ -81,7 +85,7 @@ def _log(attempt: Attempt, kind: str) -> None:
         WORDS[kind],
         job.attempt,
         job.retries + 1,
-        said,
+        suffix,
     )
 
 

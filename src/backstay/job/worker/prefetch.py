@@ -1,10 +1,10 @@
-"""Jobs that are asked for ahead of a free place, while places become free within milliseconds.
+"""The prefetcher: claims jobs before slots are free, while slots become free within milliseconds.
 
-A claim costs the server something whatever it brings, and while it travels nothing else comes. A worker whose jobs end
-as fast as they come is done with what it may run at once before the next claim is answered. So it asks for as many more
-as will begin within `AHEAD`, by the pace of the last ends. Whatever has not begun after `PATIENCE` goes back, without
-using up an attempt, and nothing is asked for ahead until the pace is there again: a worker never keeps a job for longer
-from one that is free.
+Each claim has a fixed cost at the server and takes a round trip. A worker with very short jobs would finish all of them
+before its next claim is answered, and idle. So it claims as many jobs beyond its slots as will start within `AHEAD`
+seconds at the current completion rate. A prefetched job that has not started after `PATIENCE` seconds is released
+without using up an attempt, and prefetching stops until the rate recovers: a job never waits longer in a busy worker
+while an idle one could run it.
 """
 
 from __future__ import annotations
@@ -14,85 +14,85 @@ from collections.abc import Callable, Sequence
 
 from backstay.engine.base import steady
 from backstay.job.model import Claimed
-from backstay.job.worker.slots import Slots, Waiting
+from backstay.job.worker.slots import PrefetchedBatch, Slots
 
-#: Seconds that what is asked for ahead may take to begin, as the pace of the last ends has it.
+#: Prefetch the jobs that will start within this many seconds at the current completion rate.
 AHEAD = 0.01
-#: Seconds after which what has not begun goes back.
+#: Seconds after which a prefetched job that has not started is released.
 PATIENCE = 0.05
-#: Seconds over which a pace is measured.
+#: Shortest window for measuring the completion rate, in seconds.
 WINDOW = 0.005
 
-#: Carried out with jobs of one claim, their shard, and when (steady) the claim left.
-Act = Callable[[Sequence[Claimed], int, float], None]
+#: Called with jobs of one claim, their shard, and when (monotonic clock) the claim was sent.
+JobsAction = Callable[[Sequence[Claimed], int, float], None]
 
 
-class Ahead:
-    """What a worker was handed and has not begun, and how much more of that it may be handed. On the loop only."""
+class Prefetcher:
+    """Queues claimed jobs until a slot is free and limits how many may be prefetched. Used on the event loop only."""
 
-    def __init__(self, slots: Slots, begin: Act, give_back: Act, *, wanted: bool = True) -> None:
+    def __init__(self, slots: Slots, begin: JobsAction, release: JobsAction, *, enabled: bool = True) -> None:
         self._slots = slots
-        self._wanted = wanted
+        self._enabled = enabled
         self._begin = begin
-        self._give_back = give_back
+        self._release = release
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        #: Ends a second, as last measured; how many had ended by then, and when (steady) that was.
+        #: Completions per second as last measured; the number completed by then, and when (monotonic clock) that was.
         self._pace = 0.0
         self._ended = 0
         self._measured = steady()
 
-    def allow(self) -> None:
-        """There is much: some of it may be asked for ahead, as the pace has it."""
-        if not self._wanted:
+    def update_limit(self) -> None:
+        """Measure the completion rate and set how many jobs may be prefetched. Call it while there is a backlog."""
+        if not self._enabled:
             return
         slots, now = self._slots, steady()
         passed = now - self._measured
         if passed >= WINDOW:
             self._pace = (self._pace + (slots.ended - self._ended) / passed) / 2
             self._ended, self._measured = slots.ended, now
-        slots.ahead = int(self._pace * AHEAD)
+        slots.prefetch = int(self._pace * AHEAD)
 
     def put(self, jobs: Sequence[Claimed], shard: int, sent: float) -> None:
-        """These have come. They begin, as far as there are places, in order."""
-        waiting = self._slots.waiting
-        waiting.append(Waiting(jobs, shard, sent, steady()))
-        self.go_on()
+        """Start newly claimed jobs in order, as far as slots are free; queue the others."""
+        waiting = self._slots.prefetched
+        waiting.append(PrefetchedBatch(jobs, shard, sent, steady()))
+        self.start_waiting()
         if waiting and self._timer is None:
-            self._timer = self._loop.call_later(PATIENCE, self._late)
+            self._timer = self._loop.call_later(PATIENCE, self._release_overdue)
 
-    def go_on(self) -> None:
-        """There may be places for those who wait."""
-        slots, waiting = self._slots, self._slots.waiting
+    def start_waiting(self) -> None:
+        """Start queued jobs as far as slots are free."""
+        slots, waiting = self._slots, self._slots.prefetched
         while waiting and (room := slots.size - slots.busy) > 0:
             batch = waiting.popleft()
             if len(batch.jobs) > room:
                 waiting.appendleft(batch._replace(jobs=batch.jobs[room:]))
             self._begin(batch.jobs[:room], batch.shard, batch.sent)
 
-    def leave(self) -> None:
-        """Nothing more begins here. Safe twice."""
-        while self._slots.waiting:
-            batch = self._slots.waiting.popleft()
-            self._give_back(batch.jobs, batch.shard, batch.sent)
+    def release_waiting(self) -> None:
+        """Release all queued jobs and close. Safe to call twice."""
+        while self._slots.prefetched:
+            batch = self._slots.prefetched.popleft()
+            self._release(batch.jobs, batch.shard, batch.sent)
         self.close()
 
     def close(self) -> None:
-        """Nobody is told any more: what still waits is left to its lease. Safe twice."""
-        self._slots.waiting.clear()
+        """Drop the queued jobs without releasing them: their leases expire. Safe to call twice."""
+        self._slots.prefetched.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _late(self) -> None:
+    def _release_overdue(self) -> None:
         self._timer = None
-        self.go_on()  # this loop itself may be late
-        waiting = self._slots.waiting
+        self.start_waiting()  # a late event loop may have left slots free
+        waiting = self._slots.prefetched
         ends = steady() - PATIENCE
         while waiting and waiting[0].came <= ends:
             batch = waiting.popleft()
-            self._give_back(batch.jobs, batch.shard, batch.sent)
+            self._release(batch.jobs, batch.shard, batch.sent)
             self._pace = 0.0
-            self._slots.ahead = 0
+            self._slots.prefetch = 0
         if waiting:
-            self._timer = self._loop.call_later(max(0.0, waiting[0].came - ends), self._late)
+            self._timer = self._loop.call_later(max(0.0, waiting[0].came - ends), self._release_overdue)

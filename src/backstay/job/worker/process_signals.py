@@ -1,7 +1,7 @@
-"""SIGTERM and Ctrl-C while a worker runs: the first drains, the second stops now.
+"""Signal handling of a worker: the first SIGTERM or SIGINT drains it, the second stops it at once.
 
-The loop hears of them, unless a handler blocks it. Python itself does as soon as the next line of that handler runs, or
-whatever it waits for is interrupted: so that is where such a handler can be ended.
+The event loop handles a signal unless a job's handler blocks it. Python's own signal handler runs even then, as soon as
+the blocking handler executes its next bytecode or its system call is interrupted, and can end that handler.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from backstay.engine.base import steady
 if TYPE_CHECKING:
     from backstay.job.worker.execution.attempt import Attempt
 
-HEARD = (signal.SIGTERM, signal.SIGINT)
+HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 
-class Signals:
-    """Heard between `listen` and `close`, where nobody else has taken them. Both are safe twice."""
+class ProcessSignals:
+    """Handles SIGTERM and SIGINT between `install` and `close`, unless the program has handlers of its own for them.
+    Both methods are safe to call twice.
+    """
 
-    def __init__(self, heard: Callable[[str], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_signal: Callable[[str], None]) -> None:
+        self._on_signal = on_signal
         self._before: dict[signal.Signals, Any] = {}
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        #: When (steady) each came, whether the loop has heard of it or not, and the first one's name.
-        self.came: list[float] = []
+        #: When (monotonic clock) each signal came, even if the event loop has not handled it yet; the first one's name.
+        self.received: list[float] = []
         self.name = ""
-        self._guilty: Attempt | None = None
-        #: How many of those that the loop will hear of were sent by ourselves.
-        self._own = 0
+        self._target: Attempt | None = None
+        #: How many signals sent by `interrupt_blocking` the event loop has still to skip.
+        self._own_signals = 0
 
-    def listen(self) -> None:
+    def install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in HEARD:
+        for number in HANDLED:
             before = signal.getsignal(number)
             if number not in self._before and _is_free(before):
                 self._before[number] = before
                 self._loop.add_signal_handler(number, self._on_loop, number.name)
-                # Below what the loop has set; a handler that waits in a system call is interrupted, too.
-                signal.signal(number, partial(self._at_once, signal.getsignal(number)))
+                # Wraps the loop's own handler, and interrupts a job's handler that blocks in a system call.
+                signal.signal(number, partial(self._in_main_thread, signal.getsignal(number)))
 
     def close(self) -> None:
         before, self._before = self._before, {}
@@ -53,33 +55,37 @@ class Signals:
             self._loop.remove_signal_handler(number)
             signal.signal(number, handler)
 
-    def end(self, guilty: Attempt) -> None:
-        """End a handler that blocks the loop, from another thread: as if it were cancelled where it stands."""
+    def interrupt_blocking(self, target: Attempt) -> None:
+        """End a job's handler that blocks the event loop by raising CancelledError inside it. Call it from another
+        thread.
+        """
         if self._before:
-            self._guilty = guilty
-            self._own += 1
+            self._target = target
+            self._own_signals += 1
             signal.pthread_kill(self._thread, next(iter(self._before)))
 
-    def _at_once(self, loops_own: Any, number: int, frame: Any) -> None:
-        """In the main thread, wherever it is."""
-        if callable(loops_own):
-            loops_own(number, frame)
-        guilty, self._guilty = self._guilty, None
-        if guilty is None:
-            self.came.append(steady())
+    def _in_main_thread(self, loop_handler: Any, number: int, frame: Any) -> None:
+        """Python's signal handler: runs in the main thread, between two bytecodes."""
+        if callable(loop_handler):
+            loop_handler(number, frame)
+        target, self._target = self._target, None
+        if target is None:
+            self.received.append(steady())
             self.name = self.name or signal.Signals(number).name
-        elif guilty.task is not None and asyncio.current_task(self._loop) is guilty.task:
-            guilty.why, guilty.reason = "stopping", "its worker stops"
+        elif target.task is not None and asyncio.current_task(self._loop) is target.task:
+            target.why, target.reason = "stopping", "the worker is stopping"
             raise asyncio.CancelledError
 
     def _on_loop(self, name: str) -> None:
-        if self._own:
-            self._own -= 1
+        if self._own_signals:
+            self._own_signals -= 1
         else:
-            self._heard(name)
+            self._on_signal(name)
 
 
 def _is_free(handler: Any) -> bool:
-    """Whether nobody of the program's own hears it: asyncio.run() does, and would cancel us without draining."""
+    """Whether the program has installed no handler of its own. asyncio.run()'s does not count: it would cancel the
+    worker without draining it.
+    """
     runner = getattr(getattr(handler, "func", None), "__self__", None)
     return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(runner, asyncio.Runner)

@@ -1,9 +1,9 @@
-"""Who goes when: finished attempts leave and new jobs come in, with as few trips as the load allows.
+"""The producer: decides when the worker acknowledges finished attempts and claims new jobs, in few round trips.
 
-At the end of a loop turn in which something happened, every lane that is free takes along what has ended in its shard
-and asks for as many jobs as there are free slots. So a completion leaves at once when the worker is idle, and in
-company when it is busy. Nothing is asked of a shard that had nothing, until a hint, its own `next_in` or the poll
-says otherwise.
+At the end of each event loop turn in which something changed, every free channel starts one exchange: it acknowledges
+the finished attempts of its shard and claims as many jobs as there are free slots. An idle worker thus acknowledges at
+once, a busy one in batches. A shard that returned nothing is not asked again until an announcement, its `next_in` or
+the poll interval makes it worthwhile.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from typing import TYPE_CHECKING
 
 from backstay.engine.base import steady
 from backstay.errors import Closed
-from backstay.job.model import Claim, Failure, Finish, Handed, Stand, StepReply
-from backstay.job.worker.channel import Identity, Lane
-from backstay.job.worker.shard_state import MANY, Shard
-from backstay.job.worker.waiting_claim import Standing
+from backstay.job.model import Claim, DirectHandoff, ExchangeReply, Failure, Finish, WaitingClaimSpec
+from backstay.job.worker.channel import Identity, WorkerChannel
+from backstay.job.worker.shard_state import MANY, ShardState
+from backstay.job.worker.waiting_claim import WaitingClaim
 
 if TYPE_CHECKING:
     from backstay.job.store import Store
     from backstay.job.worker.execution.attempt import Attempt
-    from backstay.job.worker.prefetch import Ahead
-    from backstay.job.worker.slots import Order, Slots
+    from backstay.job.worker.prefetch import Prefetcher
+    from backstay.job.worker.slots import QueueOrder, Slots
     from backstay.runtime.core import Core
 
 log = logging.getLogger("backstay")
 
-#: An idle worker looks this often, whatever it was told. With its heartbeat, its check of runs and the hub's sign of
-#: life that makes less than a command a second.
+#: Seconds between polls of an idle worker, with or without announcements. Together with its heartbeat, its check of
+#: runs and the hub's ping, an idle worker sends less than one command a second.
 POLL = 2.5
-#: Where leases are short, as often as they end, but no more often than this.
+#: With short leases the poll interval equals the lease, but is never shorter than this.
 SHORTEST_POLL = 1.0
-#: One without free slots still reaps for the others.
+#: Seconds between polls of a worker without free slots: it still reaps expired leases for the other workers.
 FULL_POLL = 5.0
-#: Announcements that one claim takes from at most.
+#: The most announcement counters that one claim names.
 MOST = 20
-#: A look that is worth little waits this long for others.
+#: Seconds that a low-value poll waits, so that several coalesce.
 SOON = 0.1
 
 
-class Dispatch:
-    """The worker's traffic with its shards. Everything here runs on the loop."""
+class Producer:
+    """Schedules the worker's exchanges with its shards. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -52,181 +52,200 @@ class Dispatch:
         store: Store,
         identity: Identity,
         slots: Slots,
-        order: Order,
+        order: QueueOrder,
         *,
         labels: tuple[str, ...],
         lease: float,
-        ahead: Ahead,
-        start: Callable[[StepReply, int, float], None],
-        settled: Callable[[list[Attempt], StepReply, int], None],
+        prefetcher: Prefetcher,
+        start: Callable[[ExchangeReply, int, float], None],
+        on_acknowledged: Callable[[list[Attempt], ExchangeReply, int], None],
     ) -> None:
         self._core = core
         self._slots = slots
         self._order = order
         self._labels = labels
         self._lease = int(lease * 1_000_000)
-        self._ahead = ahead
+        self._prefetcher = prefetcher
         self._start = start
-        self._settled = settled
+        self._on_acknowledged = on_acknowledged
         self._loop = asyncio.get_running_loop()
-        self._lanes = store.lanes
-        #: From so many ends on they are told by one lane while the other asks; 0: never.
-        self._apart = max(2, slots.size // 4) if store.parts and store.lanes > 1 else 0
+        self._channels = store.channels_per_shard
+        #: From this many finished attempts on, one channel acknowledges while the other claims; 0: never.
+        self._split_from = max(2, slots.size // 4) if store.splits_claim_and_ack and store.channels_per_shard > 1 else 0
         self.shards = [
-            Shard(n, [Lane(core, store, identity, n, lane, partial(self._late, n)) for lane in range(store.lanes)])
+            ShardState(
+                n,
+                [
+                    WorkerChannel(core, store, identity, n, channel, partial(self._on_late_handoff, n))
+                    for channel in range(store.channels_per_shard)
+                ],
+            )
             for n in range(store.shards)
         ]
-        #: What a look asks for: one lane's share.
-        self._glance = max(1, -(-slots.size // (store.lanes * store.shards)))
-        #: Every shard in turn, one command a poll in all; but often enough to see each lease end.
+        #: How many jobs a poll claims: one channel's share of the slots.
+        self._poll_size = max(1, -(-slots.size // (store.channels_per_shard * store.shards)))
+        #: Shards are polled in turn, about one command per interval in total, but each often enough to reap its
+        #: expired leases in time.
         poll = min(POLL, max(SHORTEST_POLL, lease))
         self._poll = poll * max(1.0, min(float(store.shards), lease / 3 / poll))
-        self.standing = Standing(core, order, poll=self._poll, lease=lease)
-        self._stirred = False
+        self.waiting_claim = WaitingClaim(core, order, poll=self._poll, lease=lease)
+        self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = MANY
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle: asyncio.Future[None] | None = None
-        self._first = 0
+        self._idle_waiter: asyncio.Future[None] | None = None
+        self._next_shard = 0
         self.claiming = True
-        #: Called when nothing runs and nothing is left to be had; and whenever something has changed.
-        self.on_dry: Callable[[], None] | None = None
-        self.on_still: Callable[[], None] | None = None
-        #: Called when the Backstay was closed meanwhile.
+        #: Called when nothing runs and no shard has more jobs.
+        self.on_exhausted: Callable[[], None] | None = None
+        #: Called after every flush.
+        self.on_change: Callable[[], None] | None = None
+        #: Called when the Backstay was closed while the worker ran.
         self.on_closed: Callable[[], None] | None = None
         self._closed = False
-        #: Ends were told since every shard was last looked at: these may have made jobs pending, here or there.
-        self._unsure = False
-        #: Ends that are on their way to other shards, where they make jobs pending.
-        self._carried: set[asyncio.Task[None]] = set()
-        self.steps = 0
+        #: Attempts were acknowledged since the last poll of all shards; they may have made jobs pending in any shard.
+        self._recheck_needed = False
+        #: Outbox deliveries under way to other shards, where they may make jobs pending.
+        self._deliveries: set[asyncio.Task[None]] = set()
+        #: Exchanges started so far, without those that the store denied.
+        self.exchanges = 0
 
-    # ── what happens ──
+    # ── events ──
 
     def begin(self) -> None:
-        """Look at every shard."""
-        self.stir()
+        """Start claiming from every shard."""
+        self.schedule_flush()
 
     def finish(self, attempt: Attempt) -> None:
-        """An attempt has ended; `attempt.finish` says how."""
-        self.shards[attempt.shard].out.append(attempt)
-        if not self._stirred:
-            self._stirred = True
-            self._loop.call_soon(self._go)
+        """Queue a finished attempt for acknowledgement; `attempt.finish` is its outcome."""
+        self.shards[attempt.shard].finished.append(attempt)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
 
-    def stir(self) -> None:
-        """Something changed: look after it at the end of this turn."""
-        if not self._stirred:
-            self._stirred = True
-            self._loop.call_soon(self._go)
+    def schedule_flush(self) -> None:
+        """Run `_flush` at the end of this event loop turn."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
 
-    def hint(self, count: int) -> None:
-        """About so many jobs became pending, in some shard."""
+    def expect_jobs(self, count: int) -> None:
+        """Record that about `count` jobs became pending in some shard."""
         for shard in self.shards:
-            shard.heard = True
-            shard.hinted = shard.hinted or not shard.expect
-            shard.expect += count
-        self.stir()
+            shard.announced = True
+            shard.hints_only = shard.hints_only or not shard.expected
+            shard.expected += count
+        self.schedule_flush()
 
-    def called(self, hint: str) -> None:
-        """Jobs became pending; the claim itself takes from their announcement's counter. Who is idle goes at once."""
-        if self.room() <= 0:
-            self.note()
+    def on_announcement(self, hint: str) -> None:
+        """Claim announced jobs; the claim itself takes from the announcement's counter. An idle worker claims at once,
+        without waiting for the end of the turn.
+        """
+        if self.spare_capacity() <= 0:
+            self.mark_dirty()
             return
         for shard in self.shards:
-            shard.heard = True
-            shard.hinted = shard.hinted or not shard.expect
-            shard.expect = max(shard.expect, self._glance)
+            shard.announced = True
+            shard.hints_only = shard.hints_only or not shard.expected
+            shard.expected = max(shard.expected, self._poll_size)
             if len(shard.hints) >= MOST:
-                self._expect(shard)
-            elif shard.hinted:
+                self._mark_for_poll(shard)
+            elif shard.hints_only:
                 shard.hints.append(hint)
-        if self._stirred:
+        if self._flush_scheduled:
             return
-        self._go()
+        self._flush()
 
-    def handed(self, handed: Handed) -> None:
-        """A job for a claim that stood."""
+    def on_handoff(self, handoff: DirectHandoff) -> None:
+        """Start a job that an enqueuer handed to this worker's waiting claim."""
         for shard in self.shards:
-            for lane in shard.lanes:
-                if lane.hears(handed):
-                    self._start(handed.reply, shard.number, lane.stood)
+            for channel in shard.channels:
+                if channel.accept_handoff(handoff):
+                    self._start(handoff.reply, shard.number, channel.claim_sent_at)
                     return
 
-    def _late(self, shard: int, reply: StepReply, sent: float) -> None:
-        """The same, heard with the answer to a later step."""
+    def _on_late_handoff(self, shard: int, reply: ExchangeReply, sent: float) -> None:
+        """Start a job whose handoff message was lost and which came with the reply to a later exchange."""
         if reply.jobs:
             self._start(reply, shard, sent)
 
-    def carries(self, errand: asyncio.Task[None]) -> None:
-        """Ends are carried to other shards: what waits for them there can be had afterwards."""
-        self._carried.add(errand)
-        errand.add_done_callback(self._arrived)
+    def track_delivery(self, delivery: asyncio.Task[None]) -> None:
+        """Track an outbox delivery to other shards: the jobs it unblocks there can be claimed when it is done."""
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._on_delivered)
 
-    def _arrived(self, errand: asyncio.Task[None]) -> None:
-        self._carried.discard(errand)
+    def _on_delivered(self, delivery: asyncio.Task[None]) -> None:
+        self._deliveries.discard(delivery)
         if self.claiming:
-            self._unsure = True
-            self.stir()
+            self._recheck_needed = True
+            self.schedule_flush()
 
-    def leave(self) -> None:
-        """Claim no more: what stands is taken back."""
+    def stop_claiming(self) -> None:
+        """Stop claiming and withdraw waiting claims."""
         self.claiming = False
-        self.stir()
+        self.schedule_flush()
 
-    def room(self) -> int:
-        """How many more jobs it is worth hearing of."""
-        return int(max(0, self._slots.free - max(shard.expect for shard in self.shards)))
+    def spare_capacity(self) -> int:
+        """Return the number of free slots that no expected job will fill."""
+        return int(max(0, self._slots.free - max(shard.expected for shard in self.shards)))
 
-    def note(self) -> None:
-        """Jobs became pending, and there is no room: each shard is looked at when there is, for whatever it has. What
-        ends asks in its own shard only, and other announcements may be used up by then.
+    def mark_dirty(self) -> None:
+        """Record that jobs became pending while no slot was free: poll every shard once a slot is free. A finished
+        attempt claims only from its own shard, and the announcements of other shards may be used up by then.
         """
         for shard in self.shards:
-            shard.heard = True
-            self._expect(shard)
+            shard.announced = True
+            self._mark_for_poll(shard)
 
-    def glance_soon(self) -> None:
-        """Perhaps there is something: no hurry, but before the next poll."""
+    def poll_soon(self) -> None:
+        """Poll every shard within SOON seconds: a job may be there, but an immediate claim is not worth its price."""
         at = steady() + SOON
         for shard in self.shards:
-            shard.look_at = min(shard.look_at, at)
-        self._arm(at)
+            shard.poll_at = min(shard.poll_at, at)
+        self._arm_timer(at)
 
-    def look(self) -> None:
-        """There may be work anywhere."""
+    def poll_all(self) -> None:
+        """Poll every shard at the end of this turn."""
         for shard in self.shards:
-            shard.heard = True
-            self._expect(shard)
-        self.stir()
+            shard.announced = True
+            self._mark_for_poll(shard)
+        self.schedule_flush()
 
-    def _expect(self, shard: Shard) -> None:
-        """There may be something: ask once."""
-        shard.expect = max(shard.expect, self._glance)
-        shard.hinted = False
+    def _mark_for_poll(self, shard: ShardState) -> None:
+        """Make the next exchange of this shard claim without naming announcements."""
+        shard.expected = max(shard.expected, self._poll_size)
+        shard.hints_only = False
         shard.hints.clear()
 
     @property
-    def is_dry(self) -> bool:
-        """Nothing to tell, nothing on its way, and every shard had nothing more when it was last asked."""
-        on_its_way = self._stirred or bool(self._carried)
-        return not on_its_way and all(shard.is_quiet and not shard.expect for shard in self.shards)
+    def is_exhausted(self) -> bool:
+        """Whether nothing is unacknowledged or under way and every shard's last claim returned all it had."""
+        under_way = self._flush_scheduled or bool(self._deliveries)
+        return not under_way and all(shard.is_idle and not shard.expected for shard in self.shards)
 
     @property
-    def troubled(self) -> float:
-        """Since when (steady) the engine has not answered; 0: it does."""
-        return min((lane.troubled for shard in self.shards for lane in shard.lanes if lane.troubled), default=0.0)
+    def unreachable_since(self) -> float:
+        """Since when (monotonic clock) the engine does not answer; 0 while it does."""
+        return min(
+            (
+                channel.unreachable_since
+                for shard in self.shards
+                for channel in shard.channels
+                if channel.unreachable_since
+            ),
+            default=0.0,
+        )
 
-    async def quiet(self) -> None:
-        """Until nothing is to be told and nothing is on its way."""
-        while self._stirred or not all(shard.is_quiet for shard in self.shards):
-            self._idle = self._loop.create_future()
-            await self._idle
+    async def wait_idle(self) -> None:
+        """Wait until every finished attempt is acknowledged and no exchange is under way."""
+        while self._flush_scheduled or not all(shard.is_idle for shard in self.shards):
+            self._idle_waiter = self._loop.create_future()
+            await self._idle_waiter
 
     async def close(self) -> None:
-        """End what is on its way. Safe twice."""
+        """Cancel the exchanges under way. Safe to call twice."""
         self.claiming = False
-        self._ahead.close()
+        self._prefetcher.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -236,262 +255,278 @@ class Dispatch:
         if tasks:
             await asyncio.wait(tasks)
 
-    # ── what is done about it ──
+    # ── exchanges ──
 
-    def _go(self) -> None:
-        self._stirred = False
+    def _flush(self) -> None:
+        """Start an exchange on every free channel that has attempts to acknowledge or jobs to claim."""
+        self._flush_scheduled = False
         slots, shards = self._slots, self.shards
-        if slots.waiting:
+        if slots.prefetched:
             if self.claiming:
-                self._ahead.go_on()
+                self._prefetcher.start_waiting()
             else:
-                self._ahead.leave()
+                self._prefetcher.release_waiting()
         if self._closed:
             for shard in shards:
-                shard.out.clear()
+                shard.finished.clear()
                 shard.suspects.clear()
-        hungry = sum(1 for shard in shards if shard.expect) or 1
-        # With two lanes, half for each: while one is on its way, the other's jobs run.
-        share = -(-slots.size // (self._lanes * hungry))
-        start = self._first
-        self._first = (start + 1) % len(shards)
-        for place in range(len(shards)):
-            shard = shards[(start + place) % len(shards)]
-            for lane in self._in_turn(shard):
-                if lane.busy:
+        claimable = sum(1 for shard in shards if shard.expected) or 1
+        # With two channels, each claims half of the slots: while one exchange travels, the other's jobs run.
+        share = -(-slots.size // (self._channels * claimable))
+        start = self._next_shard
+        self._next_shard = (start + 1) % len(shards)
+        for offset in range(len(shards)):
+            shard = shards[(start + offset) % len(shards)]
+            for channel in self._channels_in_order(shard):
+                if channel.busy:
                     continue
-                if lane.standing and not (self.claiming or self._closed or shard.out):
-                    self._send(shard, lane, [], 0)
+                if channel.waiting_seq and not (self.claiming or self._closed or shard.finished):
+                    self._send(shard, channel, [], 0)
                     continue
                 if shard.suspects:
-                    self._send(shard, lane, [shard.suspects.pop()], 0)
+                    self._send(shard, channel, [shard.suspects.pop()], 0)
                     continue
-                if self._tells_apart(shard):
-                    self._send_apart(shard, lane)
+                if self._splits_traffic(shard):
+                    self._send_split(shard, channel)
                     continue
-                slots.ahead = 0
-                want = self._want(shard, share)
-                if not shard.out and not want:
+                slots.prefetch = 0
+                want = self._claim_size(shard, share)
+                if not shard.finished and not want:
                     break
-                self._send(shard, lane, shard.batch(), want)
-        if self._idle is not None and not self._idle.done() and all(shard.is_quiet for shard in shards):
-            self._idle.set_result(None)
-        if self.on_still is not None:
-            self.on_still()
-        if self.on_dry is not None and not self._slots.busy and self.is_dry:
-            if self._unsure and self.claiming:
-                self._unsure = False
-                self.look()
+                self._send(shard, channel, shard.take_batch(), want)
+        if self._idle_waiter is not None and not self._idle_waiter.done() and all(shard.is_idle for shard in shards):
+            self._idle_waiter.set_result(None)
+        if self.on_change is not None:
+            self.on_change()
+        if self.on_exhausted is not None and not self._slots.busy and self.is_exhausted:
+            if self._recheck_needed and self.claiming:
+                self._recheck_needed = False
+                self.poll_all()
             else:
-                self.on_dry()
+                self.on_exhausted()
 
-    def _in_turn(self, shard: Shard) -> list[Lane]:
-        """One whose claim stands goes first, and takes it back: there is room for what it may have been handed."""
-        lanes = shard.lanes
-        return lanes if not any(lane.standing for lane in lanes) else sorted(lanes, key=lambda lane: not lane.standing)
-
-    def _is_idle(self, shard: Shard, lane: Lane) -> bool:
-        """Whether nothing runs here and nothing else is on its way: what this lane asks for is all there will be."""
-        if self._slots.busy or self.on_dry is not None:
-            return False
-        return all(not each.busy or each is lane for each in shard.lanes)
-
-    def _tells_apart(self, shard: Shard) -> bool:
-        """Whether much is there, and much has ended or is just being asked for. Not in runs, where all who ask or tell
-        wait for the same row: fewer steps with more in each cost less there.
+    def _channels_in_order(self, shard: ShardState) -> list[WorkerChannel]:
+        """Return the channel with a waiting claim first: its exchange withdraws the claim, and the slot reserved for
+        that claim is free for a job already handed to it.
         """
+        channels = shard.channels
         return (
-            self._apart > 0
-            and shard.expect == MANY
-            and not shard.of_runs
-            and (len(shard.out) >= self._apart or any(lane.busy and lane.want >= self._apart for lane in shard.lanes))
+            channels
+            if not any(channel.waiting_seq for channel in channels)
+            else sorted(channels, key=lambda channel: not channel.waiting_seq)
         )
 
-    def _send_apart(self, shard: Shard, lane: Lane) -> None:
-        """One lane asks, the other tells what has ended, and neither waits for what the other does at the server."""
-        under_way = [other.want for other in shard.lanes if other.busy]
-        self._allow(shard)
-        want = self._want(shard, self._share())
-        if want and not any(under_way):
-            self._send(shard, lane, [], want)
-        elif shard.out and all(under_way):
-            self._send(shard, lane, shard.batch(), 0)
+    def _can_leave_claim(self, shard: ShardState, channel: WorkerChannel) -> bool:
+        """Whether this channel's claim may wait in the shard: no handler runs and no other exchange is under way."""
+        if self._slots.busy or self.on_exhausted is not None:
+            return False
+        return all(not each.busy or each is channel for each in shard.channels)
 
-    def _allow(self, shard: Shard) -> None:
-        """Say how much may be asked for ahead. Nothing of what has one attempt left: should this process die, those who
-        wait have used theirs up, and would never have begun.
+    def _splits_traffic(self, shard: ShardState) -> bool:
+        """Whether to acknowledge on one channel and claim on the other: with a backlog, and many attempts finished or
+        being claimed. Not for jobs of runs: their exchanges contend for the run's row, so fewer and larger ones cost
+        less.
         """
-        if shard.last_tries:
-            self._slots.ahead = 0
+        return (
+            self._split_from > 0
+            and shard.expected == MANY
+            and not shard.serves_runs
+            and (
+                len(shard.finished) >= self._split_from
+                or any(channel.busy and channel.want >= self._split_from for channel in shard.channels)
+            )
+        )
+
+    def _send_split(self, shard: ShardState, channel: WorkerChannel) -> None:
+        """Claim on one channel and acknowledge on the other, so that neither waits for the other at the server."""
+        under_way = [other.want for other in shard.channels if other.busy]
+        self._set_prefetch_limit(shard)
+        want = self._claim_size(shard, self._claim_share())
+        if want and not any(under_way):
+            self._send(shard, channel, [], want)
+        elif shard.finished and all(under_way):
+            self._send(shard, channel, shard.take_batch(), 0)
+
+    def _set_prefetch_limit(self, shard: ShardState) -> None:
+        """Update how many jobs may be prefetched; none while jobs at their last attempt come in. A claim counts as an
+        attempt: if this process died, a prefetched job would have used up its last attempt without ever starting.
+        """
+        if shard.has_last_attempts:
+            self._slots.prefetch = 0
         else:
-            self._ahead.allow()
+            self._prefetcher.update_limit()
 
-    def _share(self) -> int:
-        """What a claim asks for at most, where they are told apart: while some run, as many are on their way."""
-        return max(1, (self._slots.size + self._slots.ahead) // 2)
+    def _claim_share(self) -> int:
+        """Return the largest claim in split mode: half of the slots run jobs while the next half is being claimed."""
+        return max(1, (self._slots.size + self._slots.prefetch) // 2)
 
-    def _want(self, shard: Shard, share: int) -> int:
+    def _claim_size(self, shard: ShardState, share: int) -> int:
         if not self.claiming:
             return 0
         free = min(self._slots.free, share)
         if free <= 0:
             return 0
-        if shard.expect:
-            return int(min(free, shard.expect))
-        return free if shard.out else 0  # a finish goes anyway, so it asks along
+        if shard.expected:
+            return int(min(free, shard.expected))
+        return free if shard.finished else 0  # the acknowledgement travels anyway, so it claims too
 
-    def _send(self, shard: Shard, lane: Lane, batch: list[Attempt], want: int) -> None:
-        lane.busy = True
-        lane.want = want
-        lane.hints = tuple(shard.hints) if shard.hinted and not batch else ()
-        lane.looks = not shard.hinted or want < shard.expect or len(lane.hints) < len(shard.hints)
+    def _send(self, shard: ShardState, channel: WorkerChannel, batch: list[Attempt], want: int) -> None:
+        channel.busy = True
+        channel.want = want
+        channel.hints = tuple(shard.hints) if shard.hints_only and not batch else ()
+        channel.polls = not shard.hints_only or want < shard.expected or len(channel.hints) < len(shard.hints)
         shard.hints.clear()
-        stand = self.standing.stand() if want and self._is_idle(shard, lane) else None
-        if shard.expect != MANY:
-            shard.expect = max(0, shard.expect - want)
-        shard.heard = False
-        self._slots.asked += want
-        self.steps += 1
-        task = self._loop.create_task(self._step(shard, lane, batch, stand))
+        spec = self.waiting_claim.spec() if want and self._can_leave_claim(shard, channel) else None
+        if shard.expected != MANY:
+            shard.expected = max(0, shard.expected - want)
+        shard.announced = False
+        self._slots.requested += want
+        self.exchanges += 1
+        task = self._loop.create_task(self._exchange(shard, channel, batch, spec))
         self._tasks.add(task)
-        task.add_done_callback(self._stepped)
+        task.add_done_callback(self._on_exchange_done)
 
-    async def _step(self, shard: Shard, lane: Lane, batch: list[Attempt], stand: Stand | None) -> None:
-        want = lane.want
+    async def _exchange(
+        self, shard: ShardState, channel: WorkerChannel, batch: list[Attempt], spec: WaitingClaimSpec | None
+    ) -> None:
+        want = channel.want
         claim = Claim(
             want=want,
             queues=self._order.draw(),
             labels=self._labels,
             lease=self._lease,
-            hints=lane.hints,
-            stand=stand,
+            hints=channel.hints,
+            waiting=spec,
         )
         try:
             finishes = [attempt.finish for attempt in batch if attempt.finish is not None]
-            reply, sent = await lane.step(finishes, claim)
+            reply, sent = await channel.exchange(finishes, claim)
         except asyncio.CancelledError:
             raise
         except Closed:
-            self._end()
+            self._on_closed()
             return
-        except Exception as error:  # noqa: BLE001 - one end that the store refuses must not stop the worker
-            self._refused(shard, batch, error)
+        except Exception as error:  # noqa: BLE001 - one outcome that the store refuses must not stop the worker
+            self._on_refused(shard, batch, error)
             return
         finally:
-            lane.busy = False
-            self._slots.asked -= want
+            channel.busy = False
+            self._slots.requested -= want
         jobs = len(reply.jobs)
-        self._unsure = self._unsure or bool(batch)
+        self._recheck_needed = self._recheck_needed or bool(batch)
         if jobs >= want > 0:
-            if lane.looks:
-                shard.expect = MANY
-            shard.hints += lane.hints  # there may be more to take
-            if lane.hints and not shard.expect:
-                shard.expect, shard.hinted = self._glance, True
+            if channel.polls:
+                shard.expected = MANY
+            shard.hints += channel.hints  # their counters may allow more jobs
+            if channel.hints and not shard.expected:
+                shard.expected, shard.hints_only = self._poll_size, True
         elif want:
-            shard.expect = self._glance if shard.heard else 0
-            shard.hinted = shard.hinted and bool(shard.hints)
-        if reply.denied:  # nobody looked, so the plan stands
-            self.steps -= 1
+            shard.expected = self._poll_size if shard.announced else 0
+            shard.hints_only = shard.hints_only and bool(shard.hints)
+        if reply.denied:  # the store did not search, so the scheduled poll stays
+            self.exchanges -= 1
         else:
-            self._plan(shard, reply.next_in, want, jobs)
+            self._schedule_poll(shard, reply.next_in, want, jobs)
         try:
-            self._settled(batch, reply, shard.number)
+            self._on_acknowledged(batch, reply, shard.number)
         finally:
             if reply.jobs:
-                shard.of_runs = bool(reply.jobs[-1].run)
-                if self._apart:
-                    shard.last_tries = any(job.attempt > job.retries for job in reply.jobs)
-                    self._allow(shard)
-                self._ask_ahead(shard, lane, jobs)
+                shard.serves_runs = bool(reply.jobs[-1].run)
+                if self._split_from:
+                    shard.has_last_attempts = any(job.attempt > job.retries for job in reply.jobs)
+                    self._set_prefetch_limit(shard)
+                self._claim_ahead(shard, channel, jobs)
                 self._start(reply, shard.number, sent)
-            self.stir()
+            self.schedule_flush()
 
-    def _ask_ahead(self, shard: Shard, lane: Lane, jobs: int) -> None:
-        """Where much is there, the next are asked for before these begin, for the places that are left: the server
-        looks for them while these run.
-        """
+    def _claim_ahead(self, shard: ShardState, channel: WorkerChannel, jobs: int) -> None:
+        """With a backlog, claim for the remaining slots before these jobs start: the server searches while they run."""
         if (
-            not self._apart
-            or shard.of_runs
-            or shard.expect != MANY
-            or any(other.want for other in shard.lanes if other.busy)
+            not self._split_from
+            or shard.serves_runs
+            or shard.expected != MANY
+            or any(other.want for other in shard.channels if other.busy)
         ):
             return
-        self._slots.busy += jobs  # as they are about to be
-        want = self._want(shard, self._share())
-        if want >= self._apart:
-            self._send(shard, lane, [], want)
+        self._slots.busy += jobs  # count the slots that these jobs are about to take
+        want = self._claim_size(shard, self._claim_share())
+        if want >= self._split_from:
+            self._send(shard, channel, [], want)
         self._slots.busy -= jobs
 
-    def _end(self) -> None:
-        """The Backstay was closed under the worker: there is nobody left to tell."""
+    def _on_closed(self) -> None:
+        """Stop: the Backstay was closed while the worker ran, so nothing can be acknowledged any more."""
         self.claiming = False
         self._closed = True
         if self.on_closed is not None:
             self.on_closed()
-        self.stir()
+        self.schedule_flush()
 
-    def _stepped(self, task: asyncio.Task[None]) -> None:
+    def _on_exchange_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a worker's step went wrong", exc_info=error)
-            self.stir()
+            log.error("an exchange failed unexpectedly", exc_info=error)
+            self.schedule_flush()
 
-    def _refused(self, shard: Shard, batch: list[Attempt], error: Exception) -> None:
-        """The store will not take this step. With several ends in it, each goes alone; one alone becomes a failure."""
-        log.error("a step was refused: %s: %s", type(error).__name__, error)
-        shard.expect = 0
-        shard.look_at = steady() + self._poll
-        self._arm(shard.look_at)
+    def _on_refused(self, shard: ShardState, batch: list[Attempt], error: Exception) -> None:
+        """Handle an exchange that the store rejects: with several outcomes in it, send each alone; a single rejected
+        outcome becomes a failure of its job.
+        """
+        log.error("the store rejected an exchange: %s: %s", type(error).__name__, error)
+        shard.expected = 0
+        shard.poll_at = steady() + self._poll
+        self._arm_timer(shard.poll_at)
         if len(batch) > 1:
             shard.suspects += batch
-            self.stir()
+            self.schedule_flush()
             return
         for attempt in batch:
             finish = attempt.finish
             if finish is None or (finish.kind == "fail" and finish.next is None):
-                self._slots.held.pop(attempt.job.id, None)  # nothing more to try: its lease runs out
+                self._slots.leased.pop(attempt.job.id, None)  # nothing more to try: its lease expires
                 continue
-            said = Failure(type(error).__name__, f"its end could not be stored: {error}", "", attempt.job.attempt)
-            attempt.finish = Finish(job=finish.job, fence=finish.fence, kind="fail", error=said)
-            shard.out.append(attempt)
-        self.stir()
+            failure = Failure(
+                type(error).__name__, f"its outcome could not be stored: {error}", "", attempt.job.attempt
+            )
+            attempt.finish = Finish(job=finish.job, fence=finish.fence, kind="fail", error=failure)
+            shard.finished.append(attempt)
+        self.schedule_flush()
 
-    # ── when to look again ──
+    # ── polling ──
 
-    def _plan(self, shard: Shard, next_in: int | None, want: int, jobs: int) -> None:
+    def _schedule_poll(self, shard: ShardState, next_in: int | None, want: int, jobs: int) -> None:
         now = steady()
         pause = self._poll if want or self._slots.free > 0 else FULL_POLL
-        pause = min(pause, shard.due_in(next_in, jobs))
-        shard.look_at = now + pause
-        self._arm(shard.look_at)
+        pause = min(pause, shard.delay_until_due(next_in, jobs))
+        shard.poll_at = now + pause
+        self._arm_timer(shard.poll_at)
 
-    def _arm(self, at: float) -> None:
+    def _arm_timer(self, at: float) -> None:
         if at >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_later(max(0.0, at - steady()), self._due)
+        self._timer = self._loop.call_later(max(0.0, at - steady()), self._on_timer)
 
-    def _due(self) -> None:
-        """Look wherever it is time to."""
+    def _on_timer(self) -> None:
+        """Poll every shard whose time has come."""
         now = steady()
         self._timer = None
         self._timer_at = MANY
         soonest = MANY
         for shard in self.shards:
-            if shard.look_at <= now:
+            if shard.poll_at <= now:
                 if self.claiming:
-                    self._look_at(shard)
-                shard.look_at = now + self._poll
-            soonest = min(soonest, shard.look_at)
-        self._arm(soonest)
+                    self._poll_shard(shard)
+                shard.poll_at = now + self._poll
+            soonest = min(soonest, shard.poll_at)
+        self._arm_timer(soonest)
 
-    def _look_at(self, shard: Shard) -> None:
+    def _poll_shard(self, shard: ShardState) -> None:
         if self._slots.free > 0:
-            self._expect(shard)  # also where a hint says so: others may have been there for what it spoke of
-            self.stir()
-        elif not any(lane.busy for lane in shard.lanes):  # all slots are taken: reap and make due, no more
-            self._send(shard, shard.lanes[0], [], 0)
+            # Name no announcements, even if some came: other workers may have claimed those jobs.
+            self._mark_for_poll(shard)
+            self.schedule_flush()
+        elif not any(channel.busy for channel in shard.channels):  # no free slot: only reap and promote due jobs
+            self._send(shard, shard.channels[0], [], 0)

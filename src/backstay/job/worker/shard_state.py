@@ -1,4 +1,4 @@
-"""What a worker believes of one shard: what is to be told there, how many jobs may be there, when to look again."""
+"""A worker's view of one shard: attempts to acknowledge there, how many jobs it may hold, when to poll it next."""
 
 from __future__ import annotations
 
@@ -6,85 +6,85 @@ import random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from backstay.job.worker.channel import Lane
+    from backstay.job.worker.channel import WorkerChannel
     from backstay.job.worker.execution.attempt import Attempt
 
-#: Everything there is.
+#: The shard has a backlog of unknown size.
 MANY = float("inf")
-#: One step finishes at most this many, and carries about so many bytes of results.
+#: One exchange acknowledges at most this many attempts, with about this many bytes of results.
 LARGEST, LARGEST_BYTES = 1000, 4 * 1024 * 1024
-#: What becomes due is looked for this much later, at random, so that a fleet does not come as one.
+#: Random delay after a job's due time, in seconds: keeps a fleet of workers from claiming at once (thundering herd).
 JITTER = 0.01
-#: Looks in vain, in a row, from which on the next one waits twice as long, and the last one that does.
+#: After this many empty polls in a row the delay doubles with each further one, up to the second number.
 PATIENT, MOST_PATIENT = 2, 8
 
 
-class Shard:
-    """What the worker believes of one shard."""
+class ShardState:
+    """A worker's view of one shard. Used on the event loop only."""
 
     __slots__ = (
-        "expect",
-        "heard",
-        "hinted",
+        "announced",
+        "channels",
+        "empty_polls",
+        "expected",
+        "finished",
+        "has_last_attempts",
         "hints",
-        "lanes",
-        "last_tries",
-        "look_at",
+        "hints_only",
         "number",
-        "of_runs",
-        "out",
+        "poll_at",
+        "serves_runs",
         "suspects",
-        "vain",
     )
 
-    def __init__(self, number: int, lanes: list[Lane]) -> None:
+    def __init__(self, number: int, channels: list[WorkerChannel]) -> None:
         self.number = number
-        self.lanes = lanes
-        #: Attempts that have ended and are to be told.
-        self.out: list[Attempt] = []
-        #: Those of a step that the store refused: each goes alone, to find out whose fault it is.
+        self.channels = channels
+        #: Finished attempts that are not acknowledged yet.
+        self.finished: list[Attempt] = []
+        #: Attempts of an exchange that the store rejected: each is sent alone, to find the invalid one.
         self.suspects: list[Attempt] = []
-        #: How many jobs may be there, and whether only hints say so.
-        self.expect: float = MANY
-        self.hinted = False
-        #: Announcements whose counters the next claim takes from, if it comes for nothing else.
+        #: How many jobs may be pending there, and whether that is known from announcements alone.
+        self.expected: float = MANY
+        self.hints_only = False
+        #: Announcements whose counters the next claim takes from, if it claims for announcements alone.
         self.hints: list[str] = []
-        #: A hint came while somebody was looking: look once more.
-        self.heard = False
-        self.look_at = 0.0
-        #: What came last is of a run.
-        self.of_runs = False
-        #: Among what came last, some are at their last attempt.
-        self.last_tries = False
-        #: How often in a row it was looked at in vain although something was said to be due.
-        self.vain = 0
+        #: An announcement came during an exchange: poll once more afterwards.
+        self.announced = False
+        self.poll_at = 0.0
+        #: Whether the last claimed job belongs to a run.
+        self.serves_runs = False
+        #: Whether one of the last claimed jobs is at its last attempt.
+        self.has_last_attempts = False
+        #: Consecutive polls that found nothing although the shard reported a due job.
+        self.empty_polls = 0
 
     @property
-    def is_quiet(self) -> bool:
-        return not self.out and not self.suspects and not any(lane.busy for lane in self.lanes)
+    def is_idle(self) -> bool:
+        return not self.finished and not self.suspects and not any(channel.busy for channel in self.channels)
 
-    def due_in(self, next_in: int | None, jobs: int) -> float:
-        """A look found `jobs`, and was told when something is due (µs). Answers how many seconds to wait for that: more
-        and more where it is said to be due now, and is not to be had.
+    def delay_until_due(self, next_in: int | None, jobs: int) -> float:
+        """Return the seconds until the next due job, after an exchange that claimed `jobs` and reported `next_in` µs.
+        Backs off while a job is reported as due but cannot be claimed.
         """
         if jobs or next_in is None or next_in > JITTER * 1_000_000:
-            self.vain = 0
+            self.empty_polls = 0
         else:
-            self.vain = min(self.vain + 1, MOST_PATIENT)
+            self.empty_polls = min(self.empty_polls + 1, MOST_PATIENT)
         if next_in is None:
             return MANY
-        return next_in / 1_000_000 + random.uniform(0.001, JITTER) * (1 << max(0, self.vain - PATIENT))
+        return next_in / 1_000_000 + random.uniform(0.001, JITTER) * (1 << max(0, self.empty_polls - PATIENT))
 
-    def batch(self) -> list[Attempt]:
-        """What goes with one step: taken from the front of `out`."""
-        out = self.out
+    def take_batch(self) -> list[Attempt]:
+        """Remove and return the attempts that one exchange acknowledges, from the front of `finished`."""
+        finished = self.finished
         end, size = 0, 0
-        for attempt in out[:LARGEST]:
+        for attempt in finished[:LARGEST]:
             if attempt.finish is not None:
                 size += len(attempt.finish.result)
             if size > LARGEST_BYTES and end:
                 break
             end += 1
-        batch = out[:end]
-        del out[:end]
+        batch = finished[:end]
+        del finished[:end]
         return batch

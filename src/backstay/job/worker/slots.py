@@ -1,4 +1,4 @@
-"""A worker's places: how many jobs it runs at once, and from which queues it fills them."""
+"""A worker's slots (how many jobs it runs at once) and the order in which it claims from its queues."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from backstay.runtime import validation
 LARGEST_WEIGHT = 1_000_000
 
 
-class Waiting(NamedTuple):
-    """Jobs of one claim for which there is no place yet: when (steady) the claim left, and when they came."""
+class PrefetchedBatch(NamedTuple):
+    """Claimed jobs without a free slot. `sent` and `came`: when the claim was sent and answered (monotonic clock)."""
 
     jobs: Sequence[Claimed]
     shard: int
@@ -26,50 +26,50 @@ class Waiting(NamedTuple):
 
 
 class Slots:
-    """`busy` places are taken by handlers, `asked` by claims that are under way. Only what is free is asked for, and,
-    while places become free within milliseconds, what will be then (`ahead.py`): a job does not wait in a worker while
-    another one could run it.
+    """Slot counters: `busy` slots run handlers, `requested` ones are reserved by claims under way. The worker claims
+    only for free slots and, while slots become free within milliseconds, for those about to be free (`prefetch.py`): a
+    job must not wait in a busy worker while an idle one could run it.
     """
 
-    __slots__ = ("ahead", "asked", "busy", "ended", "held", "outlived", "size", "waiting")
+    __slots__ = ("busy", "ended", "leased", "prefetch", "prefetched", "requested", "size", "superseded")
 
     def __init__(self, size: int) -> None:
-        self.size = validation.count(size, "concurrency")
+        self.size = validation.check_count(size, "concurrency")
         self.busy = 0
-        #: Handlers that have left their places so far.
+        #: Handlers that have ended so far.
         self.ended = 0
-        self.asked = 0
-        #: How many more than there are places for may be here.
-        self.ahead = 0
-        #: Those of them that are here, in order.
-        self.waiting: deque[Waiting] = deque()
-        #: Every attempt whose lease is ours, by job id: also those that have ended and wait for the store's word.
-        self.held: dict[str, Attempt] = {}
-        #: Those that still run although their jobs were claimed anew, here.
-        self.outlived: list[Attempt] = []
+        self.requested = 0
+        #: How many jobs may be claimed beyond the number of slots.
+        self.prefetch = 0
+        #: The prefetched jobs, in claim order.
+        self.prefetched: deque[PrefetchedBatch] = deque()
+        #: Every attempt whose lease this worker holds, by job id, including finished attempts not acknowledged yet.
+        self.leased: dict[str, Attempt] = {}
+        #: Attempts that still run although this worker has claimed their jobs again.
+        self.superseded: list[Attempt] = []
 
     @property
     def free(self) -> int:
-        waiting = sum([len(batch.jobs) for batch in self.waiting]) if self.waiting else 0
-        return self.size + self.ahead - self.busy - waiting - self.asked
+        waiting = sum([len(batch.jobs) for batch in self.prefetched]) if self.prefetched else 0
+        return self.size + self.prefetch - self.busy - waiting - self.requested
 
     def vacate(self) -> None:
-        """A handler leaves its place."""
+        """Free the slot of a handler that has ended."""
         self.busy -= 1
         self.ended += 1
 
     def running(self) -> list[Attempt]:
-        """Those whose handlers run."""
-        return [attempt for attempt in [*list(self.held.values()), *self.outlived] if not attempt.is_over]
+        """Return the attempts whose handlers run."""
+        return [attempt for attempt in [*list(self.leased.values()), *self.superseded] if not attempt.is_over]
 
 
 Queues = str | Iterable[str] | Mapping[str, int]
 
 
-class Order:
-    """In which order queues are looked at. Without weights: all at once, the smallest rank first. With weights: one
-    after another in random order, drawn anew for every claim, so that a queue of weight 3 comes before one of weight 1
-    three times out of four, and none starves.
+class QueueOrder:
+    """The order in which a claim searches the queues. Without weights: all together, smallest rank first. With weights:
+    one after another in a random order drawn for every claim; a queue of weight 3 comes before one of weight 1 three
+    times out of four, and no queue starves.
     """
 
     def __init__(self, queues: Queues, also: tuple[str, ...] = ()) -> None:
@@ -77,26 +77,26 @@ class Order:
         if isinstance(queues, Mapping):
             weights = cast("Mapping[str, int]", queues)
             for name, weight in weights.items():
-                validation.count(weight, f"the weight of queue {name!r}")
+                validation.check_count(weight, f"the weight of queue {name!r}")
                 if weight > LARGEST_WEIGHT:
                     raise ConfigError(f"the weight of queue {name!r} is at most {LARGEST_WEIGHT}; got {weight}")
-                self._weights[validation.word(name, "queue")] = weight
+                self._weights[validation.check_label(name, "queue")] = weight
             names = list(self._weights)
         else:
             given = [queues] if isinstance(queues, str) else list(queues)
-            names = list(dict.fromkeys(validation.word(name, "queue") for name in given))
+            names = list(dict.fromkeys(validation.check_label(name, "queue") for name in given))
         if not names:
             raise ConfigError("a worker needs at least one queue, as in queues=['default']")
         self.names = tuple(dict.fromkeys((*names, *also)))
-        #: Looked at together with whatever comes first.
+        #: Queues searched together with the first one drawn.
         self._also = tuple(dict.fromkeys((*also, INTERNAL)))
         self._together = (tuple(dict.fromkeys((*self.names, INTERNAL))),)
 
     def draw(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of queues, for one claim."""
+        """Return the groups of queues for one claim, in search order."""
         if len(self._weights) <= 1:
             return self._together
-        # Each draws a moment, the sooner the heavier; the order of the moments is the order of the queues.
+        # Each queue draws an exponential variate with its weight as the rate; sorting them is a weighted shuffle.
         drawn = sorted((random.expovariate(weight), name) for name, weight in self._weights.items())
         first, *rest = ((name,) for _, name in drawn)
         return ((*first, *self._also), *rest)

@@ -1,8 +1,8 @@
-"""`stay.worker(...)`: takes jobs from queues and runs them, until it is told to stop.
+"""`stay.worker(...)`: claims jobs from queues and runs them until it is stopped.
 
-The parts, each in a file of its own: `lanes` carries steps to the shards, `dispatch` decides when, `runner` runs
-handlers, `tending` keeps leases alive, `hearing` listens, `overtime` and `watchdog` look after handlers, `courier` and
-`presence` do what is left.
+This module assembles the parts, each in its own file: `channel` carries exchanges to the shards, `producer` schedules
+them, `executor` runs handlers, `lease_renewer` renews leases, `notifications` subscribes to the hub, `timeouts` and
+`watchdog` supervise handlers, `outbox_relay` delivers to other shards, `heartbeat` registers the worker.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from typing import TYPE_CHECKING
 
 from backstay.engine.base import steady
 from backstay.errors import BackstayError, ConfigError, EngineUnavailable, OutcomeUnknown
-from backstay.job.api.announcer import announcer_of
-from backstay.job.api.registry import store_of
+from backstay.job.api.announcer import ANNOUNCER
+from backstay.job.api.registry import INTERNAL_JOB_TYPES, JOB_TYPES
 from backstay.job.reserved import COMMAND, COMMANDS, INTERNAL
-from backstay.job.scheduler.scheduler import KEEP, chores
+from backstay.job.scheduler.pruner import KEEP
+from backstay.job.scheduler.scheduler import background_loops
+from backstay.job.store import JOB_STORE
 from backstay.job.worker.channel import Identity
 from backstay.job.worker.execution import child_protocol
-from backstay.job.worker.execution.executor import Runner
-from backstay.job.worker.execution.timeouts import Overtime
+from backstay.job.worker.execution.executor import Executor
+from backstay.job.worker.execution.timeouts import Timeouts
 from backstay.job.worker.execution.watchdog import Watchdog
-from backstay.job.worker.heartbeat import BEAT, Presence
-from backstay.job.worker.lease_renewer import Tending
-from backstay.job.worker.notifications import Hearing
-from backstay.job.worker.outbox_relay import SWEEP, Courier
-from backstay.job.worker.outcome_stats import Ledger
-from backstay.job.worker.prefetch import Ahead
-from backstay.job.worker.process_signals import Signals
-from backstay.job.worker.producer import Dispatch
-from backstay.job.worker.slots import Order, Queues, Slots
+from backstay.job.worker.heartbeat import BEAT, Heartbeat
+from backstay.job.worker.lease_renewer import LeaseRenewer
+from backstay.job.worker.notifications import NotificationListener
+from backstay.job.worker.outbox_relay import SWEEP, OutboxRelay
+from backstay.job.worker.outcome_stats import OutcomeStats
+from backstay.job.worker.prefetch import Prefetcher
+from backstay.job.worker.process_signals import ProcessSignals
+from backstay.job.worker.producer import Producer
+from backstay.job.worker.slots import QueueOrder, Queues, Slots
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.loop import Loop
@@ -41,24 +43,26 @@ from backstay.runtime.port import AsyncPort
 from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
-    from backstay.job.model import StepReply
+    from backstay.job.model import ExchangeReply
     from backstay.job.worker.execution.attempt import Attempt
 
 log = logging.getLogger("backstay")
 
 CONCURRENCY = 10
-#: Below this a lease could not be renewed in time on a busy machine.
+#: Shortest lease, in seconds: a busy machine could not renew a shorter one in time.
 SHORTEST_LEASE = 0.2
-#: How long the last completions may take to be stored when a worker stops, and when it stops now.
+#: Seconds that the last acknowledgements may take when a worker drains, and when it stops at once.
 FLUSH, FLUSH_NOW = 10.0, 2.0
-#: A handler that is stopped now has this long to unwind.
+#: Seconds that a handler has to unwind when the worker stops at once.
 GRACE_NOW = 0.5
-#: Pauses between attempts to reach an engine that is not there when the worker starts.
+#: First and longest pause between connection attempts while the engine is unavailable at start, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 
 class Worker:
-    """One worker. It runs once: `await worker.run()`; `worker.stop()` drains it, from the loop or a signal."""
+    """A worker. `run()` can be called once; `stop()` drains the worker and may be called on the event loop or in a
+    signal handler.
+    """
 
     def __init__(
         self,
@@ -78,35 +82,37 @@ class Worker:
         keep: int = KEEP,
     ) -> None:
         self._core = core
-        self._order = Order(queues, (COMMANDS,) if allow_commands else ())
+        self._order = QueueOrder(queues, (COMMANDS,) if allow_commands else ())
         if COMMANDS in self._order.names and not allow_commands:
-            raise ConfigError(f"queue {COMMANDS!r} is for workers with allow_commands=True (--allow-commands)")
+            raise ConfigError(f"queue {COMMANDS!r} needs a worker with allow_commands=True (--allow-commands)")
         if isinstance(labels, str):
-            raise ConfigError(f"labels is a list, as in labels=[{labels!r}]")
-        self.labels = tuple(sorted({validation.word(label, "label") for label in labels}))
+            raise ConfigError(f"labels must be a list, as in labels=[{labels!r}]")
+        self.labels = tuple(sorted({validation.check_label(label, "label") for label in labels}))
         self._slots = Slots(concurrency)
-        self._lease = validation.seconds(lease, "lease")
+        self._lease = validation.to_seconds(lease, "lease")
         if self._lease < SHORTEST_LEASE:
-            raise ConfigError(f"lease is at least {SHORTEST_LEASE:g} s; got {self._lease:g}")
-        self._drain_limit = validation.seconds(drain, "drain", zero=True)
-        self._grace = validation.seconds(grace, "grace", zero=True)
-        self._blocked_after = validation.seconds(blocked_after, "blocked_after", zero=True)
+            raise ConfigError(f"lease must be at least {SHORTEST_LEASE:g} s; got {self._lease:g}")
+        self._drain_limit = validation.to_seconds(drain, "drain", zero=True)
+        self._grace = validation.to_seconds(grace, "grace", zero=True)
+        self._blocked_after = validation.to_seconds(blocked_after, "blocked_after", zero=True)
         self._prefetch = prefetch
         self._signals = signals
-        self._keep = validation.count(keep, "keep")
-        self.id = validation.word(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
-        self._ledger = Ledger(self._slots, core.telemetry)
-        #: What became of the attempts here: completed, failed, retried, snoozed, released, cancelled, lost.
-        self.counts = self._ledger.counts
+        self._keep = validation.check_count(keep, "keep")
+        self.id = (
+            validation.check_label(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
+        )
+        self._stats = OutcomeStats(self._slots, core.telemetry)
+        #: Acknowledged attempts by outcome: completed, failed, retried, snoozed, released, cancelled, skipped, lost.
+        self.counts = self._stats.counts
         self._stops = 0
         self._changed: asyncio.Event | None = None
-        #: When (steady) a signal first told it to stop; perhaps long before the loop heard of it.
-        self._told: list[float] = []
+        #: When (monotonic clock) stop signals came, perhaps long before a blocked event loop handles them.
+        self._stop_requested: list[float] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._dispatch: Dispatch | None = None
+        self._producer: Producer | None = None
         self._started = False
 
-    # ── what others see ──
+    # ── status ──
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -114,18 +120,18 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """Handlers that run now."""
+        """The number of handlers running now."""
         return self._slots.busy
 
     @property
     def done(self) -> int:
-        """Attempts that have ended here and were stored."""
+        """The number of attempts finished and acknowledged by this worker."""
         return self.counts.total()
 
     @property
-    def steps(self) -> int:
-        """Trips to the engine so far: each tells what has ended, asks for more, or both."""
-        return self._dispatch.steps if self._dispatch is not None else 0
+    def exchanges(self) -> int:
+        """Round trips to the engine so far; each acknowledges finished attempts, claims jobs, or both."""
+        return self._producer.exchanges if self._producer is not None else 0
 
     @property
     def is_draining(self) -> bool:
@@ -133,53 +139,53 @@ class Worker:
 
     @property
     def unreachable_for(self) -> float:
-        """Seconds since the engine last answered, when it does not; else 0."""
-        since = self._dispatch.troubled if self._dispatch is not None else 0.0
+        """Seconds since the engine stopped answering; 0 while it answers."""
+        since = self._producer.unreachable_since if self._producer is not None else 0.0
         return steady() - since if since else 0.0
 
     def stop(self, *, now: bool = False) -> None:
-        """Claim no more, wait for what runs (up to `drain` seconds), give back the rest without using up an attempt.
-        A second call, or now=True: do not wait. From the loop's thread or a signal handler.
+        """Stop claiming, wait up to `drain` seconds for running jobs, and release the others without using up an
+        attempt. A second call, or now=True, does not wait. Call it on the event loop's thread or in a signal handler.
         """
         self._stops = 2 if now or self._stops else 1
-        if self._dispatch is not None:
-            self._dispatch.claiming = False
+        if self._producer is not None:
+            self._producer.claiming = False
         if self._changed is not None:
             self._changed.set()
 
-    # ── life ──
+    # ── running ──
 
     async def run(self, *, burst: bool = False) -> None:
-        """Work until stopped; burst: until nothing is left that this worker could do now."""
+        """Work until stopped. burst=True: return once no job is left that this worker could run now."""
         core = self._core
         core.check_open()
         if self._started:
-            raise ConfigError("this worker has run; make another with stay.worker(...)")
-        if child_protocol.in_child:  # it would run the same job, in a child of its own, and so on
+            raise ConfigError("this worker has already run; create another with stay.worker(...)")
+        if child_protocol.in_child:  # it would spawn children of its own for the same job, without end
             raise ConfigError(
-                "this process was made for a job with pool='process', and imports the program in order to find it:"
+                "this process runs a job with pool='process' and imports the program only to find its function:"
                 " start workers below `if __name__ == '__main__':`"
             )
         self._started = True
-        if not core.jobs and COMMANDS not in self.queues and set(self.queues) != {INTERNAL}:
-            log.warning("no job is defined here: import the modules that define them before the worker starts")
+        if not core.services.get(JOB_TYPES) and COMMANDS not in self.queues and set(self.queues) != {INTERNAL}:
+            log.warning("no jobs are defined: import the modules that define them before the worker starts")
         self._loop = asyncio.get_running_loop()
         if isinstance(core.port, AsyncPort):
             core.port.loop()
         self._changed = asyncio.Event()
-        ears = Signals(self._signalled)
-        self._told = ears.came
+        process_signals = ProcessSignals(self._on_signal)
+        self._stop_requested = process_signals.received
         if self._signals:
-            ears.listen()
+            process_signals.install()
         try:
-            await self._reach()
+            await self._wait_for_engine()
             if not self._stops:
-                await self._work(ears, burst=burst)
+                await self._work(process_signals, burst=burst)
         finally:
-            ears.close()
+            process_signals.close()
 
-    async def _reach(self) -> None:
-        """An engine that is not there yet is waited for: it may start after us."""
+    async def _wait_for_engine(self) -> None:
+        """Wait until the engine is reachable: it may start after this worker."""
         pause = FIRST_PAUSE
         while not self._stops:
             try:
@@ -191,21 +197,23 @@ class Worker:
                 await self._wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _work(self, ears: Signals, *, burst: bool) -> None:
+    async def _work(self, process_signals: ProcessSignals, *, burst: bool) -> None:
         core, slots = self._core, self._slots
-        store = store_of(core)
-        runner = Runner(core, store, slots, lease=self._lease, grace=self._grace)
-        courier = Courier(core, store)
+        store = core.services.get(JOB_STORE)
+        executor = Executor(core, store, slots, lease=self._lease, grace=self._grace)
+        outbox_relay = OutboxRelay(core, store)
 
-        def settled(batch: list[Attempt], reply: StepReply, shard: int) -> None:
-            self._ledger.settled(batch, reply)
+        def on_acknowledged(batch: list[Attempt], reply: ExchangeReply, shard: int) -> None:
+            self._stats.record(batch, reply)
             if reply.ready:
-                announcer_of(core).announce(reply.ready)
+                core.services.get(ANNOUNCER).announce(reply.ready)
             if reply.outbox:
-                dispatch.carries(courier.carry(shard, reply.outbox))
+                producer.track_delivery(outbox_relay.deliver_soon(shard, reply.outbox))
 
-        runner.ahead = ahead = Ahead(slots, runner.begin, runner.give_back, wanted=self._prefetch)
-        self._dispatch = dispatch = runner.dispatch = Dispatch(
+        executor.prefetcher = prefetcher = Prefetcher(
+            slots, executor.begin, executor.release_jobs, enabled=self._prefetch
+        )
+        self._producer = producer = executor.producer = Producer(
             core,
             store,
             Identity(self.id),
@@ -213,64 +221,64 @@ class Worker:
             self._order,
             labels=self.labels,
             lease=self._lease,
-            ahead=ahead,
-            start=runner.start,
-            settled=settled,
+            prefetcher=prefetcher,
+            start=executor.start,
+            on_acknowledged=on_acknowledged,
         )
-        runner.tending = tending = Tending(
+        executor.lease_renewer = lease_renewer = LeaseRenewer(
             core,
             store,
             slots,
             self.id,
             lease=self._lease,
             grace=self._grace,
-            lost=runner.lost,
-            cancelled=runner.cancelled,
+            on_lost=executor.lose_lease,
+            on_cancelled=executor.cancel,
         )
-        runner.overtime = overtime = Overtime(slots, runner.late, runner.abandon)
-        hearing = Hearing(core, slots, dispatch, self._suits, tending.hurry)
-        runner.began = hearing.early
-        watchdog = Watchdog(slots, core.telemetry, self._blocked_after, ears, self._drain_limit)
-        presence = Presence(core, store, slots, self.id, self.queues, self.labels)
-        loops = [Loop(presence.beat, name="heartbeat", every=BEAT, telemetry=core.telemetry)]
+        executor.timeouts = timeouts = Timeouts(slots, executor.time_out, executor.abandon)
+        listener = NotificationListener(core, slots, producer, self._accepts, lease_renewer.renew_now)
+        executor.on_started = listener.on_started
+        watchdog = Watchdog(slots, core.telemetry, self._blocked_after, process_signals, self._drain_limit)
+        heartbeat = Heartbeat(core, store, slots, self.id, self.queues, self.labels)
+        loops = [Loop(heartbeat.beat, name="heartbeat", every=BEAT, telemetry=core.telemetry)]
         if store.shards > 1:
-            loops.append(Loop(courier.sweep, name="courier", every=SWEEP, telemetry=core.telemetry))
+            loops.append(Loop(outbox_relay.sweep, name="outbox_relay", every=SWEEP, telemetry=core.telemetry))
         if not burst:
-            loops += chores(core, self._keep)
+            loops += background_loops(core, self._keep)
         core.telemetry.emit("worker.started", worker=self.id, queues=self.queues, labels=self.labels)
         cut = False
         try:
-            tending.open()
-            hearing.open()
+            lease_renewer.open()
+            listener.open()
             watchdog.start()
             for loop in loops:
                 loop.start()
-            dispatch.on_closed = self._closed
+            producer.on_closed = self._on_closed
             if burst:
-                dispatch.on_dry = self.stop
-            dispatch.begin()
+                producer.on_exhausted = self.stop
+            producer.begin()
             while not self._stops:
                 await self._wait(None)
-            presence.draining = True
+            heartbeat.draining = True
             loops[0].wake()
-            await self._drain(runner, dispatch)
+            await self._drain(executor, producer)
         except asyncio.CancelledError:
             cut = True
-            await self._cut_short(runner, dispatch)
+            await self._abort(executor, producer)
             raise
         finally:
-            dispatch.claiming = False
-            await hearing.close()
-            await dispatch.close()
+            producer.claiming = False
+            await listener.close()
+            await producer.close()
             for loop in loops:
                 await loop.stop(within=0.0 if cut else 1.0)
-            overtime.close()
-            tending.close()
+            timeouts.close()
+            lease_renewer.close()
             watchdog.stop()
-            await runner.close()
-            await courier.close()
+            await executor.close()
+            await outbox_relay.close()
             with suppress(BackstayError, TimeoutError):
-                await asyncio.wait_for(presence.leave(), FLUSH_NOW)
+                await asyncio.wait_for(heartbeat.unregister(), FLUSH_NOW)
             core.telemetry.emit("worker.stopped", worker=self.id, **self.counts)
 
     async def _wait(self, timeout: float | None) -> None:
@@ -279,62 +287,62 @@ class Worker:
             await asyncio.wait_for(self._changed.wait(), timeout)
         self._changed.clear()
 
-    async def _drain(self, runner: Runner, dispatch: Dispatch) -> None:
-        """What runs may end, within the limit; then it is told to, and its jobs go back."""
+    async def _drain(self, executor: Executor, producer: Producer) -> None:
+        """Wait for running handlers up to the drain limit, then stop the rest and release their jobs."""
         slots = self._slots
-        dispatch.leave()
-        dispatch.on_still = self._stirred
+        producer.stop_claiming()
+        producer.on_change = self._wake
         if slots.busy:
-            log.info("draining: %d jobs run", slots.busy)
-        until = min([steady(), *self._told]) + self._drain_limit
+            log.info("draining: waiting for %d running jobs", slots.busy)
+        until = min([steady(), *self._stop_requested]) + self._drain_limit
         while slots.busy and self._stops == 1 and (left := until - steady()) > 0:
             await self._wait(left)
         hurried = self._stops > 1
         if slots.busy:
-            log.warning("%d jobs are stopped and given back", slots.busy)
-            runner.stop(min(GRACE_NOW, self._grace) if hurried else self._grace)
+            log.warning("stopping %d running jobs and releasing them", slots.busy)
+            executor.stop(min(GRACE_NOW, self._grace) if hurried else self._grace)
             while slots.busy:
                 if self._stops > 1 and not hurried:
                     hurried = True
-                    runner.stop(min(GRACE_NOW, self._grace))
+                    executor.stop(min(GRACE_NOW, self._grace))
                 await self._wait(0.5)
-        await self._flush(dispatch, FLUSH_NOW if hurried else FLUSH)
+        await self._flush(producer, FLUSH_NOW if hurried else FLUSH)
 
-    async def _flush(self, dispatch: Dispatch, limit: float) -> None:
+    async def _flush(self, producer: Producer, limit: float) -> None:
         try:
-            await asyncio.wait_for(dispatch.quiet(), limit)
+            await asyncio.wait_for(producer.wait_idle(), limit)
         except TimeoutError:
-            log.warning("the engine did not take note of the last jobs within %g s; their leases will run out", limit)
+            log.warning("the last jobs were not acknowledged within %g s; their leases will expire", limit)
 
-    async def _cut_short(self, runner: Runner, dispatch: Dispatch) -> None:
-        """`run` itself was cancelled: give everything back, quickly."""
+    async def _abort(self, executor: Executor, producer: Producer) -> None:
+        """Release everything quickly, after `run` itself was cancelled."""
         self._stops = 2
-        dispatch.leave()
-        with suppress(asyncio.CancelledError):  # told twice: then without goodbyes
-            runner.stop(min(GRACE_NOW, self._grace))
+        producer.stop_claiming()
+        with suppress(asyncio.CancelledError):  # cancelled again: stop without acknowledging
+            executor.stop(min(GRACE_NOW, self._grace))
             while self._slots.busy:
                 await self._wait(0.1)
-            await self._flush(dispatch, FLUSH_NOW)
+            await self._flush(producer, FLUSH_NOW)
 
-    def _stirred(self) -> None:
+    def _wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
 
-    def _closed(self) -> None:
-        log.warning("this worker's Backstay was closed: stopping now")
+    def _on_closed(self) -> None:
+        log.warning("the Backstay of this worker was closed: stopping now")
         self.stop(now=True)
 
-    def _signalled(self, name: str) -> None:
-        log.warning("%s: %s", name, "stopping now" if self._stops else "draining; once more to stop now")
+    def _on_signal(self, name: str) -> None:
+        log.warning("%s: %s", name, "stopping now" if self._stops else "draining; send it again to stop now")
         self.stop()
 
-    # ── bookkeeping ──
-
-    def _suits(self, job_type: str) -> bool | None:
-        """Whether jobs of a type are for this worker, as far as its definition says; None: it knows no such type."""
-        definition = self._core.jobs.get(job_type)
+    def _accepts(self, job_type: str) -> bool | None:
+        """Whether this worker runs jobs of a type, by the queue and labels of its definition; None if it does not know
+        the type.
+        """
+        definition = self._core.services.get(JOB_TYPES).get(job_type)
         if definition is None:
             if job_type == COMMAND:
                 return COMMANDS in self.queues
-            return True if job_type in self._core.internals else None
+            return True if job_type in self._core.services.get(INTERNAL_JOB_TYPES) else None
         return definition.queue in self.queues and set(definition.labels) <= set(self.labels)

@@ -1,4 +1,4 @@
--- Purpose: the law of a bucket that fills steadily. Mirrors Bucket in marks.py. A mark: {at, debt}.
+-- Purpose: the token bucket (and GCRA). Mirrors Bucket in algorithms.py. A mark: {at, debt}.
 local AT, DEBT = 1, 2
 decode = function(place)
   local at, debt = struct.unpack('>I8xI8', stored, place + 12)
@@ -23,7 +23,7 @@ charge = function(mark, rule, cost, at)
   mark[DEBT] = mark[DEBT] + cost * rule[PRICE]
 end
 refund = function(mark, rule, cost, at)
-  -- Not where others stand behind it: see marks.py.
+  -- Refund nothing when later reservations exist: see algorithms.py.
   if math.floor((at > 0 and at or now) / 1000) < mark[AT] then return end
   mark[DEBT] = math.max(0, mark[DEBT] - cost * rule[PRICE])
 end

@@ -1,4 +1,4 @@
--- Purpose: the law of the sliding counter. Mirrors Counter in marks.py. A mark: {index, count, before}.
+-- Purpose: the sliding counter. Mirrors Counter in algorithms.py. A mark: {index, count, before}.
 local INDEX, COUNT, BEFORE = 1, 2, 3
 decode = function(place)
   local index, count, before = struct.unpack('>I8xI8xI8', stored, place + 12)

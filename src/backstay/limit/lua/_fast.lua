@@ -1,6 +1,6 @@
--- Purpose: the short way of a hit that is admitted, for fixed windows and for the exact one with one rate. It answers, or
--- leaves everything as it was for the long way. A long log is not read as a whole: its header, the runs that have ended,
--- and where the next one goes.
+-- Purpose: the fast path of an admitted hit, for a fixed window or a sliding log with one rate. It returns the reply,
+-- or changes nothing and leaves the hit to the general path. Of a long log it reads only the header and the expired
+-- runs, and it appends the new run.
 if #rules == 1 and (law == 0 or law == 3) then
   local limit, window = rules[1][1], rules[1][2] * 1000
   local stored = redis.call('GETRANGE', KEYS[1], 0, 255)
@@ -12,10 +12,10 @@ if #rules == 1 and (law == 0 or law == 3) then
     if seen > here then here = seen end
   end
   local known = head == '\147\1\207'
-  -- Keys end by the server's clock, whatever a test clock says.
+  -- Keys expire by the server's clock, not by a test clock.
   local spare = ARGV[2] and 86400000 or 0
   if here > not_after then
-    known = false -- the long way says so
+    known = false -- the general path replies "expired"
   elseif law == 0 and (size == 0 or (known and kind == '\145\148\0')) then
     local index, count = math.floor(here / window), cost
     if known then
@@ -67,7 +67,7 @@ if #rules == 1 and (law == 0 or law == 3) then
         else
           redis.call('SETRANGE', KEYS[1], 0, header)
           if push ~= '' then redis.call('APPEND', KEYS[1], push) end
-          -- Twice the window lasts for all that comes in this stretch of the clock: said once in each.
+          -- A TTL of two windows covers every hit of the current window, so it is set once per window.
           if math.floor(last / window) ~= math.floor(here / window) then redis.call('PEXPIRE', KEYS[1], life) end
         end
         return '\151' .. cmsgpack.pack('admitted', here, 0, total, limit - total, window, 0)

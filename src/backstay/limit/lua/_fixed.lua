@@ -1,4 +1,4 @@
--- Purpose: the law of fixed windows. Mirrors Fixed in marks.py. A mark: {index, count}.
+-- Purpose: the fixed window. Mirrors Fixed in algorithms.py. A mark: {index, count}.
 local INDEX, COUNT = 1, 2
 decode = function(place)
   local index, count = struct.unpack('>I8xI8', stored, place + 12)

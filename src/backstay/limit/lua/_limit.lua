@@ -1,7 +1,7 @@
--- Purpose: a limit's record and the passing of time, shared by every limit script. Mirrors machine.py.
--- Expects not_after, law, rules, now, stored and reply(); leaves in `marks` one mark for each rule, with what has ended
--- gone, and the law as free_at, charge, refund, used, ends and encode.
--- Numbers are stored at full width, so that each stands at a known place; Python reads the record as any other.
+-- Purpose: load a limit's record and apply the passage of time, for every limit script. Mirrors machine.py.
+-- Expects not_after, law (the algorithm_id), rules, now, stored and reply(). Leaves one mark for each rule in `marks`,
+-- without what has expired, and the algorithm as free_at, charge, refund, used, ends and encode.
+-- Numbers are stored at full width, so that each has a fixed offset; it is still plain msgpack for Python.
 
 if stored then
   if string.sub(stored, 1, 2) ~= '\147\1' then
@@ -40,7 +40,7 @@ else
   for i, rule in ipairs(rules) do marks[i] = fresh(rule) end
 end
 
--- When `cost` fits into all rates, and the rate that has room last.
+-- Return the earliest time at which `cost` fits into all rates, and the rate that has room last.
 local function all_free_at(cost)
   local at, rate = free_at(marks[1], rules[1], cost), 1
   for i = 2, #rules do
@@ -68,7 +68,8 @@ local function admitted(at)
   return reply('admitted', at, rate - 1, count, left, reset, at - now)
 end
 
--- Write the record, to live until nothing in it counts any more; a log a window longer, since _fast.lua relies on it.
+-- Write the record with a TTL until all its marks have ended; for a log one window longer, because _fast.lua relies on
+-- that.
 local function write()
   local last, body, longer = 0, '', 0
   for i, rule in ipairs(rules) do
@@ -80,7 +81,7 @@ local function write()
     redis.call('DEL', KEYS[1])
   else
     local head = struct.pack('>BBBI8B', 147, 1, 207, now, 144 + #rules)
-    -- Keys end by the server's clock, whatever a test clock says.
+    -- Keys expire by the server's clock, not by a test clock.
     local life = math.ceil((last - now) / 1000) + longer + (ARGV[2] and 86400000 or 0)
     redis.call('SET', KEYS[1], head .. body, 'PX', string.format('%.0f', life))
   end

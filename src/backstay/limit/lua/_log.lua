@@ -1,5 +1,5 @@
--- Purpose: the law of the exact sliding window. Mirrors Log in marks.py. Runs stay packed; only those at the ends are
--- looked at. A mark: {total, last, cost, dead, runs}.
+-- Purpose: the sliding log, an exact sliding window. Mirrors Log in algorithms.py. Runs stay packed; only those at both
+-- ends are decoded. A mark: {total, last, cost, dead, runs}.
 local TOTAL, LAST, COST, DEAD, RUNS = 1, 2, 3, 4, 5
 local SHAPE, RUN, LARGEST, SPARSE = '>I7I3', 10, 16777215, 16
 decode = function(place)
@@ -46,7 +46,8 @@ charge = function(mark, rule, cost, at)
   end
   mark[TOTAL], mark[LAST], mark[COST] = mark[TOTAL] + cost, at, merged
 end
--- The reservation that was made for `at`; else the oldest, so that no hit is forgotten too early.
+-- Remove the reservation for `at`. With `at` 0, remove the oldest hits: the ones that remain expire later, so the log
+-- never admits too much.
 refund = function(mark, rule, cost, at)
   local runs = string.sub(mark[RUNS], mark[DEAD] + 1) .. struct.pack(SHAPE, mark[LAST], mark[COST])
   local begin, til = 1, now

@@ -1,4 +1,4 @@
--- Purpose: the time of this script, in µs of the server's clock. ARGV[2] is a test clock; in service it is absent.
+-- Purpose: read the time in µs from the server's clock. ARGV[2] is a test clock; it is absent in production.
 local now
 if ARGV[2] then
   now = tonumber(ARGV[2])
@@ -7,7 +7,7 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A reply is a msgpack array: its header, then its items.
+-- Encode a reply: a msgpack array header, then its items.
 local function reply(...)
   return string.char(144 + select('#', ...)) .. cmsgpack.pack(...)
 end

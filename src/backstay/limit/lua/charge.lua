@@ -1,6 +1,6 @@
--- Purpose: take what has happened already, elsewhere: a cost for each rate, whether there is room or not.
+-- Purpose: charge what was admitted elsewhere: one cost for each rate, whether there is room or not.
 -- KEYS: 1 = the limit's record
--- ARGV: 1 = {not_after, law, rules, costs}; 2 = test clock
+-- ARGV: 1 = {not_after, law = algorithm_id, rules, costs}; 2 = test clock
 -- Returns: {done} | {expired, now}
 
 local _, not_after, law, rules, costs = cmsgpack.unpack_limit(ARGV[1], 4, 1)

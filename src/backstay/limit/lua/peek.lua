@@ -1,6 +1,6 @@
--- Purpose: what a hit would hear, without taking anything.
+-- Purpose: return the reply that a hit would get, without charging.
 -- KEYS: 1 = the limit's record
--- ARGV: 1 = {not_after, law, rules, cost}; 2 = test clock
+-- ARGV: 1 = {not_after, law = algorithm_id, rules, cost}; 2 = test clock
 -- Returns: {admitted, at, rate, count, remaining, reset, delay} | {denied, at, rate, count, remaining, reset, retry} |
 --          {expired, now}
 

@@ -1,6 +1,6 @@
--- Purpose: give a cost back: what was reserved for a moment, or any.
+-- Purpose: refund a cost: what was reserved for the time `at`, or any.
 -- KEYS: 1 = the limit's record
--- ARGV: 1 = {not_after, law, rules, cost, at}; at 0: any; 2 = test clock
+-- ARGV: 1 = {not_after, law = algorithm_id, rules, cost, at}; at 0: any; 2 = test clock
 -- Returns: {done} | {expired, now}
 
 local _, not_after, law, rules, cost, at = cmsgpack.unpack_limit(ARGV[1], 5, 1)

@@ -1,4 +1,4 @@
--- Purpose: forget everything about a key.
+-- Purpose: delete the record of a key.
 -- KEYS: 1 = the limit's record
 -- ARGV: 1 = {not_after}; 2 = test clock
 -- Returns: {done} | {expired, now}

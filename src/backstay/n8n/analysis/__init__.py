@@ -1,1 +1,1 @@
-"""What a workflow does, read from its nodes, expressions and code."""
+"""Static analysis of workflows: graph, lock state, expressions, and the code of Code nodes."""

@@ -1,4 +1,6 @@
-"""A workflow as the rules see it: nodes by name, edges both ways, and which calls take and free locks."""
+"""The workflow graph that the rules query: nodes by name, edges in both directions, and calls of the lock
+primitives.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from backstay.n8n.analysis.expressions import WORKFLOW_ID, Text, named_nodes, words
-from backstay.n8n.json_types import is_table, table, text
+from backstay.n8n.analysis.expressions import WORKFLOW_ID, ParameterText, expression_tokens, find_referenced_nodes
+from backstay.n8n.json_types import as_mapping, as_text, is_mapping
 from backstay.n8n.model import MAIN, Edge, Node, Workflow
 from backstay.n8n.primitives.identity import KEYS, Identity, identify
-from backstay.n8n.rules.findings import Surroundings
+from backstay.n8n.rules.findings import WorkspaceContext
 
 ACQUIRE, RELEASE, CLEANUP, LIMIT = KEYS
-#: What a call's inputs tell where its workflow is not known: a built file has nothing but an id.
+#: Inputs that identify a primitive when the called workflow is unknown: a built file contains only an id.
 _BY_INPUTS = (
     (ACQUIRE, {"scope", "ttl_seconds", "wait_till_lock_released"}),
     (LIMIT, {"scope", "limit", "windowSeconds"}),
     (RELEASE, {"scope", "lock_id"}),
 )
-#: Primitives of the same recipe that others made carry no mark of ours; these nodes tell them.
+#: Node names that identify compatible primitives made by other tools, which carry no Backstay marker.
 _FOREIGN = (
     (ACQUIRE, {"INCR Acquire Attempt", "Set Lock Meta"}),
     (RELEASE, {"GET Lock Meta", "DEL Lock Counter"}),
@@ -30,8 +32,8 @@ _FOREIGN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One Execute Workflow node. `primitive` and `transport` are empty where they are not known."""
+class WorkflowCall:
+    """One Execute Workflow node. `primitive` and `transport` are empty when they are unknown."""
 
     node: Node
     target: str
@@ -41,36 +43,36 @@ class Call:
     inputs: dict[str, Any] | None
 
     @property
-    def scope(self) -> Text | None:
-        """None: the call does not say it itself, so it comes with the items."""
-        return None if self.inputs is None else Text.of(self.inputs.get("scope"))
+    def scope(self) -> ParameterText | None:
+        """The scope that the call passes; None when it passes no named inputs, so the scope comes with the items."""
+        return None if self.inputs is None else ParameterText.of(self.inputs.get("scope"))
 
-    def names(self) -> set[str]:
-        """The nodes whose data the inputs are made of."""
+    def referenced_nodes(self) -> set[str]:
+        """Return the nodes whose data the inputs read."""
         found: set[str] = set()
         for value in (self.inputs or {}).values():
             if isinstance(value, str):
-                found.update(name for name, _ in named_nodes(words(value)))
+                found.update(name for name, _ in find_referenced_nodes(expression_tokens(value)))
         return found
 
 
-class Reading:
-    """Read once, asked by every rule."""
+class WorkflowGraph:
+    """Indexes one workflow once; every rule queries it."""
 
-    def __init__(self, workflow: Workflow, around: Surroundings) -> None:
+    def __init__(self, workflow: Workflow, context: WorkspaceContext) -> None:
         self.workflow = workflow
-        self.around = around
+        self.context = context
         self.nodes = workflow.nodes
-        self.places: dict[str, int] = {}
+        self.node_index: dict[str, int] = {}
         for place, node in enumerate(self.nodes):
-            self.places.setdefault(node.name, place)
+            self.node_index.setdefault(node.name, place)
         self.edges = list(workflow.edges())
-        self.out: defaultdict[str, list[Edge]] = defaultdict(list)
-        self.into: defaultdict[str, list[Edge]] = defaultdict(list)
+        self.outgoing: defaultdict[str, list[Edge]] = defaultdict(list)
+        self.incoming: defaultdict[str, list[Edge]] = defaultdict(list)
         for edge in self.edges:
-            if edge.kind == MAIN and edge.source in self.places and edge.target in self.places:
-                self.out[edge.source].append(edge)
-                self.into[edge.target].append(edge)
+            if edge.kind == MAIN and edge.source in self.node_index and edge.target in self.node_index:
+                self.outgoing[edge.source].append(edge)
+                self.incoming[edge.target].append(edge)
         self.identity: Identity | None = identify(workflow)
         self.calls = [self._call(node) for node in self.nodes if node.kind == "executeWorkflow"]
         self.acquires = self._calls_of(ACQUIRE)
@@ -79,7 +81,7 @@ class Reading:
 
     @property
     def is_primitive(self) -> bool:
-        """One of ours, or one that was made by the same recipe."""
+        """Whether the workflow is a Backstay primitive or a compatible one made by another tool."""
         return self.identity is not None or self.foreign_primitive is not None
 
     @property
@@ -97,55 +99,57 @@ class Reading:
         )
 
     def node(self, name: str) -> Node | None:
-        place = self.places.get(name)
+        place = self.node_index.get(name)
         return None if place is None else self.nodes[place]
 
     def path(self, node: Node, *keys: str) -> str:
-        return ".".join((f"nodes[{self.places[node.name]}]", *keys))
+        return ".".join((f"nodes[{self.node_index[node.name]}]", *keys))
 
-    def active(self) -> Iterator[tuple[int, Node]]:
-        """What runs: no notes, nothing disabled."""
+    def active_nodes(self) -> Iterator[tuple[int, Node]]:
+        """Yield the nodes that can run, with their index: no sticky notes and no disabled nodes."""
         return ((place, node) for place, node in enumerate(self.nodes) if not node.is_note and not node.disabled)
 
-    def behind(self, name: str) -> set[str]:
-        """What can be reached from a node, by one step or more; itself only where a circle leads back."""
+    def descendants(self, name: str) -> set[str]:
+        """Return the nodes reachable from a node in one step or more; the node itself only when a cycle leads back to
+        it.
+        """
         seen: set[str] = set()
         todo = [name]
         while todo:
-            found = {edge.target for edge in self.out[todo.pop()]} - seen
+            found = {edge.target for edge in self.outgoing[todo.pop()]} - seen
             seen |= found
             todo.extend(found)
         return seen
 
-    def _calls_of(self, primitive: str) -> dict[str, Call]:
+    def _calls_of(self, primitive: str) -> dict[str, WorkflowCall]:
         return {call.node.name: call for call in self.calls if call.primitive == primitive and not call.node.disabled}
 
-    def _call(self, node: Node) -> Call:
-        target = called(node)
+    def _call(self, node: Node) -> WorkflowCall:
+        target = called_workflow(node)
         inputs = inputs_of(node)
         key = self.key_of(target)
         primitive, transport = key if key in KEYS else "", ""
-        if key in self.around.others and (known := identify(self.around.others[key])) is not None:
+        if key in self.context.others and (known := identify(self.context.others[key])) is not None:
             primitive, transport = known.key, known.transport
         if not primitive and inputs is not None:
             primitive = next((name for name, needed in _BY_INPUTS if needed <= inputs.keys()), "")
-        return Call(node, target, key, primitive, transport, inputs)
+        return WorkflowCall(node, target, key, primitive, transport, inputs)
 
     def key_of(self, target: str) -> str:
-        """The workspace's key of a workflow, from its placeholder or its id; "" where it has none."""
+        """Return the workspace key of a workflow from its placeholder or id; "" when the workspace does not know it."""
         found = WORKFLOW_ID.search(target)
         if found:
             return found[1]
-        return next((key for key, known in self.around.workflow_ids.items() if known and known == target), "")
+        return next((key for key, known in self.context.workflow_ids.items() if known and known == target), "")
 
 
-def called(node: Node) -> str:
-    """The id, or the placeholder of one, of the workflow that a node calls."""
+def called_workflow(node: Node) -> str:
+    """Return the id, or the id placeholder, of the workflow that a node calls."""
     found = node.parameters.get("workflowId")
-    return text(found.get("value") if is_table(found) else found).strip()
+    return as_text(found.get("value") if is_mapping(found) else found).strip()
 
 
 def inputs_of(node: Node) -> dict[str, Any] | None:
-    """What a call passes by name; None where it passes its items on as they are."""
-    value = table(node.parameters.get("workflowInputs")).get("value")
-    return value if is_table(value) else None
+    """Return the inputs that a call passes by name; None when it passes its items unchanged."""
+    value = as_mapping(node.parameters.get("workflowInputs")).get("value")
+    return value if is_mapping(value) else None

@@ -1,6 +1,6 @@
-"""JavaScript as tokens: enough to tell code from strings, comments and regular expressions.
+"""A JavaScript tokenizer that separates code from strings, comments and regular expressions.
 
-No parser: what a name means is for others to say. A word in a string or a comment is never a name here.
+It does not parse: callers decide what a name means. A word in a string or a comment never becomes a name token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 Kind = Literal["name", "number", "string", "template", "regex", "mark", "comment"]
 
-#: After these words a `/` begins a regular expression, and a `{` an object.
+#: After these keywords a `/` starts a regular expression and a `{` starts an object literal.
 _BEFORE_VALUE = frozenset(
     (
         "return",
@@ -33,7 +33,7 @@ _BEFORE_VALUE = frozenset(
         "extends",
     )
 )
-#: The words whose `( … )` is followed by a statement.
+#: Keywords whose `( … )` is followed by a statement.
 _HEADS = frozenset({"if", "for", "while", "switch", "catch", "with"})
 _BLOCKS = frozenset({"else", "do", "try", "finally"})
 _PAIRS = {")": "(", "]": "[", "}": "{"}
@@ -49,8 +49,8 @@ _TEMPLATE = re.compile(r"(?:\\.|\$(?!\{)|[^`\\$])*(`|\$\{)", re.DOTALL)
 _REGEX = re.compile(r"/(?![*/])(?:\\.|\[(?:\\.|[^\]\\\n\r])*\]|[^/\\\[\n\r])+/\w*")
 
 
-class Unreadable(Exception):
-    """Code that no JavaScript engine can read either."""
+class JavaScriptSyntaxError(Exception):
+    """The code is invalid JavaScript: a JavaScript engine would reject it too."""
 
     def __init__(self, why: str, line: int) -> None:
         super().__init__(why)
@@ -60,7 +60,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`own_this`: inside a function or class, where `this` is not the node's."""
+    """One token. `own_this`: the token is inside a function or class, where `this` is not the node's."""
 
     kind: Kind
     text: str
@@ -69,13 +69,13 @@ class Token:
 
     @property
     def value(self) -> str:
-        """What a string says, without its quotes; escapes stay."""
+        """The content of a string without its quotes; escape sequences are kept."""
         return self.text[1:-1] if self.kind == "string" else self.text
 
 
 @dataclass(slots=True)
 class _Open:
-    """A bracket that waits for its partner. `statement`: what follows the partner begins anew."""
+    """An open bracket. `statement`: a new statement begins after its closing bracket."""
 
     mark: str
     line: int
@@ -84,8 +84,10 @@ class _Open:
     after: str = ""
 
 
-def tokens(source: str) -> list[Token]:
-    """All of them, comments as well. Raises Unreadable where a literal does not end or brackets do not match."""
+def tokenize(source: str) -> list[Token]:
+    """Return all tokens, including comments. Raise JavaScriptSyntaxError for an unterminated literal or an unbalanced
+    bracket.
+    """
     return list(_Scanner(source).scan())
 
 
@@ -95,11 +97,11 @@ class _Scanner:
         self.at = 0
         self.line = 1
         self.open: list[_Open] = []
-        #: The last tokens that are no comment; three suffice to know a function's head.
+        #: The last tokens other than comments; three are enough to recognize a function's head.
         self.last: list[Token] = []
         self.value_ended = False
         self.class_head = False
-        #: The word before the parentheses that were closed last.
+        #: The word before the parentheses that closed last.
         self.closed_after = ""
 
     def scan(self) -> Iterator[Token]:
@@ -113,7 +115,7 @@ class _Scanner:
             if token.kind != "comment":
                 self.last = [*self.last[-3:], token]
         if self.open:
-            raise Unreadable(f"{self.open[-1].mark} is not closed", self.open[-1].line)
+            raise JavaScriptSyntaxError(f"{self.open[-1].mark} is not closed", self.open[-1].line)
 
     def _next(self) -> Token:
         char = self.source[self.at]
@@ -137,10 +139,10 @@ class _Scanner:
         found = pattern.match(self.source, self.at)
         if found is None:
             what = {"comment": "a comment", "regex": "a regular expression"}.get(kind, f"a {kind}")
-            raise Unreadable(f"{what} does not end", self.line)
-        return self._made(kind, found.group(), ended=ended)
+            raise JavaScriptSyntaxError(f"{what} does not end", self.line)
+        return self._emit(kind, found.group(), ended=ended)
 
-    def _made(self, kind: Kind, text: str, *, ended: bool | None = None) -> Token:
+    def _emit(self, kind: Kind, text: str, *, ended: bool | None = None) -> Token:
         token = Token(kind, text, self.line, bool(self.open) and self.open[-1].own_this)
         self._advance(text)
         if ended is not None:
@@ -155,9 +157,9 @@ class _Scanner:
         found = _NAME.match(self.source, self.at)
         assert found is not None  # noqa: S101 - the caller has looked
         raw = found.group()
-        token = self._made("name", raw)
+        token = self._emit("name", raw)
         if "\\" in raw:
-            # `\u0066etch` is fetch to JavaScript, and so it is here.
+            # JavaScript reads `\u0066etch` as `fetch`, so decode the escapes.
             plain = _ESCAPED.sub(lambda code: chr(min(int(code[1] or code[2], 16), 0x10FFFF)), raw)
             token = Token("name", plain, token.line, token.own_this)
         behind_dot = bool(self.last) and self.last[-1].text in (".", "?.")
@@ -166,13 +168,13 @@ class _Scanner:
         return token
 
     def _template(self, opening: str) -> Token:
-        """A piece of a template: up to its end, or up to the code in it."""
+        """Emit a piece of a template literal, up to its end or to the next `${`."""
         start = self.at + len(opening)
         found = _TEMPLATE.match(self.source, start)
         if found is None:
-            raise Unreadable("a template does not end", self.line)
+            raise JavaScriptSyntaxError("a template does not end", self.line)
         inner = bool(self.open) and self.open[-1].own_this
-        token = self._made("template", self.source[self.at : found.end()], ended=found[1] == "`")
+        token = self._emit("template", self.source[self.at : found.end()], ended=found[1] == "`")
         if found[1] == "${":
             self.open.append(_Open("${", token.line, statement=False, own_this=inner))
         return token
@@ -184,26 +186,26 @@ class _Scanner:
         if mark in "([{":
             after = self.last[-1].text if self.last else ""
             opened = _Open(mark, self.line, self._statement_follows(mark), self._has_own_this(mark), after)
-            token = self._made("mark", mark, ended=False)
+            token = self._emit("mark", mark, ended=False)
             self.open.append(opened)
             return token
         if mark in ")]}":
             return self._close(mark)
-        return self._made("mark", mark, ended=mark in ("++", "--"))
+        return self._emit("mark", mark, ended=mark in ("++", "--"))
 
     def _close(self, mark: str) -> Token:
         if not self.open:
-            raise Unreadable(f"{mark} closes nothing", self.line)
+            raise JavaScriptSyntaxError(f"{mark} has no opening bracket", self.line)
         if mark == "}" and self.open[-1].mark == "${":
             self.open.pop()
             return self._template("}")
         if self.open[-1].mark != _PAIRS[mark]:
             opened = self.open[-1]
-            raise Unreadable(f"{mark} does not close the {opened.mark} of line {opened.line}", self.line)
+            raise JavaScriptSyntaxError(f"{mark} does not match the {opened.mark} of line {opened.line}", self.line)
         opened = self.open.pop()
         if mark == ")":
             self.closed_after = opened.after
-        return self._made("mark", mark, ended=not opened.statement)
+        return self._emit("mark", mark, ended=not opened.statement)
 
     def _statement_follows(self, mark: str) -> bool:
         before = self.last[-1] if self.last else None
@@ -216,7 +218,9 @@ class _Scanner:
         return False
 
     def _has_own_this(self, mark: str) -> bool:
-        """A function's parentheses and body, and a class, have; an arrow's have not."""
+        """Whether the bracket opens a scope with its own `this`: a function's parameters or body, or a class; not an
+        arrow function.
+        """
         if self.open and self.open[-1].own_this:
             return True
         before = self.last[-1] if self.last else None
@@ -224,6 +228,6 @@ class _Scanner:
             self.class_head = False
             return True
         if mark == "{" and before is not None and before.text == ")":
-            # `name( … ) {` is a function or a method unless the name is one of these.
+            # `name( … ) {` is a function or method unless the name is one of these keywords.
             return self.closed_after not in _HEADS
         return mark == "(" and "function" in [token.text for token in self.last[-3:]]

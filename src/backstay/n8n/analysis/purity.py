@@ -1,6 +1,7 @@
-"""What JavaScript of a Code node uses that is not its own: by name, outside strings, comments and properties.
+"""Find what the JavaScript of a Code node uses beyond its inputs: globals by name, outside strings, comments and
+properties.
 
-A careful reader, not a sandbox: who wants to hide something from it can. n8n's own sandbox is what stops code.
+This is a linter, not a sandbox: code can hide from it. n8n's own sandbox is what restricts code at run time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal
 from backstay.n8n.analysis.javascript import Token
 
 Kind = Literal["helpers", "modules", "network", "timers", "system", "state", "variables"]
-#: A kind, what was found, and the line.
+#: The kind, the name found, and its line.
 Impurity = tuple[Kind, str, int]
 
 ALLOWED = ("$json", "$input", "$()", "$node", "$execution", "$workflow", "$now", "$today")
@@ -50,21 +51,21 @@ _DOTS = frozenset({".", "?."})
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def impurities(words: list[Token]) -> Iterator[Impurity]:
-    """In order, each name once."""
-    own = _declared(words)
-    told: set[str] = set()
-    for at, token in enumerate(words):
-        found = _at(words, at, own)
-        if found is not None and found[1] not in told:
-            told.add(found[1])
+def find_impurities(tokens: list[Token]) -> Iterator[Impurity]:
+    """Yield impurities in source order, each name once."""
+    own = _declared(tokens)
+    seen: set[str] = set()
+    for at, token in enumerate(tokens):
+        found = _at(tokens, at, own)
+        if found is not None and found[1] not in seen:
+            seen.add(found[1])
             yield (*found, token.line)
 
 
-def _at(words: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
-    token = words[at]
-    before = words[at - 1].text if at else ""
-    after = words[at + 1].text if at + 1 < len(words) else ""
+def _at(tokens: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
+    token = tokens[at]
+    before = tokens[at - 1].text if at else ""
+    after = tokens[at + 1].text if at + 1 < len(tokens) else ""
     if token.kind == "string" and before == "[" and token.value == "constructor":
         return "system", '["constructor"] leads to Function'
     if token.kind != "name":
@@ -73,8 +74,8 @@ def _at(words: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
         built = token.text == "constructor" and after in {"(", ".", "?.", "["}
         return ("system", ".constructor leads to Function") if built else None
     if token.text == "this":
-        return _this(words, at)
-    if token.text in own or _is_key(words, at):
+        return _this(tokens, at)
+    if token.text in own or _is_key(tokens, at):
         return None
     if token.text in _NAMES:
         return _NAMES[token.text], token.text
@@ -83,77 +84,79 @@ def _at(words: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
     return None
 
 
-def _this(words: list[Token], at: int) -> tuple[Kind, str] | None:
-    """Of the node; in a function or class of one's own it is one's own."""
-    if words[at].own_this:
+def _this(tokens: list[Token], at: int) -> tuple[Kind, str] | None:
+    """Classify `this` of the node; inside the code's own function or class, `this` is allowed."""
+    if tokens[at].own_this:
         return None
-    mark, member = ([token.value for token in words[at + 1 : at + 3]] + ["", ""])[:2]
+    mark, member = ([token.value for token in tokens[at + 1 : at + 3]] + ["", ""])[:2]
     member = member if mark in {".", "?.", "["} else ""
     if member.endswith("getWorkflowStaticData"):
         return "state", f"this.{member}"
     return "helpers", f"this.{member}" if member else "this"
 
 
-def _is_key(words: list[Token], at: int) -> bool:
-    """`fetch: 1` in an object, and `fetch() { … }` in a class or an object, are names of one's own."""
-    before = words[at - 1].text if at else ""
-    after = words[at + 1].text if at + 1 < len(words) else ""
+def _is_key(tokens: list[Token], at: int) -> bool:
+    """Whether the name is the code's own property: `fetch: 1` in an object, or `fetch() { … }` in a class or object."""
+    before = tokens[at - 1].text if at else ""
+    after = tokens[at + 1].text if at + 1 < len(tokens) else ""
     if after == ":" and before in {"{", ","}:
         return True
     if after == "(" and before != "new":
-        end = _partner(words, at + 1)
-        return end + 1 < len(words) and words[end + 1].text == "{"
+        end = _partner(tokens, at + 1)
+        return end + 1 < len(tokens) and tokens[end + 1].text == "{"
     return False
 
 
-def _declared(words: list[Token]) -> set[str]:
-    """Names that the code makes itself: variables, functions, classes, parameters. Scopes are not told apart."""
+def _declared(tokens: list[Token]) -> set[str]:
+    """Return the names that the code declares: variables, functions, classes, parameters. Ignores scoping."""
     own: set[str] = set()
-    for at, token in enumerate(words[:-1]):
-        before = words[at - 1].text if at else ""
+    for at, token in enumerate(tokens[:-1]):
+        before = tokens[at - 1].text if at else ""
         declares = token.kind == "name" and token.text in _DECLARES and before not in _DOTS
         if declares or (token.text == "(" and before == "catch"):
-            own |= _pattern(words, at + 1)
-        elif token.text == "=>" and at and words[at - 1].kind == "name":
-            own.add(words[at - 1].text)
-        if token.text == "(" and _heads_a_function(words, at):
-            own |= _bound(words[at : _partner(words, at) + 1])
+            own |= _pattern(tokens, at + 1)
+        elif token.text == "=>" and at and tokens[at - 1].kind == "name":
+            own.add(tokens[at - 1].text)
+        if token.text == "(" and _heads_a_function(tokens, at):
+            own |= _bound(tokens[at : _partner(tokens, at) + 1])
     return own
 
 
-def _pattern(words: list[Token], at: int) -> set[str]:
-    """The names that `a`, `{ a, b: c }` or `[a, ...b]` bind."""
-    while at < len(words) and words[at].text == "*":
+def _pattern(tokens: list[Token], at: int) -> set[str]:
+    """Return the names that `a`, `{ a, b: c }` or `[a, ...b]` binds."""
+    while at < len(tokens) and tokens[at].text == "*":
         at += 1
-    if at >= len(words):
+    if at >= len(tokens):
         return set()
-    if words[at].text in {"{", "["}:
-        return _bound(words[at : _partner(words, at) + 1])
-    return {words[at].text} if words[at].kind == "name" else set()
+    if tokens[at].text in {"{", "["}:
+        return _bound(tokens[at : _partner(tokens, at) + 1])
+    return {tokens[at].text} if tokens[at].kind == "name" else set()
 
 
-def _bound(words: list[Token]) -> set[str]:
+def _bound(tokens: list[Token]) -> set[str]:
     return {
         token.text
-        for at, token in enumerate(words[1:-1], 1)
-        if token.kind == "name" and words[at - 1].text in {"(", "{", "[", ",", ":", "..."} and words[at + 1].text != ":"
+        for at, token in enumerate(tokens[1:-1], 1)
+        if token.kind == "name"
+        and tokens[at - 1].text in {"(", "{", "[", ",", ":", "..."}
+        and tokens[at + 1].text != ":"
     }
 
 
-def _heads_a_function(words: list[Token], at: int) -> bool:
-    end = _partner(words, at)
-    if end + 1 < len(words) and words[end + 1].text == "=>":
+def _heads_a_function(tokens: list[Token], at: int) -> bool:
+    end = _partner(tokens, at)
+    if end + 1 < len(tokens) and tokens[end + 1].text == "=>":
         return True
-    return any(token.text == "function" for token in words[max(0, at - 3) : at])
+    return any(token.text == "function" for token in tokens[max(0, at - 3) : at])
 
 
-def _partner(words: list[Token], at: int) -> int:
-    """Where the bracket at this place closes; the end, if it does not."""
-    opening, closing = words[at].text, _CLOSING[words[at].text]
+def _partner(tokens: list[Token], at: int) -> int:
+    """Return the index of the bracket that closes the one at `at`; the last index when it is not closed."""
+    opening, closing = tokens[at].text, _CLOSING[tokens[at].text]
     depth = 0
-    for place in range(at, len(words)):
-        if words[place].kind == "mark":
-            depth += (words[place].text == opening) - (words[place].text == closing)
+    for place in range(at, len(tokens)):
+        if tokens[place].kind == "mark":
+            depth += (tokens[place].text == opening) - (tokens[place].text == closing)
             if depth == 0:
                 return place
-    return len(words) - 1
+    return len(tokens) - 1

@@ -1,4 +1,4 @@
-"""Python of a Code node, read by Python's own parser and never run: what it uses that is not its own."""
+"""Find what the Python of a Code node uses beyond its inputs. The code is parsed with `ast` and never run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from backstay.n8n.analysis.purity import Impurity, Kind
 
-#: Modules that only compute.
+#: Modules without side effects.
 _PURE = frozenset(
     (
         "__future__",
@@ -87,13 +87,13 @@ _NAMES: dict[str, Kind] = {
     "input": "system",
     "_getWorkflowStaticData": "state",
 }
-#: n8n's variables carry an underscore in Python.
+#: In Python, n8n's variables start with an underscore.
 _VARIABLES = frozenset({"_binary", "_itemIndex", "_jmespath", "_parameter", "_prevNode", "_runIndex", "_vars"})
 _DUNDERS = frozenset({"__class__", "__subclasses__", "__globals__", "__bases__", "__mro__", "__dict__", "__code__"})
 
 
-class PythonUnreadable(Exception):
-    """Code that Python cannot read either."""
+class PythonSyntaxError(Exception):
+    """Code that Python cannot parse."""
 
     def __init__(self, why: str, line: int) -> None:
         super().__init__(why)
@@ -103,26 +103,28 @@ class PythonUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PythonCode:
+    """What was found in one Code node's Python."""
+
     empty: bool
     comments: list[tuple[str, int]]
     impurities: list[Impurity]
 
 
 def read_python(code: str) -> PythonCode:
-    """Raises PythonUnreadable. A `return` at the top is as it should be: n8n puts the code into a function."""
+    """Parse the code; raise PythonSyntaxError. n8n wraps the code in a function, so a top-level `return` is valid."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
     except SyntaxError as error:
-        raise PythonUnreadable(error.msg, error.lineno or 1) from error
+        raise PythonSyntaxError(error.msg, error.lineno or 1) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise PythonUnreadable(str(error) or "it is nested too deeply", 1) from error
-    told: set[str] = set()
+        raise PythonSyntaxError(str(error) or "the code is nested too deeply", 1) from error
+    seen: set[str] = set()
     found: list[Impurity] = []
     for kind, what, line in sorted(_impurities(tree), key=lambda each: each[2]):
-        if what not in told:
-            told.add(what)
+        if what not in seen:
+            seen.add(what)
             found.append((kind, what, line))
     return PythonCode(not tree.body, _comments(code), found)
 

@@ -1,8 +1,8 @@
-"""How long a node holds an execution up, and whether n8n suspends it meanwhile.
+"""Wait durations, and whether n8n suspends the execution for them.
 
-A short wait stays in memory. A longer one, and one for an answer from outside, is written down, and the execution goes
-on later. A sub-workflow's caller is then told when it has ended, but not how: n8n 1.x hands the caller's own items back
-in place of the result, and no n8n tells it of a failure.
+n8n keeps a short wait in memory. A longer wait, or a wait for an external answer, is persisted, and n8n resumes the
+execution later. When a suspended sub-workflow ends, n8n wakes the caller without the outcome: n8n 1.x passes the
+caller's own items in place of the result, and no version reports a failure.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, Literal
 
 from backstay.n8n.model import Node
 
-#: From here on n8n writes a waiting execution down.
+#: n8n persists a waiting execution from this duration on.
 SUSPENDS_SECONDS = 65
-#: The version of the Wait node that counts in seconds where nothing is said; hours before.
+#: The first Wait node version whose default unit is seconds; earlier versions default to hours.
 _SECONDS_SINCE = 1.1
 _UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
-#: Of messengers and mail: a question to people.
+#: The operation of messenger and mail nodes that waits for a person's reply.
 _ASKS = "sendAndWait"
 
-Suspends = Literal["never", "perhaps", "always"]
+Suspension = Literal["never", "perhaps", "always"]
 
 
-def waited(node: Node) -> float | None:
-    """How many seconds a Wait node waits; None where that is not fixed."""
+def wait_seconds(node: Node) -> float | None:
+    """Return how many seconds a Wait node waits; None when the duration is not a constant."""
     if node.parameters.get("resume", "timeInterval") != "timeInterval":
         return None
     old = node.version < _SECONDS_SINCE
@@ -34,19 +34,19 @@ def waited(node: Node) -> float | None:
     return amount * _UNITS.get(str(unit), 1)
 
 
-def suspends(node: Node) -> Suspends:
-    """Whether a node suspends its execution. `perhaps`: an expression, or a date, decides."""
+def classify_suspension(node: Node) -> Suspension:
+    """Classify whether a node suspends its execution. `perhaps`: an expression or a date decides at run time."""
     if node.kind != "wait":
         return "always" if node.parameters.get("operation") == _ASKS else "never"
     if node.parameters.get("resume") in ("webhook", "form"):
         return "always"
-    seconds = waited(node)
+    seconds = wait_seconds(node)
     if seconds is None:
         return "perhaps"
     return "always" if seconds >= SUSPENDS_SECONDS else "never"
 
 
-def shown(node: Node) -> str:
-    """What it waits for, in words."""
-    seconds = waited(node) if node.kind == "wait" else None
-    return f"waits for {seconds:g} s" if seconds is not None else "waits for an answer from outside"
+def describe_wait(node: Node) -> str:
+    """Describe what the node waits for."""
+    seconds = wait_seconds(node) if node.kind == "wait" else None
+    return f"waits for {seconds:g} s" if seconds is not None else "waits for an external answer"

@@ -1,1 +1,1 @@
-"""Adds locks and limits to a workflow, and removes them again."""
+"""Patches that add locks and rate limits to a workflow, and remove them again."""

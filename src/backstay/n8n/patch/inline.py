@@ -1,20 +1,22 @@
-"""A lock around a body that stays where it is: acquire, gate, body, release. Right for a line that always arrives."""
+"""The inline lock: acquire, gate, body and release in one workflow. Only for a linear body that always reaches its
+end.
+"""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from backstay.n8n.analysis.body import Entry, tails
+from backstay.n8n.analysis.body import BodyEntry, find_body_ends
 from backstay.n8n.model import MAIN, Workflow
-from backstay.n8n.patch import nodes as stitches
-from backstay.n8n.patch.limit import guarded
-from backstay.n8n.patch.nodes import ACQUIRE, CONFIRM, GATE, HELD_RESULT, RELEASE, numbered, to
-from backstay.n8n.patch.placement import Places
-from backstay.n8n.patch.record import our_nodes, put_back
+from backstay.n8n.patch import nodes as make
+from backstay.n8n.patch.limit import find_gated_entries
+from backstay.n8n.patch.nodes import LOCK_ACQUIRE, LOCK_CONFIRM, LOCK_GATE, LOCK_RELEASE, LOCK_RESULT, link_to, numbered
+from backstay.n8n.patch.placement import Placement
+from backstay.n8n.patch.record import added_nodes, restore_key
 
-GRANT = f"$({stitches.quoted(ACQUIRE)}).first().json"
-#: Who takes the lock, as itself would say it.
+GRANT = f"$({make.js_string(LOCK_ACQUIRE)}).first().json"
+#: The holder's identity, as expressions that the locked workflow evaluates.
 CALLER = {
     "execution_id": "={{ $execution.id }}",
     "workflow_id": "={{ $workflow.id }}",
@@ -22,62 +24,65 @@ CALLER = {
 }
 
 
-def weave_inline(
-    workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[Entry], *, result: bool
+def add_inline_lock(
+    workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[BodyEntry], *, result: bool
 ) -> dict[str, Any]:
-    """In place; answers what to write down."""
-    ends = tails(workflow, found)
-    places = Places(workflow, our_nodes(workflow))
-    nodes, links = acquiring(key, options, scope, [numbered(GATE, place) for place in range(len(found))], places)
+    """Add the lock's nodes in place. Return the record that `remove_inline_lock` needs."""
+    ends = find_body_ends(workflow, found)
+    placement = Placement(workflow, added_nodes(workflow))
+    nodes, links = build_acquire(
+        key, options, scope, [numbered(LOCK_GATE, place) for place in range(len(found))], placement
+    )
     for place, entry in enumerate(found):
-        gate = numbered(GATE, place)
-        nodes.append(stitches.gate(key, gate, places.take(2, place)))
+        gate = numbered(LOCK_GATE, place)
+        nodes.append(make.gate(key, gate, placement.take(2, place)))
         links[gate] = [entry.targets]
         for node, output in entry.ports:
-            workflow.connections[node][MAIN][output] = [to(ACQUIRE), to(gate, 1)]
-    behind = [to(RELEASE)]
-    nodes.append(releasing(key, places, 3))
+            workflow.connections[node][MAIN][output] = [link_to(LOCK_ACQUIRE), link_to(gate, 1)]
+    behind = [link_to(LOCK_RELEASE)]
+    nodes.append(build_release(key, placement, 3))
     if result:
-        behind.append(to(HELD_RESULT, 1))
-        links[RELEASE] = [[to(HELD_RESULT)]]
-        nodes.append(stitches.gate(key, HELD_RESULT, places.take(4)))
+        behind.append(link_to(LOCK_RESULT, 1))
+        links[LOCK_RELEASE] = [[link_to(LOCK_RESULT)]]
+        nodes.append(make.gate(key, LOCK_RESULT, placement.take(4)))
     before = {name: copy.deepcopy(workflow.connections.get(name)) for name in ends}
     for name in ends:
         workflow.connections[name] = {**(before[name] or {}), MAIN: [copy.deepcopy(behind)]}
-    add(workflow, nodes, links)
+    add_nodes(workflow, nodes, links)
     return {"nodes": [node["name"] for node in nodes], "undo": {"ends": before}}
 
 
-def unweave_inline(workflow: Workflow, noted: dict[str, Any]) -> None:
-    for entry in guarded(workflow, GATE, noted["nodes"]):
+def remove_inline_lock(workflow: Workflow, recorded: dict[str, Any]) -> None:
+    """Undo `add_inline_lock` in place."""
+    for entry in find_gated_entries(workflow, LOCK_GATE, recorded["nodes"]):
         for node, output in entry.ports:
             workflow.connections[node][MAIN][output] = copy.deepcopy(entry.targets)
-    for name, before in noted["undo"]["ends"].items():
+    for name, before in recorded["undo"]["ends"].items():
         outputs = workflow.connections.get(name, {}).get(MAIN, [])
-        left = [[one for one in targets or () if one["node"] not in noted["nodes"]] for targets in outputs]
+        left = [[one for one in targets or () if one["node"] not in recorded["nodes"]] for targets in outputs]
         if any(left):
-            # Whoever has tied something to that end since keeps it.
+            # Keep connections that were added to this end since the lock was added.
             workflow.connections[name][MAIN] = left
         else:
-            put_back(workflow.connections, name, [] if before is None else [before])
-    for name in noted["nodes"]:
+            restore_key(workflow.connections, name, [] if before is None else [before])
+    for name in recorded["nodes"]:
         workflow.remove(name)
 
 
-def acquiring(
+def build_acquire(
     key: str,
     options: dict[str, Any],
     scope: str,
     gates: list[str],
-    places: Places,
+    placement: Placement,
     column: int = 1,
     holder: dict[str, str] = CALLER,
     *,
-    goes_on: bool = False,
+    continue_on_error: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The nodes that take the lock, and how they lead to the gates.
+    """Return the nodes that take the lock, and their connections to the gates.
 
-    `goes_on`: also when the grant could not be confirmed; whoever wants that looks behind the gates whether it was.
+    `continue_on_error`: the gates also open when the confirmation fails; nodes after the gates must then check it.
     """
     inputs = {
         "scope": scope,
@@ -88,21 +93,24 @@ def acquiring(
         "workflow_id": holder["workflow_id"],
         "workflow_name": holder["workflow_name"],
     }
-    nodes = [stitches.call(key, ACQUIRE, "lock_acquisition", inputs, places.take(column, -1))]
-    links: dict[str, Any] = {ACQUIRE: [[to(gate) for gate in gates]]}
+    nodes = [make.call(key, LOCK_ACQUIRE, "lock_acquisition", inputs, placement.take(column, -1))]
+    links: dict[str, Any] = {LOCK_ACQUIRE: [[link_to(gate) for gate in gates]]}
     if options["transport"] == "http":
-        # An execution that was stopped while it waited never comes here, and its grant lapses.
-        confirm = _confirming(key, options, places.take(column + 1, -1))
-        nodes.append({**confirm, "onError": "continueErrorOutput"} if goes_on else confirm)
-        ways = 2 if goes_on else 1
-        links = {ACQUIRE: [[to(CONFIRM)]], CONFIRM: [[to(gate) for gate in gates] for _ in range(ways)]}
+        # An execution that was stopped while it waited never confirms, so its grant lapses.
+        confirm = _confirm_node(key, options, placement.take(column + 1, -1))
+        nodes.append({**confirm, "onError": "continueErrorOutput"} if continue_on_error else confirm)
+        outputs = 2 if continue_on_error else 1
+        links = {
+            LOCK_ACQUIRE: [[link_to(LOCK_CONFIRM)]],
+            LOCK_CONFIRM: [[link_to(gate) for gate in gates] for _ in range(outputs)],
+        }
     return nodes, links
 
 
-def _confirming(key: str, options: dict[str, Any], position: list[int]) -> dict[str, Any]:
-    return stitches.node(
+def _confirm_node(key: str, options: dict[str, Any], position: list[int]) -> dict[str, Any]:
+    return make.node(
         key,
-        CONFIRM,
+        LOCK_CONFIRM,
         "httpRequest",
         4.2,
         {
@@ -128,13 +136,16 @@ def _confirming(key: str, options: dict[str, Any], position: list[int]) -> dict[
     )
 
 
-def releasing(key: str, places: Places, column: float) -> dict[str, Any]:
-    """The scope is that of the grant: computed once, when the lock was taken."""
+def build_release(key: str, placement: Placement, column: float) -> dict[str, Any]:
+    """Build the Release node. It reads the scope from the grant, because the expression could evaluate differently
+    now.
+    """
     inputs = {"scope": f"={{{{ {GRANT}.scope }}}}", "lock_id": f"={{{{ {GRANT}.lock_id }}}}"}
-    return stitches.call(key, RELEASE, "lock_release", inputs, places.take(column))
+    return make.call(key, LOCK_RELEASE, "lock_release", inputs, placement.take(column))
 
 
-def add(workflow: Workflow, nodes: list[dict[str, Any]], links: dict[str, Any]) -> None:
+def add_nodes(workflow: Workflow, nodes: list[dict[str, Any]], links: dict[str, Any]) -> None:
+    """Add nodes and their outgoing connections to a workflow."""
     for node in nodes:
         workflow.add(node)
     workflow.connections.update({name: {MAIN: outputs} for name, outputs in links.items()})

@@ -1,4 +1,4 @@
-"""The nodes that weaving adds: their names, their stable ids, and what n8n is told about each."""
+"""Factories for the nodes that patches add: their names, stable ids and n8n parameters."""
 
 from __future__ import annotations
 
@@ -8,41 +8,52 @@ from typing import Any
 
 from backstay.n8n.model import BASE
 
-#: What n8n keeps of a workflow's name; a longer one it refuses.
+#: The longest workflow name that n8n accepts.
 LONGEST_NAME = 128
 
 _NAMESPACE = uuid.UUID("6f0c9d0e-5d3b-5f2a-9a44-3c1f0b7e8a11")
 
-ACQUIRE, CONFIRM, GATE, RELEASE = "Lock Acquire", "Lock Confirm", "Lock Gate", "Lock Release"
-CONFIRMED = "Lock Confirmed?"
-BODY, FAILED, RAISE = "Locked Body", "Body Failed?", "Raise Body Error"
-SENT, AGAIN = "What Was Sent", "Raise Or Retry"
-RETRIED, NOT_YET, FIRST_ERROR, ENDED = "Failed Or Retried", "Failed Just Now?", "Raise First Error", "Retry Ended"
-HELD_RESULT, RESULT, NOTHING_LOST = "Lock Result", "Body Result", "Body Gave Items"
-EACH, MARK, CALLED, WHICH = "Each Item", "Mark", "Locked Body Input", "Which Trigger"
-BY_ITSELF, UNLOCKED = "Called By Its Lock?", "Raise No Lock"
-CHECK, LIMIT_GATE, ALLOWED, DENIED = "Rate Limit Check", "Rate Limit Gate", "Rate Limit Allowed?", "Rate Limit Denied"
+LOCK_ACQUIRE, LOCK_CONFIRM, LOCK_GATE, LOCK_RELEASE = "Lock Acquire", "Lock Confirm", "Lock Gate", "Lock Release"
+LOCK_CONFIRMED = "Lock Confirmed?"
+LOCKED_BODY, BODY_FAILED, RAISE_BODY_ERROR = "Locked Body", "Body Failed?", "Raise Body Error"
+WHAT_WAS_SENT, RAISE_OR_RETRY = "What Was Sent", "Raise Or Retry"
+FAILED_OR_RETRIED, FAILED_JUST_NOW, RAISE_FIRST_ERROR, RETRY_ENDED = (
+    "Failed Or Retried",
+    "Failed Just Now?",
+    "Raise First Error",
+    "Retry Ended",
+)
+LOCK_RESULT, BODY_RESULT, BODY_GAVE_ITEMS = "Lock Result", "Body Result", "Body Gave Items"
+EACH_ITEM, MARK, BODY_INPUT, WHICH_TRIGGER = "Each Item", "Mark", "Locked Body Input", "Which Trigger"
+CALLED_BY_LOCK, RAISE_NO_LOCK = "Called By Its Lock?", "Raise No Lock"
+LIMIT_CHECK, LIMIT_GATE, LIMIT_ALLOWED, LIMIT_DENIED = (
+    "Rate Limit Check",
+    "Rate Limit Gate",
+    "Rate Limit Allowed?",
+    "Rate Limit Denied",
+)
 
 
 def numbered(name: str, place: int) -> str:
-    """The first of its kind has the plain name."""
+    """Return the name with a number; the first node of a kind keeps the plain name."""
     return name if place == 0 else f"{name} {place + 1}"
 
 
-def beside(name: str, what: str) -> str:
-    """What a workflow is called that stands beside another."""
+def derived_name(name: str, what: str) -> str:
+    """Name a workflow that belongs to another one, cut to the length that n8n accepts."""
     end = f" ({what})"
     room = LONGEST_NAME - len(end)
     return f"{name if len(name) <= room else f'{name[: room - 1]}…'}{end}"
 
 
-def to(node: str, index: int = 0) -> dict[str, Any]:
+def link_to(node: str, index: int = 0) -> dict[str, Any]:
+    """Return a connection target in n8n's format."""
     return {"node": node, "type": "main", "index": index}
 
 
 def node_id(key: str, name: str) -> str:
-    """The same for the same node, however often it is made."""
-    whole = name.encode("utf-8", "backslashreplace").decode()  # a name may hold half a character
+    """Return a deterministic id: the same node always gets the same one."""
+    whole = name.encode("utf-8", "backslashreplace").decode()  # a name may contain a lone surrogate
     return str(uuid.uuid5(_NAMESPACE, f"{key}/{whole}"))
 
 
@@ -61,12 +72,12 @@ def node(
 
 
 def workflow_id(key: str) -> dict[str, Any]:
-    """n8n's way of naming a workflow; the id itself is the environment's."""
+    """Return n8n's reference to a workflow, with a placeholder for the environment's id."""
     return {"__rl": True, "mode": "id", "value": f"{{{{@:env:workflows.{key}.id}}}}"}
 
 
 def call(key: str, name: str, called: str, inputs: dict[str, Any], position: list[int]) -> dict[str, Any]:
-    """Calls a primitive once, however many items arrive."""
+    """Build a call of a primitive that runs once, regardless of the number of items."""
     return node(
         key,
         name,
@@ -84,7 +95,9 @@ def call(key: str, name: str, called: str, inputs: dict[str, Any], position: lis
 
 
 def gate(key: str, name: str, position: list[int]) -> dict[str, Any]:
-    """Waits for both inputs and hands on the second as it is: items, binary data and pairing."""
+    """Build a Merge node that waits for both inputs and passes on the second unchanged: items, binary data and
+    pairing.
+    """
     return node(
         key,
         name,
@@ -101,8 +114,8 @@ def gate(key: str, name: str, position: list[int]) -> dict[str, Any]:
     )
 
 
-def choice(key: str, name: str, condition: str, position: list[int], kind: str = "if") -> dict[str, Any]:
-    """An If (or Filter) on one expression that is true or false."""
+def condition(key: str, name: str, code: str, position: list[int], kind: str = "if") -> dict[str, Any]:
+    """Build an If (or Filter) node on one boolean expression."""
     return node(
         key,
         name,
@@ -114,7 +127,7 @@ def choice(key: str, name: str, condition: str, position: list[int], kind: str =
                 "conditions": [
                     {
                         "id": node_id(key, f"{name}/condition"),
-                        "leftValue": f"={{{{ {condition} }}}}",
+                        "leftValue": f"={{{{ {code} }}}}",
                         "rightValue": "",
                         "operator": {"type": "boolean", "operation": "true", "singleValue": True},
                     }
@@ -127,33 +140,39 @@ def choice(key: str, name: str, condition: str, position: list[int], kind: str =
     )
 
 
-#: n8n replaces a message that has one of these in it, in whatever word ("preexisting"), by its own for that code.
-_TAKEN = (
+#: n8n replaces an error message that contains one of these codes, even inside a word ("preexisting"), with its own
+#: text.
+_N8N_ERROR_CODES = (
     "ECONNREFUSED ECONNRESET ENOTFOUND ETIMEDOUT ERRADDRINUSE EADDRNOTAVAIL ECONNABORTED EHOSTUNREACH EAI_AGAIN ENOENT"
     " EISDIR ENOTDIR EACCES EEXIST EPERM GETADDRINFO"
 )
 
 
-def spared(message: str) -> str:
-    """Code for a message that n8n leaves as it is: an invisible mark keeps such words apart."""
-    words = "|".join(f"{word[0]}(?={word[1:]})" for word in _TAKEN.split())
+def protect_message(message: str) -> str:
+    """Return code for a message that n8n does not replace: a zero-width character splits each code."""
+    words = "|".join(f"{word[0]}(?={word[1:]})" for word in _N8N_ERROR_CODES.split())
     return f"({message}).replace(/{words}/gi, '$&\\u2060')"
 
 
-def stop(key: str, name: str, message: str, position: list[int]) -> dict[str, Any]:
-    """Stop and Error. message: code for its text."""
-    return node(key, name, "stopAndError", 1, {"errorMessage": f"={{{{ {spared(message)} }}}}"}, position)
+def stop_and_error(key: str, name: str, message: str, position: list[int]) -> dict[str, Any]:
+    """Build a Stop and Error node. `message` is code for its text."""
+    return node(key, name, "stopAndError", 1, {"errorMessage": f"={{{{ {protect_message(message)} }}}}"}, position)
 
 
-def not_by_itself(key: str, first: list[int], second: list[int]) -> list[dict[str, Any]]:
-    """For what runs under another's lock: n8n's retry of it alone, from its beginning, is told off there."""
-    told = quoted("This is the body of a lock, and here none is taken: retry the locked workflow")
-    return [choice(key, BY_ITSELF, "$mode !== 'retry'", first), stop(key, UNLOCKED, told, second)]
+def refuse_retry(key: str, first: list[int], second: list[int]) -> list[dict[str, Any]]:
+    """Build the nodes at the start of a body that make n8n's retry of the body alone fail: it would run without the
+    lock.
+    """
+    refusal = js_string("This is the body of a lock, and here none is taken: retry the locked workflow")
+    return [
+        condition(key, CALLED_BY_LOCK, "$mode !== 'retry'", first),
+        stop_and_error(key, RAISE_NO_LOCK, refusal, second),
+    ]
 
 
-def rewrite(key: str, name: str, expression: str, position: list[int], **more: Any) -> dict[str, Any]:
-    """Each item's JSON becomes what the expression gives; binary data and pairing stay."""
-    # 3.3 and not later: from 3.4 on a raw output cannot keep binary data.
+def set_json(key: str, name: str, expression: str, position: list[int], **more: Any) -> dict[str, Any]:
+    """Build a Set node that replaces each item's JSON with the expression's value; binary data and pairing are kept."""
+    # Version 3.3: from 3.4 on, a raw output drops binary data.
     parameters = {
         "mode": "raw",
         "jsonOutput": f"={{{{ {expression} }}}}",
@@ -167,6 +186,6 @@ def called_trigger(key: str, name: str, position: list[int]) -> dict[str, Any]:
     return node(key, name, "executeWorkflowTrigger", 1.1, {"inputSource": "passthrough"}, position)
 
 
-def quoted(text: str) -> str:
-    """As JavaScript writes it, inside an expression: braces in it would end the expression."""
+def js_string(text: str) -> str:
+    """Return a JavaScript string literal without braces, which would end the surrounding n8n expression."""
     return json.dumps(text, ensure_ascii=False).replace("}", "\\u007d").replace("{", "\\u007b")

@@ -1,7 +1,8 @@
-"""Graph surgery that gives a workflow a lock or a rate limit, and its exact inverse. Pure: files are the workspace's.
+"""Add a lock or a rate limit to a workflow, and remove it exactly. Pure: the workspace reads and writes the files.
 
-A limit comes before a lock, whichever was added first. A lock's body stays where it is when one Release behind it runs
-exactly once whatever happens; otherwise it becomes a sub-workflow, whose end, good or bad, is always seen.
+A limit always precedes a lock, in whichever order they were added. The body stays inline when a single Release node
+after it runs exactly once in every case; otherwise it becomes a sub-workflow, whose success or failure the caller
+always sees.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ import msgspec
 from backstay.errors import PatchRefused
 from backstay.interop.n8n_wire import keys
 from backstay.n8n.analysis.body import (
-    Fixed,
-    answers_with_result,
-    entries,
-    last_answer,
-    own_ids,
-    refuse_unsound,
-    why_not_inline,
-    why_not_moved,
+    MoveObstacle,
+    caller_reads_result,
+    context_warnings,
+    find_body_entries,
+    find_final_response,
+    find_inline_obstacle,
+    find_move_obstacle,
+    refuse_unpatchable,
 )
 from backstay.n8n.json_types import is_list
 from backstay.n8n.model import Workflow
 from backstay.n8n.patch import record
-from backstay.n8n.patch.inline import unweave_inline, weave_inline
-from backstay.n8n.patch.limit import body_ways, require, unweave_limit, weave_limit
-from backstay.n8n.patch.nodes import ACQUIRE, AGAIN, CHECK, RELEASE, workflow_id
-from backstay.n8n.patch.retention import ALL_UNSAVED, keep_as_before, keep_less
+from backstay.n8n.patch.inline import add_inline_lock, remove_inline_lock
+from backstay.n8n.patch.limit import add_limit_nodes, body_paths, remove_limit_nodes, require_nodes
+from backstay.n8n.patch.nodes import LIMIT_CHECK, LOCK_ACQUIRE, LOCK_RELEASE, RAISE_OR_RETRY, workflow_id
+from backstay.n8n.patch.retention import ALL_UNSAVED, disable_saving, restore_saving
 from backstay.n8n.patch.retry import retry_key
 from backstay.n8n.patch.scope import read_scope
-from backstay.n8n.patch.subworkflow import body_key, body_of, unweave_moved, weave_moved
+from backstay.n8n.patch.subworkflow import body_key, body_of, move_body, restore_body
 
 Options = TypeVar("Options")
 Transport = Literal["redis", "http"]
 OnDenied = Literal["passthrough", "stop", "error"]
-#: A lock or limit that somebody made by hand: the primitives, the keys, or the http routes.
+#: Signs of a lock or limit that was wired by hand: the primitives, the Redis keys, or the HTTP routes.
 _BY_HAND = {
     "lock": re.compile(
         rf"workflows\.lock_(?:acquisition|release)\.|\block_(?:acquisition|release)\b|{keys.LOCK_PREFIX}"
@@ -48,34 +49,35 @@ _BY_HAND = {
     ),
     "limit": re.compile(rf"\brate_limit_check\b|{keys.LIMIT_PREFIX}|/api/limits/"),
 }
-#: Kinds that could take a lock; a Redis node that only reads cannot.
-_TAKES = {"executeWorkflow", "redis", "httpRequest", "code"}
-_READS = {"get", "keys", "info"}
+#: Node kinds that can take a lock; a Redis node that only reads cannot.
+_CAN_LOCK = {"executeWorkflow", "redis", "httpRequest", "code"}
+_REDIS_READS = {"get", "keys", "info"}
 
-_NO_RETRY = "when the body fails, start it anew: n8n's retry goes on at the node that failed, without the lock"
-_NOT_KEPT = (
-    "n8n keeps none of its failed executions from now on, nor those that are started by hand in the editor"
-    " (saveDataErrorExecution: none, saveManualExecutions: false): a retry would go on in the midst of the body,"
-    " without the lock. Its error workflow is still told of each failure; --keep-failed-executions keeps them all the"
-    " same. An n8n in queue mode keeps them whatever is set: retry none of them there"
+_NO_RETRY = "when the body fails, start a new execution: n8n's retry resumes at the failed node, without the lock"
+_FAILURES_NOT_SAVED = (
+    "n8n no longer saves the workflow's failed executions, nor those started by hand in the editor"
+    " (saveDataErrorExecution: none, saveManualExecutions: false): a retry would resume in the middle of the body,"
+    " without the lock. The error workflow still runs for each failure; --keep-failed-executions saves them anyway."
+    " n8n in queue mode ignores these settings: do not retry failed executions there"
 )
-_IDENTITY = f"the scope ends in {keys.META_SUFFIX}: its key is where another lock's holder is written down. Rename it"
-_KEPT_ANYWAY = "--keep-failed-executions changes nothing here: the workflow's failed executions are kept anyway"
-_NOT_HELD = "--in-place changes nothing here: it is for a lock over http whose body cannot become a sub-workflow"
-#: What is accepted with `in_place`.
+_IDENTITY = f"the scope ends in {keys.META_SUFFIX}, so its key is another lock's identity key: rename the scope"
+_KEEP_FAILED_UNUSED = "--keep-failed-executions has no effect here: the workflow's failed executions are saved anyway"
+_IN_PLACE_UNUSED = "--in-place has no effect here: it is for a lock over http whose body cannot become a sub-workflow"
+#: The risk that `in_place` accepts.
 _RETRIED_UNLOCKED = (
-    "n8n in queue mode keeps failed executions whatever is set, and a retry goes on at the node that failed, without"
-    " the lock"
+    "n8n in queue mode saves failed executions regardless of the settings, and a retry resumes at the failed node,"
+    " without the lock"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """`error_workflow`: the key of the clean-up that runs when the workflow fails; empty for none.
+    """Options of a lock.
 
-    `in_place`: over http, a body that cannot become a sub-workflow stays in its place, where n8n in queue mode can
-    retry it unlocked; without it such a body is refused. `keep_failed`: it keeps its failed executions as well, which
-    any n8n can retry unlocked; whoever says that has accepted the other.
+    `error_workflow`: the key of the clean-up workflow that runs when the workflow fails; empty for none. `in_place`:
+    over http, accept a body that cannot become a sub-workflow and so stays inline, where n8n in queue mode can retry it
+    without the lock; otherwise such a body is refused. `keep_failed`: also keep its failed executions, which any n8n
+    can retry without the lock; implies `in_place`.
     """
 
     scope: str
@@ -91,7 +93,9 @@ class LockOptions:
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
-    """Denied items: `passthrough` marks them, `stop` ends quietly, `error` raises."""
+    """Options of a rate limit. For denied items `passthrough` marks them, `stop` ends the execution quietly, `error`
+    fails it.
+    """
 
     scope: str
     limit: int
@@ -101,8 +105,10 @@ class LimitOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Woven:
-    """A workflow after surgery. `others`: further workflows by their key; `gone`: keys that are no more."""
+class Patched:
+    """A workflow after a patch. `others`: additional workflows by key; `gone`: keys of workflows that are no longer
+    needed.
+    """
 
     workflow: Workflow
     others: dict[str, Workflow] = field(default_factory=dict[str, Workflow])
@@ -113,193 +119,206 @@ class Woven:
     static_scope: str | None = None
 
 
-def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Woven:
-    """Raises PatchRefused; then nothing has changed. The original stays as it is."""
-    _within(1, keys.LONGEST_SECONDS, ttl_seconds=options.ttl_seconds)
-    _within(0, keys.LONGEST_SECONDS, max_wait_seconds=options.max_wait_seconds)
-    _refuse_second(workflow, "lock")
+def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Patched:
+    """Return the workflow with a lock; the given workflow is not changed. Raise PatchRefused when no safe wiring
+    exists.
+    """
+    _check_range(1, keys.LONGEST_SECONDS, ttl_seconds=options.ttl_seconds)
+    _check_range(0, keys.LONGEST_SECONDS, max_wait_seconds=options.max_wait_seconds)
+    _refuse_unfit(workflow, "lock")
     scope = read_scope(options.scope, workflow.triggers)
-    woven = workflow.copy()
-    found = entries(woven, body_ways(woven))
-    body = body_of(woven)
-    result = answers_with_result(woven.triggers)
-    # Over http the server knows what an execution holds; over redis clean-up looks through the scopes that it knows.
+    patched = workflow.copy()
+    found = find_body_entries(patched, body_paths(patched))
+    body = body_of(patched)
+    result = caller_reads_result(patched.triggers)
+    # Over http the server knows which locks an execution holds; over redis clean-up only checks registered scopes.
     cleaned = bool(options.error_workflow) and (scope.static is not None or options.transport == "http")
-    strict = "it is asked for each item" if options.per_item else why_not_inline(woven, found, may_fail=False)
-    fixed = why_not_moved(woven, body)
-    answer = None if fixed is None or options.per_item else last_answer(woven, found, body)
+    inline_obstacle = (
+        "the lock is taken per item" if options.per_item else find_inline_obstacle(patched, found, may_fail=False)
+    )
+    move_obstacle = find_move_obstacle(patched, body)
+    answer = None if move_obstacle is None or options.per_item else find_final_response(patched, found, body)
     if answer is not None:
         rest = [node for node in body if node.name != answer.name]
-        if (still := why_not_moved(woven, rest)) is None:
-            body, fixed = rest, None
+        if (still := find_move_obstacle(patched, rest)) is None:
+            body, move_obstacle = rest, None
         else:
-            answer, fixed = None, still
-    if strict is None and fixed is None and options.transport == "http":
-        strict = "in its place it would be taken up without its lock when n8n retries a failed or crashed execution"
-    warnings = [*scope.warnings, *_around_the_lock(woven)]
+            answer, move_obstacle = None, still
+    if inline_obstacle is None and move_obstacle is None and options.transport == "http":
+        inline_obstacle = "inline, n8n's retry of a failed or crashed execution would resume without the lock"
+    warnings = [*scope.warnings, *_bypass_warnings(patched)]
     if options.transport == "redis" and (scope.static or scope.text).endswith(keys.META_SUFFIX):
         warnings.append(_IDENTITY)
     known = {**asdict(options), "scope": scope.text}
     for asked in ("keep_failed", "in_place"):
         if not known[asked]:
-            del known[asked]  # said where it was asked for alone: what others have written reads the same
+            del known[asked]  # recorded only when set, so records of earlier versions read the same
     others: dict[str, Workflow] = {}
-    record.begin(woven)
-    before = _error_workflow(woven, options)
-    if strict is None or (fixed is not None and cleaned and not options.per_item):
-        loose = why_not_inline(woven, found, may_fail=True)
-        if loose is not None:
-            raise _stuck(loose, fixed, options)
-        held = fixed if options.transport == "http" else None
+    record.begin_record(patched)
+    before = _error_workflow(patched, options)
+    if inline_obstacle is None or (move_obstacle is not None and cleaned and not options.per_item):
+        obstacle = find_inline_obstacle(patched, found, may_fail=True)
+        if obstacle is not None:
+            raise _refuse_stuck_body(obstacle, move_obstacle, options)
+        held = move_obstacle if options.transport == "http" else None
         if held is not None and not (options.in_place or options.keep_failed):
             raise PatchRefused(
-                f"{held.why}, so its body must stay in its place: but {_RETRIED_UNLOCKED}. {held.way_out}."
-                " --in-place accepts it as it is; over redis it would be no better"
+                f"{held.reason}, so the body must stay inline; but {_RETRIED_UNLOCKED}. {held.remedy}."
+                " --in-place accepts this; over redis the risk is the same"
             )
-        why = "the body is one line of nodes that always arrives at its end"
-        if strict is None and held is not None:
-            why = f"{held.why}; {why}"
-        elif strict is not None and fixed is not None:
-            why = f"{fixed.why}; {strict}, so the error workflow frees the lock"
+        why = "the body is a linear chain of nodes that always reaches its end"
+        if inline_obstacle is None and held is not None:
+            why = f"{held.reason}; {why}"
+        elif inline_obstacle is not None and move_obstacle is not None:
+            why = f"{move_obstacle.reason}; {inline_obstacle}, so the error workflow releases the lock"
             warnings.append(
-                f"when the body fails, only the error workflow {options.error_workflow!r} frees the lock: "
+                f"when the body fails, only the error workflow {options.error_workflow!r} releases the lock: "
                 "n8n does not run it for manual executions"
             )
-        noted = weave_inline(woven, key, known, scope.text, found, result=result)
+        recorded = add_inline_lock(patched, key, known, scope.text, found, result=result)
         if options.transport == "http" and not options.keep_failed:
-            noted["undo"] |= keep_less(woven, ALL_UNSAVED)
-            warnings.append(_NOT_KEPT)
-        elif strict is not None or held is not None:
+            recorded["undo"] |= disable_saving(patched, ALL_UNSAVED)
+            warnings.append(_FAILURES_NOT_SAVED)
+        elif inline_obstacle is not None or held is not None:
             warnings.append(_NO_RETRY)
         wiring = "inline"
-    elif fixed is not None:
-        raise _stuck(strict, fixed, options)
+    elif move_obstacle is not None:
+        raise _refuse_stuck_body(inline_obstacle, move_obstacle, options)
     else:
-        warnings += own_ids(body)
+        warnings += context_warnings(body)
         left = "" if answer is None else answer.name
-        noted, others = weave_moved(woven, key, known, scope.text, found, result=result, answer=left)
-        wiring, why = "sub-workflow", strict if answer is None else f"{strict}; {left!r} answers behind the release"
+        recorded, others = move_body(patched, key, known, scope.text, found, result=result, answer=left)
+        wiring, why = (
+            "sub-workflow",
+            inline_obstacle if answer is None else f"{inline_obstacle}; {left!r} responds after the release",
+        )
     if (wiring, options.transport) != ("inline", "http"):
-        warnings += [_KEPT_ANYWAY] * options.keep_failed + [_NOT_HELD] * options.in_place
-    noted["undo"] |= before
-    record.note(woven, "lock", {"options": known, "wiring": wiring, **noted})
-    done = Woven(woven, others, (), wiring, why, tuple(warnings), scope.static)
-    return _proven(workflow, done, lambda it: remove_lock(it, key, _read_again(others)).workflow)
+        warnings += [_KEEP_FAILED_UNUSED] * options.keep_failed + [_IN_PLACE_UNUSED] * options.in_place
+    recorded["undo"] |= before
+    record.save_part(patched, "lock", {"options": known, "wiring": wiring, **recorded})
+    done = Patched(patched, others, (), wiring, why, tuple(warnings), scope.static)
+    return _verify_undo(workflow, done, lambda it: remove_lock(it, key, _reparse(others)).workflow)
 
 
-def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Woven:
-    """The inverse of `add_lock`. What was edited since is kept."""
-    options, noted = locks_of(workflow), record.part(workflow, "lock")
-    if options is None or noted is None:
-        raise PatchRefused("it has no lock that was added by add-lock-to-workflow")
-    require(workflow, noted["nodes"])
+def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Patched:
+    """Undo `add_lock`, keeping edits made since. Raise PatchRefused when the record or the body is missing."""
+    options, recorded = locks_of(workflow), record.read_part(workflow, "lock")
+    if options is None or recorded is None:
+        raise PatchRefused("the workflow has no lock that add-lock-to-workflow added")
+    require_nodes(workflow, recorded["nodes"])
     plain = workflow.copy()
     gone: tuple[str, ...] = ()
-    if noted["wiring"] == "inline":
-        unweave_inline(plain, noted)
-        keep_as_before(plain, noted["undo"])
+    if recorded["wiring"] == "inline":
+        remove_inline_lock(plain, recorded)
+        restore_saving(plain, recorded["undo"])
     else:
         inner = others.get(body_key(key))
         if inner is None:
-            raise PatchRefused(f"its body is the workflow {body_key(key)!r}, which is not here")
-        if not is_list(record.record(inner).get("nodes")):
+            raise PatchRefused(f"the body is the workflow {body_key(key)!r}, which the workspace does not have")
+        if not is_list(record.read_record(inner).get("nodes")):
             raise PatchRefused(
-                f"its body, the workflow {body_key(key)!r}, has lost what was written down of it (meta.backstay), as a"
-                " download from n8n's editor has: take it from version control, or pull instead of downloading"
+                f"the body, the workflow {body_key(key)!r}, has lost its record (meta.backstay), as a download from"
+                " n8n's editor does: restore it from version control, or pull instead of downloading"
             )
-        unweave_moved(plain, noted, inner)
+        restore_body(plain, recorded, inner)
         again = retry_key(key)
-        gone = (body_key(key), *([again] if AGAIN in noted["nodes"] and again in others else ()))
+        gone = (body_key(key), *([again] if RAISE_OR_RETRY in recorded["nodes"] and again in others else ()))
     ours = _reference(options.error_workflow)
-    # Another one that was registered since stays.
-    if "errorWorkflow" in noted["undo"] and plain.settings.get("errorWorkflow") == ours:
-        record.put_back(plain.data["settings"], "errorWorkflow", noted["undo"]["errorWorkflow"])
-    record.forget(plain, "lock")
-    return Woven(plain, gone=gone, wiring=noted["wiring"])
+    # Keep an error workflow that was registered since.
+    if "errorWorkflow" in recorded["undo"] and plain.settings.get("errorWorkflow") == ours:
+        record.restore_key(plain.data["settings"], "errorWorkflow", recorded["undo"]["errorWorkflow"])
+    record.remove_part(plain, "lock")
+    return Patched(plain, gone=gone, wiring=recorded["wiring"])
 
 
-def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Woven:
-    """Raises PatchRefused; then nothing has changed. The original stays as it is."""
-    _within(1, keys.LARGEST_LIMIT, limit=options.limit)
-    _within(1, keys.LONGEST_SECONDS, window_seconds=options.window_seconds)
-    _refuse_second(workflow, "limit")
+def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Patched:
+    """Return the workflow with a rate limit; the given workflow is not changed. Raise PatchRefused."""
+    _check_range(1, keys.LARGEST_LIMIT, limit=options.limit)
+    _check_range(1, keys.LONGEST_SECONDS, window_seconds=options.window_seconds)
+    _refuse_unfit(workflow, "limit")
     scope = read_scope(options.scope, workflow.triggers)
-    woven = workflow.copy()
+    patched = workflow.copy()
     known = {**asdict(options), "scope": scope.text}
-    record.begin(woven)
-    weave_limit(woven, key, known, scope.text)
-    done = Woven(woven, {}, (), "gate", "a limit asks before anything else runs", scope.warnings, scope.static)
-    return _proven(workflow, done, lambda it: remove_limit(it, key, {}).workflow)
+    record.begin_record(patched)
+    add_limit_nodes(patched, key, known, scope.text)
+    done = Patched(
+        patched, {}, (), "gate", "the limit is checked before any other node runs", scope.warnings, scope.static
+    )
+    return _verify_undo(workflow, done, lambda it: remove_limit(it, key, {}).workflow)
 
 
-def remove_limit(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Woven:  # noqa: ARG001 - as remove_lock
-    """The inverse of `add_limit`. What was edited since is kept."""
-    limits_of(workflow)  # what cannot be read is not taken apart
+def remove_limit(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Patched:  # noqa: ARG001 - as remove_lock
+    """Undo `add_limit`, keeping edits made since."""
+    limits_of(workflow)  # raises when the record cannot be read
     plain = workflow.copy()
-    unweave_limit(plain)
-    return Woven(plain, wiring="gate")
+    remove_limit_nodes(plain)
+    return Patched(plain, wiring="gate")
 
 
 def locks_of(workflow: Workflow) -> LockOptions | None:
-    noted = record.part(workflow, "lock")
-    return None if noted is None else _options(noted, "lock", LockOptions)
+    """Return the options of the workflow's lock; None when it has none."""
+    recorded = record.read_part(workflow, "lock")
+    return None if recorded is None else _options(recorded, "lock", LockOptions)
 
 
 def limits_of(workflow: Workflow) -> LimitOptions | None:
-    noted = record.part(workflow, "limit")
-    return None if noted is None else _options(noted, "limit", LimitOptions)
+    """Return the options of the workflow's rate limit; None when it has none."""
+    recorded = record.read_part(workflow, "limit")
+    return None if recorded is None else _options(recorded, "limit", LimitOptions)
 
 
-def _options(noted: dict[str, Any], name: record.Part, kind: type[Options]) -> Options:
+def _options(recorded: dict[str, Any], name: record.Part, kind: type[Options]) -> Options:
     try:
-        return msgspec.convert(noted["options"], kind)
+        return msgspec.convert(recorded["options"], kind)
     except msgspec.ValidationError as error:
-        raise record.unreadable(name) from error
+        raise record.unreadable_record(name) from error
 
 
-# ── what is refused, and what is warned of ──
+# ── refusals and warnings ──
 
 
-def _within(smallest: int, largest: int, **numbers: int) -> None:
-    """What the primitives take: with anything else every execution would fail."""
+def _check_range(smallest: int, largest: int, **numbers: int) -> None:
+    """Check the range that the primitives accept: with other values every execution would fail."""
     for name, number in numbers.items():
         if not smallest <= number <= largest:
             raise PatchRefused(f"{name} is {number}: it must be from {smallest} to {largest}")
 
 
-def _refuse_second(workflow: Workflow, what: record.Part) -> None:
+def _refuse_unfit(workflow: Workflow, what: record.Part) -> None:
     if {"lock": locks_of(workflow), "limit": limits_of(workflow)}[what] is not None:
-        raise PatchRefused(f"it has a {what} already: remove that first")
-    known = record.record(workflow)
+        raise PatchRefused(f"the workflow already has a {what}: remove it first")
+    known = record.read_record(workflow)
     if any(ours in known for ours in ("primitive", "body_of", "retry_of")):
-        raise PatchRefused("it is a part of Backstay's own, which takes no locks or limits")
-    refuse_unsound(workflow)
-    ours = record.our_nodes(workflow)
-    names = (ACQUIRE, RELEASE) if what == "lock" else (CHECK,)
+        raise PatchRefused("the workflow is one of Backstay's own and takes no lock or limit")
+    refuse_unpatchable(workflow)
+    ours = record.added_nodes(workflow)
+    names = (LOCK_ACQUIRE, LOCK_RELEASE) if what == "lock" else (LIMIT_CHECK,)
     for node in workflow.nodes:
-        takes = node.kind in _TAKES and (node.kind != "redis" or node.parameters.get("operation", "info") not in _READS)
+        takes = node.kind in _CAN_LOCK and (
+            node.kind != "redis" or node.parameters.get("operation", "info") not in _REDIS_READS
+        )
         by_hand = takes and _BY_HAND[what].search(json.dumps(node.parameters)) is not None
         if node.name not in ours and not node.is_note and (node.name in names or by_hand):
-            raise PatchRefused(f"{node.name!r} looks like a {what} made by hand: take it out first")
+            raise PatchRefused(f"{node.name!r} looks like a {what} that was wired by hand: remove it first")
 
 
-def _stuck(why: str, fixed: Fixed | None, options: LockOptions) -> PatchRefused:
-    """It can neither stay nor move."""
-    said = f"{why}, so its body would have to become a sub-workflow"
-    if fixed is None:
-        return PatchRefused(said)
-    line = "one line of nodes that all go on"
-    tidied = "a fixed scope and --lock-on-error"
+def _refuse_stuck_body(why: str, move_obstacle: MoveObstacle | None, options: LockOptions) -> PatchRefused:
+    """Return the refusal for a body that can neither stay inline nor move."""
+    refusal = f"{why}, so the body would have to become a sub-workflow"
+    if move_obstacle is None:
+        return PatchRefused(refusal)
+    line = "make the body a linear chain of nodes that continue on failure"
+    cleanup = "a fixed scope and --lock-on-error"
     if options.transport == "http":
-        tidied = f"--lock-on-error and --in-place, which accepts that {_RETRIED_UNLOCKED}"
+        cleanup = f"--lock-on-error and --in-place, which accepts that {_RETRIED_UNLOCKED}"
     if options.per_item:
-        line += " without --per-item"
-    return PatchRefused(f"{said}; but {fixed.why}. {fixed.way_out}; so would {line}, with {tidied}")
+        line += ", without --per-item"
+    return PatchRefused(f"{refusal}; but {move_obstacle.reason}. {move_obstacle.remedy}. Or {line}, with {cleanup}")
 
 
-def _around_the_lock(workflow: Workflow) -> list[str]:
+def _bypass_warnings(workflow: Workflow) -> list[str]:
     return [
-        f"the trigger {node.name!r} is disabled and leads around the lock: to enable it, first take the lock off"
+        f"the trigger {node.name!r} is disabled and bypasses the lock: remove the lock before you enable it"
         for node in workflow.nodes
         if node.is_trigger and node.disabled and not node.is_note and workflow.leaving(node.name)
     ]
@@ -321,15 +340,17 @@ def _error_workflow(workflow: Workflow, options: LockOptions) -> dict[str, Any]:
     return {"errorWorkflow": before}
 
 
-def _proven(original: Workflow, done: Woven, undo: Callable[[Workflow], Workflow]) -> Woven:
-    """Undoes it once, from the very bytes: a file that would not come back as it was takes its own text along."""
+def _verify_undo(original: Workflow, done: Patched, undo: Callable[[Workflow], Workflow]) -> Patched:
+    """Verify that the patch can be undone byte for byte, from the serialized text. A file whose layout cannot be
+    reproduced stores its original text in the record.
+    """
     text = original.text()
     if undo(Workflow.parse(done.workflow.text())).text() != text:
-        record.keep_text(done.workflow, text)
+        record.store_original_text(done.workflow, text)
         if undo(Workflow.parse(done.workflow.text())).text() != text:
-            raise PatchRefused("it could not be undone to the letter, so it is not done")
+            raise PatchRefused("the patch could not be undone byte for byte, so it was not applied")
     return done
 
 
-def _read_again(others: dict[str, Workflow]) -> dict[str, Workflow]:
+def _reparse(others: dict[str, Workflow]) -> dict[str, Workflow]:
     return {key: Workflow.parse(workflow.text()) for key, workflow in others.items()}

@@ -1,4 +1,6 @@
-"""An answer to a webhook that ends a body stays with the webhook when the body moves; and how both are tied again."""
+"""Keep a webhook's final response in the calling workflow when the body moves, and reconnect it when the body
+returns.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,15 @@ import copy
 from typing import Any
 
 from backstay.n8n.model import MAIN, Workflow
-from backstay.n8n.patch.nodes import to
-from backstay.n8n.patch.record import put_back
+from backstay.n8n.patch.nodes import link_to
+from backstay.n8n.patch.record import restore_key
 
 
-def cut_off(workflow: Workflow, answer: str) -> dict[str, Any]:
-    """What leads to the answer leads nowhere from now on; answers how it looked."""
+def detach_reply(workflow: Workflow, answer: str) -> dict[str, Any]:
+    """Remove the connections to the response node. Return the previous connections of its sources."""
     before = {edge.source: copy.deepcopy(workflow.connections[edge.source]) for edge in workflow.entering(answer)}
     for source, kinds in before.items():
-        put_back(workflow.connections, source, [left] if (left := _without(kinds, answer)) else [])
+        restore_key(workflow.connections, source, [left] if (left := _without(kinds, answer)) else [])
     return before
 
 
@@ -26,8 +28,8 @@ def _without(kinds: dict[str, Any], answer: str) -> dict[str, Any]:
     return {kind: outputs for kind, outputs in left.items() if any(outputs)}
 
 
-def tie_again(workflow: Workflow, answer: str, before: dict[str, Any]) -> None:
-    """Whoever has tied something else to that end since keeps it; then the answer follows as well."""
+def reattach_reply(workflow: Workflow, answer: str, before: dict[str, Any]) -> None:
+    """Restore the connections to the response node, keeping connections that were added to its sources since."""
     names = {node.name for node in workflow.nodes}
     for source, kinds in before.items():
         now = workflow.connections.get(source, {})
@@ -35,6 +37,6 @@ def tie_again(workflow: Workflow, answer: str, before: dict[str, Any]) -> None:
             continue
         if any(any(outputs) for outputs in now.values()) and now != _without(kinds, answer):
             outputs = now.setdefault(MAIN, [])
-            outputs[:] = [[*(outputs[0] or ()), to(answer)] if outputs else [to(answer)], *outputs[1:]]
+            outputs[:] = [[*(outputs[0] or ()), link_to(answer)] if outputs else [link_to(answer)], *outputs[1:]]
         else:
             workflow.connections[source] = copy.deepcopy(kinds)

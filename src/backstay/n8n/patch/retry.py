@@ -1,25 +1,33 @@
-"""What fails in place of a body over http, and runs it again under a lock when n8n retries that failure.
+"""The retry workflow of a lock over http: it raises the body's error, and runs the body again under a lock when n8n
+retries.
 
-n8n retries an execution at the node that failed, with what came in there; what stands before it, a lock, is not taken
-again. So the node that fails is a call of this workflow. Called by the execution whose body failed, it raises the
-error; called by a retry of that one, it takes the lock anew, calls the body with the same items, and releases.
+n8n retries an execution at the failed node with that node's input; the nodes before it, including the lock, do not run
+again. So the failing node is a call of this workflow. Called by the execution whose body failed, it raises the error.
+Called by a retry of that execution, it takes the lock, calls the body with the same items, and releases the lock.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from backstay.n8n.analysis.body import Entry
+from backstay.n8n.analysis.body import BodyEntry
 from backstay.n8n.model import MAIN, Workflow
-from backstay.n8n.patch import nodes as stitches
-from backstay.n8n.patch.inline import CALLER, add
-from backstay.n8n.patch.nodes import ENDED, FIRST_ERROR, NOT_YET, RETRIED, SENT, to
+from backstay.n8n.patch import nodes as make
+from backstay.n8n.patch.inline import CALLER, add_nodes
+from backstay.n8n.patch.nodes import (
+    FAILED_JUST_NOW,
+    FAILED_OR_RETRIED,
+    RAISE_FIRST_ERROR,
+    RETRY_ENDED,
+    WHAT_WAS_SENT,
+    link_to,
+)
 from backstay.n8n.patch.placement import COLUMN, ROW
 from backstay.n8n.patch.retention import UNSAVED
-from backstay.n8n.patch.subworkflow_nodes import Around, around
+from backstay.n8n.patch.subworkflow_nodes import LockedBodySpec, build_locked_body
 
-_TOLD = f"$({stitches.quoted(RETRIED)}).first().json.lock"
-#: Columns that stand before the lock's own.
+_LOCK_INPUT = f"$({make.js_string(FAILED_OR_RETRIED)}).first().json.lock"
+#: Columns to the left of the lock's nodes.
 _BEFORE = 2
 
 
@@ -27,20 +35,25 @@ def retry_key(key: str) -> str:
     return f"{key}_retry"
 
 
-def retried(workflow: Workflow, key: str, body: str, options: dict[str, Any]) -> Workflow:
+def build_retry_workflow(workflow: Workflow, key: str, body: str, options: dict[str, Any]) -> Workflow:
+    """Build the retry workflow for a body."""
     own = retry_key(key)
     nodes = [
-        stitches.called_trigger(own, RETRIED, [0, 0]),
-        stitches.choice(own, NOT_YET, "$json.lock.retried !== true", [COLUMN, 0]),
-        stitches.stop(own, FIRST_ERROR, f"{_TOLD}.error", [2 * COLUMN, -ROW]),
-        stitches.rewrite(own, SENT, "$json.sent", [2 * COLUMN, 0]),
-        # The caller goes on behind what the last node gives at its first output; an If may give nothing there.
-        stitches.rewrite(own, ENDED, "{ ended: true }", [9 * COLUMN, 0]),
+        make.called_trigger(own, FAILED_OR_RETRIED, [0, 0]),
+        make.condition(own, FAILED_JUST_NOW, "$json.lock.retried !== true", [COLUMN, 0]),
+        make.stop_and_error(own, RAISE_FIRST_ERROR, f"{_LOCK_INPUT}.error", [2 * COLUMN, -ROW]),
+        make.set_json(own, WHAT_WAS_SENT, "$json.sent", [2 * COLUMN, 0]),
+        # The caller continues with the first output of the last node, and an If node may emit nothing there.
+        make.set_json(own, RETRY_ENDED, "{ ended: true }", [9 * COLUMN, 0]),
     ]
-    links: dict[str, Any] = {RETRIED: [[to(NOT_YET)]], NOT_YET: [[to(FIRST_ERROR)], [to(SENT)]], SENT: [[]]}
+    links: dict[str, Any] = {
+        FAILED_OR_RETRIED: [[link_to(FAILED_JUST_NOW)]],
+        FAILED_JUST_NOW: [[link_to(RAISE_FIRST_ERROR)], [link_to(WHAT_WAS_SENT)]],
+        WHAT_WAS_SENT: [[]],
+    }
     made = Workflow(
         {
-            "name": stitches.beside(workflow.name, "locked retry"),
+            "name": make.derived_name(workflow.name, "locked retry"),
             "nodes": nodes,
             "connections": {name: {MAIN: outputs} for name, outputs in links.items()},
             "settings": {"executionOrder": "v1", **UNSAVED},
@@ -48,14 +61,14 @@ def retried(workflow: Workflow, key: str, body: str, options: dict[str, Any]) ->
         },
         workflow.layout,
     )
-    asked = Around(
+    spec = LockedBodySpec(
         own,
         body,
         {**options, "per_item": False},
-        f"={{{{ {_TOLD}.scope }}}}",
+        f"={{{{ {_LOCK_INPUT}.scope }}}}",
         shift=_BEFORE,
-        then=ENDED,
-        holder={name: f"={{{{ {_TOLD}.{name} }}}}" for name in CALLER},
+        then=RETRY_ENDED,
+        holder={name: f"={{{{ {_LOCK_INPUT}.{name} }}}}" for name in CALLER},
     )
-    add(made, *around(made, asked, [Entry(((SENT, 0),), [], RETRIED)]))
+    add_nodes(made, *build_locked_body(made, spec, [BodyEntry(((WHAT_WAS_SENT, 0),), [], FAILED_OR_RETRIED)]))
     return made

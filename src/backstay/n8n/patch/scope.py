@@ -1,4 +1,4 @@
-"""Scope expressions: what a lock or limit is named after, brought into the form that n8n evaluates."""
+"""Parse scope expressions, which name what a lock or limit protects, into the form that n8n evaluates."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backstay.errors import PatchRefused
-from backstay.n8n.analysis.expressions import PLACEHOLDER, begins_with_nothing
-from backstay.n8n.json_types import items, table
+from backstay.n8n.analysis.expressions import PLACEHOLDER, has_dangling_path
+from backstay.n8n.json_types import as_list, as_mapping
 from backstay.n8n.model import Node
 
 _PIECE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _QUOTED = re.compile(r"""^\s*(?:'((?:[^'\\])*)'|"((?:[^"\\])*)"|`((?:[^`\\$])*)`|(\d+))\s*$""")
-#: What tells an expression from plain text where there are no braces.
+#: Signs of JavaScript in a text without braces.
 _CODE = re.compile(r"""\$[A-Za-z_(]|['"`]\s*\+|\+\s*['"`$]""")
-#: Text, without quotes, right before what is read: as code it would compute with a name that there is not.
+#: Unquoted text directly before a variable. As code it would read an undefined name.
 _TEXT_BEFORE = re.compile(r"([\w.:/-]+)(\$[A-Za-z_(].*)", re.DOTALL)
-#: Different in every run, so nobody ever waits for anybody.
+#: Values that differ in every run, so executions never contend for the scope.
 _UNIQUE = re.compile(r"\$execution\.id|\$now\b|Date\.now\(|new Date\(|Math\.random\(|\$runIndex")
 _FIELD = re.compile(r"""\$json(?:\.([A-Za-z_]\w*)|\[\s*['"]([^'"]+)['"]\s*\])""")
 _NODE = re.compile(r"""\$\(\s*(['"`])(.*?)\1\s*\)|\$node\[\s*(['"`])(.*?)\3\s*\]""")
@@ -28,7 +28,7 @@ _SCHEDULE = frozenset(
         *("Hour", "Minute", "Second", "Timezone"),
     ]
 )
-#: What n8n's own triggers send. Those that are not here may send anything.
+#: The fields that n8n's own triggers send. Other triggers may send anything.
 _SENT = {
     "webhook": frozenset(["headers", "params", "query", "body", "webhookUrl", "executionMode"]),
     "scheduleTrigger": _SCHEDULE,
@@ -41,7 +41,9 @@ _SENT = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`text` is what n8n gets; `static` its value when it is the same for every item and every run."""
+    """`text` is the parameter value for n8n; `static` is the scope when it is the same for every item and run, else
+    None.
+    """
 
     text: str
     static: str | None
@@ -49,7 +51,7 @@ class Scope:
 
 
 def read_scope(text: str, triggers: Iterable[Node] = ()) -> Scope:
-    """Raises PatchRefused for one that is empty, or that n8n cannot evaluate where the scope is taken."""
+    """Parse a scope. Raise PatchRefused when it is empty, or when n8n could not evaluate it where the lock is taken."""
     given = text.strip()
     expression, warnings = _expression(given)
     if not expression.startswith("="):
@@ -64,22 +66,22 @@ def read_scope(text: str, triggers: Iterable[Node] = ()) -> Scope:
     static = _static(inner)
     if static is not None:
         return Scope(expression, _filled(static), tuple(warnings))
-    if begins_with_nothing(expression):
+    if has_dangling_path(expression):
         raise PatchRefused(
-            f"the scope {given!r} has a path with nothing before it, which n8n cannot read. If $json stood there, the "
-            "shell took it for a variable of its own: write \\$json, or put the whole into single quotes"
+            f"the scope {given!r} has a path with nothing before it, which n8n cannot evaluate. If it was $json, the "
+            "shell expanded it as a shell variable: write \\$json, or use single quotes"
         )
     triggers = list(triggers)
     _refuse_unknown_nodes(inner, triggers)
     if found := _UNIQUE.search(inner):
         warnings.append(
-            f"the scope reads {found[0]}, which differs in every run: nobody ever contends for it. "
-            "Name what is protected instead"
+            f"the scope reads {found[0]}, which differs in every run, so executions never contend for it. "
+            "Name the protected resource instead"
         )
     elif "$" not in inner and PLACEHOLDER.search(inner) is None:
         warnings.append(
-            f"the scope {given!r} reads nothing of the execution, so it is the same in every run. If $json stood"
-            " there, the shell took it for a variable of its own: write \\$json"
+            f"the scope {given!r} reads nothing from the execution, so it is the same in every run. If it read"
+            " $json, the shell expanded that as a shell variable: write \\$json"
         )
     warnings += _missing_fields(inner, triggers)
     return Scope(expression, None, tuple(warnings))
@@ -87,34 +89,34 @@ def read_scope(text: str, triggers: Iterable[Node] = ()) -> Scope:
 
 def _filled(text: str) -> str:
     if not text.strip():
-        raise PatchRefused("the scope is empty: name what is protected, as in ={{ 'excel-' + $json.fileId }}")
+        raise PatchRefused("the scope is empty: name the protected resource, as in ={{ 'excel-' + $json.fileId }}")
     return text
 
 
 def _expression(given: str) -> tuple[str, list[str]]:
-    """As it is meant: what n8n would take for plain text although it is code is wrapped, with a warning."""
+    """Return the intended n8n value, with warnings: code that n8n would read as plain text is wrapped in braces."""
     if "{{" in given:
         if given.startswith("="):
             return given, []
-        return f"={given}", [
-            f"the scope {given!r} had no = before it, so n8n would read it as plain text: it was added"
-        ]
+        return f"={given}", [f"the scope {given!r} has no leading =, so n8n would read it as plain text: = was added"]
     inner = given.removeprefix("=").strip()
     if mixed := _TEXT_BEFORE.fullmatch(inner):
         raise PatchRefused(
-            f"the scope {given!r} has text before what it reads, and no braces: write ={mixed[1]}{{{{ {mixed[2]} }}}}"
+            f"the scope {given!r} has text before an expression, but no braces: write ={mixed[1]}{{{{ {mixed[2]} }}}}"
         )
     if _CODE.search(inner):
         wrapped = f"={{{{ {inner} }}}}"
         return wrapped, [f"the scope {given!r} has no braces, so n8n would read it as plain text: {wrapped} is used"]
     if given.startswith("=") and _QUOTED.match(inner):
         wrapped = f"={{{{ {inner} }}}}"
-        return wrapped, [f"the scope {given!r} has no braces, so its quotes would count: {wrapped} is used"]
+        return wrapped, [
+            f"the scope {given!r} has no braces, so its quotes would be part of the scope: {wrapped} is used"
+        ]
     return inner, []
 
 
 def _static(inner: str) -> str | None:
-    """The value of text whose every expression is a plain literal."""
+    """Return the value of a text whose expressions are all literals; None otherwise."""
     parts: list[str] = []
     end = 0
     for piece in _PIECE.finditer(inner):
@@ -132,7 +134,7 @@ def _refuse_unknown_nodes(inner: str, triggers: list[Node]) -> None:
         name = found[2] or found[4]
         if known and name not in known:
             raise PatchRefused(
-                f"the scope reads $({name!r}), which has not run when the scope is needed: only a trigger has"
+                f"the scope reads $({name!r}), which has not run when the scope is evaluated: read a trigger instead"
             )
 
 
@@ -147,20 +149,20 @@ def _missing_fields(inner: str, triggers: list[Node]) -> list[str]:
             if field not in sent:
                 hint = f"; did you mean $json.body.{field}?" if trigger.kind == "webhook" else ""
                 warnings.append(
-                    f"the scope reads $json.{field}, and the trigger {trigger.name!r} does not send that{hint}"
+                    f"the scope reads $json.{field}, which the trigger {trigger.name!r} does not send{hint}"
                 )
     return warnings
 
 
 def sent_by(trigger: Node) -> frozenset[str] | None:
-    """The fields of what a trigger sends; None when that is not known."""
+    """Return the fields that a trigger sends; None when they are unknown."""
     if trigger.kind == "executeWorkflowTrigger":
-        named = items(table(trigger.parameters.get("workflowInputs")).get("values"))
+        named = as_list(as_mapping(trigger.parameters.get("workflowInputs")).get("values"))
         if trigger.parameters.get("inputSource") not in (None, "workflowInputs") or not named:
             return None
-        return frozenset(str(table(value).get("name", "")) for value in named)
+        return frozenset(str(as_mapping(value).get("name", "")) for value in named)
     if trigger.kind == "formTrigger":
-        values = items(table(trigger.parameters.get("formFields")).get("values"))
-        labels = {str(table(value).get("fieldLabel", "")) for value in values}
+        values = as_list(as_mapping(trigger.parameters.get("formFields")).get("values"))
+        labels = {str(as_mapping(value).get("fieldLabel", "")) for value in values}
         return frozenset(labels | {"submittedAt", "formMode", "formQueryParameters"}) if labels else None
     return _SENT.get(trigger.kind)

@@ -1,4 +1,4 @@
-"""A body that becomes a sub-workflow, so that its end, good or bad, is always seen; and how it comes back."""
+"""Move a body into a sub-workflow, so that the lock is released whether it succeeds or fails, and move it back."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ from collections.abc import Iterable
 from typing import Any
 
 from backstay.errors import PatchRefused
-from backstay.n8n.analysis.body import Entry, mentions
+from backstay.n8n.analysis.body import BodyEntry, reads_node
 from backstay.n8n.model import MAIN, Node, Workflow
-from backstay.n8n.patch import nodes as stitches
-from backstay.n8n.patch.inline import add
-from backstay.n8n.patch.limit import first_output, guarded
-from backstay.n8n.patch.nodes import BY_ITSELF, CALLED, EACH, GATE, UNLOCKED, WHICH, numbered, to
+from backstay.n8n.patch import nodes as make
+from backstay.n8n.patch.inline import add_nodes
+from backstay.n8n.patch.limit import find_gated_entries, first_output_targets
+from backstay.n8n.patch.nodes import (
+    BODY_INPUT,
+    CALLED_BY_LOCK,
+    EACH_ITEM,
+    LOCK_GATE,
+    RAISE_NO_LOCK,
+    WHICH_TRIGGER,
+    link_to,
+    numbered,
+)
 from backstay.n8n.patch.placement import COLUMN, ROW
-from backstay.n8n.patch.record import part, put_back, record
-from backstay.n8n.patch.reply import cut_off, tie_again
-from backstay.n8n.patch.retention import FROM_THE_START, UNSAVED, keep_as_before, keep_less
-from backstay.n8n.patch.retry import retried, retry_key
-from backstay.n8n.patch.subworkflow_nodes import Around, around
+from backstay.n8n.patch.record import read_part, read_record, restore_key
+from backstay.n8n.patch.reply import detach_reply, reattach_reply
+from backstay.n8n.patch.retention import RETRY_FROM_TRIGGER, UNSAVED, disable_saving, restore_saving
+from backstay.n8n.patch.retry import build_retry_workflow, retry_key
+from backstay.n8n.patch.subworkflow_nodes import LockedBodySpec, build_locked_body
 
-#: What is the caller's alone: its errors are raised there, and who may call it is its own affair.
-_CALLERS_OWN = ("errorWorkflow", "callerPolicy", "callerIds")
-#: For the nodes around the body, on top of what the body and the wait for the lock may take.
+#: Settings that stay with the locked workflow: its error handling, and which workflows may call it.
+_CALLER_ONLY_SETTINGS = ("errorWorkflow", "callerPolicy", "callerIds")
+#: Seconds for the nodes around the body, in addition to the body's time limit and the wait for the lock.
 _MARGIN_SECONDS = 60
 
 
@@ -32,33 +41,33 @@ def body_key(key: str) -> str:
 
 
 def body_of(workflow: Workflow) -> list[Node]:
-    """Everything but what starts the workflow, the notes, and what a limit has added."""
-    ours = (part(workflow, "limit") or {"nodes": []})["nodes"]
+    """Return the body: all nodes except triggers, sticky notes and the nodes that a limit added."""
+    ours = (read_part(workflow, "limit") or {"nodes": []})["nodes"]
     staying = {node.name for node in workflow.triggers}
     return [node for node in workflow.nodes if not (node.is_note or node.name in staying or node.name in ours)]
 
 
-def weave_moved(
+def move_body(
     workflow: Workflow,
     key: str,
     options: dict[str, Any],
     scope: str,
-    found: list[Entry],
+    found: list[BodyEntry],
     *,
     result: bool,
     answer: str = "",
 ) -> tuple[dict[str, Any], dict[str, Workflow]]:
-    """In place; answers what to write down, and the workflows that it calls: the body, over http also its retry.
+    """Move the body in place. Return the record, and the new workflows: the body, and over http its retry workflow.
 
-    `answer`: a node at the body's end that stays, behind the release.
+    `answer`: the name of a final response node that stays in this workflow, after the release.
     """
     body = [node for node in body_of(workflow) if node.name != answer]
-    marked = _needs_marks(body, found)
+    marked = _needs_trigger_marks(body, found)
     if options["per_item"] and marked:
         raise PatchRefused(
-            "with a lock per item, all triggers must lead to the same nodes, and those may not name them"
+            "with a lock per item, all triggers must lead to the same nodes, and no node may read a trigger by name"
         )
-    limit = (part(workflow, "limit") or {"nodes": []})["nodes"]
+    limit = (read_part(workflow, "limit") or {"nodes": []})["nodes"]
     undo: dict[str, Any] = {
         "order": [node.name for node in workflow.nodes if node.name not in limit],
         "sources": [name for name in workflow.connections if name not in limit],
@@ -66,35 +75,43 @@ def weave_moved(
         "begins": [entry.trigger if marked else found[0].trigger for entry in found],
     }
     if answer:
-        undo["answer"] = [answer, cut_off(workflow, answer)]
+        undo["answer"] = [answer, detach_reply(workflow, answer)]
     others = {body_key(key): _body(workflow, key, options, body, found, marked=marked)}
     names = {node.name for node in body}
     workflow.data["nodes"] = [node for node in workflow.data["nodes"] if node["name"] not in names]
     for name in [name for name in workflow.connections if name in names]:
         del workflow.connections[name]
-    undo |= _make_time(workflow, options)
+    undo |= _extend_timeout(workflow, options)
     again = ""
     if options["transport"] == "http":
         again = retry_key(key)
-        others[again] = retried(workflow, key, body_key(key), options)
-        undo |= keep_less(workflow, FROM_THE_START)
-    asked = Around(
-        key, body_key(key), options, scope, marked=marked, result=result or bool(answer), again=again, answer=answer
+        others[again] = build_retry_workflow(workflow, key, body_key(key), options)
+        undo |= disable_saving(workflow, RETRY_FROM_TRIGGER)
+    spec = LockedBodySpec(
+        key,
+        body_key(key),
+        options,
+        scope,
+        marked=marked,
+        result=result or bool(answer),
+        retry_workflow=again,
+        answer=answer,
     )
-    nodes, links = around(workflow, asked, found)
+    nodes, links = build_locked_body(workflow, spec, found)
     _refuse_clash(nodes, names)
-    add(workflow, nodes, links)
+    add_nodes(workflow, nodes, links)
     return {"nodes": [node["name"] for node in nodes], "undo": undo}, others
 
 
-def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) -> None:
-    undo, ours = noted["undo"], noted["nodes"]
-    limit = (part(workflow, "limit") or {"nodes": []})["nodes"]
-    for place in range(len(guarded(workflow, GATE, ours))):
-        outside = workflow.entering(EACH) if EACH in ours else workflow.entering(numbered(GATE, place))
-        targets = first_output(inner, undo["begins"][place])
+def restore_body(workflow: Workflow, recorded: dict[str, Any], inner: Workflow) -> None:
+    """Undo `move_body` in place."""
+    undo, ours = recorded["undo"], recorded["nodes"]
+    limit = (read_part(workflow, "limit") or {"nodes": []})["nodes"]
+    for place in range(len(find_gated_entries(workflow, LOCK_GATE, ours))):
+        outside = workflow.entering(EACH_ITEM) if EACH_ITEM in ours else workflow.entering(numbered(LOCK_GATE, place))
+        targets = first_output_targets(inner, undo["begins"][place])
         for edge in outside:
-            if edge.source not in ours and (EACH in ours or edge.input == 1):
+            if edge.source not in ours and (EACH_ITEM in ours or edge.input == 1):
                 workflow.connections[edge.source][MAIN][edge.output] = copy.deepcopy(targets)
     for name in ours:
         workflow.remove(name)
@@ -106,46 +123,46 @@ def unweave_moved(workflow: Workflow, noted: dict[str, Any], inner: Workflow) ->
         if name not in added:
             workflow.connections[name] = copy.deepcopy(kinds)
     if "answer" in undo:
-        tie_again(workflow, *undo["answer"])
+        reattach_reply(workflow, *undo["answer"])
     nodes = {node["name"]: node for node in workflow.data["nodes"]}
     workflow.data["nodes"] = [nodes[name] for name in _ordered(nodes, undo["order"], limit)]
     links = workflow.connections
     workflow.data["connections"] = {name: links[name] for name in _ordered(links, undo["sources"], limit)}
     if "executionTimeout" in undo and workflow.settings.get("executionTimeout") == undo["executionTimeout"][1]:
-        put_back(workflow.data["settings"], "executionTimeout", undo["executionTimeout"])
-    keep_as_before(workflow, undo)
+        restore_key(workflow.data["settings"], "executionTimeout", undo["executionTimeout"])
+    restore_saving(workflow, undo)
 
 
 def _refuse_clash(nodes: list[dict[str, Any]], names: set[str]) -> None:
-    """Also of nodes in two workflows: when the body comes back, they are in one."""
+    """Refuse duplicate node names, also across both workflows: removing the lock merges them again."""
     clash = next((node["name"] for node in nodes if node["name"] in names), None)
     if clash is not None:
-        raise PatchRefused(f"it has a node named {clash!r} already: rename it")
+        raise PatchRefused(f"the workflow already has a node named {clash!r}: rename it")
 
 
 def _ordered(names: Iterable[str], first: list[str], last: list[str]) -> list[str]:
-    """As they stood before; what is new since then follows, and what a limit has added comes last."""
+    """Sort names into their original order; names added since follow, and a limit's nodes come last."""
     rank = {name: float(place) for place, name in enumerate([*first, *last])}
     return sorted(names, key=lambda name: rank.get(name, len(first) - 0.5))
 
 
-def _needs_marks(body: list[Node], found: list[Entry]) -> bool:
-    """Whether the body must know which trigger it was, since they lead to different nodes or are read by name."""
-    # As they are written, to the letter: what comes back is the first one's.
+def _needs_trigger_marks(body: list[Node], found: list[BodyEntry]) -> bool:
+    """Whether the items must carry their trigger, because triggers lead to different nodes or are read by name."""
+    # Compare the serialized targets: removing the lock restores the first entry's targets for all.
     apart = len({json.dumps(entry.targets) for entry in found}) > 1
     triggers = {entry.trigger for entry in found}
-    marked = apart or (len(triggers) > 1 and any(mentions(body, trigger) for trigger in triggers))
+    marked = apart or (len(triggers) > 1 and any(reads_node(body, trigger) for trigger in triggers))
     if marked and len(triggers) < len(found):
         raise PatchRefused(
-            "a trigger of it has several outputs, which a sub-workflow's cannot have: use one trigger each"
+            "a trigger has several outputs, which a sub-workflow's trigger cannot have: use one trigger for each"
         )
     return marked
 
 
 def _body(
-    workflow: Workflow, key: str, options: dict[str, Any], body: list[Node], found: list[Entry], *, marked: bool
+    workflow: Workflow, key: str, options: dict[str, Any], body: list[Node], found: list[BodyEntry], *, marked: bool
 ) -> Workflow:
-    """The sub-workflow. What it is called with stands under the trigger's own name: `$('Webhook')` still reads it."""
+    """Build the sub-workflow. A node with the trigger's own name emits the input, so `$('Webhook')` still reads it."""
     inner_key = body_key(key)
     first = workflow.find(found[0].trigger)
     assert first is not None, "an entry's trigger is one of the workflow's"  # noqa: S101 - for the type checker
@@ -153,14 +170,15 @@ def _body(
     links: dict[str, Any] = {}
     if not marked:
         links[found[0].trigger] = [copy.deepcopy(found[0].targets)]
-        nodes = [stitches.called_trigger(inner_key, found[0].trigger, [x, y])]
+        nodes = [make.called_trigger(inner_key, found[0].trigger, [x, y])]
         if options["transport"] == "http":
-            # What asks stands before the one that the body knows: its first node sees nothing of it.
+            # The retry check stands before the node with the trigger's name, so the body's first node sees only the
+            # trigger's items.
             nodes = [
-                stitches.called_trigger(inner_key, CALLED, [x - 2 * COLUMN, y]),
-                stitches.node(inner_key, found[0].trigger, "noOp", 1, {}, [x, y]),
+                make.called_trigger(inner_key, BODY_INPUT, [x - 2 * COLUMN, y]),
+                make.node(inner_key, found[0].trigger, "noOp", 1, {}, [x, y]),
             ]
-            links[CALLED] = [[to(found[0].trigger)]]
+            links[BODY_INPUT] = [[link_to(found[0].trigger)]]
     else:
         by_number: dict[str, Any] = {
             "mode": "expression",
@@ -169,28 +187,28 @@ def _body(
             "options": {},
         }
         nodes = [
-            stitches.called_trigger(inner_key, CALLED, [x - 3 * COLUMN, y]),
-            stitches.node(inner_key, WHICH, "switch", 3.2, by_number, [x - 2 * COLUMN, y]),
+            make.called_trigger(inner_key, BODY_INPUT, [x - 3 * COLUMN, y]),
+            make.node(inner_key, WHICH_TRIGGER, "switch", 3.2, by_number, [x - 2 * COLUMN, y]),
         ]
-        links |= {CALLED: [[to(WHICH)]], WHICH: [[to(entry.trigger)] for entry in found]}
+        links |= {BODY_INPUT: [[link_to(WHICH_TRIGGER)]], WHICH_TRIGGER: [[link_to(entry.trigger)] for entry in found]}
         for entry in found:
             trigger = workflow.find(entry.trigger)
             x, y = (round(place) for place in trigger.position) if trigger else (x, y)
-            nodes.append(stitches.rewrite(inner_key, entry.trigger, "$json.sent", [x, y]))
+            nodes.append(make.set_json(inner_key, entry.trigger, "$json.sent", [x, y]))
             links[entry.trigger] = [copy.deepcopy(entry.targets)]
     if options["transport"] == "http":
-        _ask_first(inner_key, nodes, links)
+        _refuse_retry_first(inner_key, nodes, links)
     names = {node.name for node in body}
     _refuse_clash(nodes, names)
-    settings = {name: value for name, value in workflow.settings.items() if name not in _CALLERS_OWN}
-    if "executionOrder" in (before := record(workflow)["before"]):
-        put_back(settings, "executionOrder", before["executionOrder"])
+    settings = {name: value for name, value in workflow.settings.items() if name not in _CALLER_ONLY_SETTINGS}
+    if "executionOrder" in (before := read_record(workflow)["before"]):
+        restore_key(settings, "executionOrder", before["executionOrder"])
     mark: dict[str, Any] = {"version": 1, "body_of": key, "nodes": [node["name"] for node in nodes]}
     if options["transport"] == "http":
         settings |= UNSAVED
         mark["transport"] = "http"
     data = {
-        "name": stitches.beside(workflow.name, "locked body"),
+        "name": make.derived_name(workflow.name, "locked body"),
         "nodes": [*nodes, *(copy.deepcopy(node.data) for node in body)],
         "connections": {
             **{name: {MAIN: outputs} for name, outputs in links.items()},
@@ -202,16 +220,18 @@ def _body(
     return Workflow(data, workflow.layout)
 
 
-def _ask_first(key: str, nodes: list[dict[str, Any]], links: dict[str, Any]) -> None:
-    """In place: behind its trigger, and before what has the name of the workflow's, the body asks who started it."""
+def _refuse_retry_first(key: str, nodes: list[dict[str, Any]], links: dict[str, Any]) -> None:
+    """Insert the retry check in place, between the sub-workflow's trigger and the node with the original trigger's
+    name.
+    """
     x, y = nodes[0]["position"]
     nodes[0]["position"] = [x - COLUMN, y]
-    nodes += stitches.not_by_itself(key, [x, y], [x, y - ROW])
-    links |= {CALLED: [[to(BY_ITSELF)]], BY_ITSELF: [links[CALLED][0], [to(UNLOCKED)]]}
+    nodes += make.refuse_retry(key, [x, y], [x, y - ROW])
+    links |= {BODY_INPUT: [[link_to(CALLED_BY_LOCK)]], CALLED_BY_LOCK: [links[BODY_INPUT][0], [link_to(RAISE_NO_LOCK)]]}
 
 
-def _make_time(workflow: Workflow, options: dict[str, Any]) -> dict[str, Any]:
-    """The body keeps the workflow's time limit; around it there must be time to wait for the lock and to release it."""
+def _extend_timeout(workflow: Workflow, options: dict[str, Any]) -> dict[str, Any]:
+    """Extend the workflow's time limit by the wait for the lock and its release. The body keeps the original limit."""
     limit = workflow.settings.get("executionTimeout")
     if not isinstance(limit, int) or limit <= 0:
         return {}

@@ -1,7 +1,7 @@
-"""The nodes around a body that is a sub-workflow: acquire, gate, call, release, and its error raised again.
+"""The nodes around a body in a sub-workflow: acquire, gate, call, release, and raising the body's error again.
 
-The body is called through a short workflow of three nodes, written into the call itself. Its last node is reached only
-when the body has ended well, so that an item of the body that looks like an error is never taken for one.
+`Locked Body` calls the body through a workflow of three nodes that is embedded in the call. Its last node runs only
+when the body succeeded, so a body's item that looks like an error is never mistaken for a failure.
 """
 
 from __future__ import annotations
@@ -10,42 +10,42 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from backstay.n8n.analysis.body import Entry
+from backstay.n8n.analysis.body import BodyEntry
 from backstay.n8n.model import MAIN, Workflow
-from backstay.n8n.patch import nodes as stitches
-from backstay.n8n.patch.inline import CALLER, GRANT, acquiring, releasing
+from backstay.n8n.patch import nodes as make
+from backstay.n8n.patch.inline import CALLER, GRANT, build_acquire, build_release
 from backstay.n8n.patch.nodes import (
-    ACQUIRE,
-    AGAIN,
-    BODY,
-    BY_ITSELF,
-    CONFIRM,
-    CONFIRMED,
-    EACH,
-    FAILED,
-    GATE,
-    HELD_RESULT,
+    BODY_FAILED,
+    BODY_GAVE_ITEMS,
+    BODY_RESULT,
+    CALLED_BY_LOCK,
+    EACH_ITEM,
+    LOCK_ACQUIRE,
+    LOCK_CONFIRM,
+    LOCK_CONFIRMED,
+    LOCK_GATE,
+    LOCK_RELEASE,
+    LOCK_RESULT,
+    LOCKED_BODY,
     MARK,
-    NOTHING_LOST,
-    RAISE,
-    RELEASE,
-    RESULT,
-    SENT,
-    UNLOCKED,
+    RAISE_BODY_ERROR,
+    RAISE_NO_LOCK,
+    RAISE_OR_RETRY,
+    WHAT_WAS_SENT,
+    link_to,
     numbered,
-    to,
 )
-from backstay.n8n.patch.placement import Places
-from backstay.n8n.patch.record import our_nodes
+from backstay.n8n.patch.placement import Placement
+from backstay.n8n.patch.record import added_nodes
 from backstay.n8n.patch.retention import UNSAVED
 
-_SAID = f"$({stitches.quoted(BODY)}).first().json"
-#: One item with nothing but a message is what n8n makes of a call that failed.
-_FAILED = f"{_SAID}.ended !== true && typeof {_SAID}.error === 'string' && Object.keys({_SAID}).length === 1"
-_ERROR = f"{_SAID}.error || 'The locked body failed'"
-#: What came out of the confirmation: its answer, or its error at the other output.
-_CONFIRMED = f"$({stitches.quoted(CONFIRM)}).all(0).length > 0"
-_REFUSED = f"$({stitches.quoted(CONFIRM)}).first(1).json.error"
+_OUTPUT = f"$({make.js_string(LOCKED_BODY)}).first().json"
+#: n8n turns a failed call into one item that contains only an error message.
+_FAILED = f"{_OUTPUT}.ended !== true && typeof {_OUTPUT}.error === 'string' && Object.keys({_OUTPUT}).length === 1"
+_ERROR = f"{_OUTPUT}.error || 'The locked body failed'"
+#: The confirmation's response is on its first output, its error on the second.
+_CONFIRMED = f"$({make.js_string(LOCK_CONFIRM)}).all(0).length > 0"
+_REFUSED = f"$({make.js_string(LOCK_CONFIRM)}).first(1).json.error"
 _UNCONFIRMED = f"'The lock was not confirmed: ' + ({_REFUSED}.message ?? {_REFUSED})"
 
 Nodes = list[dict[str, Any]]
@@ -53,11 +53,13 @@ Links = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """`key` names the nodes' ids, `body` is the workflow to call, `again` the one that raises its error or retries.
+class LockedBodySpec:
+    """What to build around a body.
 
-    `shift`: so many columns are taken. `then`: a node that follows when the body has ended well. `holder`: who takes
-    the lock, in expressions. `answer`: a node that gets what the body gave.
+    `key`: the seed of the nodes' ids. `body`: the workflow to call. `marked`: items carry the index of their trigger.
+    `result`: the body's items are returned. `retry_workflow`: the workflow that raises the body's error or retries;
+    empty for none. `shift`: the number of columns that are taken already. `then`: a node that follows a successful
+    body. `holder`: expressions for the lock's holder. `answer`: a node that receives the body's items.
     """
 
     key: str
@@ -66,7 +68,7 @@ class Around:
     scope: str
     marked: bool = False
     result: bool = False
-    again: str = ""
+    retry_workflow: str = ""
     shift: int = 0
     then: str = ""
     holder: dict[str, str] = field(default_factory=CALLER.copy)
@@ -89,133 +91,150 @@ class Around:
         return f"{_CONFIRMED} ? {_ERROR} : {_UNCONFIRMED}" if self.confirms else _ERROR
 
 
-def around(workflow: Workflow, asked: Around, found: list[Entry]) -> tuple[Nodes, Links]:
-    """What to add, and how it hangs together; the ways in lead to it already."""
-    key = asked.key
-    places = Places(workflow, our_nodes(workflow))
-    shift = asked.shift + (1 if asked.per_item else 0)
-    gates = [numbered(GATE, place) for place in range(1 if asked.per_item else len(found))]
-    nodes, links = acquiring(key, asked.options, asked.scope, gates, places, 1 + shift, asked.holder, goes_on=True)
-    if asked.per_item:
-        nodes.insert(0, stitches.node(key, EACH, "splitInBatches", 3, {"batchSize": 1, "options": {}}, places.take(1)))
-        links[EACH] = [[to(NOTHING_LOST)] if asked.result else [], [to(ACQUIRE), to(GATE, 1)]]
-    kept = [to(SENT, 1)] if asked.again else []
-    into = [to(CONFIRMED)] if asked.confirms else [to(BODY), *kept]
+def build_locked_body(workflow: Workflow, spec: LockedBodySpec, found: list[BodyEntry]) -> tuple[Nodes, Links]:
+    """Return the nodes and their connections, and redirect the entries to them in place."""
+    key = spec.key
+    placement = Placement(workflow, added_nodes(workflow))
+    shift = spec.shift + (1 if spec.per_item else 0)
+    gates = [numbered(LOCK_GATE, place) for place in range(1 if spec.per_item else len(found))]
+    nodes, links = build_acquire(
+        key, spec.options, spec.scope, gates, placement, 1 + shift, spec.holder, continue_on_error=True
+    )
+    if spec.per_item:
+        nodes.insert(
+            0, make.node(key, EACH_ITEM, "splitInBatches", 3, {"batchSize": 1, "options": {}}, placement.take(1))
+        )
+        links[EACH_ITEM] = [
+            [link_to(BODY_GAVE_ITEMS)] if spec.result else [],
+            [link_to(LOCK_ACQUIRE), link_to(LOCK_GATE, 1)],
+        ]
+    keep_input = [link_to(WHAT_WAS_SENT, 1)] if spec.retry_workflow else []
+    into = [link_to(LOCK_CONFIRMED)] if spec.confirms else [link_to(LOCKED_BODY), *keep_input]
     for place, gate in enumerate(gates):
-        nodes.append(stitches.gate(key, gate, places.take(2 + shift, place)))
+        nodes.append(make.gate(key, gate, placement.take(2 + shift, place)))
         links[gate] = [into]
-        if asked.marked:
+        if spec.marked:
             mark = numbered(MARK, place)
-            nodes.append(stitches.rewrite(key, mark, f"{{ trigger: {place}, sent: $json }}", places.take(3, place)))
-            links |= {gate: [[to(mark)]], mark: [into]}
+            nodes.append(make.set_json(key, mark, f"{{ trigger: {place}, sent: $json }}", placement.take(3, place)))
+            links |= {gate: [[link_to(mark)]], mark: [into]}
     for place, entry in enumerate(found):
         for node, output in entry.ports:
-            leads = [to(EACH)] if asked.per_item else [to(ACQUIRE), to(gates[place], 1)]
+            leads = [link_to(EACH_ITEM)] if spec.per_item else [link_to(LOCK_ACQUIRE), link_to(gates[place], 1)]
             workflow.connections[node][MAIN][output] = leads
-    shift += 1 if asked.marked else 0
-    if asked.confirms:
-        # A retry that began at the confirmation would use a grant that has lapsed, or is another execution's. So it
-        # never fails there: what was granted is given back, and the failure is the body's.
-        nodes.append(stitches.choice(key, CONFIRMED, _CONFIRMED, places.take(3 + shift)))
-        links[CONFIRMED] = [[to(BODY), *kept], [to(RELEASE), *kept]]
+    shift += 1 if spec.marked else 0
+    if spec.confirms:
+        # A retry that began at the confirmation would use a lapsed grant, or another execution's. So the confirmation
+        # never fails the execution: the grant is released, and the failure is reported like the body's.
+        nodes.append(make.condition(key, LOCK_CONFIRMED, _CONFIRMED, placement.take(3 + shift)))
+        links[LOCK_CONFIRMED] = [[link_to(LOCKED_BODY), *keep_input], [link_to(LOCK_RELEASE), *keep_input]]
         shift += 1
-    nodes += [_calling(asked, places.take(3 + shift)), releasing(key, places, 4 + shift)]
-    then = HELD_RESULT if asked.result else EACH if asked.per_item else asked.then
-    behind = [to(then)] if then else []
-    links |= {BODY: [[to(RELEASE)]]}
-    shift = _raising(asked, behind, places, shift, nodes, links)
-    if asked.result:
+    nodes += [_build_body_call(spec, placement.take(3 + shift)), build_release(key, placement, 4 + shift)]
+    then = LOCK_RESULT if spec.result else EACH_ITEM if spec.per_item else spec.then
+    behind = [link_to(then)] if then else []
+    links |= {LOCKED_BODY: [[link_to(LOCK_RELEASE)]]}
+    shift = _add_error_path(spec, behind, placement, shift, nodes, links)
+    if spec.result:
         nodes += [
-            stitches.gate(key, HELD_RESULT, places.take(6 + shift)),
-            stitches.choice(key, NOTHING_LOST, "$json.ended === true", places.take(7 + shift), kind="filter"),
-            stitches.rewrite(key, RESULT, "$json.result", places.take(8 + shift)),
+            make.gate(key, LOCK_RESULT, placement.take(6 + shift)),
+            make.condition(key, BODY_GAVE_ITEMS, "$json.ended === true", placement.take(7 + shift), kind="filter"),
+            make.set_json(key, BODY_RESULT, "$json.result", placement.take(8 + shift)),
         ]
         links |= {
-            BODY: [[to(RELEASE), to(HELD_RESULT, 1)]],
-            HELD_RESULT: [[to(EACH if asked.per_item else NOTHING_LOST)]],
-            NOTHING_LOST: [[to(RESULT)]],
+            LOCKED_BODY: [[link_to(LOCK_RELEASE), link_to(LOCK_RESULT, 1)]],
+            LOCK_RESULT: [[link_to(EACH_ITEM if spec.per_item else BODY_GAVE_ITEMS)]],
+            BODY_GAVE_ITEMS: [[link_to(BODY_RESULT)]],
         }
-        links |= {RESULT: [[to(asked.answer)]]} if asked.answer else {}
-        if asked.confirms:
-            links[CONFIRM][1].append(to(HELD_RESULT, 1))  # in place of a body's answer, as an error of one
+        links |= {BODY_RESULT: [[link_to(spec.answer)]]} if spec.answer else {}
+        if spec.confirms:
+            links[LOCK_CONFIRM][1].append(
+                link_to(LOCK_RESULT, 1)
+            )  # a failed confirmation takes the place of the body's result
     return nodes, links
 
 
-def _raising(
-    asked: Around, behind: list[dict[str, Any]], places: Places, shift: int, nodes: Nodes, links: Links
+def _add_error_path(
+    spec: LockedBodySpec, behind: list[dict[str, Any]], placement: Placement, shift: int, nodes: Nodes, links: Links
 ) -> int:
-    """From the release on: the body's error, if it failed. Answers how far that reaches."""
-    key = asked.key
-    if not asked.again:
+    """Add the nodes after the release that raise the body's error, in place. Return the number of columns used."""
+    key = spec.key
+    if not spec.retry_workflow:
         nodes += [
-            stitches.choice(key, FAILED, asked.failed, places.take(5 + shift)),
-            stitches.stop(key, RAISE, asked.error, places.take(6 + shift, -1)),
+            make.condition(key, BODY_FAILED, spec.failed, placement.take(5 + shift)),
+            make.stop_and_error(key, RAISE_BODY_ERROR, spec.error, placement.take(6 + shift, -1)),
         ]
-        links |= {RELEASE: [[to(FAILED)]], FAILED: [[to(RAISE)], behind]}
+        links |= {LOCK_RELEASE: [[link_to(BODY_FAILED)]], BODY_FAILED: [[link_to(RAISE_BODY_ERROR)], behind]}
         return shift
-    # n8n retries at the node that failed, with what came in there: so what the body was called with comes in there.
-    if asked.per_item:
-        # Each round must use up both inputs of the gate, or a later round would find an earlier one's item in it.
+    # n8n retries at the failed node with that node's input, so the failing node must receive the body's input.
+    if spec.per_item:
+        # Each round must consume both inputs of the gate, or a later round would read an earlier round's item.
         shift += 1
-        sent = stitches.gate(key, SENT, places.take(4 + shift))
-        links |= {RELEASE: [[to(SENT)]], SENT: [[to(FAILED)]], FAILED: [[to(AGAIN)], behind]}
+        sent = make.gate(key, WHAT_WAS_SENT, placement.take(4 + shift))
+        links |= {
+            LOCK_RELEASE: [[link_to(WHAT_WAS_SENT)]],
+            WHAT_WAS_SENT: [[link_to(BODY_FAILED)]],
+            BODY_FAILED: [[link_to(RAISE_OR_RETRY)], behind],
+        }
     else:
-        sent = stitches.gate(key, SENT, places.take(6 + shift, -1))
-        links |= {RELEASE: [[to(FAILED)]], FAILED: [[to(SENT)], behind], SENT: [[to(AGAIN)]]}
+        sent = make.gate(key, WHAT_WAS_SENT, placement.take(6 + shift, -1))
+        links |= {
+            LOCK_RELEASE: [[link_to(BODY_FAILED)]],
+            BODY_FAILED: [[link_to(WHAT_WAS_SENT)], behind],
+            WHAT_WAS_SENT: [[link_to(RAISE_OR_RETRY)]],
+        }
     nodes += [
         sent,
-        stitches.choice(key, FAILED, asked.failed, places.take(5 + shift)),
-        _raise_or_retry(asked, places.take(7 + shift, -1)),
+        make.condition(key, BODY_FAILED, spec.failed, placement.take(5 + shift)),
+        _raise_or_retry(spec, placement.take(7 + shift, -1)),
     ]
-    links |= {AGAIN: [behind]} if behind else {}
+    links |= {RAISE_OR_RETRY: [behind]} if behind else {}
     return shift
 
 
-def _raise_or_retry(asked: Around, position: list[int]) -> dict[str, Any]:
-    """Fails as the body did. Retried, it is in another execution than the one that took the lock; then it runs again
-    what failed, under a lock of its own.
+def _raise_or_retry(spec: LockedBodySpec, position: list[int]) -> dict[str, Any]:
+    """Build the node that fails like the body. A retry runs in another execution than the one that took the lock, so
+    the called workflow then runs the body again under its own lock.
     """
     lock = {
         "retried": f"{GRANT}.execution_id !== $execution.id",
-        "error": asked.error,
+        "error": spec.error,
         "scope": f"{GRANT}.scope",
         **{name: code.removeprefix("={{ ").removesuffix(" }}") for name, code in CALLER.items()},
     }
-    told = ", ".join(f"{name}: {code}" for name, code in lock.items())
-    inputs = {"lock": f"={{{{ {{ {told} }} }}}}", "sent": "={{ $json }}"}
+    fields = ", ".join(f"{name}: {code}" for name, code in lock.items())
+    inputs = {"lock": f"={{{{ {{ {fields} }} }}}}", "sent": "={{ $json }}"}
     call: dict[str, Any] = {
-        "workflowId": stitches.workflow_id(asked.again),
+        "workflowId": make.workflow_id(spec.retry_workflow),
         "workflowInputs": {"mappingMode": "defineBelow", "value": inputs, "matchingColumns": [], "schema": []},
         "mode": "once",
         "options": {},
     }
-    return stitches.node(asked.key, AGAIN, "executeWorkflow", 1.2, call, position)
+    return make.node(spec.key, RAISE_OR_RETRY, "executeWorkflow", 1.2, call, position)
 
 
-def _calling(asked: Around, position: list[int]) -> dict[str, Any]:
-    inner = asked.body
-    call = {"workflowId": stitches.workflow_id(inner), "mode": "once", "options": {}}
-    ended = "{ ended: true, result: $json }" if asked.result else "{ ended: true }"
+def _build_body_call(spec: LockedBodySpec, position: list[int]) -> dict[str, Any]:
+    inner = spec.body
+    call = {"workflowId": make.workflow_id(inner), "mode": "once", "options": {}}
+    ended = "{ ended: true, result: $json }" if spec.result else "{ ended: true }"
     nodes = [
-        stitches.called_trigger(inner, "Called", [0, 0]),
-        stitches.node(inner, "Body", "executeWorkflow", 1.2, call, [220, 0]),
-        stitches.rewrite(inner, "Ended", ended, [440, 0], executeOnce=not asked.result),
+        make.called_trigger(inner, "Called", [0, 0]),
+        make.node(inner, "Body", "executeWorkflow", 1.2, call, [220, 0]),
+        make.set_json(inner, "Ended", ended, [440, 0], executeOnce=not spec.result),
     ]
-    links = {"Called": [[to("Body")]], "Body": [[to("Ended")]]}
-    if asked.confirms:
-        nodes += stitches.not_by_itself(inner, [0, 180], [220, 180])
-        links |= {"Called": [[to(BY_ITSELF)]], BY_ITSELF: [[to("Body")], [to(UNLOCKED)]]}
+    links = {"Called": [[link_to("Body")]], "Body": [[link_to("Ended")]]}
+    if spec.confirms:
+        nodes += make.refuse_retry(inner, [0, 180], [220, 180])
+        links |= {"Called": [[link_to(CALLED_BY_LOCK)]], CALLED_BY_LOCK: [[link_to("Body")], [link_to(RAISE_NO_LOCK)]]}
     between = {
-        # Some expressions want one; n8n itself takes the caller's where there is none.
-        "id": stitches.workflow_id(inner)["value"],
+        # Some expressions read the workflow id; without one, n8n uses the caller's.
+        "id": make.workflow_id(inner)["value"],
         "name": "Until the body has ended",
         "nodes": nodes,
         "connections": {name: {MAIN: outputs} for name, outputs in links.items()},
-        "settings": {"executionOrder": "v1", **(UNSAVED if asked.options["transport"] == "http" else {})},
+        "settings": {"executionOrder": "v1", **(UNSAVED if spec.options["transport"] == "http" else {})},
     }
-    return stitches.node(
-        asked.key,
-        BODY,
+    return make.node(
+        spec.key,
+        LOCKED_BODY,
         "executeWorkflow",
         1.2,
         {"source": "parameter", "workflowJson": json.dumps(between, indent=2), "mode": "once", "options": {}},

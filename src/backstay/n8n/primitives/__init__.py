@@ -1,20 +1,19 @@
-"""The four primitives, for both transports, as templates: written here, read by n8n.
+"""The four primitives as workflow templates, for both transports.
 
-Edit Fields, If, Crypto and expressions do everything, so that they need no task runner and are the same file for n8n 1
-and 2. Each call of one is one execution; what is not right about its input stops it, and nothing is done by default
-that the caller may not have meant.
+They consist of Edit Fields, If, Crypto and expressions only, so they need no task runner and the same file runs on n8n
+1 and 2. Each call is one execution. Invalid input stops the call; no default replaces a value that the caller passed.
 """
 
 from __future__ import annotations
 
 from backstay.n8n.model import Workflow
 from backstay.n8n.primitives import clean_up_redis, over_http, over_redis
-from backstay.n8n.primitives.builder import Drawing
-from backstay.n8n.primitives.identity import KEYS, VERSION, Identity, Transport, family, identify
+from backstay.n8n.primitives.builder import WorkflowBuilder
+from backstay.n8n.primitives.identity import KEYS, VERSION, Identity, Transport, id_namespace, identify
 
 __all__ = ["KEYS", "VERSION", "Identity", "Transport", "identify", "primitive"]
 
-_DRAWN = {
+_BUILDERS = {
     "lock_acquisition": {"redis": over_redis.lock_acquisition, "http": over_http.lock_acquisition},
     "lock_release": {"redis": over_redis.lock_release, "http": over_http.lock_release},
     "error_handler_lock_cleanup": {"redis": clean_up_redis.lock_cleanup, "http": over_http.lock_cleanup},
@@ -23,17 +22,17 @@ _DRAWN = {
 
 
 def primitive(key: str, transport: Transport) -> Workflow:
-    """A template with placeholders inside, and without an id: that is its environment's. Raises KeyError."""
-    draw = _DRAWN[key][transport]
-    drawing = Drawing(family(Identity(key, transport, VERSION)))
-    draw(drawing)
+    """Return a template with placeholders and without an id, which each environment assigns. Raise KeyError."""
+    build = _BUILDERS[key][transport]
+    builder = WorkflowBuilder(id_namespace(Identity(key, transport, VERSION)))
+    build(builder)
     mark = {"primitive": key, "transport": transport, "version": VERSION}
     return Workflow(
         {
             "name": key,
-            "nodes": drawing.nodes,
-            "connections": drawing.connections,
-            "settings": drawing.settings,
+            "nodes": builder.nodes,
+            "connections": builder.connections,
+            "settings": builder.settings,
             "meta": {"backstay": mark},
         },
         source=f"{key}.template.json",

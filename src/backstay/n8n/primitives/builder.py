@@ -1,4 +1,4 @@
-"""A workflow while it is drawn: nodes on a grid, lines between them, and the kinds of nodes that primitives need."""
+"""Builds a primitive's workflow: nodes on a grid, connections, and the node kinds that the primitives need."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ JsonObject = dict[str, Any]
 
 
 def js(text: str) -> str:
-    """A text as JavaScript writes it."""
-    return nodes.quoted(text)
+    """Return a text as a JavaScript string literal."""
+    return nodes.js_string(text)
 
 
 def expression(code: str) -> str:
-    """Code as the value of a parameter."""
+    """Return code as a parameter value that n8n evaluates."""
     if "}}" in code:
-        raise ValueError(f"n8n would end the expression early: {code}")
+        raise ValueError(f"}}}} would end the n8n expression early: {code}")
     return f"={{{{ {code} }}}}"
 
 
 def first(node: str) -> str:
-    """What a node gave, from anywhere behind it: of its latest run."""
+    """Return code that reads a node's first item, from its latest run."""
     return f"$({js(node)}).first().json"
 
 
@@ -37,24 +37,26 @@ def _place(at: tuple[float, float]) -> list[int]:
     return [int(column * _WIDE), int(row * _HIGH)]
 
 
-class Drawing:
-    """`family` makes the nodes' ids: the same drawing has the same ids."""
+class WorkflowBuilder:
+    """Collects the nodes and connections of one workflow. `id_namespace` seeds the node ids, so they are
+    deterministic.
+    """
 
-    def __init__(self, family: str) -> None:
-        self._family = family
+    def __init__(self, id_namespace: str) -> None:
+        self._id_namespace = id_namespace
         self.nodes: list[JsonObject] = []
         self.connections: JsonObject = {}
         self.settings: JsonObject = {"executionOrder": "v1"}
 
-    # ── lines ──
+    # ── connections ──
 
-    def line(self, *names: str) -> None:
-        """Each node's first output to the next."""
+    def chain(self, *names: str) -> None:
+        """Connect each node's first output to the next node."""
         for one, two in pairwise(names):
             self.connect(one, two)
 
     def fork(self, name: str, yes: str, no: str) -> None:
-        """An If's two ways."""
+        """Connect an If node's true and false outputs."""
         self.connect(name, yes)
         self.connect(name, no, output=1)
 
@@ -62,22 +64,22 @@ class Drawing:
         outputs = self.connections.setdefault(name, {"main": []})["main"]
         while len(outputs) <= output:
             outputs.append([])
-        outputs[output].append(nodes.to(target, index))
+        outputs[output].append(nodes.link_to(target, index))
 
     # ── nodes ──
 
     def node(
         self, name: str, kind: str, version: float, at: tuple[float, float], parameters: JsonObject, **more: Any
     ) -> None:
-        self.nodes.append(nodes.node(self._family, name, kind, version, parameters, _place(at), **more))
+        self.nodes.append(nodes.node(self._id_namespace, name, kind, version, parameters, _place(at), **more))
 
-    def called(self, name: str, at: tuple[float, float], inputs: Mapping[str, str]) -> None:
-        """Starts when another workflow calls; inputs by name, with their types."""
+    def called_trigger(self, name: str, at: tuple[float, float], inputs: Mapping[str, str]) -> None:
+        """Add the trigger that runs when another workflow calls this one, with its inputs by name and type."""
         values = [{"name": field, "type": kind} for field, kind in inputs.items()]
         self.node(name, "executeWorkflowTrigger", 1.1, at, {"workflowInputs": {"values": values}})
 
-    def on_error(self, name: str, at: tuple[float, float]) -> None:
-        """Starts when a workflow that names this one as its error workflow fails."""
+    def error_trigger(self, name: str, at: tuple[float, float]) -> None:
+        """Add the trigger that runs when a workflow fails whose error workflow is this one."""
         self.node(name, "errorTrigger", 1, at, {})
 
     def fields(
@@ -89,10 +91,10 @@ class Drawing:
         keep: bool = False,
         **more: Any,
     ) -> None:
-        """Edit Fields: name → type and code. keep: fields that the item has already stay."""
+        """Add an Edit Fields node: name → type and code. `keep`: the item's other fields are kept."""
         rows = [
             {
-                "id": nodes.node_id(self._family, f"{name}/{field}"),
+                "id": nodes.node_id(self._id_namespace, f"{name}/{field}"),
                 "name": field,
                 "type": kind,
                 "value": expression(code),
@@ -104,36 +106,40 @@ class Drawing:
     def rows(
         self, name: str, at: tuple[float, float], rows: list[JsonObject], *, keep: bool = False, **more: Any
     ) -> None:
+        """Add an Edit Fields node with prepared rows."""
         parameters = {"assignments": {"assignments": rows}, "includeOtherFields": keep, "options": {}}
         self.node(name, "set", 3.4, at, parameters, **more)
 
-    def fixed(self, name: str, field: str, kind: str, value: str) -> JsonObject:
-        """One row of Edit Fields whose value is a text and no code."""
-        return {"id": nodes.node_id(self._family, f"{name}/{field}"), "name": field, "type": kind, "value": value}
+    def literal_row(self, name: str, field: str, kind: str, value: str) -> JsonObject:
+        """Return a row of Edit Fields whose value is literal text."""
+        return {"id": nodes.node_id(self._id_namespace, f"{name}/{field}"), "name": field, "type": kind, "value": value}
 
-    def row(self, name: str, field: str, kind: str, code: str) -> JsonObject:
-        return self.fixed(name, field, kind, expression(code))
+    def code_row(self, name: str, field: str, kind: str, code: str) -> JsonObject:
+        """Return a row of Edit Fields whose value is code."""
+        return self.literal_row(name, field, kind, expression(code))
 
-    def choice(self, name: str, at: tuple[float, float], code: str) -> None:
-        """An If: the first way when the code is true."""
+    def condition(self, name: str, at: tuple[float, float], code: str) -> None:
+        """Add an If node; the first output is taken when the code is true."""
         expression(code)
-        self.nodes.append(nodes.choice(self._family, name, code, _place(at)))
+        self.nodes.append(nodes.condition(self._id_namespace, name, code, _place(at)))
 
-    def stop(self, name: str, at: tuple[float, float], code: str) -> None:
-        """Stop and Error, with the code's text as its message."""
+    def stop_and_error(self, name: str, at: tuple[float, float], code: str) -> None:
+        """Add a Stop and Error node; the code computes its message."""
         expression(code)
-        self.nodes.append(nodes.stop(self._family, name, code, _place(at)))
+        self.nodes.append(nodes.stop_and_error(self._id_namespace, name, code, _place(at)))
 
     def uuid(self, name: str, at: tuple[float, float], field: str) -> None:
-        """A random UUID in a field. A Code node has no `crypto`, and an execution's id is not unique enough."""
+        """Add a Crypto node that puts a random UUID into a field. A Code node has no `crypto`, and an execution id
+        does not identify a single acquisition.
+        """
         self.node(name, "crypto", 1, at, {"action": "generate", "dataPropertyName": field, "encodingType": "uuid"})
 
     def wait(self, name: str, at: tuple[float, float], seconds: float | str, **more: Any) -> None:
-        """Stays in memory: a wait of 65 s or more would suspend the execution and lose what it gives to its caller."""
+        """Add a Wait node. It must stay below 65 s: a longer wait suspends the execution and loses its output."""
         self.node(name, "wait", 1.1, at, {"resume": "timeInterval", "amount": seconds, "unit": "seconds"}, **more)
 
     def redis(self, name: str, at: tuple[float, float], operation: str, key: str, **parameters: Any) -> None:
-        """One command: `get` (with propertyName), `incr`, `set`, `delete`."""
+        """Add a Redis node with one command: `get` (with propertyName), `incr`, `set`, `delete`."""
         self.node(
             name,
             "redis",
@@ -144,9 +150,9 @@ class Drawing:
         )
 
     def http(self, name: str, at: tuple[float, float], path: str, body: str, *, timeout_seconds: float) -> None:
-        """POST to the Backstay server. Whatever comes back is an item: `statusCode` and `body`, or `error`.
+        """Add a POST request to the Backstay server. Every outcome is an item: `statusCode` and `body`, or `error`.
 
-        path: with `{{ code }}` inside. Both outputs lead on: the second when there was no answer at all.
+        `path` may contain `{{ code }}`. The second output is taken when there was no response; connect both.
         """
         self.node(
             name,
@@ -177,6 +183,6 @@ class Drawing:
 
 
 def object_of(fields: Mapping[str, str]) -> str:
-    """An object literal: name → code."""
+    """Return a JavaScript object literal. `fields` maps each property name to the code of its value."""
     inside = ", ".join(f"{json.dumps(name)}: {code}" for name, code in fields.items())
     return f"{{ {inside} }}"

@@ -1,32 +1,36 @@
-"""Clean-up on Redis: of the scopes that are registered, those that a failed execution holds are released."""
+"""The clean-up primitive over Redis: it checks the registered scopes and releases those that a failed execution
+holds.
+"""
 
 from __future__ import annotations
 
 from backstay.interop.n8n_wire.keys import LOCK_PREFIX, META_SUFFIX
 from backstay.n8n.primitives import shared
-from backstay.n8n.primitives.builder import Drawing, first, js
+from backstay.n8n.primitives.builder import WorkflowBuilder, first, js
 from backstay.n8n.primitives.over_redis import META, VALUE, get, lock_keys, parsed
 
-NO_SCOPES = "no scopes are registered (lockScopes): locks of a failed execution go when their TTL ends"
-#: Redis nodes try for a quarter of an hour before they fail.
+NO_SCOPES = "no scopes are registered (lockScopes): locks of a failed execution expire with their TTL"
+#: Redis nodes retry for 15 minutes before they fail.
 TIMEOUT_SECONDS = 300
 
 
-def lock_cleanup(d: Drawing) -> None:
-    """A lock is that execution's with whose id it was taken: a sub-workflow's is its caller's, which was passed in."""
+def lock_cleanup(d: WorkflowBuilder) -> None:
+    """Build the clean-up. A lock belongs to the execution id it was taken with; a sub-workflow passes its caller's
+    id.
+    """
     prepared = first("Prepare Scope List")
     d.settings["executionTimeout"] = TIMEOUT_SECONDS
-    d.on_error("Error Trigger", (0, 0))
+    d.error_trigger("Error Trigger", (0, 0))
     name = "Prepare Scope List"
     d.rows(
         name,
         (1, 0),
         [
-            d.fixed(name, "scopes", "array", "{{@:env:lockScopes}}"),
-            d.row(name, "failed_execution_id", "string", shared.FAILED_EXECUTION),
+            d.literal_row(name, "scopes", "array", "{{@:env:lockScopes}}"),
+            d.code_row(name, "failed_execution_id", "string", shared.FAILED_EXECUTION),
         ],
     )
-    d.choice("Has Scopes?", (2, 0), "$json.scopes.length > 0 && $json.failed_execution_id !== ''")
+    d.condition("Has Scopes?", (2, 0), "$json.scopes.length > 0 && $json.failed_execution_id !== ''")
     d.node(
         "Each Scope", "splitOut", 1, (3, 0), {"fieldToSplitOut": "scopes", "options": {"destinationFieldName": "scope"}}
     )
@@ -43,34 +47,36 @@ def lock_cleanup(d: Drawing) -> None:
             "scope": ("string", of_scope),
             **lock_keys(of_scope),
             "should_release": ("boolean", f"{owner} === {prepared}.failed_execution_id"),
-            "nobodys": ("boolean", f"({meta} ?? '') === '' && ($json.{VALUE} ?? '') !== ''"),
+            "unowned": ("boolean", f"({meta} ?? '') === '' && ($json.{VALUE} ?? '') !== ''"),
         },
     )
-    d.choice("Owned?", (7, 0), "$json.should_release")
+    d.condition("Owned?", (7, 0), "$json.should_release")
     d.redis("DEL Owned Meta", (8, -1), "delete", "$json.meta_key")
     d.redis("DEL Owned Counter", (9, -1), "delete", "$json.key")
     d.node("Every Scope", "merge", 3, (10, 0), {"mode": "append", "numberInputs": 2})
     _log(d, prepared)
-    d.line("Error Trigger", "Prepare Scope List", "Has Scopes?")
+    d.chain("Error Trigger", "Prepare Scope List", "Has Scopes?")
     d.fork("Has Scopes?", "Each Scope", "Log Nothing To Clean")
-    d.line("Each Scope", "GET Scope Meta", "GET Scope Counter", "Filter Owned Scopes", "Owned?")
+    d.chain("Each Scope", "GET Scope Meta", "GET Scope Counter", "Filter Owned Scopes", "Owned?")
     d.connect("Owned?", "DEL Owned Meta")
     d.connect("Owned?", "Every Scope", output=1, index=1)
-    d.line("DEL Owned Meta", "DEL Owned Counter", "Every Scope", "Log Cleanup")
+    d.chain("DEL Owned Meta", "DEL Owned Counter", "Every Scope", "Log Cleanup")
 
 
-def _log(d: Drawing, prepared: str) -> None:
+def _log(d: WorkflowBuilder, prepared: str) -> None:
     every = f"$({js('Filter Owned Scopes')}).all().map((one) => one.json)"
     owned = f"{every}.filter((one) => one.should_release).map((one) => one.scope)"
-    nobodys = f"{every}.filter((one) => one.nobodys).map((one) => one.scope)"
+    unowned = f"{every}.filter((one) => one.unowned).map((one) => one.scope)"
     execution = f"{js('execution ')} + {prepared}.failed_execution_id"
     none = f"{execution} + {js(' holds none of the registered scopes (lockScopes)')}"
     left = (
-        f"{js('; left alone, since nobody has said that it is theirs: ')} + {nobodys}.join({js(', ')})"
-        f" + {js(' (being taken just now, or by one that ended while it took it; it expires by itself)')}"
+        f"{js('; skipped, because the counter has no holder identity: ')} + {unowned}.join({js(', ')})"
+        f" + {js(' (an execution is acquiring it now, or ended while acquiring it; it expires with its TTL)')}"
     )
-    said = f"({owned}.length ? {execution} + {js(' failed')} : {none}) + ({nobodys}.length ? {left} : '')"
-    shared.is_cleaned(
-        d, (11, 0), cleaned=f"{owned}.length > 0", count=f"{owned}.length", scopes=owned, reason=said, once=True
+    reason = f"({owned}.length ? {execution} + {js(' failed')} : {none}) + ({unowned}.length ? {left} : '')"
+    shared.add_cleanup_output(
+        d, (11, 0), cleaned=f"{owned}.length > 0", count=f"{owned}.length", scopes=owned, reason=reason, once=True
     )
-    shared.is_clean(d, f"$json.failed_execution_id === '' ? {js(shared.NO_EXECUTION)} : {js(NO_SCOPES)}")
+    shared.add_nothing_to_clean_output(
+        d, f"$json.failed_execution_id === '' ? {js(shared.NO_EXECUTION)} : {js(NO_SCOPES)}"
+    )

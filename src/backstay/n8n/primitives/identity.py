@@ -1,4 +1,4 @@
-"""Whether a workflow is one of the primitives: by the mark in its file, or by the ids of its nodes, which n8n keeps."""
+"""Identify the primitives: by the marker in the file, or by their node ids, which n8n preserves."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from backstay.n8n.patch.nodes import node_id
 Transport = Literal["redis", "http"]
 TRANSPORTS: tuple[Transport, ...] = ("redis", "http")
 KEYS = ("lock_acquisition", "lock_release", "error_handler_lock_cleanup", "rate_limit_check")
-#: Counts up when what a primitive does, takes or gives changes.
+#: Increment it when a primitive's behaviour, inputs or outputs change.
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """Which primitive a workflow is."""
+
     key: str
     transport: Transport
     version: int
 
 
-def family(identity: Identity) -> str:
-    """What the ids of a primitive's nodes are made from."""
+def id_namespace(identity: Identity) -> str:
+    """Return the seed of a primitive's node ids."""
     return f"{identity.key}/{identity.transport}/{identity.version}"
 
 
 def identify(workflow: Workflow) -> Identity | None:
-    """None: it is nobody's that we know. Through n8n's API a workflow comes back without the mark."""
+    """Return which primitive the workflow is; None when it is not one. n8n's API drops the marker, so node ids
+    decide then.
+    """
     match workflow.data.get("meta"):
         case {
             "backstay": {
@@ -44,7 +48,7 @@ def identify(workflow: Workflow) -> Identity | None:
 
 def _by_nodes(workflow: Workflow) -> Identity | None:
     ids = {(node.name, node.id) for node in workflow.triggers}
-    return next((one for one in _ALL if any(node_id(family(one), name) == found for name, found in ids)), None)
+    return next((one for one in _ALL if any(node_id(id_namespace(one), name) == found for name, found in ids)), None)
 
 
 _ALL = tuple(

@@ -1,31 +1,32 @@
-"""The primitives on the Backstay server's routes: atomic, in order, handed over at once, with a fence.
+"""The primitives over the Backstay server's HTTP API: atomic, FIFO, with immediate handoff and fencing.
 
-A lock is waited for by long polls that all carry one request id: whichever of them is lost, the place in line is kept
-and a grant is answered again. A grant lapses unless the workflow that wanted it confirms it: one that was stopped while
-it waited never does.
+A caller waits for a lock with long polls that share one request id: when a poll or its response is lost, the caller
+keeps its place in the queue and receives its grant again. A grant lapses unless the workflow that requested it confirms
+it, so an execution that was stopped while it waited never blocks the lock.
 """
 
 from __future__ import annotations
 
 from backstay.n8n.primitives import inputs, shared
-from backstay.n8n.primitives.builder import Drawing, expression, first, js, object_of
+from backstay.n8n.primitives.builder import WorkflowBuilder, expression, first, js, object_of
 from backstay.n8n.primitives.shared import LOCK, NOW, RELEASE
 
-#: One long poll, and how long n8n waits for its answer: longer than the server takes.
+#: The duration of a long poll, and n8n's request timeout, which must be longer.
 POLL_SECONDS, POLL_TIMEOUT = 50, 65
-#: How long a grant waits for its confirmation: a caller that lives needs a moment, on a busy n8n a few seconds.
+#: How long a grant waits for its confirmation; a busy n8n may need a few seconds.
 CONFIRM_SECONDS = 60
-#: All other requests are answered at once.
+#: The timeout of all other requests, which the server answers at once.
 TIMEOUT = 20
-#: A server that is away is asked again after so long; so many times, where nobody waits for a lock.
-AWAY_SECONDS, TRIES = 2, 5
-#: All rate limits of n8n's workflows; a scope is one of them.
+#: The pause before a retry while the server is unavailable, and the number of attempts for requests that do not wait
+#: for a lock.
+RETRY_SECONDS, TRIES = 2, 5
+#: The limit that all n8n workflows share; the scope is its key.
 LIMIT_NAME = "n8n"
 
 STATUS = "Number($json.statusCode ?? 0)"
 BODY = "($json.body ?? { })"
-#: No answer, too many requests, or a server whose engine is away: the same request may come again.
-AWAY = f"({STATUS} === 0 || {STATUS} === 408 || {STATUS} === 429 || {STATUS} >= 500)"
+#: No response, too many requests, or an unavailable engine: the request may be sent again.
+UNAVAILABLE = f"({STATUS} === 0 || {STATUS} === 408 || {STATUS} === 429 || {STATUS} >= 500)"
 DETAIL = f"String({BODY}.detail ?? {BODY}.title ?? ($json.error ?? {{ }}).message ?? $json.error ?? 'no answer')"
 
 
@@ -33,19 +34,19 @@ def _path(scope: str, verb: str) -> str:
     return f"/api/locks/{{{{ encodeURIComponent({scope}) }}}}/{verb}"
 
 
-def _refused(d: Drawing, at: tuple[float, float]) -> None:
-    """The server has said no, or nothing: what it said is the message."""
-    said = f"{js('Backstay answered ')} + ($json.status || {js('nothing')}) + {js(': ')} + $json.detail"
-    d.stop("Refused — Stop", at, said)
+def _add_refusal(d: WorkflowBuilder, at: tuple[float, float]) -> None:
+    """Add the error for a request that the server refused or did not answer; its message contains the response."""
+    message = f"{js('Backstay answered ')} + ($json.status || {js('nothing')}) + {js(': ')} + $json.detail"
+    d.stop_and_error("Refused — Stop", at, message)
 
 
 # ── lock_acquisition ──
 
 
-def lock_acquisition(d: Drawing) -> None:
-    """Long polls in one place of the line, until it is granted or the wait is over."""
+def lock_acquisition(d: WorkflowBuilder) -> None:
+    """Acquire with long polls that keep one place in the queue, until the lock is granted or the wait times out."""
     request = {"request_id": ("string", "$json.new_lock_id")}
-    shared.wants_lock(d, request, inputs.IN_A_PATH)
+    shared.add_acquire_inputs(d, request, inputs.IN_A_PATH)
     same = (
         "request_id",
         "lock_id",
@@ -68,27 +69,27 @@ def lock_acquisition(d: Drawing) -> None:
         object_of(asked),
         timeout_seconds=POLL_TIMEOUT,
     )
-    _read(d)
-    _give_up(d)
-    d.line("Generate Lock Id", "Build Lock Context", "Long Poll Acquire", "Check Wait State", "Acquired?")
+    _add_poll_result(d)
+    _add_failures(d)
+    d.chain("Generate Lock Id", "Build Lock Context", "Long Poll Acquire", "Check Wait State", "Acquired?")
     d.connect("Long Poll Acquire", "Check Wait State", output=1)
     d.fork("Acquired?", "Build Acquire Output", "Timeout?")
     d.fork("Timeout?", "Wait Timeout — Stop", "Should Wait?")
     d.fork("Should Wait?", "Wait Before Poll", "Held?")
     d.fork("Held?", "Fail Fast — Lock Held", "Refused — Stop")
-    d.line("Wait Before Poll", "Long Poll Acquire")
+    d.chain("Wait Before Poll", "Long Poll Acquire")
 
 
-def _read(d: Drawing) -> None:
+def _add_poll_result(d: WorkflowBuilder) -> None:
     waits = f"{LOCK}.wait_till_lock_released"
     late = f"{waits} && {NOW} >= {LOCK}.deadline_ms"
     patient = f"({waits} || $runIndex < {TRIES - 1})"
-    # A server has only one word for whoever gives it no time to wait: held.
+    # To a caller without time left to wait, the server always replies `held`.
     over = f"{STATUS} === 409 && ({BODY}.reason === 'timeout' || {waits} && {BODY}.reason === 'held')"
     state = (
         f"{STATUS} === 200 ? 'acquired' : {over} ? 'timeout'"
         f" : {STATUS} === 409 && {BODY}.reason === 'held' ? 'held' : {STATUS} === 202 ? 'keep-waiting'"
-        f" : !{AWAY} ? 'refused' : {late} ? 'timeout' : {patient} ? 'away' : 'refused'"
+        f" : !{UNAVAILABLE} ? 'refused' : {late} ? 'timeout' : {patient} ? 'away' : 'refused'"
     )
     d.fields(
         "Check Wait State",
@@ -101,7 +102,7 @@ def _read(d: Drawing) -> None:
             "grant": ("object", BODY),
         },
     )
-    d.choice("Acquired?", (7, 0), "$json.state === 'acquired'")
+    d.condition("Acquired?", (7, 0), "$json.state === 'acquired'")
     texts = (
         "scope",
         "lock_id",
@@ -114,59 +115,61 @@ def _read(d: Drawing) -> None:
         "fence",
         "expires_at",
     )
-    shared.gives_lock(d, (8, -1), {field: f"$json.grant.{field}" for field in texts})
+    shared.add_acquire_output(d, (8, -1), {field: f"$json.grant.{field}" for field in texts})
 
 
-def _give_up(d: Drawing) -> None:
+def _add_failures(d: WorkflowBuilder) -> None:
     counted = f"{js(' (count ')} + $json.count + {js('): ')} + $json.detail"
-    d.choice("Timeout?", (8, 1), "$json.state === 'timeout'")
-    shared.is_late(d, (9, 0), counted)
-    d.choice("Should Wait?", (9, 1), "['keep-waiting', 'away'].includes($json.state)")
-    # The wait for the lock is the server's; only a server that is away is given a pause.
-    d.wait("Wait Before Poll", (10, 1), expression(f"$json.state === 'away' ? {AWAY_SECONDS} : 0"))
-    d.choice("Held?", (10, 2), "$json.state === 'held'")
-    shared.is_held(d, (11, 2), counted)
-    _refused(d, (11, 3))
+    d.condition("Timeout?", (8, 1), "$json.state === 'timeout'")
+    shared.add_timeout_error(d, (9, 0), counted)
+    d.condition("Should Wait?", (9, 1), "['keep-waiting', 'away'].includes($json.state)")
+    # The server does the waiting; the client pauses only while the server is unavailable.
+    d.wait("Wait Before Poll", (10, 1), expression(f"$json.state === 'away' ? {RETRY_SECONDS} : 0"))
+    d.condition("Held?", (10, 2), "$json.state === 'held'")
+    shared.add_held_error(d, (11, 2), counted)
+    _add_refusal(d, (11, 3))
 
 
-# ── requests that are answered at once ──
+# ── requests without waiting ──
 
 
-def _ask(
-    d: Drawing, name: str, at: tuple[float, float], path: str, body: str, then: str, *, tries: int = TRIES
+def _add_request(
+    d: WorkflowBuilder, name: str, at: tuple[float, float], path: str, body: str, then: str, *, tries: int = TRIES
 ) -> None:
-    """A request that is tried again while the server is away; `then` gets `status`, `detail` and `answer`."""
+    """Add a request that is retried while the server is unavailable; `then` receives `status`, `detail` and
+    `answer`.
+    """
     column, row = at
     read, again, pause = f"Read {name}", "Try Again?", "Wait Before Retry"
     d.http(name, at, path, body, timeout_seconds=TIMEOUT)
     fields = {"status": ("number", STATUS), "detail": ("string", DETAIL), "answer": ("object", BODY)}
     if tries > 1:
-        fields["again"] = ("boolean", f"{AWAY} && $runIndex < {tries - 1}")
+        fields["again"] = ("boolean", f"{UNAVAILABLE} && $runIndex < {tries - 1}")
     d.fields(read, (column + 1, row), fields)
-    d.line(name, read)
+    d.chain(name, read)
     d.connect(name, read, output=1)
     if tries == 1:
-        d.line(read, then)
+        d.chain(read, then)
         return
-    d.choice(again, (column + 2, row), "$json.again")
-    d.wait(pause, (column + 2, row + 1), AWAY_SECONDS)
-    d.line(read, again)
+    d.condition(again, (column + 2, row), "$json.again")
+    d.wait(pause, (column + 2, row + 1), RETRY_SECONDS)
+    d.chain(read, again)
     d.fork(again, pause, then)
-    d.line(pause, name)
+    d.chain(pause, name)
 
 
-def lock_release(d: Drawing) -> None:
-    """Only by whoever took it. What is gone already is a success."""
-    shared.wants_release(d, {}, inputs.IN_A_PATH)
+def lock_release(d: WorkflowBuilder) -> None:
+    """Release as the owner. A lock that is already gone counts as success."""
+    shared.add_release_inputs(d, {}, inputs.IN_A_PATH)
     body = object_of({"lock_id": f"{RELEASE}.provided_lock_id"})
-    _ask(d, "Release Lock", (4, 0), _path(f"{RELEASE}.scope", "release"), body, "Match?")
-    d.choice("Match?", (7, 0), "$json.status === 200")
-    shared.is_released(d, (8, 0), "$json.answer.idempotent")
-    d.choice("Held?", (8, 1), "$json.status === 409")
-    said = f"{js('LOGIC ERROR: ')} + $json.detail + {js(' Nothing was released.')}"
-    d.stop("Ownership Mismatch — Stop", (9, 1), said)
-    _refused(d, (9, 2))
-    d.line("Build Release Context", "Release Lock")
+    _add_request(d, "Release Lock", (4, 0), _path(f"{RELEASE}.scope", "release"), body, "Match?")
+    d.condition("Match?", (7, 0), "$json.status === 200")
+    shared.add_release_output(d, (8, 0), "$json.answer.idempotent")
+    d.condition("Held?", (8, 1), "$json.status === 409")
+    message = f"{js('LOGIC ERROR: ')} + $json.detail + {js(' Nothing was released.')}"
+    d.stop_and_error("Ownership Mismatch — Stop", (9, 1), message)
+    _add_refusal(d, (9, 2))
+    d.chain("Build Release Context", "Release Lock")
     d.fork("Match?", "Build Result", "Held?")
     d.fork("Held?", "Ownership Mismatch — Stop", "Refused — Stop")
 
@@ -174,15 +177,15 @@ def lock_release(d: Drawing) -> None:
 # ── error_handler_lock_cleanup ──
 
 
-def lock_cleanup(d: Drawing) -> None:
-    """All that the failed execution holds: the server knows it, and needs no list of scopes."""
-    d.on_error("Error Trigger", (0, 0))
+def lock_cleanup(d: WorkflowBuilder) -> None:
+    """Release all locks that the failed execution holds; the server knows them, so no list of scopes is needed."""
+    d.error_trigger("Error Trigger", (0, 0))
     d.fields("Prepare Clean-up", (1, 0), {"failed_execution_id": ("string", shared.FAILED_EXECUTION)})
-    d.choice("Has Execution?", (2, 0), "$json.failed_execution_id !== ''")
+    d.condition("Has Execution?", (2, 0), "$json.failed_execution_id !== ''")
     body = object_of({"execution_id": f"{first('Prepare Clean-up')}.failed_execution_id"})
-    _ask(d, "Clean Up Locks", (3, 0), "/api/locks/cleanup", body, "Cleaned Up?")
-    d.choice("Cleaned Up?", (6, 0), "$json.status === 200")
-    shared.is_cleaned(
+    _add_request(d, "Clean Up Locks", (3, 0), "/api/locks/cleanup", body, "Cleaned Up?")
+    d.condition("Cleaned Up?", (6, 0), "$json.status === 200")
+    shared.add_cleanup_output(
         d,
         (7, 0),
         cleaned="$json.answer.cleaned",
@@ -190,9 +193,9 @@ def lock_cleanup(d: Drawing) -> None:
         scopes="$json.answer.scopes",
         reason="$json.answer.reason",
     )
-    _refused(d, (7, 1))
-    shared.is_clean(d, js(shared.NO_EXECUTION))
-    d.line("Error Trigger", "Prepare Clean-up", "Has Execution?")
+    _add_refusal(d, (7, 1))
+    shared.add_nothing_to_clean_output(d, js(shared.NO_EXECUTION))
+    d.chain("Error Trigger", "Prepare Clean-up", "Has Execution?")
     d.fork("Has Execution?", "Clean Up Locks", "Log Nothing To Clean")
     d.fork("Cleaned Up?", "Log Cleanup", "Refused — Stop")
 
@@ -200,13 +203,13 @@ def lock_cleanup(d: Drawing) -> None:
 # ── rate_limit_check ──
 
 
-def rate_limit_check(d: Drawing) -> None:
-    """Each item is counted, once: a request whose answer was lost is not sent again."""
-    shared.wants_count(d, "Build Hit", {})
+def rate_limit_check(d: WorkflowBuilder) -> None:
+    """Count each item once: a request whose response was lost is not sent again, because it may have counted."""
+    shared.add_limit_inputs(d, "Build Hit", {})
     body = object_of({field: f"$json.{field}" for field in ("scope", "limit", "windowSeconds")})
-    _ask(d, "Hit Limit", (4, 0), f"/api/limits/{LIMIT_NAME}/hit", body, "Answered?", tries=1)
-    d.choice("Answered?", (6, 0), "$json.status === 200")
-    shared.is_counted(d, (7, 0), allowed="$json.answer.allowed", count="$json.answer.count", read="$json.answer")
-    _refused(d, (7, 1))
-    d.line("Build Hit", "Hit Limit")
+    _add_request(d, "Hit Limit", (4, 0), f"/api/limits/{LIMIT_NAME}/hit", body, "Answered?", tries=1)
+    d.condition("Answered?", (6, 0), "$json.status === 200")
+    shared.add_limit_output(d, (7, 0), allowed="$json.answer.allowed", count="$json.answer.count", read="$json.answer")
+    _add_refusal(d, (7, 1))
+    d.chain("Build Hit", "Hit Limit")
     d.fork("Answered?", "Build Result", "Refused — Stop")

@@ -1,18 +1,18 @@
-"""The primitives on n8n's own Redis node: the keys of `backstay.interop.n8n_wire.keys`, and no server but Redis.
+"""The primitives over n8n's own Redis node, with the keys of `backstay.interop.n8n_wire.keys` and no server but Redis.
 
-Each Redis node is a command or two of its own. What two commands cannot promise is in the guide: a crash between INCR
-and SET leaves a counter that nobody owns until it expires, and between a GET and the DEL that follows a lock may pass
-to somebody else.
+Each Redis node sends one or two commands, so the sequences are not atomic. The guide documents the races: a crash
+between INCR and SET leaves a counter without an owner until it expires, and between a GET and the following DEL the
+lock may pass to another holder.
 """
 
 from __future__ import annotations
 
 from backstay.interop.n8n_wire.keys import IDENTITY, LIMIT_PREFIX, LOCK_PREFIX, META_SUFFIX, POLL_SECONDS
 from backstay.n8n.primitives import inputs, shared
-from backstay.n8n.primitives.builder import Drawing, expression, first, js, object_of
+from backstay.n8n.primitives.builder import WorkflowBuilder, expression, first, js, object_of
 from backstay.n8n.primitives.shared import LOCK, NOW, RELEASE
 
-#: What GET puts the value under.
+#: The fields that receive the values of GET.
 VALUE, META = "LOCK_VALUE", "LOCK_META"
 
 
@@ -21,29 +21,34 @@ def lock_keys(scope: str) -> dict[str, tuple[str, str]]:
     return {"key": ("string", key), "meta_key": ("string", f"{key} + {js(META_SUFFIX)}")}
 
 
-def get(drawing: Drawing, name: str, at: tuple[float, float], key: str, under: str) -> None:
-    # The type is given: else n8n would ask Redis for it first, and the value could be another's by then.
-    drawing.redis(name, at, "get", key, propertyName=under, keyType="string", options={})
+def get(builder: WorkflowBuilder, name: str, at: tuple[float, float], key: str, under: str) -> None:
+    # With a given type n8n sends only GET. Without it n8n first asks Redis for the type, and the value may change in
+    # between.
+    builder.redis(name, at, "get", key, propertyName=under, keyType="string", options={})
 
 
 # ── lock_acquisition ──
 
 
-def lock_acquisition(d: Drawing) -> None:
-    """Look first, count only when nobody holds it: who counted to 1 holds the lock, and says who it is."""
-    shared.wants_lock(d, lock_keys(inputs.SCOPE))
-    _look(d)
-    _count(d)
-    _give_up(d)
+def lock_acquisition(d: WorkflowBuilder) -> None:
+    """Build the acquire: GET first, INCR only when the lock is free. The caller whose INCR returns 1 holds the lock
+    and writes its identity.
+    """
+    shared.add_acquire_inputs(d, lock_keys(inputs.SCOPE))
+    _add_check(d)
+    _add_increment(d)
+    _add_failures(d)
 
 
-def _look(d: Drawing) -> None:
-    """Reading touches no TTL, however many wait. Three nodes go round: n8n keeps what each of their runs gave."""
+def _add_check(d: WorkflowBuilder) -> None:
+    """Add the check with GET, which touches no TTL however many callers wait. The loop has only three nodes, because
+    n8n keeps the output of every run of a node.
+    """
     get(d, "GET Lock", (5, 0), f"{LOCK}.key", VALUE)
     free = f"($json.{VALUE} ?? '') === ''"
     late = f"{NOW} >= {LOCK}.deadline_ms"
-    d.choice("Keep Waiting?", (6, 0), f"!({free}) && !({late}) && {LOCK}.wait_till_lock_released")
-    # A lock that is free is taken, even when there is no more time to wait for one that is not.
+    d.condition("Keep Waiting?", (6, 0), f"!({free}) && !({late}) && {LOCK}.wait_till_lock_released")
+    # A free lock is taken even after the deadline.
     over = f"{LOCK}.wait_till_lock_released && {late}"
     d.fields(
         "Check Wait State",
@@ -53,16 +58,16 @@ def _look(d: Drawing) -> None:
             "count": ("number", f"Number($json.{VALUE} ?? 0)"),
         },
     )
-    d.choice("Timeout?", (8, 1), "$json.state === 'timeout'")
-    d.choice("Retry INCR?", (9, 1), "$json.state === 'retry-incr'")
-    d.line("Generate Lock Id", "Build Lock Context", "GET Lock", "Keep Waiting?")
+    d.condition("Timeout?", (8, 1), "$json.state === 'timeout'")
+    d.condition("Retry INCR?", (9, 1), "$json.state === 'retry-incr'")
+    d.chain("Generate Lock Id", "Build Lock Context", "GET Lock", "Keep Waiting?")
     d.fork("Keep Waiting?", "Wait Before Poll", "Check Wait State")
-    d.line("Check Wait State", "Timeout?")
+    d.chain("Check Wait State", "Timeout?")
     d.fork("Timeout?", "Wait Timeout — Stop", "Retry INCR?")
     d.fork("Retry INCR?", "INCR Acquire Attempt", "Should Wait?")
 
 
-def _count(d: Drawing) -> None:
+def _add_increment(d: WorkflowBuilder) -> None:
     ttl = expression(f"{LOCK}.ttl")
     d.redis("INCR Acquire Attempt", (10, 1), "incr", f"{LOCK}.key", expire=True, ttl=ttl)
     d.fields(
@@ -74,48 +79,50 @@ def _count(d: Drawing) -> None:
             "locked_at": ("string", "$now.toUTC().toISO()"),
         },
     )
-    d.choice("Acquired?", (12, 1), "$json.acquired")
-    said = object_of({field: "$json.locked_at" if field == "locked_at" else f"{LOCK}.{field}" for field in IDENTITY})
+    d.condition("Acquired?", (12, 1), "$json.acquired")
+    identity = object_of(
+        {field: "$json.locked_at" if field == "locked_at" else f"{LOCK}.{field}" for field in IDENTITY}
+    )
     d.redis(
         "Set Lock Meta",
         (13, 1),
         "set",
         f"{LOCK}.meta_key",
-        value=expression(f"JSON.stringify({said})"),
+        value=expression(f"JSON.stringify({identity})"),
         keyType="string",
         expire=True,
         ttl=ttl,
     )
     texts = ("scope", "lock_id", "key", "meta_key", "workflow_id", "workflow_name", "execution_id")
-    told = {field: f"{LOCK}.{field}" for field in texts} | {"locked_at": "$json.locked_at"}
-    shared.gives_lock(d, (14, 1), told)
-    d.line("INCR Acquire Attempt", "Evaluate Acquired", "Acquired?")
+    output = {field: f"{LOCK}.{field}" for field in texts} | {"locked_at": "$json.locked_at"}
+    shared.add_acquire_output(d, (14, 1), output)
+    d.chain("INCR Acquire Attempt", "Evaluate Acquired", "Acquired?")
     d.fork("Acquired?", "Set Lock Meta", "Should Wait?")
-    d.line("Set Lock Meta", "Build Acquire Output")
+    d.chain("Set Lock Meta", "Build Acquire Output")
 
 
-def _give_up(d: Drawing) -> None:
-    d.choice("Should Wait?", (10, 3), f"{LOCK}.wait_till_lock_released")
+def _add_failures(d: WorkflowBuilder) -> None:
+    d.condition("Should Wait?", (10, 3), f"{LOCK}.wait_till_lock_released")
     d.wait("Wait Before Poll", (7, -1), POLL_SECONDS if POLL_SECONDS % 1 else int(POLL_SECONDS))
     counted = f"{js(' (count ')} + $json.count + {js(').')}"
-    shared.is_held(d, (11, 4), counted)
-    shared.is_late(d, (9, 0), counted)
+    shared.add_held_error(d, (11, 4), counted)
+    shared.add_timeout_error(d, (9, 0), counted)
     d.fork("Should Wait?", "Wait Before Poll", "Fail Fast — Lock Held")
-    d.line("Wait Before Poll", "GET Lock")
+    d.chain("Wait Before Poll", "GET Lock")
 
 
 # ── lock_release ──
 
 
 def parsed(code: str) -> str:
-    """The identity as an object; null when there is none, or it cannot be read."""
+    """Return code that parses the identity into an object; null when it is missing or unreadable."""
     tried = f"try {{ const read = JSON.parse({code}); return typeof read === 'object' ? read : null; }}"
     return f"(() => {{ {tried} catch (error) {{ return null; }} }})()".replace("}}", "} }")
 
 
-def lock_release(d: Drawing) -> None:
-    """Only by whoever took it. What is gone already is a success, and nothing is deleted."""
-    shared.wants_release(d, lock_keys(inputs.SCOPE))
+def lock_release(d: WorkflowBuilder) -> None:
+    """Release as the owner. A lock that is already gone counts as success, and nothing is deleted."""
+    shared.add_release_inputs(d, lock_keys(inputs.SCOPE))
     get(d, "GET Lock Meta", (4, 0), "$json.meta_key", META)
     there = f"($json.{META} ?? '') !== ''"
     held = f"({parsed(f'$json.{META}')} ?? {{}})"
@@ -132,13 +139,13 @@ def lock_release(d: Drawing) -> None:
             },
         },
     )
-    d.choice("Held?", (6, 0), "$json.held")
-    d.choice("Match?", (7, 0), "$json.is_match")
-    # The identity first: a counter that is left alone blocks until it expires, an identity that outlived its counter
-    # would be deleted under the next holder.
+    d.condition("Held?", (6, 0), "$json.held")
+    d.condition("Match?", (7, 0), "$json.is_match")
+    # Delete the identity first. A counter without an identity blocks only until it expires; an identity that outlived
+    # its counter would be deleted under the next holder.
     d.redis("DEL Lock Meta", (8, 0), "delete", f"{RELEASE}.meta_key")
     d.redis("DEL Lock Counter", (9, 0), "delete", f"{RELEASE}.key")
-    shared.is_released(d, (10, 1), f"!{first('Parse + Verify Ownership')}.held")
+    shared.add_release_output(d, (10, 1), f"!{first('Parse + Verify Ownership')}.held")
     named = f"{js('LOGIC ERROR: lock ')} + JSON.stringify({RELEASE}.scope)"
     holder = (
         f"{js(' is held by workflow ')} + JSON.stringify($json.workflow_name || $json.workflow_id)"
@@ -147,23 +154,25 @@ def lock_release(d: Drawing) -> None:
     unreadable = js(" is held by somebody whose identity cannot be read")
     given = f"{js(', and not with lock_id ')} + JSON.stringify({RELEASE}.provided_lock_id)"
     left = f"{given} + {js('. Nothing was released.')}"
-    d.stop("Ownership Mismatch — Stop", (8, 2), f"{named} + ($json.readable ? {holder} : {unreadable}) + {left}")
-    d.line("Build Release Context", "GET Lock Meta", "Parse + Verify Ownership", "Held?")
+    d.stop_and_error(
+        "Ownership Mismatch — Stop", (8, 2), f"{named} + ($json.readable ? {holder} : {unreadable}) + {left}"
+    )
+    d.chain("Build Release Context", "GET Lock Meta", "Parse + Verify Ownership", "Held?")
     d.fork("Held?", "Match?", "Build Result")
     d.fork("Match?", "DEL Lock Meta", "Ownership Mismatch — Stop")
-    d.line("DEL Lock Meta", "DEL Lock Counter", "Build Result")
+    d.chain("DEL Lock Meta", "DEL Lock Counter", "Build Result")
 
 
 # ── rate_limit_check ──
 
 
-def rate_limit_check(d: Drawing) -> None:
-    """One counter for each window of time; each item is counted."""
+def rate_limit_check(d: WorkflowBuilder) -> None:
+    """Use one counter for each time window; each item counts."""
     bucket = f"Math.floor({NOW} / (Number($json.windowSeconds) * 1000))"
     key = f"{js(LIMIT_PREFIX)} + {inputs.SCOPE} + {js('-')} + {bucket}"
-    shared.wants_count(d, "Build Bucket Key", {"key": ("string", key)})
+    shared.add_limit_inputs(d, "Build Bucket Key", {"key": ("string", key)})
     d.redis("Redis INCR", (4, 0), "incr", "$json.key", expire=True, ttl=expression("$json.windowSeconds"))
     asked = f"$({js('Build Bucket Key')}).all()[$itemIndex].json"
     count = f"$json[{asked}.key]"
-    shared.is_counted(d, (5, 0), allowed=f"{count} <= {asked}.limit", count=count, read=asked)
-    d.line("Build Bucket Key", "Redis INCR", "Build Result")
+    shared.add_limit_output(d, (5, 0), allowed=f"{count} <= {asked}.limit", count=count, read=asked)
+    d.chain("Build Bucket Key", "Redis INCR", "Build Result")

@@ -1,6 +1,6 @@
-"""What a primitive does alike on both transports: what it is asked, what it answers, and the words in which it says no.
+"""The parts of the primitives that both transports share: inputs, outputs and error messages.
 
-Names of nodes and of fields are part of what callers and readers rely on, so they are written once, here.
+Callers rely on the names of nodes and fields, so they are defined only here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from backstay.n8n.primitives import inputs
-from backstay.n8n.primitives.builder import Drawing, first, js
+from backstay.n8n.primitives.builder import WorkflowBuilder, first, js
 
 TRIGGER = "Execute Workflow Trigger"
 NOW = "$now.toMillis()"
@@ -16,17 +16,19 @@ LOCK = first("Build Lock Context")
 RELEASE = first("Build Release Context")
 NO_EXECUTION = "there was no execution: the trigger itself failed"
 
-Place = tuple[float, float]
-#: Name → type and code.
+GridPosition = tuple[float, float]
+#: Field name → type and code.
 Fields = Mapping[str, tuple[str, str]]
 
 
 # ── lock_acquisition ──
 
 
-def wants_lock(d: Drawing, own: Fields, rules: tuple[inputs.Rule, ...] = ()) -> None:
-    """From the call to `Build Lock Context`, which everything behind it reads. own: what this transport adds."""
-    d.called(TRIGGER, (0, 0), inputs.ACQUIRE)
+def add_acquire_inputs(d: WorkflowBuilder, own: Fields, rules: tuple[inputs.InputRule, ...] = ()) -> None:
+    """Add the nodes from the trigger to `Build Lock Context`, which all later nodes read. `own`: the transport's
+    fields.
+    """
+    d.called_trigger(TRIGGER, (0, 0), inputs.ACQUIRE)
     inputs.check(d, (*inputs.ACQUIRE_RULES, *rules), TRIGGER, "Generate Lock Id")
     d.uuid("Generate Lock Id", (3, 0), "new_lock_id")
     d.fields(
@@ -47,19 +49,21 @@ def wants_lock(d: Drawing, own: Fields, rules: tuple[inputs.Rule, ...] = ()) -> 
     )
 
 
-def gives_lock(d: Drawing, at: Place, texts: Mapping[str, str]) -> None:
-    """texts: the fields that follow `acquired` and `count`, name → code."""
+def add_acquire_output(d: WorkflowBuilder, at: GridPosition, texts: Mapping[str, str]) -> None:
+    """Add the output node. `texts`: the fields after `acquired` and `count`, name → code."""
     fields = {"acquired": ("boolean", "true"), "count": ("number", "$json.count")}
     d.fields("Build Acquire Output", at, {**fields, **{field: ("string", code) for field, code in texts.items()}})
 
 
-def is_held(d: Drawing, at: Place, counted: str) -> None:
-    d.stop("Fail Fast — Lock Held", at, f"{_named()} + {js(' is held')} + {counted}")
+def add_held_error(d: WorkflowBuilder, at: GridPosition, counted: str) -> None:
+    """Add the error for a caller that does not wait."""
+    d.stop_and_error("Fail Fast — Lock Held", at, f"{_named()} + {js(' is held')} + {counted}")
 
 
-def is_late(d: Drawing, at: Place, counted: str) -> None:
+def add_timeout_error(d: WorkflowBuilder, at: GridPosition, counted: str) -> None:
+    """Add the error for a caller whose wait timed out."""
     within = f"{js(' was not free within ')} + {LOCK}.max_wait_seconds + {js(' s')}"
-    d.stop("Wait Timeout — Stop", at, f"{_named()} + {within} + {counted}")
+    d.stop_and_error("Wait Timeout — Stop", at, f"{_named()} + {within} + {counted}")
 
 
 def _named() -> str:
@@ -69,8 +73,9 @@ def _named() -> str:
 # ── lock_release ──
 
 
-def wants_release(d: Drawing, own: Fields, rules: tuple[inputs.Rule, ...] = ()) -> None:
-    d.called(TRIGGER, (0, 0), inputs.RELEASE)
+def add_release_inputs(d: WorkflowBuilder, own: Fields, rules: tuple[inputs.InputRule, ...] = ()) -> None:
+    """Add the nodes from the trigger to `Build Release Context`. `own`: the transport's fields."""
+    d.called_trigger(TRIGGER, (0, 0), inputs.RELEASE)
     inputs.check(d, (*inputs.RELEASE_RULES, *rules), TRIGGER, "Build Release Context")
     d.fields(
         "Build Release Context",
@@ -83,7 +88,8 @@ def wants_release(d: Drawing, own: Fields, rules: tuple[inputs.Rule, ...] = ()) 
     )
 
 
-def is_released(d: Drawing, at: Place, idempotent: str) -> None:
+def add_release_output(d: WorkflowBuilder, at: GridPosition, idempotent: str) -> None:
+    """Add the output node of a release."""
     d.fields(
         "Build Result",
         at,
@@ -98,23 +104,32 @@ def is_released(d: Drawing, at: Place, idempotent: str) -> None:
 
 # ── error_handler_lock_cleanup ──
 
-#: A trigger that failed before there was an execution has none.
+#: The failed execution's id; empty when the trigger failed before an execution started.
 FAILED_EXECUTION = "String(($json.execution ?? { }).id ?? '')"
 
 
-def is_cleaned(
-    d: Drawing, at: Place, *, cleaned: str, count: str, scopes: str, reason: str, once: bool = False
+def add_cleanup_output(
+    d: WorkflowBuilder, at: GridPosition, *, cleaned: str, count: str, scopes: str, reason: str, once: bool = False
 ) -> None:
+    """Add the output node of a clean-up."""
     _log(d, "Log Cleanup", at, cleaned, count, scopes, reason, once=once)
 
 
-def is_clean(d: Drawing, reason: str) -> None:
-    """There was nothing to look for."""
+def add_nothing_to_clean_output(d: WorkflowBuilder, reason: str) -> None:
+    """Add the output node for a run without anything to check."""
     _log(d, "Log Nothing To Clean", (3, 2), "false", "0", "[]", reason)
 
 
 def _log(
-    d: Drawing, name: str, at: Place, cleaned: str, count: str, scopes: str, reason: str, *, once: bool = False
+    d: WorkflowBuilder,
+    name: str,
+    at: GridPosition,
+    cleaned: str,
+    count: str,
+    scopes: str,
+    reason: str,
+    *,
+    once: bool = False,
 ) -> None:
     fields = {
         "cleaned": ("boolean", cleaned),
@@ -128,9 +143,9 @@ def _log(
 # ── rate_limit_check ──
 
 
-def wants_count(d: Drawing, behind: str, own: Fields) -> None:
-    """From the call to `behind`, the node that what is counted is read from."""
-    d.called(TRIGGER, (0, 0), inputs.LIMIT)
+def add_limit_inputs(d: WorkflowBuilder, behind: str, own: Fields) -> None:
+    """Add the nodes from the trigger to `behind`, which later nodes read the counted values from."""
+    d.called_trigger(TRIGGER, (0, 0), inputs.LIMIT)
     inputs.check(d, inputs.LIMIT_RULES, TRIGGER, behind)
     d.fields(
         behind,
@@ -144,8 +159,8 @@ def wants_count(d: Drawing, behind: str, own: Fields) -> None:
     )
 
 
-def is_counted(d: Drawing, at: Place, *, allowed: str, count: str, read: str) -> None:
-    """read: code of the object that has `scope` and `limit`."""
+def add_limit_output(d: WorkflowBuilder, at: GridPosition, *, allowed: str, count: str, read: str) -> None:
+    """Add the output node of a limit check. `read`: code for the object with `scope` and `limit`."""
     d.fields(
         "Build Result",
         at,

@@ -1,1 +1,3 @@
-"""One file for each kind of rule: `RULES` are what it looks for, `check` looks."""
+"""The rules of `backstay n8n validate`: each module declares its `RULES` and a `check` function that yields
+findings.
+"""

@@ -1,4 +1,4 @@
-"""What `validate` says: rules, and findings that name a node, a place in the file and a way out."""
+"""The vocabulary of `validate`: rules, and findings that name a node, a path in the file and a remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong (error) or that deserves a look (warning)."""
+    """One problem: an error, or a warning that deserves a look."""
 
     rule: str
     level: Level
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that is looked for. `what` is its line in the docs, `hint` the way out."""
+    """One thing that `validate` checks. `what` is its description in the docs, `hint` the remedy."""
 
     id: str
     level: Level
@@ -37,11 +37,11 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the workspace knows: registered scopes, ids by key, the other workflows by key.
+class WorkspaceContext:
+    """What the workspace knows: registered scopes, workflow ids by key, and the other workflows by key.
 
-    With neither ids nor others, which workflows there are is unknown, and not held against a workflow. `built`: this is
-    the file for n8n, in which placeholders have their values.
+    With neither ids nor other workflows, the set of workflows is unknown and references to workflows are not checked.
+    `built`: the file is built for n8n, so its placeholders must be resolved.
     """
 
     scopes: tuple[str, ...] = ()
@@ -51,5 +51,5 @@ class Surroundings:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Every workflow that there is, by key."""
+        """The keys of all known workflows."""
         return frozenset((*self.workflow_ids, *self.others))

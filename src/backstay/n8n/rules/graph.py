@@ -1,38 +1,38 @@
-"""Nodes and connections: what names what, and what an execution can reach."""
+"""Rules for nodes and connections: unique names, valid references, and reachability from a trigger."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
-from backstay.n8n.analysis.expressions import joined, named_nodes, strings_of, words
-from backstay.n8n.analysis.graph import Reading
+from backstay.n8n.analysis.expressions import expression_tokens, find_referenced_nodes, iter_strings, join_path
+from backstay.n8n.analysis.graph import WorkflowGraph
 from backstay.n8n.model import MAIN
 from backstay.n8n.rules.findings import Finding, Rule
 
 UNKNOWN_NODE = Rule(
     "unknown-node",
     "error",
-    "a connection from or to a node that is not there",
+    "a connection from or to a node that does not exist",
     "Connect it to a node of this workflow, or remove the connection.",
 )
 DUPLICATE_NAME = Rule(
     "duplicate-name",
     "error",
-    "two nodes with one name: connections and `$('…')` cannot tell them apart",
-    "Give one of them another name, and connect it anew.",
+    "two nodes with the same name: connections and `$('…')` cannot distinguish them",
+    "Rename one of them and reconnect it.",
 )
 DUPLICATE_ID = Rule(
     "duplicate-id",
     "error",
-    "two nodes with one id",
-    "Give one of them another id; deleting the field is enough, n8n makes a new one.",
+    "two nodes with the same id",
+    "Delete the id of one of them; n8n generates a new one.",
 )
 NO_TRIGGER = Rule(
     "no-trigger",
     "error",
     "nothing starts the workflow: no trigger, or all of them are disabled",
-    "Add a trigger; When Executed by Another Workflow for one that others call.",
+    "Add a trigger; for a sub-workflow, When Executed by Another Workflow.",
 )
 UNREACHABLE = Rule(
     "unreachable-node",
@@ -44,19 +44,19 @@ INTO_TRIGGER = Rule(
     "edge-into-trigger",
     "error",
     "a connection that leads into a trigger, which takes no input",
-    "Lead it to the node behind the trigger.",
+    "Connect it to the node after the trigger.",
 )
 CONNECTED_NOTE = Rule(
     "connected-note",
     "error",
     "a connection from or to a sticky note",
-    "Remove the connection; a note takes and gives no items.",
+    "Remove the connection; a note does not process items.",
 )
 UNKNOWN_REFERENCE = Rule(
     "unknown-reference",
     "error",
-    "an expression that reads a node that is not there (`$('…')`, `$node[…]`)",
-    "Name a node of this workflow. A sub-workflow sees only what is passed to it.",
+    "an expression that reads a node that does not exist (`$('…')`, `$node[…]`)",
+    "Name a node of this workflow. A sub-workflow sees only its input.",
 )
 
 RULES = (
@@ -71,45 +71,45 @@ RULES = (
 )
 
 
-def check(reading: Reading) -> Iterator[Finding]:
-    yield from _connections(reading)
-    yield from _duplicates(reading)
-    yield from _reach(reading)
-    yield from _references(reading)
+def check(graph: WorkflowGraph) -> Iterator[Finding]:
+    yield from _connections(graph)
+    yield from _duplicates(graph)
+    yield from _reach(graph)
+    yield from _references(graph)
 
 
-def _connections(reading: Reading) -> Iterator[Finding]:
-    for source in reading.workflow.connections:
-        if source not in reading.places:
-            path = joined("connections", source)
-            yield UNKNOWN_NODE.found(f"connections leave {source!r}, and there is no such node", path=path)
-    for source, kinds in reading.workflow.connections.items():
+def _connections(graph: WorkflowGraph) -> Iterator[Finding]:
+    for source in graph.workflow.connections:
+        if source not in graph.node_index:
+            path = join_path("connections", source)
+            yield UNKNOWN_NODE.found(f"connections start at {source!r}, but no node has that name", path=path)
+    for source, kinds in graph.workflow.connections.items():
         for kind, outputs in kinds.items():
             for output, targets in enumerate(outputs):
                 for number, to in enumerate(targets or ()):
-                    path = f"{joined(joined('connections', source), kind)}[{output}][{number}]"
-                    yield from _connection(reading, source, to["node"], kind, path)
+                    path = f"{join_path(join_path('connections', source), kind)}[{output}][{number}]"
+                    yield from _connection(graph, source, to["node"], kind, path)
 
 
-def _connection(reading: Reading, source: str, target: str, kind: str, path: str) -> Iterator[Finding]:
-    node = reading.node(target)
+def _connection(graph: WorkflowGraph, source: str, target: str, kind: str, path: str) -> Iterator[Finding]:
+    node = graph.node(target)
     if node is None:
-        message = f"{source!r} is connected to {target!r}, and there is no such node"
-        yield UNKNOWN_NODE.found(message, node=source if source in reading.places else "", path=path)
+        message = f"{source!r} is connected to {target!r}, but no node has that name"
+        yield UNKNOWN_NODE.found(message, node=source if source in graph.node_index else "", path=path)
         return
-    for end in (reading.node(source), node):
+    for end in (graph.node(source), node):
         if end is not None and end.is_note:
-            message = f"{source!r} is connected to {target!r}, and {end.name!r} is a sticky note"
+            message = f"{source!r} is connected to {target!r}, but {end.name!r} is a sticky note"
             yield CONNECTED_NOTE.found(message, node=end.name, path=path)
             return
     if kind == MAIN and node.is_trigger:
         yield INTO_TRIGGER.found(f"{source!r} leads into the trigger {target!r}", node=target, path=path)
 
 
-def _duplicates(reading: Reading) -> Iterator[Finding]:
+def _duplicates(graph: WorkflowGraph) -> Iterator[Finding]:
     by_name: defaultdict[str, list[int]] = defaultdict(list)
     by_id: defaultdict[str, list[int]] = defaultdict(list)
-    for place, node in enumerate(reading.nodes):
+    for place, node in enumerate(graph.nodes):
         by_name[node.name].append(place)
         if node.id:
             by_id[node.id].append(place)
@@ -119,40 +119,40 @@ def _duplicates(reading: Reading) -> Iterator[Finding]:
             yield DUPLICATE_NAME.found(message, node=name, path=f"nodes[{places[1]}].name")
     for id_, places in by_id.items():
         if len(places) > 1:
-            names = " and ".join(repr(reading.nodes[place].name) for place in places)
-            message = f"{names} have one id, {id_!r}"
-            name = reading.nodes[places[1]].name
+            names = " and ".join(repr(graph.nodes[place].name) for place in places)
+            message = f"{names} have the same id, {id_!r}"
+            name = graph.nodes[places[1]].name
             yield DUPLICATE_ID.found(message, node=name, path=f"nodes[{places[1]}].id")
 
 
-def _reach(reading: Reading) -> Iterator[Finding]:
-    if not reading.workflow.triggers:
-        yield NO_TRIGGER.found("no node starts this workflow: there is no trigger that is enabled", path="nodes")
+def _reach(graph: WorkflowGraph) -> Iterator[Finding]:
+    if not graph.workflow.triggers:
+        yield NO_TRIGGER.found("no node starts this workflow: it has no enabled trigger", path="nodes")
         return
-    reached = {node.name for node in reading.nodes if node.is_trigger}
+    reached = {node.name for node in graph.nodes if node.is_trigger}
     todo = deque(reached)
-    # An AI's models, memories and tools hang on it the other way round: they are used by what they lead to.
+    # Models, memories and tools point to the AI node that uses them, so follow these connections backwards.
     helpers: defaultdict[str, list[str]] = defaultdict(list)
-    for edge in reading.edges:
+    for edge in graph.edges:
         if edge.kind != MAIN:
             helpers[edge.target].append(edge.source)
     while todo:
         name = todo.popleft()
-        for found in [*(edge.target for edge in reading.out[name]), *helpers[name]]:
+        for found in [*(edge.target for edge in graph.outgoing[name]), *helpers[name]]:
             if found not in reached:
                 reached.add(found)
                 todo.append(found)
-    for place, node in reading.active():
+    for place, node in graph.active_nodes():
         if node.name not in reached:
             yield UNREACHABLE.found(
                 f"{node.name!r} never runs: no trigger leads to it", node=node.name, path=f"nodes[{place}]"
             )
 
 
-def _references(reading: Reading) -> Iterator[Finding]:
-    for place, node in reading.active():
-        for path, text in strings_of(node.parameters, f"nodes[{place}].parameters"):
-            for name in sorted({name for name, _ in named_nodes(words(text))}):
-                if name not in reading.places:
-                    message = f"{node.name!r} reads {name!r}, and there is no such node"
+def _references(graph: WorkflowGraph) -> Iterator[Finding]:
+    for place, node in graph.active_nodes():
+        for path, text in iter_strings(node.parameters, f"nodes[{place}].parameters"):
+            for name in sorted({name for name, _ in find_referenced_nodes(expression_tokens(text))}):
+                if name not in graph.node_index:
+                    message = f"{node.name!r} reads {name!r}, but no node has that name"
                     yield UNKNOWN_REFERENCE.found(message, node=node.name, path=path)

@@ -1,4 +1,4 @@
-"""Settings, credentials, placeholders, pinned data: what stands around the nodes."""
+"""Rules for a workflow's settings, credentials, placeholders and pinned data."""
 
 from __future__ import annotations
 
@@ -7,106 +7,106 @@ from collections.abc import Iterator
 from typing import Any
 
 from backstay.errors import PatchRefused
-from backstay.n8n.analysis.expressions import PLACEHOLDER, WORKFLOW_ID, joined, strings_of
-from backstay.n8n.analysis.graph import CLEANUP, Reading
-from backstay.n8n.json_types import items, table, text
+from backstay.n8n.analysis.expressions import PLACEHOLDER, WORKFLOW_ID, iter_strings, join_path
+from backstay.n8n.analysis.graph import CLEANUP, WorkflowGraph
+from backstay.n8n.json_types import as_list, as_mapping, as_text
 from backstay.n8n.model import Node
 from backstay.n8n.patch.patch import limits_of, locks_of
-from backstay.n8n.patch.record import PARTS, record
-from backstay.n8n.patch.retention import wanted_of
+from backstay.n8n.patch.record import PARTS, read_record
+from backstay.n8n.patch.retention import required_settings
 from backstay.n8n.primitives.identity import VERSION
 from backstay.n8n.rules.findings import Finding, Rule
 
 ORDER = Rule(
     "execution-order",
     "error",
-    "`settings.executionOrder` is not `v1`, which the wiring of locks and limits relies on",
+    "`settings.executionOrder` is not `v1`, which locks and limits require",
     "Set settings.executionOrder to v1 (in n8n: workflow settings, Execution Order, v1 (recommended)).",
 )
 OLD_ORDER = Rule(
     "legacy-order",
     "warning",
-    "the same in a workflow without locks: what it does today may change when one is added",
+    "`settings.executionOrder` is not `v1` in a workflow without locks: adding a lock changes its execution order",
     ORDER.hint,
 )
 PLACEHOLDER_LEFT = Rule(
     "unresolved-placeholder",
     "error",
-    "a built file in which a placeholder stands still",
-    "Run backstay n8n hydrate again; if it stays, add the value to the environment's YAML.",
+    "a built file with an unresolved placeholder",
+    "Run backstay n8n hydrate again; if it remains, add the value to the environment's YAML.",
 )
 UNKNOWN_WORKFLOW = Rule(
     "unknown-workflow",
     "error",
-    "a placeholder of a workflow that the workspace does not have",
+    "a placeholder for a workflow that the workspace does not have",
     "Install it (backstay n8n create-lock for the primitives), or register it in the environment's YAML.",
 )
 STALE = Rule(
     "stale-build",
     "error",
-    "a built file whose lock or limit calls a workflow that the workspace no longer has, as after its lock was removed",
+    "a built file whose lock or limit calls a workflow that the workspace no longer has, for example after remove-lock",
     "Run backstay n8n hydrate again.",
 )
 NO_WORKFLOW = Rule(
     "call-without-workflow",
     "error",
     "an Execute Workflow node that names no workflow",
-    "Choose the workflow that it calls.",
+    "Select the workflow to call.",
 )
 NO_CREDENTIALS = Rule(
     "missing-credentials",
     "error",
-    "a node that needs credentials and has none, or has some without an id",
-    "Name them in the node; backstay n8n manage-credentials create makes them and notes their id in the YAML.",
+    "a node that needs credentials but has none, or has credentials without an id",
+    "Set them in the node; backstay n8n manage-credentials create creates them and writes their id to the YAML.",
 )
 NO_HANDLER = Rule(
     "no-error-workflow",
     "warning",
-    "a locked workflow without an error workflow, although the workspace has one that frees locks",
-    "backstay n8n register-error-handler, or --lock-on-error when the lock is added.",
+    "a locked workflow without an error workflow, although the workspace has one that releases locks",
+    "Run backstay n8n register-error-handler, or add the lock with --lock-on-error.",
 )
 UNKNOWN_HANDLER = Rule(
     "unknown-error-workflow",
     "error",
     "`settings.errorWorkflow` names a workflow that the workspace does not have",
-    "backstay n8n create-lock --include-error-handler, then register-error-handler.",
+    "Run backstay n8n create-lock --include-error-handler, then register-error-handler.",
 )
 UNSAVED = Rule(
     "unsaved-failures",
     "error",
-    "failed executions are not saved (`saveDataErrorExecution`), so the error workflow may not be told whose locks to"
-    " free, and nobody can look at them; not where add-lock-to-workflow has set it over HTTP",
+    "failed executions are not saved (`saveDataErrorExecution`), so they cannot be inspected and the error workflow may"
+    " not learn whose locks to release; does not apply where add-lock-to-workflow set this over HTTP",
     "Set settings.saveDataErrorExecution to all.",
 )
 NO_TIMEOUT = Rule(
     "no-execution-timeout",
     "warning",
-    "a lock over Redis without `settings.executionTimeout`: while Redis is away its nodes hang",
-    "Set settings.executionTimeout, in seconds, above the longest wait and run together; or use --transport http.",
+    "a lock over Redis without `settings.executionTimeout`: its nodes hang while Redis is unavailable",
+    "Set settings.executionTimeout, in seconds, above the longest wait plus the longest run; or use --transport http.",
 )
 OLD_PRIMITIVE = Rule(
     "old-primitive",
     "warning",
-    "a primitive that another version of Backstay made",
-    "backstay n8n create-lock --force-overwrite, then push.",
+    "a primitive from another version of Backstay",
+    "Run backstay n8n create-lock --force-overwrite, then push.",
 )
 UNREADABLE = Rule(
     "unreadable-record",
     "error",
-    "what `meta.backstay` says of a lock or a limit cannot be read here: a newer Backstay wrote it, or it was edited",
-    "Take it off with the Backstay that added it, or take the file from before; then add it again.",
+    "the record of a lock or a limit in `meta.backstay` cannot be read: a newer Backstay wrote it, or it was edited",
+    "Remove the lock with the Backstay version that added it, or restore an earlier file; then add it again.",
 )
 PINNED = Rule(
     "pinned-data",
     "warning",
-    "`pinData`: items of some test run lie in the file, and manual executions use them in place of what is real",
+    "`pinData`: the file contains test items that manual executions use instead of real data",
     "Unpin the data in the editor, or delete pinData from the file.",
 )
 LONG_ID = Rule(
     "long-id",
     "error",
-    "a workflow id of more than 16 characters, which n8n does not take",
-    "Use the id that n8n gave it, or one of up to 16 characters.",
+    "a workflow id of more than 16 characters, which n8n rejects",
+    "Use the id that n8n assigned, or one of up to 16 characters.",
 )
 
 RULES = (
@@ -128,9 +128,9 @@ RULES = (
 )
 
 LONGEST_ID = 16
-#: Whom a workflow that is written into a call calls itself.
+#: The workflows that an embedded workflow (`workflowJson`) calls.
 _CALLED = re.compile(r'"mode": "id",\s*"value": "([^"]+)"')
-#: Nodes that can do nothing without these.
+#: The credentials that each node kind requires.
 _NEEDED = {
     "redis": "redis",
     "redisTrigger": "redis",
@@ -144,78 +144,78 @@ _NEEDED = {
 }
 
 
-def check(reading: Reading) -> Iterator[Finding]:
-    settings = reading.workflow.settings
+def check(graph: WorkflowGraph) -> Iterator[Finding]:
+    settings = graph.workflow.settings
     if settings.get("executionOrder") != "v1":
         given = settings.get("executionOrder", "not set, which means v0")
-        bound = reading.acquires or reading.releases or reading.limits or reading.is_primitive
+        bound = graph.acquires or graph.releases or graph.limits or graph.is_primitive
         yield (ORDER if bound else OLD_ORDER).found(f"executionOrder is {given}", path="settings.executionOrder")
-    if reading.workflow.data.get("pinData"):
-        names = ", ".join(repr(name) for name in table(reading.workflow.data["pinData"])) or "something"
+    if graph.workflow.data.get("pinData"):
+        names = ", ".join(repr(name) for name in as_mapping(graph.workflow.data["pinData"])) or "some node"
         yield PINNED.found(f"data is pinned for {names}", path="pinData")
-    if len(reading.workflow.id) > LONGEST_ID and not PLACEHOLDER.search(reading.workflow.id):
-        yield LONG_ID.found(f"the id {reading.workflow.id!r} has {len(reading.workflow.id)} characters", path="id")
-    yield from _placeholders(reading)
-    yield from _stale(reading)
-    yield from _calls(reading)
-    yield from _credentials(reading)
-    yield from _error_workflow(reading, settings)
-    yield from _timeout(reading, settings)
-    yield from _versions(reading)
+    if len(graph.workflow.id) > LONGEST_ID and not PLACEHOLDER.search(graph.workflow.id):
+        yield LONG_ID.found(f"the id {graph.workflow.id!r} has {len(graph.workflow.id)} characters", path="id")
+    yield from _placeholders(graph)
+    yield from _stale(graph)
+    yield from _calls(graph)
+    yield from _credentials(graph)
+    yield from _error_workflow(graph, settings)
+    yield from _timeout(graph, settings)
+    yield from _versions(graph)
 
 
-def _placeholders(reading: Reading) -> Iterator[Finding]:
-    known = reading.around.keys
-    for path, value in strings_of(reading.workflow.data):
-        node = _owner(reading, path)
-        if reading.around.built and (left := PLACEHOLDER.search(value)):
+def _placeholders(graph: WorkflowGraph) -> Iterator[Finding]:
+    known = graph.context.keys
+    for path, value in iter_strings(graph.workflow.data):
+        node = _owner(graph, path)
+        if graph.context.built and (left := PLACEHOLDER.search(value)):
             yield PLACEHOLDER_LEFT.found(f"{left[0]} was not replaced", node=node, path=path)
         elif known and path != "settings.errorWorkflow":
             for key in sorted(set(WORKFLOW_ID.findall(value)) - known):
                 yield UNKNOWN_WORKFLOW.found(f"the workspace has no workflow {key!r}", node=node, path=path)
 
 
-def _owner(reading: Reading, path: str) -> str:
-    """The node that a path lies in."""
+def _owner(graph: WorkflowGraph, path: str) -> str:
+    """Return the node that contains a path; "" when none does."""
     if not path.startswith("nodes["):
         return ""
-    return reading.nodes[int(path[len("nodes[") : path.index("]")])].name
+    return graph.nodes[int(path[len("nodes[") : path.index("]")])].name
 
 
-def _stale(reading: Reading) -> Iterator[Finding]:
-    """Of our own calls alone: what else a workflow calls may be somebody else's."""
-    parts = (table(record(reading.workflow).get(name)) for name in PARTS)
-    ours = {name for noted in parts for name in items(noted.get("nodes")) if isinstance(name, str)}
-    known = set(reading.around.workflow_ids.values())
-    for call in reading.calls if reading.around.built and known else ():
-        given = text(call.node.parameters.get("workflowJson"))
+def _stale(graph: WorkflowGraph) -> Iterator[Finding]:
+    """Check only the calls that a patch added: other calls may target workflows outside the workspace."""
+    parts = (as_mapping(read_record(graph.workflow).get(name)) for name in PARTS)
+    ours = {name for recorded in parts for name in as_list(recorded.get("nodes")) if isinstance(name, str)}
+    known = set(graph.context.workflow_ids.values())
+    for call in graph.calls if graph.context.built and known else ():
+        given = as_text(call.node.parameters.get("workflowJson"))
         called = [call.target, *_CALLED.findall(given)]
         for target in (one for one in called if one and call.node.name in ours and one not in known):
-            message = f"{call.node.name!r} calls {target!r}, which is no workflow of this workspace"
-            yield STALE.found(message, node=call.node.name, path=reading.path(call.node, "parameters"))
+            message = f"{call.node.name!r} calls {target!r}, which is not a workflow of this workspace"
+            yield STALE.found(message, node=call.node.name, path=graph.path(call.node, "parameters"))
 
 
-def _calls(reading: Reading) -> Iterator[Finding]:
-    for call in reading.calls:
+def _calls(graph: WorkflowGraph) -> Iterator[Finding]:
+    for call in graph.calls:
         source = call.node.parameters.get("source", "database")
         if not call.target and source == "database" and not call.node.disabled:
-            path = reading.path(call.node, "parameters", "workflowId")
+            path = graph.path(call.node, "parameters", "workflowId")
             yield NO_WORKFLOW.found(f"{call.node.name!r} calls no workflow", node=call.node.name, path=path)
 
 
-def _credentials(reading: Reading) -> Iterator[Finding]:
-    for place, node in reading.active():
+def _credentials(graph: WorkflowGraph) -> Iterator[Finding]:
+    for place, node in graph.active_nodes():
         path = f"nodes[{place}].credentials"
-        given = table(node.data.get("credentials"))
+        given = as_mapping(node.data.get("credentials"))
         for needed in _needed(node):
             if needed not in given:
                 message = f"{node.name!r} has no {needed} credentials"
                 yield NO_CREDENTIALS.found(message, node=node.name, path=path)
         for kind, reference in given.items():
-            # A plain string is how n8n named credentials before it had ids.
-            if not text(table(reference).get("id")).strip():
+            # n8n versions without credential ids named credentials by a plain string.
+            if not as_text(as_mapping(reference).get("id")).strip():
                 message = f"the {kind} credentials of {node.name!r} have no id"
-                yield NO_CREDENTIALS.found(message, node=node.name, path=joined(path, kind))
+                yield NO_CREDENTIALS.found(message, node=node.name, path=join_path(path, kind))
 
 
 def _needed(node: Node) -> list[str]:
@@ -223,36 +223,36 @@ def _needed(node: Node) -> list[str]:
         return [_NEEDED[node.kind]]
     if node.kind == "httpRequest":
         which = {"genericCredentialType": "genericAuthType", "predefinedCredentialType": "nodeCredentialType"}
-        asked = text(node.parameters.get(which.get(str(node.parameters.get("authentication")), "")))
+        asked = as_text(node.parameters.get(which.get(str(node.parameters.get("authentication")), "")))
         return [asked] if asked else []
     return []
 
 
-def _error_workflow(reading: Reading, settings: dict[str, Any]) -> Iterator[Finding]:
-    handler = text(settings.get("errorWorkflow"))
-    around = reading.around
+def _error_workflow(graph: WorkflowGraph, settings: dict[str, Any]) -> Iterator[Finding]:
+    handler = as_text(settings.get("errorWorkflow"))
+    context = graph.context
     if not handler:
-        # A retry takes its lock in the name of its caller, whose error workflow frees it.
-        if reading.acquires and CLEANUP in around.keys and "retry_of" not in record(reading.workflow):
-            message = "a failed execution keeps its lock until its TTL ends: no error workflow is set"
+        # A retry workflow takes its lock as its caller, whose error workflow releases it.
+        if graph.acquires and CLEANUP in context.keys and "retry_of" not in read_record(graph.workflow):
+            message = "no error workflow is set: a failed execution keeps its lock until the TTL expires"
             yield NO_HANDLER.found(message, path="settings.errorWorkflow")
         return
-    key = reading.key_of(handler)
-    if around.keys and (key not in around.keys if key else handler != reading.workflow.id):
+    key = graph.key_of(handler)
+    if context.keys and (key not in context.keys if key else handler != graph.workflow.id):
         message = f"the error workflow {key or handler!r} is not in the workspace"
         yield UNKNOWN_HANDLER.found(message, path="settings.errorWorkflow")
-    # Where a body had to stay in its place, what is kept could be retried without the lock.
-    meant = "saveDataErrorExecution" in wanted_of(reading.workflow)
-    if reading.acquires and not meant and settings.get("saveDataErrorExecution") == "none":
-        message = "failed executions are not saved, so their locks are not freed by the error workflow"
+    # For an inline body the patch disables saving on purpose: a saved execution could be retried without the lock.
+    meant = "saveDataErrorExecution" in required_settings(graph.workflow)
+    if graph.acquires and not meant and settings.get("saveDataErrorExecution") == "none":
+        message = "failed executions are not saved, so the error workflow may not release their locks"
         yield UNSAVED.found(message, path="settings.saveDataErrorExecution")
 
 
-def _timeout(reading: Reading, settings: dict[str, Any]) -> Iterator[Finding]:
-    for call in reading.acquires.values():
+def _timeout(graph: WorkflowGraph, settings: dict[str, Any]) -> Iterator[Finding]:
+    for call in graph.acquires.values():
         if call.transport == "http" or _positive(settings.get("executionTimeout")):
             continue
-        primitive = reading.around.others.get(call.key)
+        primitive = graph.context.others.get(call.key)
         if primitive is not None and _positive(primitive.settings.get("executionTimeout")):
             continue
         message = f"{call.node.name!r} waits for Redis without a time limit"
@@ -263,12 +263,12 @@ def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
-def _versions(reading: Reading) -> Iterator[Finding]:
+def _versions(graph: WorkflowGraph) -> Iterator[Finding]:
     for read in (locks_of, limits_of):
         try:
-            read(reading.workflow)
+            read(graph.workflow)
         except PatchRefused as error:
             yield UNREADABLE.found(str(error), path="meta.backstay")
-    if reading.identity is not None and reading.identity.version != VERSION:
-        message = f"this is version {reading.identity.version} of {reading.identity.key}; this Backstay makes {VERSION}"
+    if graph.identity is not None and graph.identity.version != VERSION:
+        message = f"{graph.identity.key} is version {graph.identity.version}; this Backstay installs version {VERSION}"
         yield OLD_PRIMITIVE.found(message, path="meta.backstay.version")

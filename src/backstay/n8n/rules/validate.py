@@ -1,15 +1,15 @@
-"""Look a workflow over: everything about graph, locks, code and settings that n8n itself does not check."""
+"""The entry point of `validate`: run all rules on a workflow and return what n8n itself does not check."""
 
 from __future__ import annotations
 
-from backstay.n8n.analysis.graph import Reading
+from backstay.n8n.analysis.graph import WorkflowGraph
 from backstay.n8n.model import Workflow
 from backstay.n8n.rules import code, graph, lock, scope, settings, under_lock
-from backstay.n8n.rules.findings import Finding, Level, Rule, Surroundings
+from backstay.n8n.rules.findings import Finding, Level, Rule, WorkspaceContext
 
-__all__ = ["RULES", "Finding", "Level", "Rule", "Surroundings", "rules_table", "validate"]
+__all__ = ["RULES", "Finding", "Level", "Rule", "WorkspaceContext", "rules_table", "validate"]
 
-#: As the docs name them.
+#: The rule groups, by the names that the docs use.
 GROUPS = {
     "graph": graph,
     "locks": lock,
@@ -21,16 +21,16 @@ GROUPS = {
 RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group.RULES)
 
 
-def validate(workflow: Workflow, around: Surroundings | None = None) -> list[Finding]:
-    """What is wrong with a workflow, errors first, then in the file's order. Raises BadWorkflow where it is none."""
+def validate(workflow: Workflow, context: WorkspaceContext | None = None) -> list[Finding]:
+    """Return the findings, errors first, then in file order. Raise BadWorkflow when the data is not a workflow."""
     workflow.check()
-    reading = Reading(workflow, around or Surroundings())
-    found = [finding for group in GROUPS.values() for finding in group.check(reading)]
+    analysed = WorkflowGraph(workflow, context or WorkspaceContext())
+    found = [finding for group in GROUPS.values() for finding in group.check(analysed)]
     return sorted(found, key=lambda finding: finding.level != "error")
 
 
 def rules_table(group: str) -> str:
-    """The rules of one group, for the docs."""
-    lines = ["| rule | level | looks for | the way out |", "|---|---|---|---|"]
+    """Return one group's rules as a Markdown table for the docs."""
+    lines = ["| rule | level | finds | remedy |", "|---|---|---|---|"]
     lines += [f"| `{rule.id}` | {rule.level} | {rule.what} | {rule.hint} |" for rule in GROUPS[group].RULES]
     return "\n".join(lines)

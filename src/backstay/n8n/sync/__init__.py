@@ -1,1 +1,1 @@
-"""Push, pull and compare with an n8n server."""
+"""Push, pull and compare workflows with an n8n server."""

@@ -1,4 +1,4 @@
-"""What of a workflow travels to n8n and back: its name, nodes, connections and settings; and how two compare."""
+"""The part of a workflow that n8n's API carries (name, nodes, connections, settings), and its comparison."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from typing import Any
 from backstay.n8n.model import Workflow
 from backstay.n8n.sync.client import FIELDS
 
-#: What n8n adds to settings that do not say otherwise.
+#: Settings that n8n adds with these values when they are missing.
 SETTINGS_BY_DEFAULT: Mapping[str, Any] = {"callerPolicy": "workflowsFromSameOwner", "availableInMCP": False}
-#: What n8n gives to nodes that have none.
-_GIVEN = ("id", "webhookId")
+#: Fields that n8n assigns to nodes without them.
+_ASSIGNED = ("id", "webhookId")
 EMPTY: Mapping[str, Any] = {"name": "", "nodes": [], "connections": {}, "settings": {}}
 
 
 def content(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The four fields; where one is missing, as n8n would have it."""
+    """Return a workflow's name, nodes, connections and settings, with n8n's default for a missing field."""
     return {field: data.get(field) or EMPTY[field] for field in FIELDS}
 
 
 def fingerprint(data: Mapping[str, Any]) -> str:
-    """The same for the same content, whatever the order of its fields and what n8n adds by itself."""
+    """Return a hash that ignores the order of fields and n8n's own defaults."""
     text = json.dumps(plain(data), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # half a character has one, too
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # lone surrogates must hash as well
 
 
 def plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The content without n8n's own defaults."""
+    """Return the content without n8n's defaults."""
     found = content(data)
     settings = {k: v for k, v in found["settings"].items() if (k, v) not in SETTINGS_BY_DEFAULT.items()}
     return {**found, "settings": settings}
 
 
-def echoed(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Theirs without the ids that n8n has given to nodes of ours that had none."""
+def without_assigned_ids(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the remote content without the ids that n8n assigned to local nodes that had none."""
     named = {node.get("name"): node for node in ours.get("nodes") or ()}
     nodes = [
-        {k: v for k, v in node.items() if k not in _GIVEN or k in named.get(node.get("name"), {})}
+        {k: v for k, v in node.items() if k not in _ASSIGNED or k in named.get(node.get("name"), {})}
         for node in theirs.get("nodes") or ()
     ]
     return {**theirs, "nodes": nodes}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any], *, old: str, new: str) -> str:
-    """A unified diff of two contents; empty where they are the same."""
+    """Return a unified diff of two contents; empty when they are equal."""
     if fingerprint(before) == fingerprint(after):
         return ""
     was, becomes = (json.dumps(plain(side), ensure_ascii=False, indent=2).splitlines() for side in (before, after))
     return "\n".join(difflib.unified_diff(was, becomes, fromfile=old, tofile=new, lineterm=""))
 
 
-def taking(local: Workflow | None, remote: Mapping[str, Any]) -> Workflow:
-    """The local file with n8n's content: what only the file knows stays, and so does the way it is written."""
+def apply_remote(local: Workflow | None, remote: Mapping[str, Any]) -> Workflow:
+    """Return the local file with n8n's content. Fields that only the file has, and its layout, are kept."""
     if local is None:
         return Workflow({"id": str(remote.get("id", "")), **content(remote)})
     changed = local.copy()
     theirs = content(remote)
     ours = local.settings
-    # What n8n adds by itself is nobody's edit.
+    # Defaults that n8n added are not an edit.
     settings = {k: v for k, v in theirs["settings"].items() if k in ours or (k, v) not in SETTINGS_BY_DEFAULT.items()}
     changed.data.update({**theirs, "settings": settings})
     return changed

@@ -1,8 +1,8 @@
-"""Workflows that are made in n8n before they have a content, so that others can be hydrated with their ids. Each once.
+"""Create empty workflows in n8n, so that other workflows can be hydrated with their ids. Each is created once.
 
-n8n chooses the id, and a create may have happened although nobody has heard of it: the answer was lost, or we were
-killed. So the intent is kept first, with a mark, and what is made carries the mark: whoever finds an intent looks for
-what came of it before anything is made again.
+n8n chooses the id, and a create may take effect although its response is lost or the process is killed. So the intent
+is stored first with a unique mark, and the created workflow carries the mark. A later run that finds an intent searches
+for the marked workflow before it creates another one.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backstay.n8n.model import BASE, Workflow
-from backstay.n8n.sync.client import Client, Remote
+from backstay.n8n.sync.client import Client, RemoteWorkflow
 from backstay.n8n.sync.state import State
-from backstay.n8n.sync.sync import Change, remember
+from backstay.n8n.sync.sync import Change, record_sync
 
 
-def mint(
+def create_placeholders(
     client: Client, templates: Mapping[str, Workflow], state: State, *, keep: Callable[[], None] = lambda: None
 ) -> list[Change]:
-    """One that is known and still there is left alone. `keep`: writes the state down, for good."""
+    """Create the missing workflows. Known ones that still exist are left alone. `keep` persists the state."""
     done: list[Change] = []
     for key, template in templates.items():
         known = state.workflows.get(key) if state.url in ("", client.url) else None
@@ -34,13 +34,13 @@ def mint(
             state.url, state.begun[key] = client.url, mark
             keep()
             made = client.create(_empty(template.name or key, mark))
-        remember(state, client, key, Workflow(dict(made.data)), made)
+        record_sync(state, client, key, Workflow(dict(made.data)), made)
         done.append(Change(key, "create", made.id, made.name))
     return done
 
 
-def _interrupted(client: Client, mark: str) -> Remote | None:
-    """What an earlier call has made and never heard of."""
+def _interrupted(client: Client, mark: str) -> RemoteWorkflow | None:
+    """Return the workflow that an earlier, interrupted run created."""
     for remote in client.workflows() if mark else ():
         if not remote.is_archived and any(node.get("id") == mark for node in remote.data.get("nodes") or ()):
             return remote

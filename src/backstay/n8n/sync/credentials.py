@@ -1,4 +1,6 @@
-"""Credentials of n8n from variables of the environment: typed as n8n's schema says, never shown, never stored here."""
+"""Create n8n credentials from environment variables: typed by n8n's schema, never shown and never stored in the
+workspace.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 from backstay.n8n.workspace import environments as envs
 from backstay.n8n.workspace.workspace import Workspace
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
-#: A token of Backstay's own: n8n sends the header's value as it is.
+#: Backstay's token prefix. n8n sends the header value unchanged, so such tokens need `Bearer `.
 _TOKEN = "bst_"  # noqa: S105 - how tokens begin, not one of them
 
 
 class Server(Protocol):
-    """What is needed of n8n's API."""
+    """The part of n8n's API that is needed here."""
 
     def credential_schema(self, type: str) -> dict[str, Any]: ...  # noqa: A002 - what n8n calls it
     def create_credential(self, name: str, type: str, data: Mapping[str, Any]) -> str: ...  # noqa: A002 - the same
@@ -29,7 +31,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The fields of a type of credential: `string`, `number` or `boolean`, and what they are unless said."""
+    """The fields of a credential type: `string`, `number` or `boolean`, with their defaults."""
 
     types: Mapping[str, str]
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -37,16 +39,16 @@ class Schema:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Schema:
-        """From the JSON Schema that n8n's API gives."""
+        """Read the JSON Schema that n8n's API returns."""
         properties, required = given.get("properties"), given.get("required")
         types = {
-            name: str(one.get("type", "string")) if is_table(one) else "string"
-            for name, one in (properties.items() if is_table(properties) else ())
+            name: str(one.get("type", "string")) if is_mapping(one) else "string"
+            for name, one in (properties.items() if is_mapping(properties) else ())
         }
         return cls(types, required=tuple(str(one) for one in required) if is_list(required) else ())
 
 
-#: Those that the primitives use: known without asking. n8n refuses a Redis credential without `ssl`.
+#: The types that the primitives use, known without a request. n8n rejects a Redis credential without `ssl`.
 KNOWN = {
     "redis": Schema(
         {
@@ -67,13 +69,13 @@ KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Which variable each field is read from."""
+    """The variable that each field is read from."""
 
     variables: Mapping[str, str]
 
     @classmethod
     def parse(cls, given: list[str], schema: Schema) -> Sources:
-        """`field=VARIABLE`, or a variable alone whose name ends with the field's: REDIS_HOST is `host`."""
+        """Parse `field=VARIABLE`, or a variable whose name ends with the field's name: REDIS_HOST is `host`."""
         found: dict[str, str] = {}
         for part in (one.strip() for text in given for one in text.split(",")):
             if not part:
@@ -81,18 +83,18 @@ class Sources:
             name, equals, variable = part.rpartition("=")
             name, variable = name.strip(), variable.strip()
             if not _VARIABLE.fullmatch(variable):
-                raise WorkspaceError("--env-vars takes FIELD=VARIABLE or VARIABLE, with commas between; not values")
+                raise WorkspaceError("--env-vars takes comma-separated FIELD=VARIABLE or VARIABLE, not values")
             if not equals:
                 name = _field(variable, schema)
             if schema.types and name not in schema.types:
-                raise WorkspaceError(f"there is no field {name!r}: {', '.join(schema.types)}")
+                raise WorkspaceError(f"unknown field {name!r}; the type has {', '.join(schema.types)}")
             if name in found:
                 raise WorkspaceError(f"the field {name} is given twice")
             found[name] = variable
         return cls(found)
 
     def values(self, schema: Schema, variables: Mapping[str, str]) -> dict[str, Any]:
-        """The credential's data. Raises WorkspaceError; no message has a value in it."""
+        """Return the credential's data. Raise WorkspaceError; no message contains a value."""
         made = dict(schema.defaults)
         for name, variable in self.variables.items():
             if variable not in variables:
@@ -100,14 +102,14 @@ class Sources:
             made[name] = _typed(variables[variable], schema.types.get(name, "string"), f"{name} ({variable})")
         missing = [name for name in schema.required if name not in made]
         if missing:
-            raise WorkspaceError(f"{', '.join(missing)}: needed; say --env-vars {missing[0]}=VARIABLE")
+            raise WorkspaceError(f"{', '.join(missing)}: required; pass --env-vars {missing[0]}=VARIABLE")
         value = made.get("value")
         if made.get("name") == "Authorization" and isinstance(value, str) and value.startswith(_TOKEN):
             made["value"] = f"Bearer {value}"
         return made
 
     def shown(self, schema: Schema) -> dict[str, str]:
-        """The same for people: where each value comes from, not what it is."""
+        """Return where each value comes from, for display, without the values."""
         made = {name: repr(value) for name, value in schema.defaults.items()}
         return made | {
             name: f"<{variable}, {schema.types.get(name, 'string')}>" for name, variable in self.variables.items()
@@ -118,7 +120,9 @@ def _field(variable: str, schema: Schema) -> str:
     plain = variable.replace("_", "").lower()
     fits = sorted((name for name in schema.types if plain.endswith(name.lower())), key=len)
     if not fits:
-        raise WorkspaceError(f"{variable} names no field: say FIELD={variable} ({', '.join(schema.types) or 'FIELD'})")
+        raise WorkspaceError(
+            f"{variable} matches no field: use FIELD={variable} ({', '.join(schema.types) or 'FIELD'})"
+        )
     return fits[-1]
 
 
@@ -128,7 +132,7 @@ def _typed(text: str, kind: str, what: str) -> Any:
             number = float(text)
             return int(number) if number == int(number) else number
         except (ValueError, OverflowError):
-            raise WorkspaceError(f"{what} is no number") from None
+            raise WorkspaceError(f"{what} is not a number") from None
     if kind == "boolean":
         if text.strip().lower() in _YES | _NO:
             return text.strip().lower() in _YES
@@ -137,7 +141,7 @@ def _typed(text: str, kind: str, what: str) -> Any:
 
 
 def variables_of(workspace: Workspace, env: str) -> dict[str, str]:
-    """The process's own, and below them those of `n8n-config/.env.<env>`, a file that belongs into no repository."""
+    """Return the process's variables, which override those of `n8n-config/.env.<env>`. Never commit that file."""
     raw = workspace.files.read(f"{envs.CONFIG}/.env.{envs.check_environment(env)}")
     found: dict[str, str] = {}
     for line in (raw or b"").decode("utf-8", errors="replace").splitlines():
@@ -150,20 +154,18 @@ def variables_of(workspace: Workspace, env: str) -> dict[str, str]:
 
 
 def is_linked(entry: Mapping[str, Any]) -> bool:
-    """Whether n8n gave the id."""
+    """Whether the entry's id was assigned by n8n, and is no local placeholder."""
     known = str(entry.get("id") or "")
     return bool(known) and not known.startswith(envs.LOCAL)
 
 
 def check_type(entry: Mapping[str, Any], key: str, kind: str) -> None:
     if is_linked(entry) and entry.get("type") not in (None, "", kind):
-        raise WorkspaceError(
-            f"credentials.{key} is of the type {entry['type']} already, not {kind}; take another --key"
-        )
+        raise WorkspaceError(f"credentials.{key} already has the type {entry['type']}, not {kind}; use another --key")
 
 
 def link(workspace: Workspace, env: str, key: str, *, id: str, name: str, type: str) -> None:  # noqa: A002 - what n8n calls it
-    """`credentials.<key>` of an environment. Inside edit()."""
+    """Write `credentials.<key>` of an environment, inside edit()."""
     before = workspace.entry(env, key, "credentials")
     wanted = {"id": id, "name": name, "type": type}
     if not before:

@@ -1,21 +1,23 @@
-"""The way back from n8n to a template: what did not change keeps its placeholders, what did is taken as it is."""
+"""Convert n8n's content back to a template: unchanged values keep their placeholders, changed values are taken
+literally.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 
 
 def dehydrate(template: Any, built: Any, changed: Any, ids: Mapping[str, str]) -> Any:
-    """A template that hydrates to `changed`, given one that hydrates to `built`.
+    """Return a template that hydrates to `changed`, given one that hydrates to `built`.
 
-    `ids`: placeholders for values that are ids, wherever they are new.
+    `ids`: placeholders to use for new values that are known ids.
     """
     if changed == built:
         return template
-    if is_table(changed):
+    if is_mapping(changed):
         below, before = _table(template), _table(built)
         names = [*(name for name in below if name in changed), *(name for name in changed if name not in below)]
         return {name: dehydrate(below.get(name), before.get(name), changed[name], ids) for name in names}
@@ -27,11 +29,11 @@ def dehydrate(template: Any, built: Any, changed: Any, ids: Mapping[str, str]) -
 
 
 def _table(value: Any) -> dict[str, Any]:
-    return value if is_table(value) else {}
+    return value if is_mapping(value) else {}
 
 
 def _items(template: list[Any], built: list[Any], changed: list[Any], ids: Mapping[str, str]) -> list[Any]:
-    """Nodes are the same by name, everything else by its place."""
+    """Match nodes by name and all other items by index."""
     known = {_name(item): at for at, item in enumerate(built) if _name(item)}
     made: list[Any] = []
     for at, item in enumerate(changed):
@@ -42,4 +44,4 @@ def _items(template: list[Any], built: list[Any], changed: list[Any], ids: Mappi
 
 
 def _name(item: Any) -> str:
-    return str(item.get("name", "")) if is_table(item) else ""
+    return str(item.get("name", "")) if is_mapping(item) else ""

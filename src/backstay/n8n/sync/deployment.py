@@ -1,6 +1,7 @@
-"""A workspace and the n8n of one of its environments: what is pushed, pulled and compared, and what is kept of it.
+"""Push, pull and compare one environment of a workspace with its n8n server, and persist the sync state.
 
-Everything that changed in n8n is written down here at once: it is known also when we fail or are killed on the way.
+Every change in n8n is written to the workspace at once, so it is known even when a later step fails or the process is
+killed.
 """
 
 from __future__ import annotations
@@ -10,53 +11,53 @@ from dataclasses import dataclass
 from typing import Any
 
 from backstay.errors import ConfigError, WorkspaceError
-from backstay.n8n.json_types import is_table
+from backstay.n8n.json_types import is_mapping
 from backstay.n8n.model import Workflow
 from backstay.n8n.sync import sync
 from backstay.n8n.sync.client import Client
 from backstay.n8n.sync.content import content
-from backstay.n8n.sync.create_placeholders import mint
+from backstay.n8n.sync.create_placeholders import create_placeholders
 from backstay.n8n.sync.credentials import variables_of
 from backstay.n8n.sync.dehydrate import dehydrate
 from backstay.n8n.sync.state import FILE, State
 from backstay.n8n.sync.sync import Change
 from backstay.n8n.workspace.workspace import BUILD, Workspace
 
-#: Where the API key is looked for: first that of one environment, then that of all.
+#: The API key's variable. The one with the environment's suffix takes precedence.
 VARIABLE = "N8N_API_KEY"
 
 Connect = Callable[[Workspace, str], Client]
 
 
 def connect(workspace: Workspace, env: str) -> Client:
-    """Raises ConfigError when the address or the key is missing."""
+    """Connect to an environment's n8n. Raise ConfigError when the URL or the key is missing."""
     place = workspace.env(env).get("n8n")
-    url = str(place.get("url") or "") if is_table(place) else ""
+    url = str(place.get("url") or "") if is_mapping(place) else ""
     if not url:
-        raise ConfigError(f"n8n-config/{env}.yml does not say where n8n is: n8n.url")
+        raise ConfigError(f"n8n-config/{env}.yml does not set n8n.url")
     variables = variables_of(workspace, env)
     own = f"{VARIABLE}_{env.upper().replace('-', '_')}"
     key = variables.get(own) or variables.get(VARIABLE) or ""
     if not key:
-        raise ConfigError(f"no API key: set {own} or {VARIABLE}, or put it into n8n-config/.env.{env}")
+        raise ConfigError(f"no API key: set {own} or {VARIABLE}, or put one of them into n8n-config/.env.{env}")
     return Client(url, key)
 
 
 def used_credentials(client: Client) -> list[dict[str, str]]:
-    """The credentials that n8n's workflows use: the only ones that its API tells of."""
+    """Return the credentials that n8n's workflows use; its API reveals no others."""
     found: dict[str, dict[str, str]] = {}
     for remote in client.workflows():
         for node in remote.data.get("nodes") or ():
-            used = node.get("credentials") if is_table(node) else None
-            for kind, one in used.items() if is_table(used) else ():
-                if is_table(one) and one.get("id"):
+            used = node.get("credentials") if is_mapping(node) else None
+            for kind, one in used.items() if is_mapping(used) else ():
+                if is_mapping(one) and one.get("id"):
                     found[str(one["id"])] = {"id": str(one["id"]), "name": str(one.get("name", "")), "type": str(kind)}
     return sorted(found.values(), key=lambda one: (one["type"], one["name"]))
 
 
 @dataclass(slots=True)
 class Deployment:
-    """One environment, its n8n, and what is known of both."""
+    """One environment, its n8n server, and the last known state of both."""
 
     workspace: Workspace
     env: str
@@ -65,13 +66,13 @@ class Deployment:
 
     @classmethod
     def of(cls, workspace: Workspace, env: str, link: Connect = connect) -> Deployment:
-        workspace.chosen([env])
+        workspace.select_environments([env])
         raw = workspace.files.read(_state_path(env)) or b""
         state = State.parse(raw.decode("utf-8", errors="replace"), _state_path(env))
         return cls(workspace, env, link(workspace, env), state)
 
     def built(self, keys: Iterable[str] | None = None) -> dict[str, Workflow]:
-        """Hydrated now, in the order of deployment."""
+        """Hydrate the workflows, in push order."""
         wanted = list(dict.fromkeys(keys)) if keys else list(self.workspace.keys)
         order = {key: at for at, key in enumerate(self.workspace.order)}
         wanted.sort(key=lambda key: order.get(key, len(order)))
@@ -86,17 +87,19 @@ class Deployment:
         return sync.diff(self.client, self.built(keys), self.state)
 
     def push(self, keys: Iterable[str] | None = None, *, force: bool = False, dry_run: bool = False) -> list[Change]:
-        """What n8n does not have is made first, so that those who call it get its id. Inside edit()."""
+        """Push inside edit(). Missing workflows are created first, so that their callers are hydrated with the new
+        ids.
+        """
         built = self.built(keys)
         if dry_run:
             return sync.push(self.client, built, self.state, force=force, dry_run=True)
         found = sync.push(self.client, built, self.state, force=force, dry_run=True)
         if conflicts := [change for change in found if change.action == "conflict"]:
-            told = "; ".join(f"{change.key}: {change.detail}" for change in conflicts)
-            raise WorkspaceError(f"nothing was changed, because a push would lose somebody's work: {told}")
+            details = "; ".join(f"{change.key}: {change.detail}" for change in conflicts)
+            raise WorkspaceError(f"nothing was changed, because a push would overwrite edits: {details}")
         missing = [change.key for change in found if change.action == "create"]
         for key in missing:
-            self._mint(key)
+            self._create_placeholder(key)
         built = self.built(keys)
         done = sync.push(self.client, built, self.state, force=force, keep=self._checkpoint)
         for key, workflow in built.items():
@@ -108,10 +111,10 @@ class Deployment:
             for one in done
         ]
 
-    def _mint(self, key: str) -> None:
-        """A workflow in n8n that has an id and nothing else yet: its id is in the settings before anybody needs it."""
+    def _create_placeholder(self, key: str) -> None:
+        """Create an empty workflow in n8n and register its id before any caller is hydrated."""
         template = {key: self.workspace.hydrate(self.env, key)}
-        (change,) = mint(self.client, template, self.state, keep=self._checkpoint)
+        (change,) = create_placeholders(self.client, template, self.state, keep=self._checkpoint)
         self._put_id(key, change.id, change.name)
         self._checkpoint()
 
@@ -123,17 +126,20 @@ class Deployment:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Change]:
-        """Templates and built files become what n8n has; placeholders stay where nothing changed. Inside edit()."""
+        """Pull inside edit(). Templates and built files become n8n's content; unchanged parts keep their
+        placeholders.
+        """
         more = more or {}
         named = [key for key in (keys or ()) if key not in more]
         built = self.built(named) if named or not more else {}
         done = sync.pull(self.client, built, self.state, more=more, force=force, dry_run=dry_run)
         for change in done:
             if change.workflow is not None:
-                self._take(change, built.get(change.key))
+                self._write_pulled(change, built.get(change.key))
         return done
 
-    def _take(self, change: Change, before: Workflow | None) -> None:
+    def _write_pulled(self, change: Change, before: Workflow | None) -> None:
+        """Write the pulled template and built file, after checking that the template hydrates to n8n's content."""
         becomes = change.workflow
         if becomes is None:
             return
@@ -156,21 +162,20 @@ class Deployment:
         again = self.workspace.hydrate(self.env, change.key)
         if content(again.data) != content(becomes.data):
             raise WorkspaceError(
-                f"{change.key}: what n8n has cannot be told from what placeholders stand for: change the template"
-                " by hand"
+                f"{change.key}: the placeholders cannot be restored from n8n's content: edit the template by hand"
             )
         self.workspace.write_built(self.env, change.key, again)
 
-    # ── what is kept ──
+    # ── state ──
 
-    def keep(self) -> None:
-        """State and ids, into the files of the view under way."""
+    def save_state(self) -> None:
+        """Write the sync state into the current view, inside edit()."""
         if self.state.workflows or self.state.begun:
             self.workspace.files.write(_state_path(self.env), self.state.text().encode())
 
     def _checkpoint(self) -> None:
-        """What n8n has done is written down at once: nothing of it happens twice, whatever happens to us."""
-        self.keep()
+        """Persist what n8n has done at once, so that nothing is repeated after a crash."""
+        self.save_state()
         self.workspace.checkpoint()
 
     def _put_id(self, key: str, made: str, name: str) -> None:
@@ -181,8 +186,8 @@ def _state_path(env: str) -> str:
     return f"{BUILD}/{env}/{FILE}"
 
 
-def shown(change: Change) -> dict[str, Any]:
-    """For programs."""
+def as_fields(change: Change) -> dict[str, Any]:
+    """Return a change as JSON fields."""
     return {
         "workflow_key": change.key,
         "action": change.action,

@@ -1,4 +1,4 @@
-"""Is everything that a workspace needs there and right in n8n? Looks only."""
+"""Online health checks: whether n8n is reachable and has everything that the workspace needs. Read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_THIS_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. `hint`: the way out."""
+    """One check and its result. `hint`: the remedy."""
 
     name: str
     level: Level
@@ -28,17 +28,17 @@ class Check:
 
 
 def examine(client: Client, built: Mapping[str, Workflow], state: State) -> list[Check]:
-    """Never raises for what it finds."""
+    """Run the checks and return their results. A failed check is a result, not an exception."""
     try:
         client.probe()
     except N8nUnreachable as error:
-        return [Check("reachable", "error", str(error), "is n8n running, and is this its address?")]
+        return [Check("reachable", "error", str(error), "check that n8n is running at this URL")]
     except N8nRefused as error:
         return [Check("api key" if error.status in _NOT_THIS_KEY else "n8n", "error", str(error))]
     major = client.major()
     found = [
-        Check("reachable", "ok", f"{client.url} answers and takes the key"),
-        Check("version", "ok", f"n8n {major}.x" if major else "n8n does not tell its version"),
+        Check("reachable", "ok", f"{client.url} responds and accepts the key"),
+        Check("version", "ok", f"n8n {major}.x" if major else "n8n does not report its version"),
     ]
     try:
         found += [_of_change(change) for change in sync.status(client, built, state)]
@@ -52,8 +52,8 @@ def examine(client: Client, built: Mapping[str, Workflow], state: State) -> list
         Check(
             "credentials",
             "warning",
-            "n8n's API lists no credentials, so nobody can tell from here whether they are there",
-            "run a workflow that uses them once",
+            "n8n's API cannot list credentials, so they cannot be checked",
+            "run a workflow that uses them",
         )
     )
     return found
@@ -63,9 +63,9 @@ def _of_change(change: sync.Change) -> Check:
     name = f"workflow {change.key}"
     match change.action:
         case "same":
-            return Check(name, "ok", "the same here and in n8n")
+            return Check(name, "ok", "equal in the workspace and in n8n")
         case "conflict":
-            return Check(name, "error", change.detail, "look at the diff, then pull, or push with force")
+            return Check(name, "error", change.detail, "check the diff, then pull, or push --force")
         case "remote":
             return Check(name, "warning", change.detail, "pull it")
         case _:
@@ -73,11 +73,13 @@ def _of_change(change: sync.Change) -> Check:
 
 
 def _published(client: Client, built: Mapping[str, Workflow], state: State) -> list[Check]:
-    """n8n 2.x runs what others call only once it is published."""
+    """Check that called workflows are published: n8n 2.x runs a sub-workflow only then."""
     found: list[Check] = []
     for key, workflow in built.items():
         known = state.workflows.get(key)
         remote = client.workflow(known.id) if known is not None and sync.is_called(workflow) else None
         if remote is not None and not remote.published:
-            found.append(Check(f"workflow {key}", "error", "others call it, and it is not published", "push it"))
+            found.append(
+                Check(f"workflow {key}", "error", "other workflows call it, but it is not published", "push it")
+            )
     return found

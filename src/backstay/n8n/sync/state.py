@@ -1,4 +1,4 @@
-"""What was last the same here and in n8n: one small file for each environment, so that nobody's edit is overwritten.
+"""The sync state of one environment: ids and fingerprints of the last push or pull, to detect edits on both sides.
 
 Pure: text in, text out. The workspace reads and writes the file (`n8n-build/<env>/.backstay-sync.json`).
 """
@@ -15,7 +15,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LastSync:
     """One workflow at its last push or pull: n8n's id, and the fingerprints of both sides."""
 
     id: str
@@ -25,32 +25,36 @@ class Known:
 
 @dataclass(slots=True)
 class State:
-    """By the workflows' keys. Changed in place by push and pull: write it down also when they fail on the way."""
+    """The last sync of each workflow by key. Push and pull change it in place; persist it even when they fail
+    halfway.
+    """
 
-    workflows: dict[str, Known] = field(default_factory=dict[str, Known])
-    #: The n8n that this is about. Another one's ids mean nothing.
+    workflows: dict[str, LastSync] = field(default_factory=dict[str, LastSync])
+    #: The n8n server that the ids belong to.
     url: str = ""
-    #: Workflows that were about to be made there, and the mark that each of them carries.
+    #: Creations that have started: the mark that each workflow carries, by key.
     begun: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def parse(cls, text: str, source: str = FILE) -> State:
-        """Raises WorkspaceError. Empty text: nothing is known yet."""
+        """Parse the file's text; empty text is an empty state. Raise WorkspaceError."""
         if not text.strip():
             return cls()
         try:
             data = json.loads(text)
             if data["version"] != VERSION:
-                raise WorkspaceError(f"{source} is of version {data['version']}, this Backstay reads {VERSION}")
+                raise WorkspaceError(
+                    f"{source} has version {data['version']}, but this Backstay reads version {VERSION}"
+                )
             found = {
-                str(key): Known(str(item["id"]), str(item["local"]), str(item["remote"]))
+                str(key): LastSync(str(item["id"]), str(item["local"]), str(item["remote"]))
                 for key, item in data["workflows"].items()
             }
             begun = {str(key): str(mark) for key, mark in data.get("begun", {}).items()}
             return cls(found, str(data.get("url", "")), begun)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise WorkspaceError(
-                f"{source} cannot be read: remove it, and compare with n8n (backstay n8n diff) before the next push"
+                f"{source} cannot be read: delete it, and compare with n8n (backstay n8n diff) before the next push"
             ) from None
 
     def text(self) -> str:

@@ -1,21 +1,19 @@
-"""Push, pull, diff and status between a workspace's built files and one n8n. Nobody's edit is overwritten unless asked.
+"""Push, pull, diff and status between built workflows and one n8n server. Edits are overwritten only with `force`.
 
     sync.push(client, built, state, *, force=False, dry_run=False, keep=…) -> list[Change]
     sync.pull(client, built, state, *, more={}, force=False, dry_run=False) -> list[Change]
     sync.diff(client, built, state) -> list[Change]
     sync.status(client, built, state) -> list[Change]
-    minting.mint(client, templates, state, keep=…) -> list[Change]       (backstay.n8n.sync.create_placeholders)
-    doctor.examine(client, built, state) -> list[Check]                  (backstay.n8n.sync.doctor)
 
-`built`: hydrated workflows by key, in the order in which they are deployed; a workflow's `id` is n8n's, or empty or
-unknown there: then push creates it, and `Change.id` is what the environment's `workflows.<key>.id` is to become (others
-that call it are hydrated again and pushed again). `state`: see `backstay.n8n.sync.state`; it is changed in place as
-things are done, and `keep` is called to write it down each time. Files are the workspace's business: pull answers what
-they are to become (`Change.workflow`).
+`built`: hydrated workflows by key, in push order. A workflow's `id` is n8n's, or empty or unknown to n8n; then push
+creates the workflow, and `Change.id` is the new value for the environment's `workflows.<key>.id` (its callers must be
+hydrated and pushed again). `state`: see `backstay.n8n.sync.state`; it is changed in place after each step, and `keep`
+is called to persist it. This module writes no files: pull returns their new content (`Change.workflow`).
 
-Conflicts (both sides changed since they last met, or never met and differ; a workflow that n8n no longer has) raise
-WorkspaceError before anything is written; with `dry_run` they are answered as `action="conflict"`. Between the look and
-the write somebody may still save in n8n's editor: its API has no way to say "only if it is the version that I saw".
+Conflicts raise WorkspaceError before anything is written: both sides changed since the last sync, they differ and were
+never synced, or n8n no longer has the workflow. With `dry_run` they are returned as `action="conflict"`. A race
+remains: an edit saved in n8n's editor between the read and the write is lost, because the API has no conditional
+update.
 """
 
 from __future__ import annotations
@@ -27,47 +25,49 @@ from typing import Literal
 
 from backstay.errors import N8nRefused, WorkspaceError
 from backstay.n8n.model import Workflow
-from backstay.n8n.sync.client import Client, Remote
-from backstay.n8n.sync.content import content, difference, echoed, fingerprint, taking
-from backstay.n8n.sync.state import Known, State
+from backstay.n8n.sync.client import Client, RemoteWorkflow
+from backstay.n8n.sync.content import apply_remote, content, difference, fingerprint, without_assigned_ids
+from backstay.n8n.sync.state import LastSync, State
 
-#: What a push, pull, diff or status found or did for one workflow:
-#: same: nothing to do · create, update: in n8n · publish: updated and published there · write: the file
-#: local, remote: only this side changed · conflict: both did, or it is gone in n8n · missing: n8n has none (yet)
+#: The result for one workflow. same: nothing to do; create, update: done in n8n; publish: updated and published there;
+#: write: the file changes; local, remote: only this side changed; conflict: both changed, or n8n no longer has it;
+#: missing: n8n does not have it (yet).
 Action = Literal["same", "create", "update", "publish", "write", "local", "remote", "conflict", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """The result for one workflow."""
+
     key: str
     action: Action
     id: str = ""
     name: str = ""
-    #: Why, in words.
+    #: The reason, for the user.
     detail: str = ""
-    #: From how it is to how it becomes, or from n8n's to ours.
+    #: A unified diff: from the current to the new content, or from n8n's to the local one.
     diff: str = ""
-    #: What the built file becomes.
+    #: The new content of the built file.
     workflow: Workflow | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One workflow on both sides, and what is known of the last time that they were the same."""
+    """One workflow on both sides, with the state of the last sync."""
 
     key: str
     local: Workflow | None
-    remote: Remote | None
-    known: Known | None
+    remote: RemoteWorkflow | None
+    known: LastSync | None
     id: str
 
     @property
     def is_same(self) -> bool:
         if self.local is None or self.remote is None:
             return False
-        if fingerprint(self.local.data) == fingerprint(echoed(self.local.data, self.remote.data)):
+        if fingerprint(self.local.data) == fingerprint(without_assigned_ids(self.local.data, self.remote.data)):
             return True
-        # n8n may have added something of its own to what was pushed.
+        # n8n may have added fields to what was pushed.
         return self.known is not None and not self.local_changed and not self.remote_changed
 
     @property
@@ -98,24 +98,24 @@ def push(
     dry_run: bool = False,
     keep: Callable[[], None] = lambda: None,
 ) -> list[Change]:
-    """Bring n8n up to the built files."""
+    """Update n8n to the built files."""
     pairs = _pairs(client, built, state)
-    planned = [_to_push(pair, force) for pair in pairs]
+    planned = [_plan_push(pair, force) for pair in pairs]
     if dry_run:
         return planned
     _refuse_conflicts(planned, "push")
     major = client.major() if any(is_called(pair.local) for pair in pairs) else 0
     done: list[Change] = []
     for pair, change in zip(pairs, planned, strict=True):
-        assert pair.local is not None  # noqa: S101 - push is about built files
+        assert pair.local is not None  # noqa: S101 - every pushed pair has a built file
         if change.action == "create":
             remote = client.create(content(pair.local.data))
         elif change.action == "update":
             remote = client.update(pair.id, content(pair.local.data))
         else:
-            assert pair.remote is not None  # noqa: S101 - it is the same as something
+            assert pair.remote is not None  # noqa: S101 - an unchanged pair has a remote side
             remote = pair.remote
-        remember(state, client, pair.key, pair.local, remote)
+        record_sync(state, client, pair.key, pair.local, remote)
         keep()
         done.append(_published(client, pair, remote, change, major))
     return done
@@ -130,39 +130,39 @@ def pull(
     force: bool = False,
     dry_run: bool = False,
 ) -> list[Change]:
-    """What the files become. `more`: n8n's ids of workflows that have no file yet, by the keys that they get."""
+    """Return the new file contents. `more`: n8n's ids of workflows without a file yet, by their future keys."""
     pairs = _pairs(client, built, state, more or {})
-    planned = [_to_pull(pair, force) for pair in pairs]
+    planned = [_plan_pull(pair, force) for pair in pairs]
     if dry_run:
         return planned
     _refuse_conflicts(planned, "pull")
     for pair, change in zip(pairs, planned, strict=True):
         if pair.remote is not None and (change.workflow or pair.local) is not None:
-            remember(state, client, pair.key, change.workflow or pair.local, pair.remote)
+            record_sync(state, client, pair.key, change.workflow or pair.local, pair.remote)
     return planned
 
 
 def diff(client: Client, built: Mapping[str, Workflow], state: State) -> list[Change]:
-    """What a push would change, as a text for each workflow."""
+    """Return what a push would change, with a diff for each workflow."""
     return [change for change in status(client, built, state) if change.action != "same"]
 
 
 def status(client: Client, built: Mapping[str, Workflow], state: State) -> list[Change]:
-    """Which side changed since they last met."""
+    """Return which side changed since the last sync."""
     return [_status(pair) for pair in _pairs(client, built, state)]
 
 
-# ── how it is decided ──
+# ── decisions ──
 
 
 def _pairs(
     client: Client, built: Mapping[str, Workflow], state: State, more: Mapping[str, str] | None = None
 ) -> list[Pair]:
-    """Everything is read before anything is decided."""
+    """Read both sides of every workflow before anything is decided."""
     if state.url and state.url != client.url:
         raise WorkspaceError(
-            f"this environment was last pushed to {state.url}, and its ids mean nothing at {client.url}: use another"
-            " environment for another n8n, or remove the sync file"
+            f"this environment was last pushed to {state.url}, whose ids are not valid at {client.url}: use another"
+            " environment for another n8n, or delete the sync file"
         )
     client.probe()
     found: list[Pair] = []
@@ -177,25 +177,25 @@ def _pairs(
 def _status(pair: Pair) -> Change:
     text = pair.diff(pulls=False)
 
-    def said(action: Action, detail: str) -> Change:
+    def result(action: Action, detail: str) -> Change:
         return Change(pair.key, action, pair.id, pair.name, detail, text)
 
     if pair.remote is None:
         if pair.known is not None:
-            return said("conflict", "n8n has it no more: somebody deleted it there, or this key may not see it")
-        return said("missing", "n8n has none yet")
+            return result("conflict", "n8n no longer has it: it was deleted there, or this key may not see it")
+        return result("missing", "n8n does not have it yet")
     if pair.is_same:
         return Change(pair.key, "same", pair.id, pair.name)
     if pair.known is None:
-        return said("conflict", "here and in n8n they differ, and were never the same: pull it, or push with force")
+        return result("conflict", "the workspace and n8n differ and were never synced: pull it, or push --force")
     if pair.local_changed and pair.remote_changed:
-        return said("conflict", "changed here and in n8n since they were last the same")
+        return result("conflict", "changed in the workspace and in n8n since the last sync")
     if pair.remote_changed:
-        return said("remote", "changed in n8n")
-    return said("local", "changed here")
+        return result("remote", "changed in n8n")
+    return result("local", "changed in the workspace")
 
 
-def _to_push(pair: Pair, force: bool) -> Change:
+def _plan_push(pair: Pair, force: bool) -> Change:
     found = _status(pair)
     match found.action:
         case "same":
@@ -211,55 +211,56 @@ def _to_push(pair: Pair, force: bool) -> Change:
             return Change(pair.key, "conflict", pair.id, pair.name, found.detail, found.diff)
 
 
-def _to_pull(pair: Pair, force: bool) -> Change:
+def _plan_pull(pair: Pair, force: bool) -> Change:
     if pair.remote is None:
-        detail = "n8n has it no more" if pair.known is not None else "n8n has none yet"
+        detail = "n8n no longer has it" if pair.known is not None else "n8n does not have it yet"
         return Change(pair.key, "missing", pair.id, pair.name, detail)
     if pair.is_same:
         return Change(pair.key, "same", pair.id, pair.name)
     text = pair.diff(pulls=True)
     if pair.local is not None and not force and pair.local_changed:
         if pair.known is not None and not pair.remote_changed:
-            return Change(pair.key, "same", pair.id, pair.name, "changed here only: there is nothing to pull")
-        why = "changed here and in n8n" if pair.known is not None else "here and in n8n they differ, and never met"
+            return Change(pair.key, "same", pair.id, pair.name, "changed only in the workspace: nothing to pull")
+        why = "changed in both" if pair.known is not None else "the workspace and n8n differ and were never synced"
         return Change(pair.key, "conflict", pair.id, pair.name, why, text)
-    becomes = taking(pair.local, pair.remote.data)
+    becomes = apply_remote(pair.local, pair.remote.data)
     return Change(pair.key, "write", pair.id, pair.remote.name, "changed in n8n", text, becomes)
 
 
 def _refuse_conflicts(changes: list[Change], verb: str) -> None:
     if found := [change for change in changes if change.action == "conflict"]:
         listed = "; ".join(f"{change.key}: {change.detail}" for change in found)
-        raise WorkspaceError(f"nothing was changed, because a {verb} would lose somebody's work: {listed}")
+        raise WorkspaceError(f"nothing was changed, because a {verb} would overwrite edits: {listed}")
 
 
-def remember(state: State, client: Client, key: str, local: Workflow | None, remote: Remote) -> None:
-    """They are the same now."""
+def record_sync(state: State, client: Client, key: str, local: Workflow | None, remote: RemoteWorkflow) -> None:
+    """Record that both sides are now equal."""
     state.url = client.url
     ours = local.data if local is not None else remote.data
-    state.workflows[key] = Known(remote.id, fingerprint(ours), fingerprint(remote.data))
+    state.workflows[key] = LastSync(remote.id, fingerprint(ours), fingerprint(remote.data))
     state.begun.pop(key, None)
 
 
 # ── publishing ──
 
 
-#: What n8n starts by itself for another workflow's sake; and what only people start.
+#: Triggers that n8n starts for another workflow, and triggers that only a person starts.
 _CALLED = {"executeWorkflowTrigger", "errorTrigger"}
 _BY_HAND = {"manualTrigger"}
 
 
 def is_called(workflow: Workflow | None) -> bool:
-    """Whether it runs for other workflows only, as a sub-workflow or after their failures: n8n 2.x runs such a one only
-    once it is published, and says so in its log at best.
+    """Whether only other workflows start this workflow, as a sub-workflow or an error workflow. n8n 2.x runs such a
+    workflow only when it is published, and otherwise at best logs a message.
     """
     kinds = {node.kind for node in workflow.triggers} if workflow is not None else set[str]()
     return bool(kinds & _CALLED) and kinds <= _CALLED | _BY_HAND
 
 
-def _published(client: Client, pair: Pair, remote: Remote, change: Change, major: int) -> Change:
-    """Publish what others call on n8n 2.x. On 1.x there is nothing to publish, and nothing is activated: where n8n does
-    not tell its version, it is asked to, and a 1.x refuses, because nothing in such a workflow starts by itself.
+def _published(client: Client, pair: Pair, remote: RemoteWorkflow, change: Change, major: int) -> Change:
+    """Publish a called workflow on n8n 2.x. n8n 1.x has no publishing, and nothing may be activated there. When n8n
+    does not report its version, publishing is tried: a 1.x refuses, because no trigger of the workflow starts by
+    itself.
     """
     done = Change(pair.key, change.action, remote.id, remote.name, change.detail, change.diff)
     if major == 1 or not is_called(pair.local) or remote.published:

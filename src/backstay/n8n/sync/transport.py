@@ -1,5 +1,5 @@
-"""One HTTP request and its answer, with nothing but Python's own library. Redirects are not followed: they would carry
-the API key to wherever they point.
+"""One HTTP request with the standard library. Redirects are not followed, because they could send the API key to
+another host.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-#: An answer above this is no workflow.
+#: The largest response that is read, in bytes.
 LARGEST = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """`headers` by lower-case name."""
+class Response:
+    """An HTTP response. `headers` are keyed by lower-case name."""
 
     status: int
     body: bytes
@@ -27,40 +27,44 @@ class Answer:
 
 
 class NotSent(Exception):
-    """Nobody was reached, so nothing happened."""
+    """The connection was never made, so the request had no effect."""
 
 
 class Transport(Protocol):
-    def __call__(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float) -> Answer:
-        """Raises NotSent when nothing can have arrived, OSError when something may have."""
+    """Sends one HTTP request."""
+
+    def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float
+    ) -> Response:
+        """Raise NotSent when the request certainly did not arrive, OSError when it may have."""
         ...
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        """A redirect is an answer like any other."""
+        """Return a redirect as an ordinary response."""
 
 
-_OPENER = urllib.request.build_opener(_Stay)
-#: What a connection that was never made fails with.
+_OPENER = urllib.request.build_opener(_NoRedirect)
+#: The errors of a connection that was never made.
 _UNREACHED = (ConnectionRefusedError, socket.gaierror, ssl.SSLError)
 
 
-def urlopen(method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float) -> Answer:
+def urlopen(method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float) -> Response:
     request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310 - http(s) only
     try:
         with _OPENER.open(request, timeout=timeout) as found:
-            return Answer(found.status, found.read(LARGEST), _lower(found.headers))
+            return Response(found.status, found.read(LARGEST), _lower(found.headers))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, error.read(LARGEST), _lower(error.headers))
+            return Response(error.code, error.read(LARGEST), _lower(error.headers))
     except urllib.error.URLError as error:
         why = error.reason
         if isinstance(why, _UNREACHED) or _unroutable(why):
             raise NotSent(str(why)) from None
         raise OSError(str(why)) from None
     except http.client.HTTPException as error:
-        raise OSError(f"it hung up or does not speak HTTP ({type(error).__name__})") from None
+        raise OSError(f"the connection was closed or the server does not speak HTTP ({type(error).__name__})") from None
 
 
 def _unroutable(why: object) -> bool:

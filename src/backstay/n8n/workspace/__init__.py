@@ -1,1 +1,1 @@
-"""A folder of templates, settings and built workflows."""
+"""The workspace: a folder of templates, settings per environment, and built workflows."""

@@ -1,4 +1,6 @@
-"""Locks and limits put on the workflows of a workspace: the template, what it needs beside it, and the settings."""
+"""Apply locks, limits and error handlers to a workspace's workflows: the template, the workflows it needs, and the
+settings.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from contextlib import contextmanager
 from typing import Literal
 
 from backstay.errors import BadWorkflow, PatchRefused, WorkspaceError
-from backstay.n8n.analysis.expressions import Text
+from backstay.n8n.analysis.expressions import ParameterText
 from backstay.n8n.model import Workflow
 from backstay.n8n.patch import patch
-from backstay.n8n.patch.patch import LimitOptions, LockOptions, Woven
+from backstay.n8n.patch.patch import LimitOptions, LockOptions, Patched
 from backstay.n8n.primitives import KEYS, Transport
 from backstay.n8n.workspace.environments import LOCAL
 from backstay.n8n.workspace.hydrate import placeholders
-from backstay.n8n.workspace.install import ERROR_HANDLER, PAIR, RATE_LIMIT, transports
+from backstay.n8n.workspace.install import ERROR_HANDLER, LOCK_PAIR, RATE_LIMIT, transports
 from backstay.n8n.workspace.workspace import Workspace
 
 Denied = Literal["passthrough", "stop", "error"]
@@ -32,10 +34,10 @@ def add_lock(
     lock_on_error: bool = False,
     keep_failed: bool = False,
     in_place: bool = False,
-) -> Woven:
-    """Inside edit(). A static scope is registered in every environment."""
+) -> Patched:
+    """Add a lock inside edit(). A static scope is registered in every environment."""
     _refuse_primitive(key)
-    transport = _spoken(workspace, PAIR, "create-lock")
+    transport = _installed_transport(workspace, LOCK_PAIR, "create-lock")
     if lock_on_error and ERROR_HANDLER not in transports(workspace, [ERROR_HANDLER]):
         raise WorkspaceError(
             f"--lock-on-error needs {ERROR_HANDLER}, which is not installed:"
@@ -52,93 +54,94 @@ def add_lock(
         keep_failed=keep_failed,
         in_place=in_place,
     )
-    before = handler_of(workspace, key)
-    if lock_on_error and before not in ("", reference(ERROR_HANDLER)):
+    before = error_handler_of(workspace, key)
+    if lock_on_error and before not in ("", workflow_reference(ERROR_HANDLER)):
         workspace.notes.append(
-            f"{key} had the error handler {before}; {ERROR_HANDLER} takes its place until the lock is removed"
+            f"{key} had the error handler {before}; {ERROR_HANDLER} replaces it until the lock is removed"
         )
-    with _named(key):
-        woven = patch.add_lock(workspace.read(key), key, options)
-    _refuse_mix(workspace, key, woven.workflow)
-    _put(workspace, key, woven)
-    if woven.static_scope is not None:
-        for env in workspace.chosen(None):
-            workspace.add_scope(env, woven.static_scope)
-    needed = (*PAIR, *([ERROR_HANDLER] if lock_on_error else []))
+    with _naming(key):
+        patched = patch.add_lock(workspace.read(key), key, options)
+    _refuse_mixed_transports(workspace, key, patched.workflow)
+    _write_patched(workspace, key, patched)
+    if patched.static_scope is not None:
+        for env in workspace.select_environments(None):
+            workspace.add_scope(env, patched.static_scope)
+    needed = (*LOCK_PAIR, *([ERROR_HANDLER] if lock_on_error else []))
     _register(workspace, needed)
-    _name_holder(workspace, key)
-    return woven
+    _register_holder(workspace, key)
+    return patched
 
 
 def add_limit(
     workspace: Workspace, key: str, *, scope: str, limit: int, window_seconds: int, on_denied: Denied = "passthrough"
-) -> Woven:
-    """Inside edit()."""
+) -> Patched:
+    """Add a rate limit inside edit()."""
     _refuse_primitive(key)
-    transport = _spoken(workspace, (RATE_LIMIT,), "create-lock --include-rate-limit")
+    transport = _installed_transport(workspace, (RATE_LIMIT,), "create-lock --include-rate-limit")
     options = LimitOptions(
         scope=scope, limit=limit, window_seconds=window_seconds, on_denied=on_denied, transport=transport
     )
-    with _named(key):
-        woven = patch.add_limit(workspace.read(key), key, options)
-    _refuse_mix(workspace, key, woven.workflow)
-    _put(workspace, key, woven)
+    with _naming(key):
+        patched = patch.add_limit(workspace.read(key), key, options)
+    _refuse_mixed_transports(workspace, key, patched.workflow)
+    _write_patched(workspace, key, patched)
     _register(workspace, (RATE_LIMIT,))
-    return woven
+    return patched
 
 
-def remove_lock(workspace: Workspace, key: str) -> Woven:
-    """The exact inverse, inside edit(). The scope stays registered: others may use it, and it costs one look."""
-    with _named(key):
-        woven = patch.remove_lock(workspace.read(key), key, dict(_others(workspace, key)))
-    _put(workspace, key, woven)
-    _forget_holder(workspace, key)
-    return woven
+def remove_lock(workspace: Workspace, key: str) -> Patched:
+    """Remove the lock inside edit(). The scope stays registered: other workflows may use it."""
+    with _naming(key):
+        patched = patch.remove_lock(workspace.read(key), key, dict(_others(workspace, key)))
+    _write_patched(workspace, key, patched)
+    _unregister_holder(workspace, key)
+    return patched
 
 
-def remove_limit(workspace: Workspace, key: str) -> Woven:
-    with _named(key):
-        woven = patch.remove_limit(workspace.read(key), key, dict(_others(workspace, key)))
-    _put(workspace, key, woven)
-    return woven
+def remove_limit(workspace: Workspace, key: str) -> Patched:
+    """Remove the rate limit inside edit()."""
+    with _naming(key):
+        patched = patch.remove_limit(workspace.read(key), key, dict(_others(workspace, key)))
+    _write_patched(workspace, key, patched)
+    return patched
 
 
-def handler_of(workspace: Workspace, key: str) -> str:
-    """What n8n starts when a workflow fails: `{{@:env:workflows.<key>.id}}`, an id, or nothing. Where its settings name
-    no error workflow, an Error Trigger of its own, in words.
+def error_handler_of(workspace: Workspace, key: str) -> str:
+    """Return what n8n starts when the workflow fails: `{{@:env:workflows.<key>.id}}`, an id, or "". Without an error
+    workflow in its settings, describe the workflow's own Error Trigger.
     """
     workflow = workspace.read(key)
     own = next((f"its own {node.name!r}" for node in workflow.triggers if node.kind == "errorTrigger"), "")
     return str(workflow.settings.get("errorWorkflow") or own)
 
 
-def reference(key: str) -> str:
-    """A workflow's id, as templates name it."""
+def workflow_reference(key: str) -> str:
+    """Return the placeholder of a workflow's id."""
     return f"{{{{@:env:workflows.{key}.id}}}}"
 
 
 def register_error_handler(workspace: Workspace, key: str, handler: str, *, force: bool = False) -> bool:
-    """Whether anything changed. Another handler is replaced only with `force`. Inside edit()."""
+    """Register an error workflow inside edit(). Return whether anything changed. `force` replaces another handler."""
     if key == handler:
-        raise WorkspaceError(f"{key} cannot be its own error handler: it would be called by its own failures")
+        raise WorkspaceError(f"{key} cannot be its own error handler: its own failures would start it again")
     called = workspace.read(handler)
     if not any(node.kind == "errorTrigger" for node in called.triggers):
         raise WorkspaceError(f"{handler} has no Error Trigger, so n8n would never start it as an error handler")
     workflow = workspace.read(key).copy()
-    before = handler_of(workspace, key)
+    before = error_handler_of(workspace, key)
     _register(workspace, (handler,))
-    if before == reference(handler):
+    if before == workflow_reference(handler):
         return False
     if before and not force:
         raise WorkspaceError(f"{key} has another error handler ({before}); --force replaces it")
-    workflow.data["settings"] = {**workflow.settings, "errorWorkflow": reference(handler)}
+    workflow.data["settings"] = {**workflow.settings, "errorWorkflow": workflow_reference(handler)}
     workspace.write(key, workflow)
     return True
 
 
 @contextmanager
-def _named(key: str) -> Generator[None]:
-    """Of many workflows, which one was refused."""
+def _naming(key: str) -> Generator[None]:
+    """Prefix a PatchRefused with the workflow's key, so that a command on many workflows names the refused one."""
     try:
         yield
     except PatchRefused as error:
@@ -147,11 +150,11 @@ def _named(key: str) -> Generator[None]:
 
 def _refuse_primitive(key: str) -> None:
     if key in KEYS:
-        raise PatchRefused(f"{key} is one of the primitives: it takes no lock or limit itself")
+        raise PatchRefused(f"{key} is one of the primitives and takes no lock or limit")
 
 
-def _spoken(workspace: Workspace, keys: tuple[str, ...], command: str) -> Transport:
-    """What the primitives speak that are needed. Raises WorkspaceError when they are not there, or disagree."""
+def _installed_transport(workspace: Workspace, keys: tuple[str, ...], command: str) -> Transport:
+    """Return the transport of the required primitives. Raise WorkspaceError when one is missing or they differ."""
     found = transports(workspace, keys)
     missing = [key for key in keys if key not in found]
     if missing:
@@ -159,32 +162,32 @@ def _spoken(workspace: Workspace, keys: tuple[str, ...], command: str) -> Transp
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: `backstay n8n {command}`"
         )
     if len(set(found.values())) > 1:
-        mixed = ", ".join(f"{key} speaks {spoken}" for key, spoken in found.items())
-        raise WorkspaceError(f"{mixed}: they would not see each other's locks; create-lock --force-overwrite mends it")
+        mixed = ", ".join(f"{key} uses {transport}" for key, transport in found.items())
+        raise WorkspaceError(f"{mixed}: the transports do not share locks; run create-lock --force-overwrite")
     return next(iter(found.values()))
 
 
-def _refuse_mix(workspace: Workspace, key: str, woven: Workflow) -> None:
-    """One transport for each scope: the keys of one are not those of the other."""
+def _refuse_mixed_transports(workspace: Workspace, key: str, patched: Workflow) -> None:
+    """Refuse two transports for one scope: they use different keys, so they would not exclude each other."""
     for kind, of in (("lock", patch.locks_of), ("limit", patch.limits_of)):
-        mine = of(woven)
+        mine = of(patched)
         for other, workflow in _others(workspace, key):
-            with _named(other):
+            with _naming(other):
                 theirs = of(workflow)
             if mine and theirs and mine.transport != theirs.transport and _same_scope(mine.scope, theirs.scope):
                 raise PatchRefused(
-                    f"{key}: {other} has a {kind} on the same scope ({mine.scope}) through {theirs.transport}, this one"
-                    f" would go through {mine.transport}: they would not see each other"
+                    f"{key}: {other} has a {kind} on the same scope ({mine.scope}) over {theirs.transport}, this one"
+                    f" would be over {mine.transport}: the transports do not share locks"
                 )
 
 
 def _same_scope(one: str, two: str) -> bool:
-    """Also when they are written differently: `orders` and `={{ 'orders' }}`."""
-    return Text.of(one).same == Text.of(two).same
+    """Whether two scopes are equal, also in different spellings: `orders` and `={{ 'orders' }}`."""
+    return ParameterText.of(one).canonical == ParameterText.of(two).canonical
 
 
 def _others(workspace: Workspace, key: str) -> Iterator[tuple[str, Workflow]]:
-    """The other workflows that can be read; what is wrong with the rest is for `validate` to say."""
+    """Yield the other workflows that can be read; `validate` reports the rest."""
     for other in workspace.keys:
         if other != key:
             try:
@@ -193,32 +196,37 @@ def _others(workspace: Workspace, key: str) -> Iterator[tuple[str, Workflow]]:
                 continue
 
 
-def _put(workspace: Workspace, key: str, woven: Woven) -> None:
-    workspace.write(key, woven.workflow)
-    for other, workflow in woven.others.items():
+def _write_patched(workspace: Workspace, key: str, patched: Patched) -> None:
+    """Write the patched workflow, create or delete its companion workflows, and update the settings."""
+    workspace.write(key, patched.workflow)
+    for other, workflow in patched.others.items():
         if workspace.has(other):
-            raise WorkspaceError(f"{workspace.template_path(other)} is in the way: the body of {key} would be there")
+            raise WorkspaceError(
+                f"{workspace.template_path(other)} already exists: the body of {key} would be written there"
+            )
         workspace.write(other, workflow)
         for env in workspace.environments:
             workspace.register(env, other, name=workflow.name or other)
-        workspace.put_in_order(other)
-    for gone in woven.gone:
+        workspace.add_to_order(other)
+    for gone in patched.gone:
         workspace.delete(gone)
         for env in workspace.environments:
             workspace.unregister(env, gone)
-        workspace.drop_from_order(gone)
+        workspace.remove_from_order(gone)
 
 
 def _register(workspace: Workspace, keys: tuple[str, ...]) -> None:
-    """What is called must have an id in every environment."""
+    """Register the called workflows, because each needs an id in every environment."""
     for key in keys:
         for env in workspace.environments:
             if not workspace.entry(env, key).get("id"):
                 workspace.register(env, key, name=workspace.read(key).name or key)
 
 
-def _name_holder(workspace: Workspace, key: str) -> None:
-    """Whoever holds a lock says its id. A template that has none gets one, as n8n would give it at an import."""
+def _register_holder(workspace: Workspace, key: str) -> None:
+    """Give the locked workflow an id, because the lock's holder reports it. A template without one gets a local id,
+    as n8n would assign one on import.
+    """
     if workspace.read(key).id:
         return
     for env in workspace.environments:
@@ -226,8 +234,8 @@ def _name_holder(workspace: Workspace, key: str) -> None:
             workspace.register(env, key, name="")
 
 
-def _forget_holder(workspace: Workspace, key: str) -> None:
-    """The id that was made up for the lock alone: nobody else names it, and n8n does not know it."""
+def _unregister_holder(workspace: Workspace, key: str) -> None:
+    """Remove the id that only the lock needed: no other workflow refers to it, and n8n did not assign it."""
     if any(("env", f"workflows.{key}.id") in placeholders(workflow.data) for _, workflow in _others(workspace, key)):
         return
     for env in workspace.environments:

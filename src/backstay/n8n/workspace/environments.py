@@ -1,4 +1,4 @@
-"""What the environments of a workspace say: `common.yml` is the base, an environment's own file wins."""
+"""Environment settings: `common.yml` is the base, and an environment's own file overrides it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 
 CONFIG = "n8n-config"
 COMMON = "common"
 ORDER = "deployment_order"
 SCOPES = "lockScopes"
 
-#: n8n's database keeps no longer id for a workflow.
+#: The longest workflow id that n8n's database accepts.
 LONGEST_ID = 16
-#: Ids that were made up here. n8n gives another when the thing is made through its API; until then imports work.
+#: The prefix of generated ids. They work for imports; creating the workflow through n8n's API replaces them.
 LOCAL = "local-"
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def check_key(key: str, what: str = "workflow key") -> str:
-    """A name that is safe in a path and in a dotted placeholder."""
+    """Return the key when it is safe in a file path and in a dotted placeholder; otherwise raise WorkspaceError."""
     if not _KEY.fullmatch(key):
         raise WorkspaceError(
-            f"{key!r} is no {what}: letters, digits, _ and -, beginning with a letter or a digit, 100 at most"
+            f"{key!r} is not a valid {what}: use up to 100 letters, digits, _ and -, starting with a letter or digit"
         )
     return key
 
@@ -36,12 +36,12 @@ def check_key(key: str, what: str = "workflow key") -> str:
 def check_environment(name: str) -> str:
     check_key(name, "environment")
     if name in (COMMON, ORDER):
-        raise WorkspaceError(f"{CONFIG}/{name}.yml is not an environment; call it something else")
+        raise WorkspaceError(f"{CONFIG}/{name}.yml is not an environment; choose another name")
     return name
 
 
 def path_of(name: str) -> str:
-    """The file of an environment, or of what is common."""
+    """Return the settings file of an environment, or of the common settings."""
     return f"{CONFIG}/{name}.yml"
 
 
@@ -51,21 +51,21 @@ def local_id() -> str:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged by key; everything else of `over` takes the place of what is in `base`."""
+    """Merge mappings recursively; any other value in `over` replaces the one in `base`."""
     made = dict(base)
     for key, value in over.items():
         below = made.get(key)
-        if is_table(below) and is_table(value):
+        if is_mapping(below) and is_mapping(value):
             made[key] = merged(below, value)
-        elif not (is_table(below) and value is None):  # `workflows:` without entries takes nothing away
+        elif not (is_mapping(below) and value is None):  # an empty `workflows:` removes nothing
             made[key] = value
     return made
 
 
 def look_up(settings: Any, path: str) -> Any:
-    """What is at a dotted path. Raises LookupError. Numbers count into lists."""
+    """Return the value at a dotted path; numbers index lists. Raise LookupError."""
     for part in path.split("."):
-        if is_table(settings) and part in settings:
+        if is_mapping(settings) and part in settings:
             settings = settings[part]
         elif is_list(settings) and part.isdecimal() and int(part) < len(settings):
             settings = settings[int(part)]
@@ -79,12 +79,12 @@ def scopes_of(settings: Mapping[str, Any], source: str) -> tuple[str, ...]:
     if found is None:
         return ()
     if not is_list(found) or not all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in found):
-        raise WorkspaceError(f"{source}: {SCOPES} is no list of texts")
+        raise WorkspaceError(f"{source}: {SCOPES} must be a list of strings")
     return tuple(str(scope) for scope in found)
 
 
 def entry_of(settings: Mapping[str, Any], table: str, key: str) -> dict[str, Any]:
-    """`workflows.<key>` or `credentials.<key>`; empty where there is none."""
+    """Return `workflows.<key>` or `credentials.<key>`; empty when it is absent."""
     entries = settings.get(table)
-    found = entries.get(key) if is_table(entries) else None
-    return dict(found) if is_table(found) else {}
+    found = entries.get(key) if is_mapping(entries) else None
+    return dict(found) if is_mapping(found) else {}

@@ -1,4 +1,4 @@
-"""What a command is about to do to a workspace's files: read through, kept in memory, shown as a diff."""
+"""Pending file changes of one command: reads fall through to the disk, writes stay in memory, and a diff shows both."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal
 from backstay.errors import WorkspaceError
 
 Action = Literal["create", "update", "delete"]
-#: Everything that we keep for ourselves in a workspace: the lock, and what an interrupted command left.
+#: The folder for the workspace's lock file and the journal of an interrupted command.
 PRIVATE = ".backstay"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file before and after. None: there is none."""
+    """One file before and after a change. None: the file does not exist."""
 
     path: str
     before: bytes | None
@@ -43,34 +43,34 @@ def _lines(side: bytes | None) -> list[str]:
 
 @dataclass(slots=True)
 class Files:
-    """A workspace's files with the changes of one command on top. Paths are relative, with `/`."""
+    """A workspace's files with one command's changes on top. Paths are relative and use `/`."""
 
     root: Path
     _before: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
     _after: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
-    #: Before what is written for good already.
-    _first: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
+    #: The original contents of files that a checkpoint has already written.
+    _original: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
 
     def read(self, path: str) -> bytes | None:
-        """What the file will hold; None where it will not be."""
+        """Return the file's content including pending changes; None when it does not or will not exist."""
         if path in self._after:
             return self._after[path]
-        return self._now(path)
+        return self._on_disk(path)
 
     def exists(self, path: str) -> bool:
         return self.read(path) is not None
 
     def write(self, path: str, content: bytes) -> None:
-        self._now(path)
+        self._on_disk(path)
         self._after[path] = content
 
     def delete(self, path: str) -> None:
-        self._now(path)
+        self._on_disk(path)
         self._after[path] = None
 
     def names(self, folder: str, suffix: str) -> list[str]:
-        """What the files of a folder with this suffix are called, without it. Hidden ones are nobody's."""
-        there = inside(self.root, folder)
+        """Return the names of a folder's files with this suffix, without the suffix. Hidden files are ignored."""
+        there = resolve_inside(self.root, folder)
         try:
             found = {entry.name for entry in there.iterdir() if entry.is_file()} if there.is_dir() else set[str]()
         except OSError as error:
@@ -83,33 +83,35 @@ class Files:
 
     @property
     def changes(self) -> list[Change]:
-        """What is yet to be written, in the order in which it was asked for."""
+        """The pending changes, in the order in which they were made."""
         return self._since(self._before)
 
     @property
     def all_changes(self) -> list[Change]:
-        """The same with what is written for good already."""
-        return self._since({**self._before, **self._first})
+        """The pending changes together with those that checkpoints have already written."""
+        return self._since({**self._before, **self._original})
 
     def _since(self, before: dict[str, bytes | None]) -> list[Change]:
         return [Change(path, before[path], content) for path, content in self._after.items() if content != before[path]]
 
-    def settle(self) -> None:
-        """What was to be written is written."""
-        self._first = {**self._before, **self._first}
+    def mark_written(self) -> None:
+        """Mark all pending changes as written."""
+        self._original = {**self._before, **self._original}
         self._before.update(self._after)
 
     def diff(self) -> str:
         return "".join(change.diff() for change in self.changes)
 
-    def _now(self, path: str) -> bytes | None:
-        """Read once: what we decide on is what we compare with before we write."""
+    def _on_disk(self, path: str) -> bytes | None:
+        """Read a file once. The command decides on this content, and the commit compares with it (detects a lost
+        update).
+        """
         if path not in self._before:
-            self._before[path] = content_of(inside(self.root, path), path)
+            self._before[path] = read_content(resolve_inside(self.root, path), path)
         return self._before[path]
 
 
-def content_of(place: Path, path: str) -> bytes | None:
+def read_content(place: Path, path: str) -> bytes | None:
     try:
         return place.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -118,16 +120,18 @@ def content_of(place: Path, path: str) -> bytes | None:
         raise WorkspaceError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def inside(root: Path, path: str) -> Path:
-    """Where a relative path leads. Raises WorkspaceError when that is outside, by `..`, absolutely or by a link."""
+def resolve_inside(root: Path, path: str) -> Path:
+    """Return the absolute path. Raise WorkspaceError when it leaves the workspace by `..`, as an absolute path or
+    through a symlink.
+    """
     parts = path.split("/")
     if path.startswith(("/", "~")) or "\\" in path or "\0" in path or ".." in parts:
-        raise WorkspaceError(f"{path!r} leads out of the workspace: use a path below it, with /")
+        raise WorkspaceError(f"{path!r} is outside the workspace: use a relative path below it, with /")
     try:
         top = root.resolve()
         place = (top / path).resolve()
     except (OSError, RuntimeError) as error:
-        raise WorkspaceError(f"{path!r} cannot be followed: {error}") from error
+        raise WorkspaceError(f"{path!r} cannot be resolved: {error}") from error
     if not place.is_relative_to(top):
-        raise WorkspaceError(f"{path!r} leads out of the workspace, by a link")
+        raise WorkspaceError(f"{path!r} leads out of the workspace through a symlink")
     return place

@@ -1,4 +1,4 @@
-"""What may go wrong in a workspace although every command went well. Looks only, without a network."""
+"""Offline health checks of a workspace: transports, primitives, registered scopes and ids. Read-only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.n8n.workspace.workspace import Workspace
 
 
 def examine(workspace: Workspace, env: str) -> list[Check]:
-    """Never raises for what it finds, and tells each thing once."""
+    """Return the checks, each finding once. Findings never raise."""
     found: dict[tuple[str, str], Check] = {}
     for check in (*_primitives(workspace), *_locks(workspace, env), *_ids(workspace, env)):
         found.setdefault((check.name, check.message), check)
@@ -24,18 +24,20 @@ def examine(workspace: Workspace, env: str) -> list[Check]:
 
 def _primitives(workspace: Workspace) -> Iterator[Check]:
     try:
-        spoken = transports(workspace)
+        found = transports(workspace)
     except N8nError as error:
-        yield Check("primitives", "error", str(error), "create-lock --force-overwrite writes them anew")
+        yield Check("primitives", "error", str(error), "run create-lock --force-overwrite to rewrite them")
         return
-    if len(set(spoken.values())) > 1:
-        told = ", ".join(f"{key} {transport}" for key, transport in spoken.items())
-        yield Check("primitives", "error", f"they do not see each other: {told}", "create-lock --force-overwrite")
+    if len(set(found.values())) > 1:
+        mixed = ", ".join(f"{key} {transport}" for key, transport in found.items())
+        yield Check(
+            "primitives", "error", f"the transports do not share locks: {mixed}", "run create-lock --force-overwrite"
+        )
     for key in KEYS:
-        identity = identify(workspace.read(key)) if key in spoken else None
+        identity = identify(workspace.read(key)) if key in found else None
         if identity is not None and identity.version < VERSION:
-            what = f"version {identity.version}, and this Backstay has {VERSION}"
-            yield Check(f"workflow {key}", "warning", what, "create-lock --force-overwrite")
+            what = f"installed version {identity.version}, current version {VERSION}"
+            yield Check(f"workflow {key}", "warning", what, "run create-lock --force-overwrite")
 
 
 def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
@@ -48,16 +50,16 @@ def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
             limits_of(workflow)
             static = read_scope(options.scope).static if options else None
         except (N8nError, PatchRefused) as error:
-            yield Check(name, "error", str(error), "backstay n8n validate says more")
+            yield Check(name, "error", str(error), "backstay n8n validate shows details")
             continue
-        # Over http clean-up asks the server, which knows what an execution holds.
+        # Over http clean-up asks the server, which knows the locks of an execution.
         if options is None or options.transport == "http":
             continue
         if static is None:
             yield Check(
                 name,
                 "warning",
-                f"its scope {options.scope} differs from run to run: clean-up after a failure finds only values that"
+                f"its scope {options.scope} differs between runs: clean-up after a failure finds only values that"
                 " are registered",
                 f"backstay n8n scopes add VALUE --env {env}, or rely on the TTL of {options.ttl_seconds} s",
             )
@@ -65,7 +67,7 @@ def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
             yield Check(
                 name,
                 "warning",
-                f"its scope {static!r} is not in {envs.SCOPES} of {env}: clean-up after a failure does not look there",
+                f"its scope {static!r} is not in {envs.SCOPES} of {env}: clean-up after a failure does not check it",
                 f"backstay n8n scopes add {static} --env {env}",
             )
 
@@ -75,7 +77,7 @@ def _ids(workspace: Workspace, env: str) -> Iterator[Check]:
         try:
             workspace.hydrate(env, key)
         except N8nError as error:
-            yield Check(f"workflow {key}", "error", str(error), "backstay n8n hydrate says the same")
+            yield Check(f"workflow {key}", "error", str(error), "backstay n8n hydrate reports the same")
     for key in workspace.credentials(env):
         entry = workspace.entry(env, key, "credentials")
         if str(entry.get("id", "")).startswith(envs.LOCAL):
@@ -85,6 +87,6 @@ def _ids(workspace: Workspace, env: str) -> Iterator[Check]:
             yield Check(
                 f"credential {key}",
                 "warning",
-                "its id was made up here",
+                "its id is a local one, not n8n's",
                 f"{command} --env-vars FIELD=VARIABLE,…, or import one with this id",
             )

@@ -1,13 +1,13 @@
-"""Placeholders in templates, and what takes their places: `{{@:KIND:WHAT}}`.
+"""Resolve placeholders in templates: `{{@:KIND:WHAT}}`.
 
-| kind | stands for |
+| kind | replaced by |
 |---|---|
 | `env` | a setting, by its dotted path |
-| `uuid` | a UUID that is the same for one name, workflow and environment |
+| `uuid` | a UUID that is deterministic for the name, workflow and environment |
 | `txt` `html` `js` `py` | a file's text, by its path in the workspace |
 | `json` | a file's JSON, on one line |
 
-Inside a JSON string a value is written as text, escaped; outside of one, as the JSON value that it is.
+Inside a JSON string the value is inserted as escaped text; elsewhere it is inserted as a JSON value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 from backstay.n8n.workspace.environments import SCOPES, look_up, scopes_of
 from backstay.n8n.workspace.json_layout import Layout
 from backstay.n8n.workspace.json_layout import read as read_json
@@ -28,38 +28,38 @@ from backstay.n8n.workspace.json_layout import read as read_json
 FILES = ("txt", "json", "html", "js", "py")
 KINDS = ("env", "uuid", *FILES)
 PLACEHOLDER = re.compile(r"\{\{\s*@:([A-Za-z]+):([^{}]*?)\s*\}\}")
-#: Something that was meant to be one.
+#: A malformed placeholder.
 _ATTEMPT = re.compile(r"\{\{\s*@")
 _STRING_OR_PLACEHOLDER = re.compile(rf'"(?:[^"\\]|\\.)*"|{PLACEHOLDER.pattern}', re.DOTALL)
 
-#: Where the Backstay server is: templates put paths behind it.
+#: The setting with the Backstay server's URL; templates append paths to it.
 _ADDRESS = "backstay.url"
 _WEB = re.compile(r"https?://[^\s/?#]+(?:/[^\s?#]*)?")
 
-#: Every UUID that we make belongs to this one.
-_HOUSE = uuid.UUID("6f1d4f0e-6a53-5d5e-9f1f-0b7a3c4f2a10")
-#: A file that includes itself is refused by name; this is for all else.
+#: The namespace of all generated UUIDs.
+_UUID_NAMESPACE = uuid.UUID("6f1d4f0e-6a53-5d5e-9f1f-0b7a3c4f2a10")
+#: The include depth limit. Direct recursion is reported by name before it is reached.
 DEEPEST = 10
 _COMPACT = Layout(indent=None, comma=",", colon=":", behind="")
 
 
 @dataclass(slots=True)
 class Hydration:
-    """One template, one environment. `warnings` are what `--strict` refuses."""
+    """Resolves one template for one environment. `--strict` turns `warnings` into errors."""
 
     env: str
     key: str
-    #: The template, for messages.
+    #: The template's path, for messages.
     source: str
     settings: Mapping[str, Any]
-    #: The text of a file of the workspace, by its path; raises WorkspaceError.
+    #: Reads a workspace file by its path; raises WorkspaceError.
     file: Callable[[str], str]
-    #: The files that settings come from, for messages.
+    #: The settings files, for messages.
     config: str
     warnings: list[str] = field(default_factory=list[str])
 
     def template(self, text: str) -> str:
-        """A template's JSON with everything in its place."""
+        """Return the template's JSON text with all placeholders resolved."""
         made = _STRING_OR_PLACEHOLDER.sub(self._piece, text)
         if _ATTEMPT.search(made):
             self._look_for_attempts(made)
@@ -73,7 +73,7 @@ class Hydration:
         return PLACEHOLDER.sub(lambda one: _escaped(self._text(one[1], one[2], ())), found[0])
 
     def _inner(self, text: str, chain: tuple[str, ...]) -> str:
-        """What an included file includes."""
+        """Resolve the placeholders of an included file."""
         return PLACEHOLDER.sub(lambda one: self._text(one[1], one[2], chain), text)
 
     def _text(self, kind: str, what: str, chain: tuple[str, ...]) -> str:
@@ -85,17 +85,17 @@ class Hydration:
         shown = f"{{{{@:{kind}:{what}}}}}"
         where = chain[-1] if chain else self.source
         if kind not in KINDS:
-            raise WorkspaceError(f"{where}: {shown} is of no kind that there is ({', '.join(KINDS)})")
+            raise WorkspaceError(f"{where}: {shown} has an unknown kind (known: {', '.join(KINDS)})")
         if not what:
-            raise WorkspaceError(f"{where}: {shown} names nothing")
+            raise WorkspaceError(f"{where}: {shown} does not name anything")
         if kind == "env":
             return self._setting(what, shown, where)
         if kind == "uuid":
-            return str(uuid.uuid5(_HOUSE, json.dumps([self.env, self.key, what])))
+            return str(uuid.uuid5(_UUID_NAMESPACE, json.dumps([self.env, self.key, what])))
         if what in chain:
             raise WorkspaceError(f"{where}: {shown} includes itself ({' → '.join((*chain, what))})")
         if len(chain) >= DEEPEST:
-            raise WorkspaceError(f"{where}: {shown} is the {DEEPEST}th file inside a file")
+            raise WorkspaceError(f"{where}: {shown} exceeds the include depth of {DEEPEST} files")
         try:
             text = self.file(what)
         except WorkspaceError as error:
@@ -109,9 +109,7 @@ class Hydration:
         except LookupError as error:
             if path == SCOPES:
                 return []
-            raise WorkspaceError(
-                f"{where}: {shown}: there is no {error.args[0]!r} of {path} in {self.config}"
-            ) from None
+            raise WorkspaceError(f"{where}: {shown}: no {error.args[0]!r} of {path} in {self.config}") from None
         if value is None or value == "":
             if path == SCOPES:
                 return []
@@ -121,14 +119,14 @@ class Hydration:
             return list(scopes_of(self.settings, self.config))
         if path == _ADDRESS:
             if not _WEB.fullmatch(str(value)):
-                raise WorkspaceError(f"{where}: {shown} is no http:// or https:// address in {self.config}")
+                raise WorkspaceError(f"{where}: {shown} must be an http:// or https:// URL in {self.config}")
             return str(value).rstrip("/")
         return value
 
     def _look_for_attempts(self, made: str) -> None:
         for found in _ATTEMPT.finditer(made):
             shown = made[found.start() : found.start() + 40].partition("\n")[0]
-            self.warnings.append(f"{self.source}: {shown!r} looks like a placeholder and is none")
+            self.warnings.append(f"{self.source}: {shown!r} looks like a placeholder but is not valid")
 
 
 def _escaped(text: str) -> str:
@@ -143,9 +141,9 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def placeholders(data: Any) -> set[tuple[str, str]]:
-    """Every placeholder in a template's data: kind and what it names."""
+    """Return every placeholder in a template's data as (kind, name)."""
     found: set[tuple[str, str]] = set()
-    if is_table(data):
+    if is_mapping(data):
         for key, value in data.items():
             found |= placeholders(key) | placeholders(value)
     elif is_list(data):

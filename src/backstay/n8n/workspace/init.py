@@ -1,4 +1,4 @@
-"""A new workspace, or what an old one lacks."""
+"""Create a workspace, or add the missing files of an existing one."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from backstay.n8n.workspace import environments as envs
 from backstay.n8n.workspace.environments import CONFIG
 from backstay.n8n.workspace.workspace import BUILD, TEMPLATES, Workspace
 
-#: Where n8n listens unless it is told otherwise.
+#: n8n's default address.
 N8N_URL = "http://127.0.0.1:5678"
 
 COMMON = """\
-# What all environments share. An environment's own file wins; tables are merged by key.
+# Settings that all environments share. An environment's own file overrides them; mappings are merged by key.
 """
 ORDER = """\
-# What is pushed first: workflows that others call come before them.
+# The push order: a workflow that others call comes before its callers.
 order: []
 """
 ENVIRONMENT = """\
-# The n8n of this environment. Its API key is read from the variable N8N_API_KEY, never from here.
+# The n8n server of this environment. Its API key is read from the variable N8N_API_KEY, never from this file.
 n8n:
   url: {url}
 
-# Workflows and their ids in this n8n. Ids that begin with local- were made up here: push puts n8n's own in their place.
+# Workflows and their ids in this n8n. Ids that start with local- are generated; push replaces them with n8n's own.
 workflows: {{}}
 
-# Credentials by the names that templates use: id, name and type, no secrets.
+# Credentials by the names that templates use: id, name and type, never secrets.
 credentials: {{}}
 
-# Lock scopes that are known by name: after a failed execution, clean-up looks for its locks in these.
+# Registered lock scopes: after a failed execution, clean-up checks these for its locks.
 lockScopes: []
 """
-#: Folders that git would not keep, because they begin empty.
+#: Keeps empty folders in git.
 KEEP = ".gitkeep"
 IGNORED = """\
-# Built from the templates; may hold what only one environment should know.
+# Built from the templates; may contain values that belong to one environment only.
 *
 !*/
 !.gitignore
@@ -44,15 +44,15 @@ IGNORED = """\
 """
 
 
-def check_place(root: Path) -> None:
-    """Raises WorkspaceError where no workspace can be."""
+def check_location(root: Path) -> None:
+    """Raise WorkspaceError when a file blocks one of the workspace's folders."""
     for place in (root, root / CONFIG, root / TEMPLATES, root / BUILD):
         if place.exists() and not place.is_dir():
-            raise WorkspaceError(f"{place} is in the way: a workspace has a folder there")
+            raise WorkspaceError(f"{place} is a file, but a workspace needs a folder there")
 
 
-def lay_out(workspace: Workspace, environments: list[str], url: str = N8N_URL) -> None:
-    """Inside edit(). Files that are there stay as they are."""
+def create_missing_files(workspace: Workspace, environments: list[str], url: str = N8N_URL) -> None:
+    """Create the missing files inside edit(). Existing files are not changed."""
     texts = {
         envs.path_of(envs.COMMON): COMMON,
         envs.path_of(envs.ORDER): ORDER,

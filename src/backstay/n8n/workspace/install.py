@@ -1,4 +1,4 @@
-"""Puts the primitives into a workspace, and says in its settings what they need."""
+"""Install the primitives into a workspace and add the settings that they need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backstay.errors import BadWorkflow, PatchRefused, WorkspaceError
-from backstay.n8n.json_types import is_table
+from backstay.n8n.json_types import is_mapping
 from backstay.n8n.model import Workflow
 from backstay.n8n.patch.patch import limits_of, locks_of
 from backstay.n8n.primitives import KEYS, VERSION, Identity, Transport, identify, primitive
@@ -15,13 +15,13 @@ from backstay.n8n.workspace import environments as envs
 from backstay.n8n.workspace.hydrate import placeholders
 from backstay.n8n.workspace.workspace import Workspace
 
-PAIR = ("lock_acquisition", "lock_release")
+LOCK_PAIR = ("lock_acquisition", "lock_release")
 ERROR_HANDLER = "error_handler_lock_cleanup"
 RATE_LIMIT = "rate_limit_check"
 
-#: Where `backstay serve` listens unless it is told otherwise.
+#: The default address of `backstay serve`.
 BACKSTAY_URL = "http://127.0.0.1:3000"
-#: How credentials that the primitives use are called in n8n, until somebody calls them otherwise.
+#: Default display names of the primitives' credentials.
 CREDENTIAL_NAMES = {"redis": "Redis", "backstay": "Backstay"}
 
 _CREDENTIAL = re.compile(r"credentials\.([A-Za-z0-9_-]+)\.(?:id|name)")
@@ -29,7 +29,7 @@ _CREDENTIAL = re.compile(r"credentials\.([A-Za-z0-9_-]+)\.(?:id|name)")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What was written, what was there and stays, and what somebody should know."""
+    """The result of an installation: written files, existing files that were kept, and warnings."""
 
     transport: Transport
     written: tuple[str, ...]
@@ -38,7 +38,7 @@ class Installed:
 
 
 def transports(workspace: Workspace, keys: Iterable[str] = KEYS) -> dict[str, Transport]:
-    """The primitives that are installed, and what each of them speaks. A file that is none of ours is left out."""
+    """Return the installed primitives with their transports. Files that are not Backstay's primitives are skipped."""
     found: dict[str, Transport] = {}
     for key in keys:
         identity = _identity(workspace, key)
@@ -64,92 +64,92 @@ def create_lock(
     rate_limit: bool = False,
     force: bool = False,
 ) -> Installed:
-    """The pair, and the others when asked; registered in each environment. Inside edit()."""
-    keys = (*PAIR, *([ERROR_HANDLER] if error_handler else []), *([RATE_LIMIT] if rate_limit else []))
+    """Install the lock pair, and the others when requested, and register them in each environment. Inside edit()."""
+    keys = (*LOCK_PAIR, *([ERROR_HANDLER] if error_handler else []), *([RATE_LIMIT] if rate_limit else []))
     there = transports(workspace)
-    chosen = spoken(there, transport)
-    _refuse_mix(workspace, there, keys, chosen, force=force)
-    done = copy(workspace, keys, chosen, force=force)
+    chosen = choose_transport(there, transport)
+    _refuse_mixed_transports(workspace, there, keys, chosen, force=force)
+    done = copy_primitives(workspace, keys, chosen, force=force)
     for key in keys:
         workflow = workspace.read(key)
         for env in environments:
             workspace.register(env, key, name=workflow.name or key)
-            _provide(workspace, env, workflow)
+            _add_missing_settings(workspace, env, workflow)
     for key in reversed(keys):
-        workspace.put_in_order(key, first=True)
+        workspace.add_to_order(key, first=True)
     return done
 
 
-def spoken(there: dict[str, Transport], wanted: Transport | None) -> Transport:
-    """What is asked for, else what is installed, else redis, which needs nothing."""
+def choose_transport(there: dict[str, Transport], wanted: Transport | None) -> Transport:
+    """Return the requested transport, else the installed one, else redis, which needs no server."""
     installed = list(there.values())
     return wanted or (installed[0] if installed else "redis")
 
 
-def copy(workspace: Workspace, keys: Iterable[str], transport: Transport, *, force: bool) -> Installed:
-    """The files alone. One that is there stays unless forced; inside edit()."""
+def copy_primitives(workspace: Workspace, keys: Iterable[str], transport: Transport, *, force: bool) -> Installed:
+    """Copy the template files inside edit(). Existing files are kept unless forced."""
     written: list[str] = []
     kept: list[str] = []
     warnings: list[str] = []
     for key in keys:
-        fresh = primitive(key, transport)
+        template = primitive(key, transport)
         if not workspace.has(key) or force:
-            workspace.write(key, fresh)
+            workspace.write(key, template)
             written.append(key)
             continue
         kept.append(key)
-        warnings += _about(workspace, key, transport)
+        warnings += _keep_warnings(workspace, key, transport)
     return Installed(transport, tuple(written), tuple(kept), tuple(warnings))
 
 
-def _about(workspace: Workspace, key: str, transport: Transport) -> list[str]:
-    """What to say of a file that stays."""
+def _keep_warnings(workspace: Workspace, key: str, transport: Transport) -> list[str]:
+    """Return warnings about an existing file that is kept."""
     path = workspace.template_path(key)
     identity = _identity(workspace, key)
     if identity is None:
-        return [f"{path} is none of Backstay's primitives and is kept; --force-overwrite replaces it"]
+        return [f"{path} is not one of Backstay's primitives and was kept; --force-overwrite replaces it"]
     if identity.transport != transport:
-        return [f"{path} speaks {identity.transport}, not {transport}, and is kept; --force-overwrite replaces it"]
+        return [f"{path} uses {identity.transport}, not {transport}, and was kept; --force-overwrite replaces it"]
     if identity.version < VERSION:
-        older = f"{path} is version {identity.version} of the primitive and is kept"
+        older = f"{path} is version {identity.version} of the primitive and was kept"
         return [f"{older}; this Backstay has version {VERSION}: --force-overwrite replaces it"]
     return []
 
 
-def _refuse_mix(
+def _refuse_mixed_transports(
     workspace: Workspace, there: dict[str, Transport], keys: tuple[str, ...], chosen: Transport, *, force: bool
 ) -> None:
-    """Locks of one transport are not seen by the other, so a workspace speaks one."""
+    """Refuse a second transport in one workspace: locks of one transport do not exclude those of the other."""
     other = {key: one for key, one in there.items() if one != chosen and not (force and key in keys)}
     if other:
         names = ", ".join(sorted(other))
         (theirs,) = set(other.values())
         raise WorkspaceError(
-            f"{names}: installed for {theirs}, and {theirs} and {chosen} do not see each other's locks. Install all"
+            f"{names}: installed for {theirs}, but {theirs} and {chosen} do not share locks. Install all"
             f" with --transport {chosen} --force-overwrite (and --include-… for each that is there)"
         )
-    woven = [key for key in workspace.keys if spoken_by(workspace, key) not in (None, chosen)]
-    if woven:
+    patched = [key for key in workspace.keys if transport_of(workspace, key) not in (None, chosen)]
+    if patched:
         raise WorkspaceError(
-            f"{', '.join(woven)}: woven for another transport than {chosen}; remove lock and limit there first, and"
-            " add them again afterwards"
+            f"{', '.join(patched)}: uses a lock or limit over another transport than {chosen}; remove it first, and"
+            " add it again afterwards"
         )
 
 
-def spoken_by(workspace: Workspace, key: str) -> Transport | None:
-    """The transport of a workflow's lock or limit; None when it has neither, or is no workflow."""
+def transport_of(workspace: Workspace, key: str) -> Transport | None:
+    """Return the transport of a workflow's lock or limit; None when it has neither or cannot be read."""
     try:
         workflow = workspace.read(key)
         found = locks_of(workflow) or limits_of(workflow)
-    except ValueError:  # no workflow, or half a template: `validate` says so
+    except ValueError:  # not a valid workflow: `validate` reports it
         return None
     except PatchRefused as error:
         raise PatchRefused(f"{key}: {error}") from error
     return found.transport if found else None
 
 
-def _provide(workspace: Workspace, env: str, workflow: Workflow) -> None:
-    """Settings that a primitive reads and that are not there yet."""
+def _add_missing_settings(workspace: Workspace, env: str, workflow: Workflow) -> None:
+    """Add the settings that a primitive reads and the environment lacks."""
     types = _credential_types(workflow)
     for kind, path in sorted(placeholders(workflow.data)):
         found = _CREDENTIAL.fullmatch(path) if kind == "env" else None
@@ -159,16 +159,16 @@ def _provide(workspace: Workspace, env: str, workflow: Workflow) -> None:
             workspace.set(env, ("credentials", found[1]), {**workspace.entry(env, found[1], "credentials"), **entry})
         elif (kind, path) == ("env", "backstay.url") and not workspace.entry(env, "url", "backstay"):
             settings = workspace.env(env).get("backstay")
-            if not is_table(settings) or not settings.get("url"):
+            if not is_mapping(settings) or not settings.get("url"):
                 workspace.set(env, ("backstay", "url"), BACKSTAY_URL)
 
 
 def _credential_types(workflow: Workflow) -> dict[str, str]:
-    """What n8n calls the types of credentials, by the names that the templates use for them."""
+    """Return n8n's credential type for each credential name that the templates use."""
     found: dict[str, str] = {}
     for node in workflow.nodes:
         used = node.data.get("credentials")
-        for kind, reference in used.items() if is_table(used) else ():
+        for kind, reference in used.items() if is_mapping(used) else ():
             for _, path in placeholders(reference):
                 if named := _CREDENTIAL.fullmatch(path):
                     found[named[1]] = kind

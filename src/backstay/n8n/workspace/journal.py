@@ -1,8 +1,8 @@
-"""Writes several files as one: all of them change, or none, also when we are killed in between.
+"""Atomic multi-file commits: all files change or none, also when the process is killed.
 
-The old contents are set aside, a journal says what is under way, the new contents are written beside their places and
-renamed into them, the journal goes. Who finds a journal undoes what it tells of: its command never said that it was
-done. A file that somebody else has changed meanwhile is left alone, and named.
+A commit saves the old contents, writes a journal, writes the new contents to staging files, renames these into place,
+and deletes the journal. A command that finds a journal rolls the interrupted commit back, because that command never
+reported success. A file that another process has changed since is not touched; the error names it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.workspace.files import PRIVATE, Change, content_of, inside
+from backstay.n8n.workspace.files import PRIVATE, Change, read_content, resolve_inside
 
-#: How long to wait for another command. Only one that talks to a slow n8n takes nearly as long.
-PATIENCE = 20.0
-LOOK_AGAIN = 0.02
+#: Seconds to wait for another command. Only a command that waits for a slow n8n holds the lock for nearly as long.
+LOCK_TIMEOUT = 20.0
+LOCK_POLL_SECONDS = 0.02
 
 LOCK = "lock"
 JOURNAL = "journal.json"
 UNDO = "undo"
 NEW = ".backstay-new"
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_READ_ONLY_ERRNOS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
-def alone(root: Path, *, patience: float = PATIENCE, looks: bool = False) -> Generator[list[str], None, None]:
-    """One command at a time in a workspace. Yields what an interrupted one had begun and is undone now.
+def exclusive(
+    root: Path, *, timeout: float = LOCK_TIMEOUT, read_only: bool = False
+) -> Generator[list[str], None, None]:
+    """Hold the workspace's exclusive lock, so that commands run one at a time. Yield the files that recovery rolled
+    back.
 
-    Who only `looks` may do so where nothing can be written.
+    A `read_only` command falls back to a shared lock where the folder is not writable.
     """
     own = root / PRIVATE
     try:
@@ -46,34 +49,34 @@ def alone(root: Path, *, patience: float = PATIENCE, looks: bool = False) -> Gen
             (own / ".gitignore").write_text("*\n")
         handle = os.open(own / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        if not looks or error.errno not in _READ_ONLY:
+        if not read_only or error.errno not in _READ_ONLY_ERRNOS:
             raise WorkspaceError(f"{root} cannot be written: {error.strerror or error}") from error
-        with _beside_others(root, patience):
+        with _shared(root, timeout):
             yield []
         return
     try:
-        _wait(handle, root, patience, fcntl.LOCK_EX)
+        _acquire_flock(handle, root, timeout, fcntl.LOCK_EX)
         yield recover(root)
     finally:
         os.close(handle)
 
 
 @contextmanager
-def _beside_others(root: Path, patience: float) -> Generator[None, None, None]:
+def _shared(root: Path, timeout: float) -> Generator[None, None, None]:
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # whoever may write could not begin without it either
+        with contextlib.suppress(OSError):  # without the lock file no writer can run either
             handle = os.open(root / PRIVATE / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             stack.callback(os.close, handle)
-            _wait(handle, root, patience, fcntl.LOCK_SH)
+            _acquire_flock(handle, root, timeout, fcntl.LOCK_SH)
         if is_pending(root):
             raise WorkspaceError(
-                f"a command was interrupted in {root}, and it cannot be undone, because nothing can be written here"
+                f"a command was interrupted in {root}, but the folder is read-only, so it cannot be rolled back"
             )
         yield
 
 
-def _wait(handle: int, root: Path, patience: float, kind: int) -> None:
-    deadline = time.monotonic() + patience
+def _acquire_flock(handle: int, root: Path, timeout: float, kind: int) -> None:
+    deadline = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
@@ -81,35 +84,35 @@ def _wait(handle: int, root: Path, patience: float, kind: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise WorkspaceError(
-                    f"another command works in {root}, and {patience:g} s were not enough; nothing was changed"
+                    f"another command is running in {root} and did not finish within {timeout:g} s; nothing was changed"
                 ) from None
-            time.sleep(LOOK_AGAIN)
+            time.sleep(LOCK_POLL_SECONDS)
 
 
 def is_pending(root: Path) -> bool:
-    """Whether a command was interrupted here and is not undone yet."""
+    """Whether an interrupted command has not been rolled back yet."""
     return (root / PRIVATE / JOURNAL).exists()
 
 
 def commit(root: Path, changes: Sequence[Change]) -> None:
-    """Only under `alone`. Raises WorkspaceError, and nothing is changed then."""
+    """Write the changes atomically, under `exclusive`. Raise WorkspaceError, with nothing changed."""
     for change in changes:
-        if content_of(inside(root, change.path), change.path) != change.before:
-            raise WorkspaceError(f"{change.path} was changed by somebody else meanwhile; nothing was changed")
+        if read_content(resolve_inside(root, change.path), change.path) != change.before:
+            raise WorkspaceError(f"{change.path} was changed by another process in the meantime; nothing was changed")
     if not changes:
         return
     own = root / PRIVATE
     try:
-        _set_aside(own, changes)
+        _save_originals(own, changes)
         for change in changes:
-            _stage(inside(root, change.path), change)
+            _stage(resolve_inside(root, change.path), change)
         for change in changes:
-            place = inside(root, change.path)
+            place = resolve_inside(root, change.path)
             if change.after is None:
                 place.unlink()
             else:
-                _beside(place).replace(place)
-        for folder in {inside(root, change.path).parent for change in changes}:
+                _staging_path(place).replace(place)
+        for folder in {resolve_inside(root, change.path).parent for change in changes}:
             _sync(folder)
     except BaseException as error:
         recover(root)
@@ -117,23 +120,23 @@ def commit(root: Path, changes: Sequence[Change]) -> None:
             raise WorkspaceError(f"nothing was changed: {error.strerror or error} ({error.filename})") from error
         raise
     (own / JOURNAL).unlink()
-    _tidy(own)
+    _remove_leftovers(own)
 
 
 def recover(root: Path) -> list[str]:
-    """Undo what an interrupted command had begun. Returns the files that it was about."""
+    """Roll back an interrupted commit. Return the files it affected."""
     own = root / PRIVATE
     journal = own / JOURNAL
     if not journal.exists():
-        _tidy(own)
+        _remove_leftovers(own)
         return []
     try:
         entries: list[dict[str, Any]] = json.loads(journal.read_text(encoding="utf-8"))["files"]
         for entry in entries:
-            now = _digest(content_of(inside(root, entry["path"]), entry["path"]))
+            now = _digest(read_content(resolve_inside(root, entry["path"]), entry["path"]))
             if now not in (entry["before"], entry["after"]):
                 raise WorkspaceError(
-                    f"a command was interrupted here, and {entry['path']} was changed since: compare it with"
+                    f"a command was interrupted, and {entry['path']} was changed since: compare it with"
                     f" {PRIVATE}/{UNDO}/{entry['number']}, then delete {PRIVATE}/{JOURNAL}"
                 )
         for entry in entries:
@@ -141,14 +144,14 @@ def recover(root: Path) -> list[str]:
         journal.unlink()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WorkspaceError(
-            f"a command was interrupted here and cannot be undone ({error}): look into {PRIVATE}/{JOURNAL}"
+            f"a command was interrupted and cannot be rolled back ({error}): inspect {PRIVATE}/{JOURNAL}"
         ) from error
-    _tidy(own)
+    _remove_leftovers(own)
     return [entry["path"] for entry in entries]
 
 
-def _set_aside(own: Path, changes: Sequence[Change]) -> None:
-    """The old contents, then the journal that speaks of them: in this order on the disk, too."""
+def _save_originals(own: Path, changes: Sequence[Change]) -> None:
+    """Write the old contents, then the journal that refers to them, with fsync in this order."""
     undo = own / UNDO
     undo.mkdir(exist_ok=True)
     entries: list[dict[str, Any]] = []
@@ -164,9 +167,9 @@ def _set_aside(own: Path, changes: Sequence[Change]) -> None:
             }
         )
     _sync(undo)
-    fresh = own / f"{JOURNAL}.new"
-    _write(fresh, json.dumps({"files": entries}, indent=1).encode())
-    fresh.replace(own / JOURNAL)
+    staged = own / f"{JOURNAL}.new"
+    _write(staged, json.dumps({"files": entries}, indent=1).encode())
+    staged.replace(own / JOURNAL)
     _sync(own)
 
 
@@ -174,29 +177,29 @@ def _stage(place: Path, change: Change) -> None:
     if change.after is None:
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = _beside(place)
-    _write(fresh, change.after)
+    staged = _staging_path(place)
+    _write(staged, change.after)
     if change.before is not None:
-        fresh.chmod(place.stat().st_mode & 0o7777)
+        staged.chmod(place.stat().st_mode & 0o7777)
 
 
 def _restore(root: Path, own: Path, entry: dict[str, Any]) -> None:
-    place = inside(root, entry["path"])
-    _beside(place).unlink(missing_ok=True)
-    if _digest(content_of(place, entry["path"])) == entry["before"]:
+    place = resolve_inside(root, entry["path"])
+    _staging_path(place).unlink(missing_ok=True)
+    if _digest(read_content(place, entry["path"])) == entry["before"]:
         return
     if entry["before"] is None:
         place.unlink(missing_ok=True)
     else:
-        fresh = _beside(place)
-        _write(fresh, (own / UNDO / str(entry["number"])).read_bytes())
+        staged = _staging_path(place)
+        _write(staged, (own / UNDO / str(entry["number"])).read_bytes())
         if place.exists():
-            fresh.chmod(place.stat().st_mode & 0o7777)
-        fresh.replace(place)
+            staged.chmod(place.stat().st_mode & 0o7777)
+        staged.replace(place)
     _sync(place.parent)
 
 
-def _beside(place: Path) -> Path:
+def _staging_path(place: Path) -> Path:
     return place.with_name(f".{place.name}{NEW}")
 
 
@@ -219,8 +222,8 @@ def _digest(content: bytes | None) -> str | None:
     return None if content is None else hashlib.sha256(content).hexdigest()
 
 
-def _tidy(own: Path) -> None:
-    """What was set aside is not needed without a journal."""
+def _remove_leftovers(own: Path) -> None:
+    """Delete saved contents that no journal refers to."""
     with contextlib.suppress(OSError):
         (own / f"{JOURNAL}.new").unlink(missing_ok=True)
         for left in (own / UNDO).iterdir() if (own / UNDO).is_dir() else ():

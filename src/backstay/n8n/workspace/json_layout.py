@@ -1,4 +1,4 @@
-"""How a JSON file is written: read once, so that what we write again differs only where the data does."""
+"""Detect and reproduce the layout of a JSON file, so that rewriting changes only the changed data."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from backstay.errors import BadWorkflow
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 
 BOM = "\ufeff"
-#: What JSON.stringify escapes, too: control characters, quotes, backslashes, and halves of pairs.
+#: Escapes like JSON.stringify: control characters, quotes, backslashes and lone surrogates.
 _PLAIN = json.JSONEncoder(ensure_ascii=False).encode
 _ASCII = json.JSONEncoder(ensure_ascii=True).encode
 _HALF = re.compile("[\ud800-\udfff]")
@@ -19,7 +19,7 @@ _INDENT = re.compile(r"\n([ \t]+)\S")
 
 
 class Literal(float):
-    """A number as its file spells it: `1.0` and `1e3` come out as they went in."""
+    """A number that keeps its spelling in the file: `1.0` and `1e3` are written as they were read."""
 
     text: str
 
@@ -31,7 +31,7 @@ class Literal(float):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Indentation (None: all on one line), separators, escapes, line ends, what stands before and behind."""
+    """Indentation (None: one line), separators, escaping, line ends, and the text before and after the document."""
 
     indent: str | None = "  "
     comma: str = ","
@@ -42,14 +42,14 @@ class Layout:
     behind: str = "\n"
 
     def write(self, data: Any) -> str:
-        """The file's whole text."""
+        """Return the text of the whole file."""
         text = "".join(self._pieces(data, "\n"))
         if self.newline != "\n":
             text = text.replace("\n", self.newline)
         return f"{self.before}{text}{self.behind}"
 
     def _pieces(self, data: Any, line: str) -> list[str]:
-        if is_table(data):
+        if is_mapping(data):
             opening, closing = "{", "}"
             entries = [(self._scalar(key) + self.colon, item) for key, item in data.items()]
         elif is_list(data):
@@ -84,7 +84,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim(Layout):
-    """One text, word for word, as long as the data is what that text says; after a change, a plain layout."""
+    """Writes the original text as long as the data is unchanged, and a plain layout after a change."""
 
     text: str = ""
     plain: str = ""
@@ -100,7 +100,7 @@ class Verbatim(Layout):
 
 
 def read(text: str, source: str) -> tuple[Any, Layout, bool]:
-    """The data of a JSON text, its layout, and whether a plain layout was enough to write the very same text again."""
+    """Parse a JSON text. Return the data, its layout, and whether a plain layout reproduces the text exactly."""
     before = BOM if text.startswith(BOM) else ""
     body = text[len(before) :]
     try:
@@ -110,7 +110,7 @@ def read(text: str, source: str) -> tuple[Any, Layout, bool]:
     except json.JSONDecodeError as error:
         raise BadWorkflow(error.msg, source=source, line=error.lineno, column=error.colno) from error
     except RecursionError as error:
-        raise BadWorkflow("it is nested too deeply", source=source) from error
+        raise BadWorkflow("the file is nested too deeply", source=source) from error
     except ValueError as error:
         raise BadWorkflow(str(error), source=source) from error
     layout = _layout(body, before)
@@ -138,8 +138,8 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # add answers None
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # set.add returns None
+        raise ValueError(f"the key {twice!r} appears twice in one object")
     return made
 
 
@@ -155,4 +155,4 @@ def _integer(text: str) -> int | float:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")

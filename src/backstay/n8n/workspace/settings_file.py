@@ -1,7 +1,7 @@
-"""A YAML file of settings: read as plain data, changed in place.
+"""Edit a YAML settings file in place.
 
-A change touches the lines that it is about and no others, so comments, order, quotes and blank lines stay. After every
-change the text is read again: what it says must be what was asked for, else nothing is written.
+A change touches only the affected lines, so comments, order, quotes and blank lines are preserved. After each change
+the text is parsed again and must contain exactly the requested data; otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import Any, Self
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 from backstay.n8n.workspace.json_layout import BOM
 from backstay.n8n.workspace.yaml_tree import compose, contents, end_of, entries_of, is_block, plain, table
 from backstay.n8n.workspace.yaml_writer import block, flow, scalar
 
-#: Larger than any settings that people write.
+#: Bytes. No hand-written settings file is this large.
 LARGEST = 1_000_000
 
 Path = tuple[str, ...]
 
 
 class SettingsFile:
-    """The text of one file, and what it says. Raises WorkspaceError where it cannot be read."""
+    """The text and data of one settings file. Raises WorkspaceError when it cannot be parsed."""
 
     def __init__(self, text: str, source: str) -> None:
         self.source = source
@@ -33,11 +33,11 @@ class SettingsFile:
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
         if len(raw) > LARGEST:
-            raise WorkspaceError(f"{source}: it is larger than {LARGEST // 1000} kB; settings are not")
+            raise WorkspaceError(f"{source}: the file is larger than {LARGEST // 1000} kB")
         try:
             return cls(raw.decode("utf-8"), source)
         except UnicodeDecodeError as error:
-            raise WorkspaceError(f"{source}: it is not UTF-8 (byte {error.start})") from error
+            raise WorkspaceError(f"{source}: the file is not UTF-8 (byte {error.start})") from error
 
     def text(self) -> str:
         return self._before + self._text
@@ -45,7 +45,7 @@ class SettingsFile:
     # ── changes ──
 
     def set(self, path: Path, value: Any) -> None:
-        """A value at a path of keys. Tables on the way that are not there are made."""
+        """Set the value at a path of keys, creating missing mappings."""
         depth, node = self._reach(path)
         wanted = _with(self.data, path, value, self.source)
         if depth == len(path):
@@ -60,7 +60,7 @@ class SettingsFile:
         self._reread(wanted, f"set {'.'.join(path)}")
 
     def remove(self, path: Path) -> None:
-        """What is at a path. Nothing happens where nothing is."""
+        """Remove the value at a path; a missing path is ignored."""
         depth, _ = self._reach(path)
         if depth < len(path):
             return
@@ -75,10 +75,10 @@ class SettingsFile:
             self._cut(self._line_start(key.start_mark.index), self._line_end(end_of(key, value)))
         self._reread(wanted, f"remove {'.'.join(path)}")
 
-    # ── surgery on the text ──
+    # ── text edits ──
 
     def _reach(self, path: Path) -> tuple[int, Any]:
-        """How far a path exists, and the node there."""
+        """Return how many keys of the path exist, and the deepest existing node."""
         node = self._root
         for depth, key in enumerate(path):
             found = next((value for name, value in entries_of(node) if name.value == key), None)
@@ -88,7 +88,7 @@ class SettingsFile:
         return len(path), node
 
     def _add(self, node: Any, above: Path, key: str, value: Any) -> None:
-        if node is None:  # an empty file, or one of comments only
+        if node is None:  # an empty file, or only comments
             text = self._text
             if text and not text.endswith("\n"):
                 text += self._newline
@@ -97,14 +97,14 @@ class SettingsFile:
             column = node.start_mark.column
             place = self._behind_comments(self._line_end(end_of(*node.value[-1])), column)
             self._insert_line(place, self._lines({key: value}, column))
-        else:  # `{}`, `{a: 1}`, or nothing behind the colon
+        else:  # `{}`, `{a: 1}`, or no value after the colon
             self._replace(node, {**(_at(self.data, above) or {}), key: value}, above)
 
     def _replace(self, node: Any, value: Any, path: Path) -> None:
-        """The value of a key by another one. What was written on one line stays there while it has items."""
+        """Replace a key's value. A non-empty mapping or list in flow style (`{a: 1}`, `[1]`) stays in flow style."""
         start, end = node.start_mark.index, node.end_mark.index
         empty = node.id == "scalar" and start == end
-        if empty:  # nothing behind the colon: its mark is at whatever comes next
+        if empty:  # the key has no value: the marks of its node point to the next token
             start = end = self._behind_colon(path)
         if not isinstance(value, (dict, list)) or not value:
             if not is_block(node):
@@ -119,7 +119,7 @@ class SettingsFile:
             return
         column = self._column(path)
         if is_block(node):
-            # Lists are changed by the item, so that the comments beside the others stay.
+            # Edit lists item by item, so that the comments of the other items are preserved.
             self._replace_items(node, value)
             return
         self._text = self._text[:start].rstrip(" ") + self._text[end:]
@@ -154,7 +154,7 @@ class SettingsFile:
         return next(name for name, _ in entries_of(parent) if name.value == path[-1])
 
     def _column(self, path: Path) -> int:
-        """Where the key of a path begins; what it holds is indented by two more."""
+        """Return the column of a path's key; its value is indented by two more."""
         return int(self._key(path).start_mark.column) if path else -2
 
     def _cut(self, start: int, end: int) -> None:
@@ -169,7 +169,7 @@ class SettingsFile:
         self._text = self._text[:place] + lines + self._text[place:]
 
     def _behind_comments(self, place: int, column: int) -> int:
-        """The end of the last of the comments that follow and belong to what stands above: they are indented more."""
+        """Return the end of the following comments that belong to the entry above, which are indented deeper."""
         for line in self._text[place:].splitlines(keepends=True)[1:]:
             bare = line.strip()
             if not bare.startswith("#") or len(line) - len(line.lstrip(" ")) <= column:
@@ -181,7 +181,7 @@ class SettingsFile:
         return self._text.rfind("\n", 0, place) + 1
 
     def _line_end(self, place: int) -> int:
-        """Before the line's end, which may be two characters."""
+        """Return the index before the line's end, which may be two characters."""
         end = self._text.find("\n", place)
         end = len(self._text) if end < 0 else end
         return end - 1 if end and self._text[end - 1] == "\r" else end
@@ -198,9 +198,11 @@ class SettingsFile:
             self._root = compose(self._text, self.source)
             self.data = table(plain(self._root, self.source), self.source)
         except WorkspaceError as error:
-            raise WorkspaceError(f"{self.source}: cannot {what} without harm to the rest; do it by hand") from error
+            raise WorkspaceError(
+                f"{self.source}: cannot {what} without changing other lines; edit the file by hand"
+            ) from error
         if self.data != wanted:
-            raise WorkspaceError(f"{self.source}: cannot {what} without harm to the rest; do it by hand")
+            raise WorkspaceError(f"{self.source}: cannot {what} without changing other lines; edit the file by hand")
 
 
 def _with(data: dict[str, Any], path: Path, value: Any, source: str) -> dict[str, Any]:
@@ -208,8 +210,8 @@ def _with(data: dict[str, Any], path: Path, value: Any, source: str) -> dict[str
     inner = data.get(key)
     if not rest:
         return {**data, key: value}
-    if inner is not None and not is_table(inner):
-        raise WorkspaceError(f"{source}: {key} is no table, so {'.'.join(path)} cannot be set")
+    if inner is not None and not is_mapping(inner):
+        raise WorkspaceError(f"{source}: {key} is not a mapping, so {'.'.join(path)} cannot be set")
     return {**data, key: _with(inner or {}, tuple(rest), value, source)}
 
 
@@ -222,5 +224,5 @@ def _without(data: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def _at(data: Any, path: Path) -> Any:
     for key in path:
-        data = data.get(key) if is_table(data) else None
+        data = data.get(key) if is_mapping(data) else None
     return data

@@ -1,14 +1,14 @@
-"""A folder of n8n workflows: templates, the settings of each environment, and what is built from both.
+"""The workspace: a folder of workflow templates, the settings of each environment, and the built workflows.
 
 ```
-n8n-config/common.yml             what all environments share
-n8n-config/<env>.yml              what one says otherwise: ids, credentials, lockScopes, where its n8n is
-n8n-config/deployment_order.yml   what is pushed first
+n8n-config/common.yml             settings that all environments share
+n8n-config/<env>.yml              one environment's settings: ids, credentials, lockScopes, n8n's address
+n8n-config/deployment_order.yml   the push order
 n8n-workflows-template/<key>.template.json
-n8n-build/<env>/<key>.json        hydrated, as n8n takes it
+n8n-build/<env>/<key>.json        hydrated, ready for n8n
 ```
 
-Changes are made inside `edit()`: one command at a time, all files or none.
+Changes are made inside `edit()`: one command at a time, and all files change or none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 from backstay.n8n.model import Workflow
 from backstay.n8n.workspace import environments as envs
 from backstay.n8n.workspace import journal
@@ -36,59 +36,60 @@ BUILT_SUFFIX = ".json"
 
 
 class Workspace:
-    """A view of one workspace. `notes` are what whoever asked should be told."""
+    """A view of one workspace. `notes` collects messages for the user."""
 
     def __init__(self, root: Path, *, editing: bool = False) -> None:
         self.root = root
         self.files = Files(root)
         self.notes: list[str] = []
         self._editing = editing
-        #: What was read of settings, by the file and its bytes.
+        #: Parsed settings by path, with the bytes that they were parsed from.
         self._read: dict[str, tuple[bytes, SettingsFile]] = {}
 
     @classmethod
     def open(cls, path: Path | str = ".") -> Self:
-        """Raises WorkspaceError when there is none."""
+        """Open an existing workspace; raise WorkspaceError when there is none."""
         root = Path(path)
         if not (root / CONFIG).is_dir():
             raise WorkspaceError(
-                f"{root} is no workspace: it has no folder {CONFIG}; `backstay n8n init --workspace {root}` makes one"
+                f"{root} is not a workspace (no folder {CONFIG}); `backstay n8n init --workspace {root}` creates one"
             )
         return cls(root)
 
     @contextmanager
     def edit(self, *, dry_run: bool = False) -> Generator[Self, None, None]:
-        """A fresh view, alone in the workspace, whose changes are written at the end: all, or none after an error.
+        """Yield a new view under the exclusive lock and write its changes atomically at the end; an error discards
+        them.
 
-        With `dry_run` nothing is written; `files.diff()` says what would be.
+        With `dry_run` nothing is written, and `files.diff()` shows the changes.
         """
         view = type(self)(self.root, editing=True)
-        # A dry run leaves no trace, not even the lock's file in a folder that has none yet.
+        # A dry run must not even create the lock file in a folder that has none.
         if dry_run and not (self.root / PRIVATE).is_dir():
             yield view
             return
-        with journal.alone(self.root, looks=dry_run) as undone:
-            _tell_of(view, undone)
+        with journal.exclusive(self.root, read_only=dry_run) as undone:
+            _note_recovery(view, undone)
             yield view
             if not dry_run:
                 journal.commit(self.root, view.files.changes)
 
     @contextmanager
-    def look(self) -> Generator[Self, None, None]:
-        """A fresh view that no other command changes while it is looked at."""
-        if not (self.root / PRIVATE).is_dir():  # nothing was ever changed by a command
+    def read_view(self) -> Generator[Self, None, None]:
+        """Yield a new view that no other command changes meanwhile."""
+        if not (self.root / PRIVATE).is_dir():  # no command has ever written here
             yield type(self)(self.root)
             return
-        with journal.alone(self.root, looks=True) as undone:
+        with journal.exclusive(self.root, read_only=True) as undone:
             view = type(self)(self.root)
-            _tell_of(view, undone)
+            _note_recovery(view, undone)
             yield view
 
     def checkpoint(self) -> None:
-        """Inside edit(): write what has changed so far, for good. What follows may fail, or we may be killed."""
+        """Write the changes so far, inside edit(). They persist when a later step fails or the process is killed."""
         self._check_editing()
         journal.commit(self.root, self.files.changes)
-        self.files.settle()
+        self.files.mark_written()
 
     @property
     def changes(self) -> list[Change]:
@@ -98,49 +99,49 @@ class Workspace:
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """Their names, sorted."""
+        """The sorted names of the environments."""
         found = self.files.names(CONFIG, ".yml")
         return tuple(name for name in found if name not in (envs.COMMON, envs.ORDER))
 
-    def chosen(self, names: list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
-        """Those that were asked for, or all. Raises WorkspaceError for one that is not there."""
+    def select_environments(self, names: list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return the named environments, or all. Raise WorkspaceError for an unknown one."""
         known = self.environments
         for name in names or ():
             envs.check_environment(name)
             if name not in known:
-                raise WorkspaceError(f"there is no environment {name!r}: {self._known(known)}")
+                raise WorkspaceError(f"no environment is named {name!r}: {self._known(known)}")
         if not known:
-            raise WorkspaceError(f"there is no environment: {self._known(known)}")
+            raise WorkspaceError(f"the workspace has no environment: {self._known(known)}")
         return tuple(dict.fromkeys(names)) if names else known
 
     def _known(self, known: tuple[str, ...]) -> str:
         if known:
             return f"{CONFIG} has {', '.join(known)}"
-        return f"{CONFIG} has no <name>.yml; `backstay n8n init --env NAME` makes one"
+        return f"{CONFIG} has no <name>.yml; `backstay n8n init --env NAME` creates one"
 
     def env(self, name: str) -> dict[str, Any]:
-        """An environment's settings, with what is common."""
-        self.chosen([name])
+        """Return an environment's settings merged with the common ones."""
+        self.select_environments([name])
         return envs.merged(self._settings(envs.COMMON).data, self._settings(name).data)
 
     def scopes(self, env: str) -> tuple[str, ...]:
-        """The lock scopes that clean-up looks through."""
+        """Return the lock scopes that clean-up checks."""
         return envs.scopes_of(self.env(env), envs.path_of(env))
 
     def workflow_ids(self, env: str) -> dict[str, str]:
-        """Registered workflows: key and id. Those without an id yet are left out."""
+        """Return the ids of registered workflows by key, without those that have no id yet."""
         table = self.env(env).get("workflows")
-        keys = [str(key) for key in table] if is_table(table) else []
+        keys = [str(key) for key in table] if is_mapping(table) else []
         found = {key: self.entry(env, key).get("id") for key in keys}
         return {key: str(value) for key, value in found.items() if value not in (None, "")}
 
     def credentials(self, env: str) -> tuple[str, ...]:
-        """What templates call them."""
+        """Return the credential names that templates use."""
         table = self.env(env).get("credentials")
-        return tuple(table) if is_table(table) else ()
+        return tuple(table) if is_mapping(table) else ()
 
     def entry(self, env: str, key: str, table: str = "workflows") -> dict[str, Any]:
-        """`workflows.<key>`, or that of another table; empty where there is none."""
+        """Return `workflows.<key>`, or the entry of another table; empty when it is absent."""
         return envs.entry_of(self.env(env), table, key)
 
     def _settings(self, name: str) -> SettingsFile:
@@ -155,11 +156,11 @@ class Workspace:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The workflows that have a template."""
+        """The keys of all workflows that have a template."""
         return tuple(self.files.names(TEMPLATES, TEMPLATE_SUFFIX))
 
     def template_path(self, key: str) -> str:
-        """Relative to the workspace."""
+        """Return the template's path, relative to the workspace."""
         return f"{TEMPLATES}/{envs.check_key(key)}{TEMPLATE_SUFFIX}"
 
     def built_path(self, env: str, key: str) -> str:
@@ -169,7 +170,7 @@ class Workspace:
         return self.files.exists(self.template_path(key))
 
     def read(self, key: str) -> Workflow:
-        """A template. Raises BadWorkflow when it is no workflow, WorkspaceError when there is none."""
+        """Read a template. Raise BadWorkflow when it is not a workflow, WorkspaceError when it does not exist."""
         path = self.template_path(key)
         return Workflow.parse(self._content(path, key), source=path)
 
@@ -177,21 +178,21 @@ class Workspace:
         path = self.built_path(env, key)
         raw = self.files.read(path)
         if raw is None:
-            raise WorkspaceError(f"{path} is not there; `backstay n8n hydrate --env {env}` builds it")
+            raise WorkspaceError(f"{path} does not exist; `backstay n8n hydrate --env {env}` builds it")
         return Workflow.parse(raw, source=path)
 
     def _content(self, path: str, key: str) -> bytes:
         raw = self.files.read(path)
         if raw is None:
-            known = ", ".join(self.keys) or "nothing"
-            raise WorkspaceError(f"there is no workflow {key!r}: {path} is not there ({TEMPLATES} has {known})")
+            known = ", ".join(self.keys) or "no templates"
+            raise WorkspaceError(f"no workflow is named {key!r}: {path} does not exist ({TEMPLATES} has {known})")
         return raw
 
     # ── hydrate ──
 
     def hydrate(self, env: str, key: str, *, strict: bool = False) -> Workflow:
-        """A template with everything in its place, its id and name as the environment has them. Nothing is written."""
-        self.chosen([env])
+        """Return a template with placeholders resolved and the environment's id and name. Nothing is written."""
+        self.select_environments([env])
         path = self.template_path(key)
         raw = self._content(path, key)
         config = envs.path_of(env)
@@ -201,7 +202,7 @@ class Workspace:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise WorkspaceError(f"{path}: it is not UTF-8 (byte {error.start})") from error
+            raise WorkspaceError(f"{path}: the file is not UTF-8 (byte {error.start})") from error
         made = Workflow.parse(hydration.template(text), source=path)
         if strict and hydration.warnings:
             raise WorkspaceError("; ".join(hydration.warnings))
@@ -218,7 +219,7 @@ class Workspace:
         return replace(made, data=data, source=self.built_path(env, key))
 
     def _included(self, path: str) -> str:
-        """A file that a template includes: by its path in the workspace, or beside the templates."""
+        """Return the text of an included file, looked up in the workspace and then beside the templates."""
         for place in (path, f"{TEMPLATES}/{path}"):
             raw = self.files.read(place)
             if raw is not None:
@@ -226,7 +227,7 @@ class Workspace:
                     return raw.decode("utf-8").removeprefix("\ufeff")
                 except UnicodeDecodeError as error:
                     raise WorkspaceError(f"{place} is not UTF-8 (byte {error.start})") from error
-        raise WorkspaceError(f"there is no file {path} in the workspace")
+        raise WorkspaceError(f"the workspace has no file {path}")
 
     # ── changes, inside edit() ──
 
@@ -237,14 +238,14 @@ class Workspace:
         self._write(self.built_path(env, key), workflow.text())
 
     def delete(self, key: str) -> None:
-        """A template, and what was built from it."""
+        """Delete a template and the files built from it."""
         self._check_editing()
         for path in (self.template_path(key), *(self.built_path(env, key) for env in self.environments)):
             if self.files.exists(path):
                 self.files.delete(path)
 
     def set(self, env: str, path: tuple[str, ...], value: Any) -> None:
-        """A setting in an environment's own file. The rest of the file stays as it is, comments too."""
+        """Set a value in an environment's own file, preserving the rest of the file including comments."""
         self._change(env, lambda settings: settings.set(path, value))
 
     def unset(self, env: str, path: tuple[str, ...]) -> None:
@@ -253,14 +254,16 @@ class Workspace:
     def _change(self, env: str, change: Callable[[SettingsFile], None]) -> None:
         settings = self._settings(env)
         path = envs.path_of(env)
-        del self._read[path]  # half a change is nobody's to read
+        del self._read[path]  # a failed change must not leave a half-edited parse in the cache
         change(settings)
         text = settings.text()
         self._write(path, text)
         self._read[path] = (text.encode(), settings)
 
     def register(self, env: str, key: str, *, name: str, id: str = "") -> str:  # noqa: A002 - what n8n calls it
-        """`workflows.<key>` in an environment. One that has an id keeps it, unless another is given. Returns the id."""
+        """Register `workflows.<key>` in an environment. An existing id is kept unless another is given. Return the
+        id.
+        """
         envs.check_key(key)
         entry = self.entry(env, key)
         if entry.get("id") and id in ("", str(entry["id"])):
@@ -276,7 +279,7 @@ class Workspace:
         self.unset(env, ("workflows", key))
 
     def add_scope(self, env: str, scope: str) -> bool:
-        """Whether it is new there."""
+        """Register a scope; return whether it is new."""
         scopes = self.scopes(env)
         if scope in scopes:
             return False
@@ -284,7 +287,7 @@ class Workspace:
         return True
 
     def remove_scope(self, env: str, scope: str) -> bool:
-        """Whether it was there."""
+        """Unregister a scope; return whether it was registered."""
         scopes = self.scopes(env)
         if scope not in scopes:
             return False
@@ -293,21 +296,21 @@ class Workspace:
 
     @property
     def order(self) -> list[str]:
-        """What is pushed first: keys, those that others call before their callers."""
+        """The push order as keys; called workflows come before their callers."""
         found = self._settings(envs.ORDER).data.get("order")
         if found is None:
             return []
         if not is_list(found) or not all(isinstance(key, str) for key in found):
-            raise WorkspaceError(f"{envs.path_of(envs.ORDER)}: order is no list of workflow keys")
+            raise WorkspaceError(f"{envs.path_of(envs.ORDER)}: order must be a list of workflow keys")
         return [str(key) for key in found]
 
-    def put_in_order(self, key: str, *, first: bool = False) -> None:
-        """Once; a workflow that others call belongs before them."""
+    def add_to_order(self, key: str, *, first: bool = False) -> None:
+        """Add a workflow to the push order once. A workflow that others call belongs before its callers."""
         order = self.order
         if key not in order:
             self.set(envs.ORDER, ("order",), [key, *order] if first else [*order, key])
 
-    def drop_from_order(self, key: str) -> None:
+    def remove_from_order(self, key: str) -> None:
         order = self.order
         if key in order:
             self.set(envs.ORDER, ("order",), [one for one in order if one != key])
@@ -318,9 +321,9 @@ class Workspace:
 
     def _check_editing(self) -> None:
         if not self._editing:
-            raise RuntimeError("a workspace is changed inside edit()")
+            raise RuntimeError("changes to a workspace are only allowed inside edit()")
 
 
-def _tell_of(view: Workspace, undone: list[str]) -> None:
+def _note_recovery(view: Workspace, undone: list[str]) -> None:
     if undone:
-        view.notes.append(f"a command was interrupted here; what it had begun is undone: {', '.join(undone)}")
+        view.notes.append(f"an interrupted command was rolled back; restored files: {', '.join(undone)}")

@@ -1,4 +1,4 @@
-"""Plain data as YAML: in lines, or all on one."""
+"""Write plain data as YAML, in block or flow style."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import re
 from typing import Any
 
-from backstay.n8n.json_types import is_list, is_table
+from backstay.n8n.json_types import is_list, is_mapping
 from backstay.n8n.workspace.json_layout import Literal
 
-#: What may stand without quotes: no reader of YAML takes it for anything but text.
+#: Strings that no YAML parser reads as anything but text, so they need no quotes.
 _BARE = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_./-]*[A-Za-z0-9_/])?")
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
 def scalar(value: Any) -> str:
+    """Return a scalar, or an empty collection, as YAML."""
     if isinstance(value, (dict, list)) or value is None or isinstance(value, (bool, int)):
         return json.dumps(value)
     if isinstance(value, Literal):
@@ -26,7 +27,8 @@ def scalar(value: Any) -> str:
 
 
 def flow(value: Any) -> str:
-    if is_table(value):
+    """Return a value in flow style, on one line."""
+    if is_mapping(value):
         return "{" + ", ".join(f"{scalar(key)}: {flow(item)}" for key, item in value.items()) + "}"
     if is_list(value):
         return "[" + ", ".join(flow(item) for item in value) + "]"
@@ -34,8 +36,9 @@ def flow(value: Any) -> str:
 
 
 def block(value: Any) -> list[str]:
+    """Return a value in block style, as lines."""
     lines: list[str] = []
-    if is_table(value):
+    if is_mapping(value):
         for key, item in value.items():
             if isinstance(item, (dict, list)) and item:
                 lines.append(f"{scalar(key)}:")

@@ -1,1 +1,1 @@
-"""Event streams, and the notifications that wake them."""
+"""Sources of event streams, and the notifier that wakes them."""

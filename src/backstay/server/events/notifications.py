@@ -1,5 +1,6 @@
-"""What the server hears: that jobs became pending, that something happened in a run. Hints that wake; whoever waits
-looks by itself all the same.
+"""The notifier: hub messages wake streams and long-polling claims when runs have events or jobs become pending.
+
+A notification may be lost, so every waiter also polls by itself.
 """
 
 from __future__ import annotations
@@ -15,55 +16,56 @@ from backstay.hub import protocol
 from backstay.hub.base import Subscription
 from backstay.runtime.core import Core
 
-#: The channel on which stores tell of runs: `<run>:<seq of its last event>`.
+#: The hub channel on which stores announce events of runs, as `<run>:<sequence number of its last event>`.
 EVENTS = "events"
 
-#: What a claim asks for: those who ask for the same stand in one line.
-Wish = tuple[tuple[str, ...], tuple[str, ...]]
+#: Queues and labels of a claim. Long-polling claims with equal filters share a FIFO queue.
+ClaimFilter = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class Ears:
-    """Bells by topic, rung by the hub. Everything but the hub's callbacks runs on the loop."""
+class Notifier:
+    """Wakes subscribers by topic. The hub's callbacks may run on any thread; all else runs on the event loop."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._subscriptions: list[Subscription] = []
-        self._bells: dict[str, set[asyncio.Event]] = {}
-        self._lines: dict[Wish, deque[asyncio.Event]] = {}
+        self._subscribers: dict[str, set[asyncio.Event]] = {}
+        self._claim_queues: dict[ClaimFilter, deque[asyncio.Event]] = {}
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         prefix = self._core.hub_prefix
-        for name, heard in ((protocol.SCHEDULED, self._scheduled), (EVENTS, self._happened)):
+        for name, callback in ((protocol.SCHEDULED, self._on_scheduled), (EVENTS, self._on_event)):
             self._subscriptions.append(
-                self._core.hub.subscribe(protocol.channel(prefix, name), heard, partial(heard, None), prompt=True)
+                self._core.hub.subscribe(protocol.channel(prefix, name), callback, partial(callback, None), prompt=True)
             )
 
     def close(self) -> None:
-        """Safe twice."""
+        """Unsubscribe from the hub. Safe to call twice."""
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
 
-    # ── on whichever thread hears ──
+    # ── on the hub's thread ──
 
-    def _scheduled(self, payload: str | None) -> None:
-        if self._lines:
-            self._call(self.ring_jobs)
+    def _on_scheduled(self, payload: str | None) -> None:
+        if self._claim_queues:
+            self._run_on_loop(self.wake_claims)
 
-    def _happened(self, payload: str | None) -> None:
-        if not self._bells:
+    def _on_event(self, payload: str | None) -> None:
+        """`payload` None: messages may have been lost, so all subscribers wake."""
+        if not self._subscribers:
             return
         if payload is None:
-            self._call(self._ring_all)
+            self._run_on_loop(self._notify_all)
         else:
             run = payload.rpartition(":")[0]
-            self._call(lambda: self.ring(f"run:{run}", "events"))
+            self._run_on_loop(lambda: self.notify(f"run:{run}", "events"))
 
-    def _call(self, callback: object) -> None:
+    def _run_on_loop(self, callback: object) -> None:
         if not callable(callback) or self._loop is None:
             return
         if threading.get_ident() == self._thread:
@@ -72,54 +74,54 @@ class Ears:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(callback)
 
-    # ── on the loop ──
+    # ── on the event loop ──
 
-    def ring(self, *topics: str) -> None:
+    def notify(self, *topics: str) -> None:
         for topic in topics:
-            for bell in self._bells.get(topic, ()):
-                bell.set()
+            for wakeup in self._subscribers.get(topic, ()):
+                wakeup.set()
 
-    def _ring_all(self) -> None:
-        self.ring(*self._bells)
-
-    @contextmanager
-    def bell(self, topic: str) -> Generator[asyncio.Event, None, None]:
-        """A bell that rings when something may have happened there."""
-        bell = asyncio.Event()
-        self._bells.setdefault(topic, set()).add(bell)
-        try:
-            yield bell
-        finally:
-            bells = self._bells[topic]
-            bells.discard(bell)
-            if not bells:
-                del self._bells[topic]
-
-    def ring_jobs(self) -> None:
-        """Jobs became pending: the first of each line looks. Whoever gets one wakes the next."""
-        for line in self._lines.values():
-            line[0].set()
-
-    def ring_next(self, wish: Wish) -> None:
-        line = self._lines.get(wish)
-        if line:
-            line[0].set()
+    def _notify_all(self) -> None:
+        self.notify(*self._subscribers)
 
     @contextmanager
-    def in_line(self, wish: Wish) -> Generator[asyncio.Event, None, None]:
-        """A place among those who wait for the same kind of job."""
-        bell = asyncio.Event()
-        line = self._lines.setdefault(wish, deque())
-        line.append(bell)
+    def subscribe(self, topic: str) -> Generator[asyncio.Event, None, None]:
+        """Yield an event that is set whenever the topic may have new data."""
+        wakeup = asyncio.Event()
+        self._subscribers.setdefault(topic, set()).add(wakeup)
         try:
-            yield bell
+            yield wakeup
         finally:
-            line.remove(bell)
-            if not line:
-                del self._lines[wish]
-            elif bell.is_set():  # it was told, and leaves: the next ought to know
-                line[0].set()
+            subscribers = self._subscribers[topic]
+            subscribers.discard(wakeup)
+            if not subscribers:
+                del self._subscribers[topic]
 
-    def is_first(self, wish: Wish, bell: asyncio.Event) -> bool:
-        line = self._lines.get(wish)
-        return line is not None and line[0] is bell
+    def wake_claims(self) -> None:
+        """Wake the head of each claim queue. A claim that gets a job wakes the next, which avoids a thundering herd."""
+        for queue in self._claim_queues.values():
+            queue[0].set()
+
+    def wake_next_claim(self, claim_filter: ClaimFilter) -> None:
+        queue = self._claim_queues.get(claim_filter)
+        if queue:
+            queue[0].set()
+
+    @contextmanager
+    def queue_claim(self, claim_filter: ClaimFilter) -> Generator[asyncio.Event, None, None]:
+        """Join the FIFO queue of claims with this filter. Yields the event that wakes this claim."""
+        wakeup = asyncio.Event()
+        queue = self._claim_queues.setdefault(claim_filter, deque())
+        queue.append(wakeup)
+        try:
+            yield wakeup
+        finally:
+            queue.remove(wakeup)
+            if not queue:
+                del self._claim_queues[claim_filter]
+            elif wakeup.is_set():  # this claim leaves with an unused wakeup: pass it on
+                queue[0].set()
+
+    def is_head(self, claim_filter: ClaimFilter, wakeup: asyncio.Event) -> bool:
+        queue = self._claim_queues.get(claim_filter)
+        return queue is not None and queue[0] is wakeup

@@ -1,7 +1,8 @@
-"""What happened in runs, as it is sent: one run's events by their numbers, or those of all runs behind a cursor.
+"""Sources of run events for server-sent streams: one run's events by sequence number, or all runs' by cursor.
 
-Stores promise that nothing appears behind a cursor that was given out. So an event's id is the cursor of the page it
-was on and the event itself: whoever comes back reads that page again and goes on behind the event.
+Stores guarantee that no event is ever inserted before a cursor that they returned. So an event's id in the stream of
+all runs holds the cursor of its page and the event itself: a client that reconnects reads that page again and continues
+behind the event.
 """
 
 from __future__ import annotations
@@ -14,29 +15,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backstay.errors import BackstayError, EngineError
-from backstay.job.flows import look, send
+from backstay.job.flows import fetch_job, send
 from backstay.job.reserved import is_internal
 from backstay.job.run_model import FINISHED, RunEvent
 from backstay.server.http.problem import Refusal
 from backstay.server.http.sse import Page, event
-from backstay.server.schemas.workflows import Event, Happening
+from backstay.server.schemas.workflows import Event, StreamEventKind
 
 if TYPE_CHECKING:
     from backstay.server.app import Server
 
 PAGE = 500
-#: Jobs whose names are remembered.
-MOST = 20_000
-#: Of a decision: the job has not begun.
-BEFORE = ("ready", "started", "scheduled", "lease_expired")
+#: Jobs whose names are cached.
+MAX_NAMES = 20_000
+#: Events of a decision job that mean: the decision is still open, and the planned job has not started.
+UNDECIDED = ("ready", "started", "scheduled", "lease_expired")
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Behind an event: the cursor of each shard, and, where a page of it was begun, the last event that was sent of it
-    ("": none).
-    """
+    """A position in the stream of all runs: each shard's cursor, and the last event sent of its page ("": none)."""
 
     cursors: tuple[str, ...]
     seen: tuple[str, ...]
@@ -46,7 +45,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 def position(text: str, shards: int) -> Position:
-    """From an event's id; "": from now on. Raises Refusal (400) for what is none."""
+    """Parse an event id. "" is the end of the stream, "0" the oldest kept event. Raises Refusal (400)."""
     if not text:
         return Position(("$",) * shards, ("",) * shards)
     if text == "0":
@@ -57,146 +56,148 @@ def position(text: str, shards: int) -> Position:
     except (ValueError, binascii.Error, msgspec.MsgspecError):
         found = None
     if found is None or not len(found.cursors) == len(found.seen) == shards:
-        raise no_position()
+        raise bad_position()
     return found
 
 
-def no_position() -> Refusal:
-    return Refusal(400, 'a position is the id of an event of this stream, or "0" for the oldest that is kept')
+def bad_position() -> Refusal:
+    return Refusal(400, 'a position must be the id of an event of this stream, or "0" for the oldest kept event')
 
 
-class Names:
-    """What jobs of runs are called, by their ids."""
+class EventRenderer:
+    """Renders stored run events as API events, with workflow and job names. Caches the names by job id."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._known: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
-    async def of(self, happened: RunEvent) -> tuple[str, str, bool]:
-        """The workflow, the job's name in it, and whether it is one of Backstay's own that stands in its place. Raises
-        EngineError.
+    async def _resolve(self, event: RunEvent) -> tuple[str, str, bool]:
+        """Return the workflow, the job's name in it, and whether the job is an internal decision in the planned job's
+        place. Raises EngineError.
         """
         try:
-            play = await self._server.runbook.play(happened.run)
+            plan = await self._server.run_lookup.load_plan(event.run)
         except EngineError:
-            raise  # it will be told when the engine is back, by its name
+            raise  # the stream polls the same event again, and then resolves its name
         except (Refusal, BackstayError):
-            return "", happened.job, False  # its record has gone meanwhile
-        if not happened.job:
-            return play.workflow, "", False
-        if happened.job in play.names:
-            return play.workflow, play.names[happened.job], happened.job in play.decided
-        known = self._known.get(happened.job)
+            return "", event.job, False  # the run's record was pruned meanwhile
+        if not event.job:
+            return plan.workflow, "", False
+        if event.job in plan.names:
+            return plan.workflow, plan.names[event.job], event.job in plan.decided
+        known = self._known.get(event.job)
         if known is None:
             try:
-                job = await look(self._server.core, happened.job)
-                known = await self._server.runbook.key_of(job), is_internal(job.type)
+                job = await fetch_job(self._server.core, event.job)
+                known = await self._server.run_lookup.key_of(job), is_internal(job.type)
             except EngineError:
                 raise
             except BackstayError:
-                known = happened.job, False
-            self._known[happened.job] = known
-            if len(self._known) > MOST:
+                known = event.job, False
+            self._known[event.job] = known
+            if len(self._known) > MAX_NAMES:
                 self._known.popitem(last=False)
-        name, deciding = known
-        return play.workflow, name, deciding
+        name, is_decision = known
+        return plan.workflow, name, is_decision
 
-    async def _kind(self, happened: RunEvent) -> Happening:
-        """Of a decision: that it goes on, that the job's turn comes, or the job's own end."""
-        if happened.kind in BEFORE:
+    async def _decision_kind(self, event: RunEvent) -> StreamEventKind:
+        """Map an event of a decision job: `deciding` while it is open, `decided` when the planned job follows; else
+        the decision ended the planned job itself (skipped, failed), and the kind stays.
+        """
+        if event.kind in UNDECIDED:
             return "deciding"
-        if happened.kind == "completed":
+        if event.kind == "completed":
             try:
-                if (await look(self._server.core, happened.job)).followed_by:
+                if (await fetch_job(self._server.core, event.job)).followed_by:
                     return "decided"
             except EngineError:
                 raise
             except BackstayError:
-                return "decided"  # its record has gone meanwhile
-        return happened.kind
+                return "decided"  # the job's record was pruned meanwhile
+        return event.kind
 
-    async def view(self, happened: RunEvent) -> Event:
-        workflow, name, deciding = await self.of(happened)
+    async def render(self, event: RunEvent) -> Event:
+        workflow, name, is_decision = await self._resolve(event)
         return Event(
-            event=await self._kind(happened) if deciding else happened.kind,
+            event=await self._decision_kind(event) if is_decision else event.kind,
             workflow_id=workflow,
-            run_id=happened.run,
+            run_id=event.run,
             job_id=name,
-            uid=happened.job,
-            sequence=happened.seq,
-            timestamp_ms=happened.at // 1000,
-            attempt=happened.attempt,
-            worker_id=happened.worker,
-            why=happened.why,
+            uid=event.job,
+            sequence=event.seq,
+            timestamp_ms=event.at // 1000,
+            attempt=event.attempt,
+            worker_id=event.worker,
+            why=event.why,
         )
 
 
 class RunSource:
-    """One run's events. Ends with the run, once all was read."""
+    """One run's events. Ends when the run has finished and all its events were read."""
 
-    first_look = 1.0
-    last_look = 2.0
+    first_poll = 1.0
+    max_poll = 2.0
 
-    def __init__(self, server: Server, names: Names, run: str, after: int) -> None:
+    def __init__(self, server: Server, renderer: EventRenderer, run: str, after: int) -> None:
         self.topic = f"run:{run}"
         self._server = server
-        self._names = names
+        self._renderer = renderer
         self._run = run
         self._after = after
 
-    async def look(self) -> Page:
+    async def poll(self) -> Page:
         server = self._server
-        happened = await send(server.core, server.store.run_events(self._run, self._after, PAGE))
-        if happened:
-            shown = [await self._names.view(one) for one in happened]
-            self._after = happened[-1].seq  # last: what could not be told is looked at again
+        stored = await send(server.core, server.store.run_events(self._run, self._after, PAGE))
+        if stored:
+            shown = [await self._renderer.render(one) for one in stored]
+            self._after = stored[-1].seq  # only after rendering: when that fails, the next poll reads them again
             return Page([event(one.event, _encode(one), str(one.sequence)) for one in shown], more=True)
         run = await send(server.core, server.store.get_run(self._run, doc=False))
         return Page([], ended=run is None or (run.status in FINISHED and run.events <= self._after))
 
 
 class AllSource:
-    """Events of all runs, from a position on. Never ends."""
+    """The events of all runs from a position on. Never ends."""
 
     topic = "events"
-    first_look = 1.0
-    last_look = 2.0
+    first_poll = 1.0
+    max_poll = 2.0
 
-    def __init__(self, server: Server, names: Names, start: Position) -> None:
+    def __init__(self, server: Server, renderer: EventRenderer, start: Position) -> None:
         self._server = server
-        self._names = names
+        self._renderer = renderer
         self._cursors = list(start.cursors)
         self._seen = list(start.seen)
 
-    async def look(self) -> Page:
+    async def poll(self) -> Page:
         server = self._server
         events: list[bytes] = []
         more = False
         cursors, seen = list(self._cursors), list(self._seen)
         for shard, cursor in enumerate(self._cursors):
             page = await send(server.core, server.store.events(shard, cursor, PAGE))
-            if cursor == "$":  # from now on begins here, not at each look
+            if cursor == "$":  # fix the starting point at the first poll; "$" would skip events between polls
                 cursors[shard] = self._cursors[shard] = page.cursor
             for one in _unseen(page.events, seen[shard]):
                 seen[shard] = _mark(one)
                 place = Position(tuple(cursors), tuple(seen))
-                shown = await self._names.view(one)
+                shown = await self._renderer.render(one)
                 events.append(event(shown.event, _encode(shown), place.text()))
             cursors[shard], seen[shard] = page.cursor, ""
             more = more or len(page.events) == PAGE
-        # Only now: what one shard told is looked at again when the engine goes away before the next one could.
+        # Only after all shards were read: when one fails, the next poll reads the others' events again.
         self._cursors, self._seen = cursors, seen
         return Page(events, more=more)
 
 
-def _mark(happened: RunEvent) -> str:
-    return f"{happened.run}.{happened.seq}"
+def _mark(event: RunEvent) -> str:
+    return f"{event.run}.{event.seq}"
 
 
-def _unseen(happened: tuple[RunEvent, ...], seen: str) -> tuple[RunEvent, ...]:
-    """Without what the client had of this page before it left; all of it where the page has moved on."""
+def _unseen(events: tuple[RunEvent, ...], seen: str) -> tuple[RunEvent, ...]:
+    """Return the events behind `seen`, the last one that the client has; all of them when the page lacks it."""
     if seen:
-        for place, one in enumerate(happened):
+        for index, one in enumerate(events):
             if _mark(one) == seen:
-                return happened[place + 1 :]
-    return happened
+                return events[index + 1 :]
+    return events

@@ -1,1 +1,1 @@
-"""HTTP itself: routing, authentication, requests, problems, SSE, OpenAPI."""
+"""The HTTP layer: routing, admission, requests, responses, problems, SSE, OpenAPI."""

@@ -1,5 +1,5 @@
-"""A line for each request, as JSON: when, who, what, how it went, how long it took. Never a header, a query or a body:
-they may hold secrets.
+"""The access log: one JSON line per request. It never holds a header, a query or a body, since they may hold
+secrets.
 """
 
 from __future__ import annotations
@@ -13,37 +13,41 @@ import msgspec
 from backstay.http.asgi import Scope
 
 if TYPE_CHECKING:
-    from backstay.server.http.request import Call
+    from backstay.server.http.request import Request
     from backstay.server.http.route import Route
 
 log = logging.getLogger("backstay.access")
 
-#: More of a path than this is nobody's name.
+#: Longer paths are cut.
 LONGEST_PATH = 300
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the log; the field names are its JSON keys."""
+
     at: str
     client: str
     method: str
     path: str
-    #: As in the table; "" where no route was found.
+    #: The path of the route table, as in `/api/jobs/{job}`; "" when no route matches.
     route: str
     status: int
     ms: float
-    #: The id of the token, which is no secret.
+    #: The id of the token, which is not secret.
     token: str = ""
 
 
-class Access:
+class AccessLog:
+    """Writes to the logger `backstay.access` at level INFO."""
+
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode
 
-    def write(self, scope: Scope, route: Route | None, call: Call | None, status: int, seconds: float) -> None:
+    def write(self, scope: Scope, route: Route | None, request: Request | None, status: int, seconds: float) -> None:
         if not log.isEnabledFor(logging.INFO):
             return
         client = scope.get("client")
-        line = Line(
+        line = AccessLine(
             at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             client=str(client[0]) if client else "",
             method=scope["method"][:20],
@@ -51,6 +55,6 @@ class Access:
             route=route.path if route else "",
             status=status,
             ms=round(seconds * 1000, 3),
-            token=call.principal.id if call is not None else "",
+            token=request.principal.id if request is not None else "",
         )
         log.info("%s", self._encode(line).decode())

@@ -1,7 +1,7 @@
-"""Who may come in: bearer tokens with a role. The server stores hashes only, and compares in constant time.
+"""Bearer tokens with a role. The store keeps only their hashes, and the server compares in constant time.
 
-A token is `bst_<id>_<secret>`: the id finds its record, the secret (256 random bits) proves it. A hash without salt is
-enough for a secret that nobody can guess.
+A token is `bst_<id>_<secret>`: the id finds its record, the secret (256 random bits) authenticates it. SHA-256 without
+salt suffices, since a random 256-bit secret cannot be guessed or looked up in a table.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from backstay.engine.base import steady
 from backstay.errors import ConfigError, EngineError
-from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.run_model import TokenRecord
+from backstay.job.store import JOB_STORE
 from backstay.server.http.problem import Refusal
 from backstay.server.http.route import ROLES, Role
 
@@ -28,23 +28,24 @@ if TYPE_CHECKING:
 
 PREFIX = "bst"
 ID_BYTES, SECRET_BYTES = 6, 32
-#: A token that was made or revoked is known everywhere after this many seconds; whoever waits is asked for it as often.
-FRESH = 2.0
-#: Longer ones are no tokens.
+#: Seconds until every server sees a new or revoked token. Streams and long polls check their token again as often.
+REFRESH_SECONDS = 2.0
+#: Longer strings are rejected unread.
 LONGEST = 200
 CHALLENGE = {"www-authenticate": 'Bearer realm="backstay"'}
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whoever sent a request. Without tokens everybody is the admin of this machine."""
+    """The authenticated sender of a request: a token's id and roles."""
 
     id: str
     roles: frozenset[Role]
 
 
-NOBODY = Principal("", frozenset())
-LOCAL = Principal("", frozenset(ROLES))
+ANONYMOUS = Principal("", frozenset())
+#: While no token exists and none is required, every local caller has all roles.
+LOCAL_ADMIN = Principal("", frozenset(ROLES))
 
 
 def digest(secret: str) -> bytes:
@@ -52,45 +53,46 @@ def digest(secret: str) -> bytes:
 
 
 def new_token(role: str, name: str = "", expires: int = 0) -> tuple[str, TokenRecord]:
-    """A token as it is shown, once, and its record. `expires`: µs of the engine's clock; 0: never."""
+    """Make a token: its text, which is shown once, and its record. `expires`: µs of the engine's clock; 0: never."""
     if role not in ROLES:
-        raise ConfigError(f"role is one of {', '.join(ROLES)}; got {role!r}")
+        raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
     id_, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
     return f"{PREFIX}_{id_}_{secret}", TokenRecord(id=id_, digest=digest(secret), role=role, name=name, expires=expires)
 
 
-def unknown() -> Refusal:
-    return Refusal(401, "this token is not known, has expired or was revoked", headers=CHALLENGE)
+def invalid_token() -> Refusal:
+    return Refusal(401, "this token is unknown, has expired or was revoked", headers=CHALLENGE)
 
 
 class Keyring:
-    """The tokens that count now. Read from the store at most every two seconds."""
+    """The valid tokens, cached from the store for at most `REFRESH_SECONDS`. Runs on the event loop only."""
 
     def __init__(self, core: Core, *, required: bool) -> None:
         self._core = core
         self._required = required
         self._known: dict[str, TokenRecord] = {}
-        #: Whether there ever was one: revoking the last token must not open the door.
-        self._closed = False
+        #: Whether a token was ever seen: revoking the last one must not disable authentication.
+        self._had_tokens = False
         self._read_at = -1.0
         self._reading: asyncio.Task[None] | None = None
 
     @property
-    def on(self) -> bool:
-        """Whether a request needs a token."""
-        return self._required or self._closed
+    def requires_token(self) -> bool:
+        return self._required or self._had_tokens
 
-    def learn(self, records: Iterable[TokenRecord]) -> None:
+    def load(self, records: Iterable[TokenRecord]) -> None:
         self._known = {record.id: record for record in records}
-        self._closed = self._closed or bool(self._known)
+        self._had_tokens = self._had_tokens or bool(self._known)
         self._read_at = steady()
 
     @property
     def is_stale(self) -> bool:
-        return steady() - self._read_at >= FRESH or self._read_at < 0
+        return steady() - self._read_at >= REFRESH_SECONDS or self._read_at < 0
 
     async def refresh(self) -> None:
-        """Read them, if that is due. One reads for all, and all wait: nobody comes in by what was so long ago."""
+        """Read the tokens if they are stale. Concurrent callers share one read and all wait for it: no request is
+        authenticated against stale tokens.
+        """
         if not self.is_stale:
             return
         if self._reading is None:
@@ -99,33 +101,33 @@ class Keyring:
 
     async def _read(self) -> None:
         try:
-            self.learn(await send(self._core, store_of(self._core).tokens()))
+            self.load(await send(self._core, self._core.services.get(JOB_STORE).tokens()))
         except EngineError:
             if self._read_at < 0:
                 raise
-            self._read_at = steady()  # those that were known count on: the engine is away, and nothing else works
+            self._read_at = steady()  # the engine is unavailable: known tokens stay valid, all else fails anyway
         finally:
             self._reading = None
 
-    def counts(self, who: Principal) -> bool:
-        """Whether somebody who was let in would still be."""
-        if not who.id:
-            return not self.on
-        record = self._known.get(who.id)
-        return record is not None and not self._is_past(record)
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether a principal that was authenticated earlier still is."""
+        if not principal.id:
+            return not self.requires_token
+        record = self._known.get(principal.id)
+        return record is not None and not self._has_expired(record)
 
-    def _is_past(self, record: TokenRecord) -> bool:
+    def _has_expired(self, record: TokenRecord) -> bool:
         return bool(record.expires) and record.expires <= self._core.engine.now()
 
     def identify(self, header: bytes | None) -> Principal:
-        """Whose token this is. Raises Refusal (401)."""
+        """Return the principal of an Authorization header. Raises Refusal (401)."""
         if header is None:
-            if not self.on:
-                return LOCAL
+            if not self.requires_token:
+                return LOCAL_ADMIN
             raise Refusal(401, "this route needs a token: Authorization: Bearer bst_…", headers=CHALLENGE)
         found = self._find(header)
         if found is None:
-            raise unknown()
+            raise invalid_token()
         return found
 
     def _find(self, header: bytes) -> Principal | None:
@@ -136,10 +138,10 @@ class Keyring:
         prefix, _, rest = token.decode().partition("_")
         id_, _, secret = rest.partition("_")
         record = self._known.get(id_)
-        # As long for an id that nobody has as for a secret that is wrong.
-        right = hmac.compare_digest(digest(secret), record.digest if record is not None else bytes(32))
-        if record is None or not right or prefix != PREFIX:
+        # An unknown id takes as long as a wrong secret, so that timing reveals no ids.
+        is_right = hmac.compare_digest(digest(secret), record.digest if record is not None else bytes(32))
+        if record is None or not is_right or prefix != PREFIX:
             return None
-        if self._is_past(record):
+        if self._has_expired(record):
             return None
         return Principal(record.id, frozenset(role for role in ROLES if role == record.role))

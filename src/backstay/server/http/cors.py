@@ -1,4 +1,4 @@
-"""Whose pages may read answers in a browser. Nobody's, unless origins are named."""
+"""CORS: which origins may read responses in a browser. None by default."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from backstay.http.asgi import Header, Scope
 
 METHODS = b"GET, POST, DELETE"
 FIELDS = b"authorization, content-type, last-event-id"
-#: Seconds for which a browser need not ask again.
+#: Seconds for which a browser may cache a preflight response.
 MAX_AGE = b"600"
 
 
 class Cors:
+    """Answers preflight requests and adds headers to responses. `origins` are exact, as in https://ops.example.org."""
+
     def __init__(self, origins: tuple[str, ...]) -> None:
         for origin in origins:
             if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:  # noqa: PLR2004 - scheme://host
-                raise ConfigError(f"an origin is scheme and host, as in https://ops.example.org; got {origin!r}")
+                raise ConfigError(f"a CORS origin is scheme and host, as in https://ops.example.org; got {origin!r}")
         self.origins = {origin.encode() for origin in origins}
 
     def _origin(self, scope: Scope) -> bytes | None:
@@ -23,8 +25,8 @@ class Cors:
             return None
         return next((value for name, value in scope["headers"] if name == b"origin" and value in self.origins), None)
 
-    def is_question(self, scope: Scope) -> bool:
-        """Whether a browser asks beforehand, for a page that may."""
+    def is_preflight(self, scope: Scope) -> bool:
+        """Whether this is a CORS preflight from an allowed origin."""
         if not self.origins or scope["method"] != "OPTIONS" or self._origin(scope) is None:
             return False
         return any(name == b"access-control-request-method" for name, _ in scope["headers"])

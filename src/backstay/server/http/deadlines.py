@@ -1,6 +1,4 @@
-"""Time limits of requests: one timer for all of them. A limit costs a dictionary entry, not a timer, and comes up to
-half a second late.
-"""
+"""Time limits of requests on one shared timer: a limit costs a dictionary entry, and fires up to half a second late."""
 
 from __future__ import annotations
 
@@ -12,60 +10,63 @@ from backstay.engine.base import steady
 
 T = TypeVar("T")
 
-LOOK = 0.5
+TICK = 0.5
 
 
-class Late(Exception):
-    """Its time was over."""
+class DeadlineExceeded(Exception):
+    """An awaitable did not finish in time."""
 
 
-class Alarm:
-    __slots__ = ("at", "call", "fired")
+class Deadline:
+    """A callback that is due at a time of the steady clock."""
 
-    def __init__(self, at: float, call: Callable[[], object]) -> None:
+    __slots__ = ("at", "callback", "fired")
+
+    def __init__(self, at: float, callback: Callable[[], object]) -> None:
         self.at = at
-        self.call = call
+        self.callback = callback
         self.fired = False
 
 
 class Deadlines:
-    """On the loop only."""
+    """All deadlines of a server. Not thread-safe: use it on the event loop only."""
 
     def __init__(self) -> None:
-        self._alarms: dict[Alarm, None] = {}
+        self._deadlines: dict[Deadline, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, seconds: float, call: Callable[[], object]) -> Alarm:
-        alarm = Alarm(steady() + seconds, call)
-        self._alarms[alarm] = None
+    def add(self, seconds: float, callback: Callable[[], object]) -> Deadline:
+        """Call `callback` in `seconds`, unless the deadline is dropped before."""
+        deadline = Deadline(steady() + seconds, callback)
+        self._deadlines[deadline] = None
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
-        return alarm
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+        return deadline
 
-    def drop(self, alarm: Alarm) -> None:
-        self._alarms.pop(alarm, None)
+    def drop(self, deadline: Deadline) -> None:
+        self._deadlines.pop(deadline, None)
 
-    async def within(self, seconds: float, call: Callable[[], Awaitable[T]]) -> T:
-        """What `call()` answers, or Late."""
+    async def run_within(self, seconds: float, function: Callable[[], Awaitable[T]]) -> T:
+        """Await `function()`. Raises DeadlineExceeded after `seconds`."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - requests are tasks
-        alarm = self.add(seconds, task.cancel)
+        deadline = self.add(seconds, task.cancel)
         try:
-            return await call()
+            return await function()
         except asyncio.CancelledError:
-            if alarm.fired and not task.uncancel():
-                raise Late from None
+            if deadline.fired and not task.uncancel():
+                raise DeadlineExceeded from None
             raise
         finally:
-            self._alarms.pop(alarm, None)
+            self._deadlines.pop(deadline, None)
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         now = steady()
-        for alarm in [alarm for alarm in self._alarms if alarm.at <= now]:
-            del self._alarms[alarm]
-            alarm.fired = True
-            alarm.call()
-        self._timer = asyncio.get_running_loop().call_later(LOOK, self._look) if self._alarms else None
+        for deadline in [deadline for deadline in self._deadlines if deadline.at <= now]:
+            del self._deadlines[deadline]
+            deadline.fired = True
+            deadline.callback()
+        self._timer = asyncio.get_running_loop().call_later(TICK, self._tick) if self._deadlines else None
 
     def close(self) -> None:
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table."""
+"""The OpenAPI 3.1 document, built from the route table."""
 
 from __future__ import annotations
 
@@ -12,41 +12,48 @@ from typing import Any
 import msgspec
 
 from backstay.http.problem import MEDIA_TYPE
-from backstay.server.http.request import Answer, Stream, Text
+from backstay.server.http.response import Response, Stream, Text
 from backstay.server.http.route import Route
 from backstay.server.schemas.workflows import ProblemView
 
 REFS = "#/components/schemas/{name}"
 
 
-def common(route: Route) -> dict[int, str]:
-    """Refusals that every route of its kind has."""
-    found = {400: "It cannot be read."}
+def common_errors(route: Route) -> dict[int, str]:
+    """Error statuses that all routes of this kind share, with their descriptions."""
+    found = {400: "The request is malformed."}
     if route.roles:
         found |= {
-            401: "No token, or one that does not count.",
-            403: "A token with another role.",
-            421: "Another host's name, and no token.",
-            429: "Too often.",
+            401: "The token is missing or not valid.",
+            403: "The token has another role.",
+            421: "Without tokens, the Host header must name this server.",
+            429: "Too many requests.",
         }
     if route.body is not None:
-        found |= {408: "It came too slowly.", 413: "Too large.", 415: "Not of the type that this route takes."}
+        found |= {
+            408: "The body did not arrive in time.",
+            413: "The body is too large.",
+            415: "The route does not take this media type.",
+        }
     if route.query is not None or route.body is not None or route.roles:
-        found[422] = "It can be read, and does not fit."
+        found[422] = "The request is well-formed, and a value in it is invalid."
     if route.parameters or route.query is not None:
-        found[414] = "Its path or query is too long."
-    found |= {431: "Too many headers.", 503: "The engine is away, or too many wait. Send it again later."}
+        found[414] = "The path or query is too long."
+    found |= {
+        431: "The headers are too large.",
+        503: "The engine is unavailable, or too many streams and long polls are open. Try again later.",
+    }
     return found
 
 
 def reply_types(route: Route) -> list[Any]:
-    """What a route answers as JSON."""
+    """Return the types that a route may return as JSON."""
     hint = route.reply
     parts: tuple[Any, ...] = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     kinds: list[Any] = [
         part
         for part in parts
-        if part is not Answer and not (isinstance(part, type) and issubclass(part, (Stream, Text)))
+        if part is not Response and not (isinstance(part, type) and issubclass(part, (Stream, Text)))
     ]
     return [] if hint is None else kinds
 
@@ -59,10 +66,10 @@ def _union(kinds: list[Any]) -> Any:
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """All of it, as plain data."""
+    """Build the OpenAPI document of these routes, as data for JSON."""
     kinds: list[Any] = [ProblemView]
     for route in routes:
-        if route.body is not None and route.takes == "application/json":
+        if route.body is not None and route.consumes == "application/json":
             kinds.append(route.body)
         if route.query is not None:
             kinds.append(route.query)
@@ -86,7 +93,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
             "responses": _refusals(routes, by_kind),
             "schemas": {name: schema for name, schema in components.items() if name not in queries},
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "Made by `backstay token create`."}
+                "token": {"type": "http", "scheme": "bearer", "description": "Created by `backstay token create`."}
             },
         },
         "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
@@ -94,7 +101,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 
 
 def query_schemas(routes: Sequence[Route]) -> dict[str, Any]:
-    """What may stand behind the question mark, by name."""
+    """Return the schemas of all query parameter types, by name."""
     kinds = [route.query for route in routes if route.query is not None]
     _, components = msgspec.json.schema_components(kinds, ref_template=REFS)
     return components
@@ -130,11 +137,11 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
         del made["parameters"]
     if route.body is not None:
         content: dict[str, Any]
-        if route.takes == "application/json":
+        if route.consumes == "application/json":
             content = {"application/json": {"schema": schemas[_key(route.body)]}}
         else:
-            content = {kind: {"schema": {}} for kind in route.takes.split(", ")}
-        made["requestBody"] = {"required": route.body_needed, "content": content}
+            content = {kind: {"schema": {}} for kind in route.consumes.split(", ")}
+        made["requestBody"] = {"required": route.body_required, "content": content}
     made["responses"] = _responses(route, schemas)
     if route.roles:
         made["security"] = [{"token": []}]
@@ -146,7 +153,7 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
 
 def _responses(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     replies = reply_types(route)
-    media = route.gives.partition(";")[0]
+    media = route.produces.partition(";")[0]
     good: dict[str, Any] = {"description": route.summary}
     if replies:
         good["content"] = {"application/json": {"schema": schemas[_key(_union(replies))]}}
@@ -155,15 +162,15 @@ def _responses(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     elif route.reply is not None:
         good["content"] = {media: {"schema": {"type": "string"}}}
     responses = {str(route.status): good}
-    for status, words in route.also.items():
-        responses[str(status)] = {**good, "description": words}
+    for status, description in route.other_statuses.items():
+        responses[str(status)] = {**good, "description": description}
     refusal = _refusal(schemas)
-    for status, words in sorted({**common(route), **route.errors}.items()):
-        if str(status) in responses:  # two reasons for one status: either body may come
+    for status, description in sorted({**common_errors(route), **route.errors}.items()):
+        if str(status) in responses:  # a status with two meanings: the body may be of either type
             content = {**refusal, **responses[str(status)].get("content", {})}
-            responses[str(status)] = {"description": words, "content": content}
+            responses[str(status)] = {"description": description, "content": content}
         elif status in route.errors:
-            responses[str(status)] = {"description": words, "content": refusal}
+            responses[str(status)] = {"description": description, "content": refusal}
         else:
             responses[str(status)] = {"$ref": f"#/components/responses/{HTTPStatus(status).name}"}
     return responses
@@ -174,11 +181,11 @@ def _refusal(schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refusals(routes: Sequence[Route], schemas: dict[str, Any]) -> dict[str, Any]:
-    """Those that many routes have, once."""
-    known = {status: words for route in routes for status, words in common(route).items()}
+    """Build the shared error responses, which operations reference by name."""
+    known = {status: description for route in routes for status, description in common_errors(route).items()}
     return {
-        HTTPStatus(status).name: {"description": words, "content": _refusal(schemas)}
-        for status, words in sorted(known.items())
+        HTTPStatus(status).name: {"description": description, "content": _refusal(schemas)}
+        for status, description in sorted(known.items())
     }
 
 

@@ -1,7 +1,7 @@
-"""Who may come in while no token is needed: programs of this machine, and pages of this server's own.
+"""Host and Origin checks for a server without tokens: it accepts local programs and its own dashboard.
 
-A browser lets any page send some requests to any address. Those that change something are refused unless they come from
-a page of this server; with tokens there is no need, since a browser adds none by itself.
+A browser lets any web page send simple requests to any address (CSRF). So a request that changes state is refused
+unless it comes from this server's own page. With tokens there is no such risk: a browser never adds a bearer token.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from backstay.http.asgi import Scope
 from backstay.server.http.problem import Refusal
 from backstay.server.settings import is_loopback
 
-#: Requests that change nothing. What they answer cannot be read by pages of others.
-HARMLESS = ("GET", "HEAD")
-#: What browsers say of a request that no other page made.
-OWN = (b"same-origin", b"none")
+#: Methods that change nothing. Other origins cannot read their responses, since no CORS header allows it.
+SAFE_METHODS = ("GET", "HEAD")
+#: Values of Sec-Fetch-Site for a request that no other site initiated.
+OWN_SITE = (b"same-origin", b"none")
 
 
 def check(scope: Scope, host: bytes | None, hosts: Collection[str], origins: Collection[bytes]) -> None:
-    """Raises Refusal: 421, 403."""
+    """Check a request that came without a token. Raises Refusal: 421, 403."""
     _check_host(host, hosts)
-    if scope["method"] not in HARMLESS:
-        _check_page(scope, host, origins)
+    if scope["method"] not in SAFE_METHODS:
+        _check_origin(scope, host, origins)
 
 
 def _check_host(host: bytes | None, hosts: Collection[str]) -> None:
-    """A page of somebody else's that has its name point here must not get in (DNS rebinding)."""
+    """Reject unknown Host headers (DNS rebinding)."""
     name = (host or b"").decode("latin-1").lower()
     bare = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and not name.endswith("]") else name
     if is_loopback(bare) or bare in hosts:
         return
-    raise Refusal(421, f"this server is not {bare[:100]!r}; without tokens it answers to loopback's names only")
+    raise Refusal(421, f"this server is not {bare[:100]!r}; without tokens it accepts loopback host names only")
 
 
-def _check_page(scope: Scope, host: bytes | None, origins: Collection[bytes]) -> None:
-    """Nor one that sends what needs no leave: a form, or a request without a body (CSRF)."""
+def _check_origin(scope: Scope, host: bytes | None, origins: Collection[bytes]) -> None:
+    """Reject cross-site requests that browsers send without a preflight: forms and requests without a body (CSRF)."""
     origin = site = None
     for name, value in scope["headers"]:
         if name == b"origin":
@@ -45,10 +45,10 @@ def _check_page(scope: Scope, host: bytes | None, origins: Collection[bytes]) ->
     if origin in origins:
         return
     own = (
-        site in OWN
+        site in OWN_SITE
         if site is not None
         else origin is None or origin.partition(b"://")[2].lower() == (host or b"").lower()
     )
     if not own:
         shown = (origin or b"another site").decode("latin-1")[:100]
-        raise Refusal(403, f"a page of {shown} may not do this here; name its origin with --cors, or use tokens")
+        raise Refusal(403, f"cross-site request from {shown} refused; allow its origin with --cors, or use tokens")

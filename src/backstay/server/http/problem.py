@@ -1,4 +1,4 @@
-"""Refusals: every error of the server is an RFC 9457 body with a status, a way out, and no stack trace."""
+"""Error responses: every error of the server is an RFC 9457 problem with a status and a remedy, without a traceback."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from backstay.errors import (
 )
 from backstay.http.problem import problem
 
-#: Seconds after which to come back when the engine is away.
-LATER = 1
+#: Seconds in Retry-After while the engine is unavailable.
+RETRY_AFTER = 1
 
 
 class Refusal(Exception):
-    """A request that is refused. `members` are the problem's own, `headers` say when to come back."""
+    """Raised to send an error response. `members` extend the problem body; `close` closes the connection."""
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, close: bool = False, **members: Any
@@ -55,7 +55,7 @@ def not_found(what: str, name: str, hint: str = "") -> Refusal:
     return Refusal(404, f"there is no {what} {name[:200]!r}" + (f"; {hint}" if hint else ""))
 
 
-#: What a caller did wrong, or what stands in its way, by the first class that fits.
+#: The status of each Backstay error; the first class that matches wins.
 STATUSES: tuple[tuple[type[BackstayError], int], ...] = (
     (JobNotFound, 404),
     (WorkflowNotFound, 404),
@@ -80,14 +80,14 @@ STATUSES: tuple[tuple[type[BackstayError], int], ...] = (
 )
 
 
-def refusal_of(error: BackstayError) -> Refusal:
-    """An error of Backstay's as an answer. What the engine said stays in the log: it may name hosts and users."""
+def refusal_for(error: BackstayError) -> Refusal:
+    """Map a Backstay error to a response. The engine's message goes only to the log: it may name hosts and users."""
     if isinstance(error, (EngineError, Closed)):
-        doubt = "; it may or may not have happened" if isinstance(error, OutcomeUnknown) else ""
+        doubt = "; the request may or may not have taken effect" if isinstance(error, OutcomeUnknown) else ""
         return Refusal(
             503,
-            f"the engine cannot answer right now{doubt}; send the request again later",
-            headers={"retry-after": str(LATER)},
+            f"the engine is unavailable{doubt}; send the request again later",
+            headers={"retry-after": str(RETRY_AFTER)},
         )
     for kind, status in STATUSES:
         if isinstance(error, kind):

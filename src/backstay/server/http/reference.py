@@ -1,4 +1,4 @@
-"""The reference of the HTTP API as Markdown, made from the table: `scripts/docs_tables` puts it into the docs."""
+"""The HTTP API reference as Markdown, built from the route table: `scripts/docs_tables` puts it into the docs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from backstay.server.routes.table import TABLE
 
 
 def routes() -> str:
-    """All routes, by what they are about."""
+    """Render all routes, one table per tag."""
     lines: list[str] = []
     for tag in dict.fromkeys(route.tag for route in TABLE):
-        lines += [f"### {tag.capitalize()}", "", "| route | roles | takes → answers | |", "|---|---|---|---|"]
+        lines += [f"### {tag.capitalize()}", "", "| route | roles | request → response | |", "|---|---|---|---|"]
         lines += [_line(route) for route in TABLE if route.tag == tag]
         lines.append("")
     return "\n".join(lines).rstrip()
@@ -23,9 +23,9 @@ def routes() -> str:
 
 def _line(route: Route) -> str:
     refusals = ", ".join(str(status) for status in sorted(route.errors))
-    also = ", ".join(str(status) for status in route.also)
+    also = ", ".join(str(status) for status in route.other_statuses)
     statuses = str(route.status) + (f", {also}" if also else "") + (f"; {refusals}" if refusals else "")
-    takes = _body(route.body, route.takes) if route.body is not None else ""
+    takes = _body(route.body, route.consumes) if route.body is not None else ""
     if route.query is not None:
         takes = (takes + " " if takes else "") + f"?[{_name(route.query)}](#{_anchor(route.query)})"
     gives = _reply(route)
@@ -44,7 +44,7 @@ def _reply(route: Route) -> str:
         return "nothing"
     kinds = openapi.reply_types(route)
     if not kinds:
-        return f"`{route.gives.partition(';')[0]}`"
+        return f"`{route.produces.partition(';')[0]}`"
     return " or ".join(_kind(kind) for kind in kinds)
 
 
@@ -68,14 +68,14 @@ def _anchor(kind: Any) -> str:
 
 
 def bodies() -> str:
-    """All bodies and queries, field by field."""
+    """Render all bodies and queries, field by field."""
     components: dict[str, Any] = openapi.document(TABLE)["components"]["schemas"]
     components |= openapi.query_schemas(TABLE)
     lines: list[str] = []
     for name, schema in sorted(components.items()):
         lines += [f"### {name}", ""]
-        if words := schema.get("description"):
-            lines += [" ".join(words.split()), ""]
+        if description := schema.get("description"):
+            lines += [" ".join(description.split()), ""]
         lines += ["| field | type | default |", "|---|---|---|", *_fields(schema), ""]
     return "\n".join(lines).rstrip()
 
@@ -103,8 +103,8 @@ def _type(kind: dict[str, Any]) -> str:
     if word == "array":
         word = f"list of {_type(kind.get('items', {}))}"
     bounds = [
-        f"{words} {kind[key]}"
-        for key, words in (
+        f"{label} {kind[key]}"
+        for key, label in (
             ("minLength", "at least"),
             ("maxLength", "up to"),
             ("minimum", "from"),

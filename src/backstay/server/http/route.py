@@ -1,5 +1,5 @@
-"""A route: a path, a method, who may use it, and the function that answers. Its types are the function's annotations,
-so that routing, checking, OpenAPI and the reference are made from one line.
+"""A route: method, path, roles and handler. Its body, query and reply types are the handler's annotations, so routing,
+validation, OpenAPI and the reference pages all derive from one table entry.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import msgspec
 Role = Literal["submit", "worker", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-#: Who may use a route. An admin may use all of them.
+#: The roles that may use a route. An admin may use every route.
 ADMIN: frozenset[Role] = frozenset({"admin"})
 SUBMIT: frozenset[Role] = frozenset({"submit", "admin"})
 WORKER: frozenset[Role] = frozenset({"worker", "admin"})
 ANYONE: frozenset[Role] = frozenset(ROLES)
-#: No token needed, ever.
+#: Never needs a token.
 OPEN: frozenset[Role] = frozenset()
 
 Handler = Callable[..., Awaitable[Any]]
 
 
 class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What may stand behind the question mark of a route."""
+    """Base of query parameters. An unknown parameter is refused."""
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A request's body. A field that nobody knows is a mistake, and said so."""
+    """Base of request bodies. An unknown field is refused, so that a misspelt option never passes silently."""
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """An answer's body."""
+    """Base of response bodies."""
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One line of the table. `errors` are refusals beside those that every route has."""
+    """One entry of the route table. `errors` lists refusals beside the common ones, by status."""
 
     method: str
     path: str
@@ -51,13 +51,13 @@ class Route:
     tag: str
     status: int = 200
     errors: dict[int, str] = field(default_factory=dict[int, str])
-    #: Larger bodies are refused; 0: as the server says.
+    #: Larger bodies are refused with 413; 0: the server's limit.
     max_body: int = 0
-    #: Other statuses that are no refusals.
-    also: dict[int, str] = field(default_factory=dict[int, str])
-    #: The body is passed as it comes, of any type; the types of what is sent and answered instead of JSON.
-    takes: str = "application/json"
-    gives: str = "application/json"
+    #: Further statuses that are not errors, with their descriptions.
+    other_statuses: dict[int, str] = field(default_factory=dict[int, str])
+    #: Media types of request and response. With another type than JSON, the handler reads the body chunk by chunk.
+    consumes: str = "application/json"
+    produces: str = "application/json"
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Route:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The names in the path."""
+        """The names of the path parameters, in order."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
     @cached_property
@@ -78,17 +78,17 @@ class Route:
 
     @cached_property
     def body(self) -> Any:
-        """The type of the body; None: there is none, whatever a client sends."""
+        """The type of the body; None: the route has none, and ignores what a client sends."""
         return self.hints.get("body")
 
     @cached_property
-    def read(self) -> Callable[[bytes], Any]:
-        """JSON as its body."""
+    def decode(self) -> Callable[[bytes], Any]:
+        """Decodes a JSON body."""
         return msgspec.json.Decoder(self.body).decode
 
     @cached_property
-    def body_needed(self) -> bool:
-        """Whether an empty body is a mistake: not where every field has a default."""
+    def body_required(self) -> bool:
+        """Whether an empty body is refused: false where every field has a default."""
         kind = self.body
         if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
             return kind is not None
@@ -96,18 +96,18 @@ class Route:
 
     @cached_property
     def reply(self) -> Any:
-        """The type of the answer; None: it has no body."""
+        """The type of the response body; None: it has no body."""
         hint = self.hints.get("return")
         return None if hint is type(None) else hint
 
     @cached_property
     def streams(self) -> bool:
-        """Whether it answers, perhaps, with events as they happen."""
+        """Whether the handler may return server-sent events."""
         return "EventStream" in str(self.handler.__annotations__.get("return", ""))
 
     @cached_property
     def text(self) -> str:
-        """What the handler says of itself."""
+        """The handler's docstring, which is the route's documentation."""
         return inspect.cleandoc(self.handler.__doc__ or "")
 
     @cached_property
@@ -116,5 +116,5 @@ class Route:
 
 
 def is_optional(kind: Any) -> bool:
-    """Whether None is among the values of a type."""
+    """Whether a type is a union with None."""
     return typing.get_origin(kind) in (typing.Union, types.UnionType) and type(None) in typing.get_args(kind)

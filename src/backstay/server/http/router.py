@@ -1,4 +1,6 @@
-"""Finds the route of a request. Segments are compared one by one after decoding, so no path reaches another's route."""
+"""Finds the route of a request. The router splits the path before it percent-decodes each segment, so `%2F` in a name
+never changes which route matches.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 from backstay.server.http.problem import Refusal
 from backstay.server.http.route import Route
 
-#: Longer paths are a mistake; names have at most 512 bytes, three times that when they are escaped.
+#: Longer paths are refused. A name has at most 512 bytes, and three times that when it is percent-encoded.
 LONGEST_PATH = 4096
 
 
@@ -22,11 +24,11 @@ class _Node:
 
 
 class Router:
-    """A tree of segments: what is written out goes before what is named in braces."""
+    """A tree of path segments. A literal segment wins over a parameter."""
 
     def __init__(self, table: Iterable[Route]) -> None:
         self._root = _Node()
-        #: Paths without parameters: one look.
+        #: Routes without parameters, found with one dictionary lookup.
         self._plain: dict[tuple[str, bytes], Route] = {}
         for route in table:
             node = self._root
@@ -43,35 +45,35 @@ class Router:
                 self._plain[route.method, route.path.encode()] = route
 
     def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
-        """The route and what its parameters are. Raises Refusal: 404, 405, 414, 400."""
+        """Return the route and the values of its path parameters. Raises Refusal: 400, 404, 405, 414."""
         plain = self._plain.get((method, raw_path))
         if plain is not None:
             return plain, {}
         if len(raw_path) > LONGEST_PATH:
-            raise Refusal(414, f"a path has at most {LONGEST_PATH} bytes here", close=True)
+            raise Refusal(414, f"a path may have at most {LONGEST_PATH} bytes", close=True)
         try:
             if b"%" in raw_path:
                 parts = [unquote_to_bytes(part).decode() for part in raw_path[1:].split(b"/")]
             else:
                 parts = raw_path[1:].decode().split("/")
         except UnicodeDecodeError:
-            raise Refusal(400, "the path is not UTF-8 once its percent signs are decoded") from None
+            raise Refusal(400, "the percent-decoded path is not UTF-8") from None
         if b"%00" in raw_path:
-            raise Refusal(400, "no name in a path has a NUL in it")
+            raise Refusal(400, "a path must not contain a NUL character")
         found = self._walk(self._root, parts, 0, method) if raw_path[:1] == b"/" else None
         if found is None:
-            raise Refusal(404, "there is nothing here; GET /openapi.json lists all routes")
+            raise Refusal(404, "no route has this path; GET /openapi.json lists all routes")
         route = found.routes.get(method)
         if route is None:
             allowed = ", ".join(sorted(found.routes))
-            raise Refusal(405, f"this path takes {allowed}, not {method[:20]}", headers={"allow": allowed})
+            raise Refusal(405, f"this path allows {allowed}, not {method[:20]}", headers={"allow": allowed})
         values = [
             part for part, name in zip(parts, route.path.strip("/").split("/"), strict=True) if name.startswith("{")
         ]
         return route, dict(zip(route.parameters, values, strict=True))
 
     def _walk(self, node: _Node, parts: list[str], depth: int, method: str) -> _Node | None:
-        """The node of a path; one that has the method goes before one that has not."""
+        """Return the node of a path. A node that has the method wins over one that has not."""
         if depth == len(parts):
             return node if node.routes else None
         fallback: _Node | None = None

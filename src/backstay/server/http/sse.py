@@ -1,5 +1,6 @@
-"""Server-sent events: what is durable is read, hints only wake the reader. Each event bears an id from which a client
-that comes back goes on: no gap, no double.
+"""Server-sent events over durable data. The stream reads from the store; notifications only shorten the polling delay.
+
+Each event has an id. A client that reconnects with Last-Event-ID continues behind it, without gaps or duplicates.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from backstay.errors import EngineError
 from backstay.server.http.problem import Refusal
 
 if TYPE_CHECKING:
-    from backstay.server.http.request import Call
+    from backstay.server.http.request import Request
 
-#: What a browser waits before it comes back, in milliseconds.
+#: Sets the browser's reconnection delay, in milliseconds.
 OPENING = b"retry: 1000\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
-REVOKED = b": this token does not count any more\n\n"
-STOPPING = b": the server stops; come back\n\n"
-#: While the engine is away, in seconds.
-AGAIN = 1.0
-#: Bytes that are sent at once.
+REVOKED = b": the token is no longer valid\n\n"
+STOPPING = b": the server is stopping; reconnect\n\n"
+#: Seconds between polls while the engine is unavailable.
+ENGINE_RETRY = 1.0
+#: Bytes that are sent in one write.
 SLICE = 64 * 1024
-#: Of a sequence number: more, and engines cannot count so far.
-MOST_DIGITS = 18
+#: The longest sequence number: it fits 64 bits.
+MAX_DIGITS = 18
 
 
 class Page(NamedTuple):
-    """What a look found. `more`: look again at once. `ended`: there will never be more."""
+    """The result of one poll. `more`: poll again at once. `ended`: the source has no further events, ever."""
 
     events: list[bytes]
     more: bool = False
@@ -37,54 +38,56 @@ class Page(NamedTuple):
 
 
 class Source(Protocol):
-    """Something to be followed: each look answers what came since the one before."""
+    """A source of events. Each poll returns the events since the poll before; one stream polls it, never
+    concurrently.
+    """
 
     topic: str
-    #: How long to wait for a hint before looking all the same, in seconds: at first, and at most.
-    first_look: float
-    last_look: float
+    #: Seconds to wait for a notification before the next poll: at first, and at most.
+    first_poll: float
+    max_poll: float
 
-    async def look(self) -> Page: ...
+    async def poll(self) -> Page: ...
 
 
 def event(kind: str, data: bytes, id_: str = "") -> bytes:
-    """One event. `data` is JSON, which has no line breaks."""
+    """Encode one event. `data` is JSON, which has no line breaks."""
     head = f"id: {id_}\nevent: {kind}\ndata: " if id_ else f"event: {kind}\ndata: "
     return head.encode() + data + b"\n\n"
 
 
-async def follow(call: Call, source: Source) -> AsyncGenerator[bytes, None]:
-    """Everything from the source, with a sign of life now and then, until it ends, the server stops, the client goes
-    (Gone) or its token is revoked. At most one page is held for a client that reads slowly.
+async def follow(request: Request, source: Source) -> AsyncGenerator[bytes, None]:
+    """Yield the source's events and keep-alives until the source ends, the server stops, the client disconnects
+    (raises Disconnected) or its token is revoked. For a slow client the server buffers at most one page.
     """
     try:
-        async with aclosing(_told(call, source)) as pieces:
+        async with aclosing(_poll_source(request, source)) as pieces:
             async for piece in pieces:
                 yield piece
-                await call.check_token()
+                await request.check_token()
     except Refusal:
         yield REVOKED
 
 
-async def _told(call: Call, source: Source) -> AsyncGenerator[bytes, None]:
-    server = call.server
-    beat = server.settings.stream_beat
-    with server.ears.bell(source.topic) as bell:
+async def _poll_source(request: Request, source: Source) -> AsyncGenerator[bytes, None]:
+    server = request.server
+    keepalive = server.settings.stream_keepalive
+    with server.notifier.subscribe(source.topic) as wakeup:
         yield OPENING
-        said = steady()
-        nap = source.first_look
+        sent_at = steady()
+        delay = source.first_poll
         while True:
-            bell.clear()
+            wakeup.clear()
             try:
-                page = await source.look()
+                page = await source.poll()
             except EngineError:
                 page = Page([])
-                nap = max(nap, AGAIN)
+                delay = max(delay, ENGINE_RETRY)
             if page.events:
                 for slice_ in _slices(page.events):
                     yield slice_
-                said = steady()
-                nap = source.first_look
+                sent_at = steady()
+                delay = source.first_poll
             if page.ended:
                 yield event("end", b"{}")
                 return
@@ -93,16 +96,16 @@ async def _told(call: Call, source: Source) -> AsyncGenerator[bytes, None]:
                 return
             if page.more:
                 continue
-            left = beat - (steady() - said)
-            await call.wait_for(bell.wait(), max(0.0, min(nap, left)))
-            nap = min(nap * 1.5, source.last_look)
-            if steady() - said >= beat:
+            left = keepalive - (steady() - sent_at)
+            await request.wait_for(wakeup.wait(), max(0.0, min(delay, left)))
+            delay = min(delay * 1.5, source.max_poll)
+            if steady() - sent_at >= keepalive:
                 yield KEEP_ALIVE
-                said = steady()
+                sent_at = steady()
 
 
 def _slices(events: list[bytes]) -> Iterator[bytes]:
-    """Events together, up to a size: so that a reader that stands still is noticed soon."""
+    """Join events into writes of limited size, so that a client that stops reading is noticed early."""
     gathered: list[bytes] = []
     size = 0
     for one in events:
@@ -115,17 +118,17 @@ def _slices(events: list[bytes]) -> Iterator[bytes]:
         yield b"".join(gathered)
 
 
-def last_number(call: Call, after: int) -> int:
-    """Where the client was, in a stream whose ids are numbers; else `after`. Raises Refusal (400)."""
-    given = last_event_id(call)
+def last_number(request: Request, after: int) -> int:
+    """Return the Last-Event-ID of a stream whose ids are numbers; `after` without one. Raises Refusal (400)."""
+    given = last_event_id(request)
     if not given:
         return after
-    if not given.isascii() or not given.isdigit() or len(given) > MOST_DIGITS:
-        raise Refusal(400, "Last-Event-ID is the id of an event of this stream: its sequence number")
+    if not given.isascii() or not given.isdigit() or len(given) > MAX_DIGITS:
+        raise Refusal(400, "Last-Event-ID must be the id of an event of this stream: its sequence number")
     return int(given)
 
 
-def last_event_id(call: Call) -> str:
-    """Where the client was, as its browser says; "" for a new one."""
-    given = call.header(b"last-event-id")
+def last_event_id(request: Request) -> str:
+    """Return the Last-Event-ID header; "" for a client that connects for the first time."""
+    given = request.header(b"last-event-id")
     return given.decode("latin-1")[:4096].strip() if given is not None else ""

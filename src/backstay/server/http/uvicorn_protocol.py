@@ -1,6 +1,4 @@
-"""Connections: uvicorn's own protocols, with patience for the head of a request and bounds for it, and refusals that
-are problems like all others.
-"""
+"""uvicorn's HTTP protocols with a timeout and a size limit for the request head (slowloris), and RFC 9457 errors."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from backstay.http.problem import MEDIA_TYPE, problem
 
 if TYPE_CHECKING:
-    from backstay.server.settings import Settings
+    from backstay.server.settings import ServerSettings
 
 
 def _refusal(status: int, phrase: str, detail: str) -> bytes:
@@ -23,18 +21,18 @@ def _refusal(status: int, phrase: str, detail: str) -> bytes:
     ).encode() + body
 
 
-BAD = _refusal(400, "Bad Request", "this is not HTTP as this server speaks it")
-SLOW = _refusal(408, "Request Timeout", "the head of the request did not come in time")
+BAD = _refusal(400, "Bad Request", "the request is not valid HTTP/1.1")
+SLOW = _refusal(408, "Request Timeout", "the head of the request did not arrive in time")
 LONG = _refusal(431, "Request Header Fields Too Large", "the head of the request is too long")
 
 
-class Patience:
-    """What both of uvicorn's protocols get in front. A client that says nothing, or too much, is hung up on."""
+class HeadLimits:
+    """A mixin in front of uvicorn's protocols: closes a connection whose request head is too slow or too long."""
 
-    patience = 10.0
-    most = 32 * 1024
+    head_timeout = 10.0
+    max_head = 32 * 1024
 
-    # Of the protocol behind.
+    # Attributes of the uvicorn protocol.
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     cycle: Any
@@ -44,50 +42,50 @@ class Patience:
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - the protocol's
-        self._timer = self.loop.call_later(self.patience, self._late)
+        self._timer = self.loop.call_later(self.head_timeout, self._on_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._stop_timer()
         super().connection_lost(exc)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - the same
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - the same
         if self.cycle is not None and not self.cycle.response_complete:
             if self._timer is not None:
-                self._stop()
+                self._stop_timer()
             self._head = 0
             return
-        # A head that has not ended yet.
+        # The request's head (request line and headers) is still incomplete.
         self._head += len(data)
-        if self._head > self.most:
-            self._hang_up(LONG)
+        if self._head > self.max_head:
+            self._close_with(LONG)
         elif self._timer is None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(self.patience, self._late)
+            self._timer = self.loop.call_later(self.head_timeout, self._on_timeout)
 
-    def _stop(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _late(self) -> None:
+    def _on_timeout(self) -> None:
         self._timer = None
-        self._hang_up(SLOW if self._head else b"")
+        self._close_with(SLOW if self._head else b"")
 
-    def _hang_up(self, words: bytes) -> None:
+    def _close_with(self, response: bytes) -> None:
         if not self.transport.is_closing():
-            if words:
-                self.transport.write(words)
+            if response:
+                self.transport.write(response)
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._hang_up(BAD)
+        self._close_with(BAD)
 
 
-def protocol(settings: Settings) -> type[asyncio.Protocol]:
-    """The quick parser where it is installed (`httptools`), else the one in pure Python."""
+def make_protocol(settings: ServerSettings) -> type[asyncio.Protocol]:
+    """Make the protocol class over uvicorn's `httptools` parser where that is installed, else over pure-Python h11."""
     if importlib.util.find_spec("httptools") is not None:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
     else:
         from uvicorn.protocols.http.h11_impl import H11Protocol as Base  # type: ignore[assignment]
-    bounds = {"patience": settings.head_patience, "most": settings.max_headers}
-    return cast("type[asyncio.Protocol]", type("PatientProtocol", (Patience, Base), bounds))
+    limits = {"head_timeout": settings.head_timeout, "max_head": settings.max_headers}
+    return cast("type[asyncio.Protocol]", type("LimitedProtocol", (HeadLimits, Base), limits))

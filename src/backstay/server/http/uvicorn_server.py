@@ -1,4 +1,4 @@
-"""Runs the application: uvicorn, with an end that streams and long polls hear of first."""
+"""Runs the application on uvicorn, and ends streams and long polls before uvicorn waits for open requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import uvicorn
 
 from backstay.server.app import Server
-from backstay.server.http.uvicorn_protocol import protocol
+from backstay.server.http.uvicorn_protocol import make_protocol
 
 log = logging.getLogger("backstay.server")
 
@@ -19,29 +19,29 @@ class _Uvicorn(uvicorn.Server):
         self._app = app
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.begin_close()  # before uvicorn waits for requests to end
+        self._app.begin_close()  # first: uvicorn waits for requests to end, and streams never would
         await super().shutdown(sockets)
 
 
-class Serving:
-    """A server on sockets: `await serving.run([sock])` until `stop()`. Signals are somebody else's business: uvicorn
-    would end the process with them before anything else could be closed.
+class UvicornRunner:
+    """Runs a Server on sockets: `run([sock])` returns after `stop()`. It installs no signal handlers: uvicorn's own
+    would end the process before worker and Backstay are closed.
     """
 
     def __init__(self, app: Server) -> None:
         settings = app.settings
         config = uvicorn.Config(
             app,
-            http=protocol(settings),
+            http=make_protocol(settings),
             ws="none",
             lifespan="on",
             log_config=None,
-            log_level="error",  # its warnings are of what clients sent, and advise packages that nobody needs
+            log_level="error",  # its warnings concern malformed requests and packages that are not needed
             access_log=False,
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=int(settings.keep_alive),
-            timeout_graceful_shutdown=max(1, int(settings.stop_patience)),
+            timeout_graceful_shutdown=max(1, int(settings.stop_timeout)),
         )
         self._app = app
         self._server = _Uvicorn(config, app)
@@ -51,13 +51,13 @@ class Serving:
         return self._server.started
 
     async def run(self, sockets: list[socket.socket]) -> None:
-        """Until it is told to stop; streams and long polls end at once, other requests have a moment."""
+        """Serve until `stop()`. Then streams and long polls end at once; other requests have `stop_timeout`."""
         await self._server._serve(sockets)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - serve() without its signals
 
     def stop(self) -> None:
-        """From the loop's thread. Safe twice."""
+        """Stop gracefully. Call it from the loop's thread. Safe to call twice."""
         self._server.should_exit = True
 
-    def hurry(self) -> None:
-        """Do not wait for anybody."""
+    def force_stop(self) -> None:
+        """Stop without waiting for open requests."""
         self._server.should_exit = self._server.force_exit = True

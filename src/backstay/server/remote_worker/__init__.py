@@ -1,1 +1,1 @@
-"""A worker that reaches its jobs over HTTP alone."""
+"""The remote worker: it claims and runs jobs over HTTP, without a connection to the engine."""

@@ -1,5 +1,6 @@
-"""A small HTTP client for workers: keep-alive connections, JSON both ways, bounded answers. Nothing is sent again by
-itself, except on a connection that turns out to have been closed before anything was answered.
+"""A small HTTP/1.1 client for remote workers: keep-alive connections, JSON bodies, limited response sizes.
+
+It retries a request only when an idle connection turns out to be closed before any byte of the response arrived.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import msgspec
 
 from backstay.errors import ConfigError, EngineUnavailable
 
-#: The longest head and body of an answer, in bytes.
+#: The longest head and body of a response, in bytes.
 LONGEST_HEAD, LONGEST_BODY = 64 * 1024, 64 * 1024 * 1024
-CONNECT = 10.0
+#: Seconds.
+CONNECT_TIMEOUT = 10.0
 JSON = "application/json"
 
-Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Answered(Exception):
-    """The server refused: `.status`, and what its problem says as the message."""
+class RequestRefused(Exception):
+    """The server refused the request: `.status`, with the problem's detail as the message."""
 
     def __init__(self, status: int, body: Any) -> None:
         detail = cast("dict[str, Any]", body).get("detail", "") if isinstance(body, dict) else ""
@@ -32,14 +34,14 @@ class Answered(Exception):
 
 
 class Client:
-    """Speaks to one server. Any number of requests at once, each on a connection of its own."""
+    """A client of one server. Concurrent requests use separate connections."""
 
     def __init__(self, url: str, token: str = "") -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"--server is a URL, as in http://127.0.0.1:3000; got {url!r}")
+            raise ConfigError(f"--server must be a URL, as in http://127.0.0.1:3000; got {url!r}")
         if parts.username or parts.password:
-            raise ConfigError("a token goes into BACKSTAY_TOKEN, not into the server's URL")
+            raise ConfigError("put the token into BACKSTAY_TOKEN, not into the server's URL")
         self.host = parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
@@ -48,22 +50,24 @@ class Client:
         if token:
             fields.append(f"authorization: Bearer {token}")
         self._fields = "\r\n".join(fields)
-        self._idle: list[Link] = []
+        self._idle: list[Connection] = []
 
     async def post(self, path: str, body: Any, *, timeout: float = 30.0) -> Any:
-        """The answer. Raises Answered for a refusal, EngineUnavailable when the server cannot be reached or is slow."""
+        """Send JSON and return the decoded response. Raises RequestRefused for an error status, EngineUnavailable when
+        the server is unreachable or does not respond in time.
+        """
         return _value(await self._request("POST", path, msgspec.json.encode(body), JSON, timeout))
 
     async def put(self, path: str, raw: bytes, *, timeout: float = 120.0) -> Any:
-        """The same for bytes."""
+        """Send bytes; otherwise like `post`."""
         return _value(await self._request("PUT", path, raw, "application/octet-stream", timeout))
 
     async def delete(self, path: str, *, timeout: float = 30.0) -> None:
-        """The same, without an answer."""
+        """Send a DELETE; raises like `post`."""
         await self._request("DELETE", path, b"", JSON, timeout)
 
     async def get(self, path: str, *, timeout: float = 120.0) -> bytes:
-        """The same: what is there, as it is."""
+        """Return the response body undecoded; raises like `post`."""
         return await self._request("GET", path, b"", JSON, timeout)
 
     async def _request(self, method: str, path: str, raw: bytes, kind: str, timeout: float) -> bytes:
@@ -71,30 +75,30 @@ class Client:
         sent = f"{head}content-type: {kind}\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
         try:
             async with asyncio.timeout(timeout):
-                status, answer = await self._exchange(sent)
+                status, answer = await self._round_trip(sent)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError) as error:
             why = str(error) or type(error).__name__
-            raise EngineUnavailable(f"the server at {self.host}:{self.port} does not answer: {why}") from error
+            raise EngineUnavailable(f"the server at {self.host}:{self.port} does not respond: {why}") from error
         if status >= 300:  # noqa: PLR2004 - not a success
-            raise Answered(status, _value(answer))
+            raise RequestRefused(status, _value(answer))
         return answer
 
-    async def _exchange(self, sent: bytes) -> tuple[int, bytes]:
+    async def _round_trip(self, sent: bytes) -> tuple[int, bytes]:
         while self._idle:
-            link = self._idle.pop()
+            connection = self._idle.pop()
             try:
-                return await self._ask(link, sent)
+                return await self._send_on(connection, sent)
             except (ConnectionError, asyncio.IncompleteReadError) as error:
                 if isinstance(error, asyncio.IncompleteReadError) and error.partial:
                     raise
-                # It was closed while it was idle: nothing was carried out.
-        link = await asyncio.wait_for(
-            asyncio.open_connection(self.host, self.port, ssl=self._ssl, limit=LONGEST_HEAD), CONNECT
+                # The server closed the idle connection, so it did not process the request.
+        connection = await asyncio.wait_for(
+            asyncio.open_connection(self.host, self.port, ssl=self._ssl, limit=LONGEST_HEAD), CONNECT_TIMEOUT
         )
-        return await self._ask(link, sent)
+        return await self._send_on(connection, sent)
 
-    async def _ask(self, link: Link, sent: bytes) -> tuple[int, bytes]:
-        reader, writer = link
+    async def _send_on(self, connection: Connection, sent: bytes) -> tuple[int, bytes]:
+        reader, writer = connection
         try:
             writer.write(sent)
             await writer.drain()
@@ -108,11 +112,11 @@ class Client:
         if fields.get("connection", "").lower() == "close":
             writer.close()
         else:
-            self._idle.append(link)
+            self._idle.append(connection)
         return status, body
 
     async def close(self) -> None:
-        """Safe twice."""
+        """Close the idle connections. Safe to call twice."""
         idle, self._idle = self._idle, []
         for _, writer in idle:
             writer.close()
@@ -121,7 +125,7 @@ class Client:
 
 
 def _value(answer: bytes) -> Any:
-    """What JSON says; None for nothing, and for what is none."""
+    """Decode JSON; None for an empty body, and for a body that is not JSON."""
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(answer)
     return None
@@ -136,15 +140,15 @@ def _fields(head: str) -> dict[str, str]:
 
 
 async def _body(reader: asyncio.StreamReader, fields: dict[str, str], status: int) -> bytes:
-    if status == 204:  # noqa: PLR2004 - which has none
+    if status == 204:  # noqa: PLR2004 - No Content
         return b""
     if "content-length" in fields:
         length = int(fields["content-length"])
         if length > LONGEST_BODY:
-            raise ValueError(f"an answer of {length} bytes is too large")
+            raise ValueError(f"a response of {length} bytes is too large")
         return await reader.readexactly(length)
     if fields.get("transfer-encoding", "").lower() != "chunked":
-        raise ValueError("an answer without a length")
+        raise ValueError("the response has neither content-length nor chunked encoding")
     pieces: list[bytes] = []
     while True:
         size = int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16)
@@ -153,9 +157,9 @@ async def _body(reader: asyncio.StreamReader, fields: dict[str, str], status: in
             return b"".join(pieces)
         pieces.append(piece[:-2])
         if sum(map(len, pieces)) > LONGEST_BODY:
-            raise ValueError("an answer is too large")
+            raise ValueError("the response is too large")
 
 
 def segment(text: str) -> str:
-    """A name as part of a path."""
+    """Percent-encode a name as a path segment."""
     return quote(text, safe="")

@@ -1,4 +1,4 @@
-"""What jobs leave: outputs by key, and files."""
+"""Routes of artifacts: a job's outputs by key, and its files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from backstay.errors import ConfigError, JobError
 from backstay.job.flows import send
 from backstay.job.run_model import Artifact
 from backstay.server.http.problem import Refusal, not_found
-from backstay.server.http.request import Call, Stream
+from backstay.server.http.request import Request
+from backstay.server.http.response import Stream
 from backstay.server.schemas.jobs import RunQuery
 from backstay.server.schemas.workflows import ArtifactInfo, Artifacts
-from backstay.server.workers.claims import stale
+from backstay.server.workers.claims import stale_lease
 from backstay.workflow.api.artifacts import Artifacts as Shelf
-from backstay.workflow.api.artifacts import checked_name
+from backstay.workflow.api.artifacts import validate_artifact_name
 
 if TYPE_CHECKING:
     from backstay.server.app import Server
 
-#: Kept in memory up to this size while it comes in; larger ones go to a file.
+#: Uploads up to this size are buffered in memory; larger ones in a temporary file.
 IN_MEMORY = 1024 * 1024
 
 
@@ -31,35 +32,35 @@ def view(artifact: Artifact) -> ArtifactInfo:
     )
 
 
-async def list_artifacts(call: Call, query: RunQuery) -> Artifacts:
-    """What a job left: text by key, and files."""
-    server = call.server
-    job = await server.runbook.find_job(call.path["workflow"], call.path["job"], query.run)
+async def list_artifacts(request: Request, query: RunQuery) -> Artifacts:
+    """List a job's artifacts: its outputs by key, and its files."""
+    server = request.server
+    job = await server.run_lookup.find_job(request.path["workflow"], request.path["job"], query.run)
     outputs = await send(server.core, server.store.get_outputs(job.id))
     files = await send(server.core, server.store.list_artifacts(job.id))
     return Artifacts(outputs=outputs, files=[view(one) for one in files])
 
 
-async def get_artifact(call: Call, query: RunQuery) -> Stream:
-    """A file that a job left."""
-    server = call.server
-    job = await server.runbook.find_job(call.path["workflow"], call.path["job"], query.run)
-    name = call.path["name"]
+async def get_artifact(request: Request, query: RunQuery) -> Stream:
+    """Download a file of a job."""
+    server = request.server
+    job = await server.run_lookup.find_job(request.path["workflow"], request.path["job"], query.run)
+    name = request.path["name"]
     found = next(
         (one for one in await send(server.core, server.store.list_artifacts(job.id)) if one.name == name), None
     )
     if found is None:
-        raise not_found(f"artifact of job {call.path['job'][:100]!r}", name)
+        raise not_found(f"artifact of job {request.path['job'][:100]!r}", name)
 
     pieces = _shelf(server).read(found)
     try:
-        first = await anext(pieces, b"")  # before the answer begins: there may be none
+        first = await anext(pieces, b"")  # read before the response starts, so that an error still gets a status
     except ConfigError:
         raise Refusal(
-            404, f"{name[:200]!r} lies in a directory; start this server with --artifacts, as its workers"
+            404, f"{name[:200]!r} is stored in a directory; start this server with the --artifacts of its workers"
         ) from None
 
-    # Never shown by a browser as a page of this server's: it is somebody's file.
+    # The file is untrusted: a browser must never render it with this server's origin (XSS).
     headers = {
         b"content-length": b"%d" % found.size,
         b"content-disposition": b"attachment",
@@ -69,21 +70,21 @@ async def get_artifact(call: Call, query: RunQuery) -> Stream:
     return Stream(_from(first, pieces), media_type=b"application/octet-stream", headers=headers)
 
 
-async def put_artifact(call: Call, body: bytes) -> ArtifactInfo:  # noqa: ARG001 - read as it comes
-    """Leave a file with a job, by the worker that holds its lease. One of the same name is replaced."""
-    server = call.server
-    lease = call.path["lease"]
-    job, fence, _ = server.claims.parts(lease)
-    await server.claims.held(lease)
-    name = checked_name(call.path["name"])
+async def put_artifact(request: Request, body: bytes) -> ArtifactInfo:  # noqa: ARG001 - read as it comes
+    """Upload a file of a job, under its current lease. It replaces a file of the same name."""
+    server = request.server
+    lease = request.path["lease"]
+    job, fence, _ = server.claims.parse_lease(lease)
+    await server.claims.get_lease(lease)
+    name = validate_artifact_name(request.path["name"])
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as spool:
-        async for piece in call.chunks(server.settings.max_artifact):
+        async for piece in request.chunks(server.settings.max_artifact):
             spool.write(piece)
         spool.seek(0)
         try:
             artifact = await _shelf(server).put(job, fence, name, cast("IO[bytes]", spool))
         except JobError:
-            raise stale(lease) from None
+            raise stale_lease(lease) from None
     artifact = next(
         (one for one in await send(server.core, server.store.list_artifacts(job)) if one.name == name), artifact
     )

@@ -1,4 +1,6 @@
-"""The page for people. Its files are a fixed list, read once and looked up by name: no request names a path."""
+"""Routes of the dashboard. Its files are a fixed list that is loaded once and looked up by name, so no request can
+reach another path (path traversal).
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from backstay.server.http.problem import Refusal
-from backstay.server.http.request import Call, Stream
+from backstay.server.http.request import Request
+from backstay.server.http.response import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.resources.abc import Traversable
 
 HTML = "text/html; charset=utf-8"
-#: What the page is made of; a file of another kind is not served.
+#: Media types of assets; files with another suffix are not served.
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-#: The page's own files and this server's answers, nothing else: no inline script or style, no other host, no frame.
+#: Allows only the page's own files and this server's API: no inline script or style, no other host, no frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; worker-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -32,15 +35,15 @@ GUARDS = {
     b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
 }
-#: An asset's name changes with what is in it; the page's does not.
-KEPT, ASKED = b"public, max-age=31536000, immutable", b"no-cache"
+#: An asset's name contains a hash of its content, so browsers may cache it forever; the page must be revalidated.
+IMMUTABLE, REVALIDATE = b"public, max-age=31536000, immutable", b"no-cache"
 NOT_BUILT = b"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Backstay</title></head>
 <body>
 <h1>Backstay</h1>
-<p>The server runs. Its dashboard has not been built: run <code>make web</code> in a checkout and start the server
-again, or install a released wheel, which has it.</p>
+<p>The server is running, but its dashboard has not been built: run <code>make web</code> in a checkout and restart the
+server, or install a released wheel, which contains it.</p>
 <p>The API is described in <a href="openapi.json">openapi.json</a>.</p>
 </body>
 </html>
@@ -53,14 +56,14 @@ class File:
     kind: str
 
     @cached_property
-    def pressed(self) -> bytes:
-        """For those who read gzip. Made at first use, and kept."""
+    def gzipped(self) -> bytes:
+        """The body for clients that accept gzip; compressed at first use."""
         return gzip.compress(self.body, 6, mtime=0)
 
 
 @cache
 def load() -> Mapping[str, File]:
-    """All files of the built page by name, "" for the page itself; none where it was not built."""
+    """Load all files of the built dashboard by name, "" for the page itself; empty when it has not been built."""
     return read(files("backstay.server") / "dashboard")
 
 
@@ -76,25 +79,25 @@ def read(folder: Traversable) -> Mapping[str, File]:
     return MappingProxyType(found)
 
 
-async def page(call: Call) -> Stream:
-    """The dashboard. It asks for a token itself where the server wants one."""
-    return await _answer(call, load().get("", File(NOT_BUILT, HTML)), ASKED)
+async def page(request: Request) -> Stream:
+    """The dashboard page. It needs no token itself, and asks the user for one when the API does."""
+    return await _respond(request, load().get("", File(NOT_BUILT, HTML)), REVALIDATE)
 
 
-async def asset(call: Call) -> Stream:
+async def asset(request: Request) -> Stream:
     """A file of the dashboard."""
-    found = load().get(call.path["file"])
+    found = load().get(request.path["file"])
     if found is None:
         raise Refusal(404, "the dashboard has no such file; GET / is its page")
-    return await _answer(call, found, KEPT)
+    return await _respond(request, found, IMMUTABLE)
 
 
-async def _answer(call: Call, file: File, keeping: bytes) -> Stream:
-    headers = {**GUARDS, b"cache-control": keeping, b"vary": b"accept-encoding"}
+async def _respond(request: Request, file: File, cache_control: bytes) -> Stream:
+    headers = {**GUARDS, b"cache-control": cache_control, b"vary": b"accept-encoding"}
     body = file.body
-    if b"gzip" in (call.header(b"accept-encoding") or b""):
+    if b"gzip" in (request.header(b"accept-encoding") or b""):
         headers[b"content-encoding"] = b"gzip"
-        body = await asyncio.to_thread(lambda: file.pressed)
+        body = await asyncio.to_thread(lambda: file.gzipped)
     headers[b"content-length"] = b"%d" % len(body)
 
     async def pieces() -> AsyncGenerator[bytes, None]:

@@ -1,4 +1,4 @@
-"""Jobs by their own ids: look, enqueue, retry, cancel; the dead letter; queues."""
+"""Routes of jobs by id (list, read, enqueue, retry, cancel), of dead letters and of queues."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from backstay.job.model import Job
 from backstay.job.reserved import INTERNAL, RESERVED
 from backstay.job.view import QueueInfo, plain
 from backstay.runtime import validation
-from backstay.runtime.serialization import jsonable
-from backstay.server.http.request import Call
+from backstay.runtime.serialization import to_json_value
+from backstay.server.http.request import Request
 from backstay.server.schemas.jobs import (
     STATUSES,
     CountReply,
@@ -30,12 +30,12 @@ from backstay.server.schemas.jobs import (
 
 
 def millis(at: int) -> int | None:
-    """µs of the engine as ms; None: not yet."""
+    """Convert the engine's µs to ms; None for 0, which stands for "not yet"."""
     return at // 1000 if at else None
 
 
 def seconds_of(job: Job, now: int) -> float | None:
-    """How long it ran, or has run so far."""
+    """Return how long a job ran, or has been running; None before it started."""
     if not job.started:
         return None
     return max(0, (job.finished or now) - job.started) / 1_000_000
@@ -65,17 +65,17 @@ def view(job: Job, now: int) -> JobInfo:
         duration_secs=seconds_of(job, now),
         depends_on=list(job.after),
         waits_for=list(job.waits_for),
-        args=jsonable(plain(job.args)),
-        result=jsonable(plain(job.result or b"")),
+        args=to_json_value(plain(job.args)),
+        result=to_json_value(plain(job.result or b"")),
         error=Failed(kind=error.kind, message=error.message, attempt=error.attempt, at_ms=error.at // 1000)
         if error is not None
         else None,
     )
 
 
-async def list_jobs(call: Call, query: JobsQuery) -> list[JobInfo]:
-    """Jobs, newest first."""
-    server = call.server
+async def list_jobs(request: Request, query: JobsQuery) -> list[JobInfo]:
+    """List jobs, newest first."""
+    server = request.server
     op = server.store.list_jobs(
         state=query.state,
         queue=query.queue,
@@ -88,12 +88,12 @@ async def list_jobs(call: Call, query: JobsQuery) -> list[JobInfo]:
     return [view(job, now) for job in await send(server.core, op)]
 
 
-async def enqueue_job(call: Call, body: EnqueueRequest) -> EnqueueReply:
-    """Enqueue a job by the name of its type. Whoever claims it knows what to do."""
+async def enqueue_job(request: Request, body: EnqueueRequest) -> EnqueueReply:
+    """Enqueue a job by the name of its type. The server need not know the type; the worker that claims the job does."""
     if body.type.startswith(RESERVED):
-        raise ConfigError(f"types that begin with {RESERVED!r} are Backstay's own; run a workflow for commands")
+        raise ConfigError(f"job types that begin with {RESERVED!r} are reserved; start a workflow to run commands")
     if body.queue == INTERNAL or body.queue.startswith(RESERVED):
-        raise ConfigError(f"the queue {body.queue!r} is Backstay's own; name another one")
+        raise ConfigError(f"the queue {body.queue!r} is reserved; use another name")
     options: CallOptions = {
         "queue": body.queue,
         "labels": body.labels,
@@ -103,42 +103,42 @@ async def enqueue_job(call: Call, body: EnqueueRequest) -> EnqueueReply:
     }
     if body.timeout_secs:
         options["timeout"] = body.timeout_secs
-    handle = await call.server.stay.jobs.enqueue(body.type, body.args, **options)
+    handle = await request.server.stay.jobs.enqueue(body.type, body.args, **options)
     return EnqueueReply(id=handle.id, deduplicated=handle.deduplicated)
 
 
-async def get_job(call: Call) -> JobInfo:
-    """One job, with its arguments, its result and why it failed."""
-    server = call.server
-    return view(await flows.look(server.core, call.path["job"]), server.core.engine.now())
+async def get_job(request: Request) -> JobInfo:
+    """Return one job with its arguments, its result and its failure."""
+    server = request.server
+    return view(await flows.fetch_job(server.core, request.path["job"]), server.core.engine.now())
 
 
-async def retry_job(call: Call) -> JobStateReply:
-    """Again, now, with all its attempts: for jobs that failed, were cancelled or skipped, or are scheduled."""
-    state = await call.server.stay.jobs.retry(call.path["job"])
-    return JobStateReply(id=call.path["job"], status=STATUSES[state], state=state)
+async def retry_job(request: Request) -> JobStateReply:
+    """Retry a job now, with all its attempts: one that failed, was cancelled or skipped, or is scheduled."""
+    state = await request.server.stay.jobs.retry(request.path["job"])
+    return JobStateReply(id=request.path["job"], status=STATUSES[state], state=state)
 
 
-async def cancel_job(call: Call, body: ReasonRequest) -> JobStateReply:
-    """End it: at once if it waits, by its worker if it runs."""
-    state = await flows.cancel(call.server.core, call.path["job"], body.reason)
-    return JobStateReply(id=call.path["job"], status=STATUSES[state], state=state)
+async def cancel_job(request: Request, body: ReasonRequest) -> JobStateReply:
+    """Cancel a job: at once while it waits; through its worker while it runs."""
+    state = await flows.cancel(request.server.core, request.path["job"], body.reason)
+    return JobStateReply(id=request.path["job"], status=STATUSES[state], state=state)
 
 
-async def list_dead(call: Call, query: DeadListQuery) -> list[JobInfo]:
-    """The dead letter: jobs whose attempts are used up, newest first."""
+async def list_dead(request: Request, query: DeadListQuery) -> list[JobInfo]:
+    """List dead letters, newest first: jobs that failed and are not retried."""
     wanted = JobsQuery(state="failed", queue=query.queue, type=query.type, before=query.before, limit=query.limit)
-    return await list_jobs(call, wanted)
+    return await list_jobs(request, wanted)
 
 
-async def retry_dead(call: Call, query: DeadQuery) -> CountReply:
-    """Try everything in the dead letter again, or that of a queue or type."""
-    return CountReply(count=await call.server.stay.jobs.dead.retry_all(queue=query.queue, type=query.type))
+async def retry_dead(request: Request, query: DeadQuery) -> CountReply:
+    """Retry all dead letters, or those of a queue or type."""
+    return CountReply(count=await request.server.stay.jobs.dead.retry_all(queue=query.queue, type=query.type))
 
 
-async def purge_dead(call: Call, query: QueueOnlyQuery) -> CountReply:
-    """Delete everything in the dead letter, or that of a queue."""
-    return CountReply(count=await call.server.stay.jobs.dead.purge(queue=query.queue))
+async def purge_dead(request: Request, query: QueueOnlyQuery) -> CountReply:
+    """Delete all dead letters, or those of a queue."""
+    return CountReply(count=await request.server.stay.jobs.dead.purge(queue=query.queue))
 
 
 def queue_view(queue: QueueInfo) -> QueueView:
@@ -158,23 +158,23 @@ def queue_view(queue: QueueInfo) -> QueueView:
     )
 
 
-async def list_queues(call: Call) -> list[QueueView]:
-    """Queues and what is in them."""
-    return [queue_view(queue) for queue in await call.server.stay.queues.list()]
+async def list_queues(request: Request) -> list[QueueView]:
+    """List queues with their job counts by state."""
+    return [queue_view(queue) for queue in await request.server.stay.queues.list()]
 
 
-async def pause_queue(call: Call) -> QueueView:
-    """Hand out nothing of this queue; what runs goes on."""
-    return await _paused(call, paused=True)
+async def pause_queue(request: Request) -> QueueView:
+    """Pause a queue: its jobs are no longer claimed. Running jobs continue."""
+    return await _set_paused(request, paused=True)
 
 
-async def resume_queue(call: Call) -> QueueView:
-    """Hand out jobs of this queue again."""
-    return await _paused(call, paused=False)
+async def resume_queue(request: Request) -> QueueView:
+    """Resume a paused queue."""
+    return await _set_paused(request, paused=False)
 
 
-async def _paused(call: Call, *, paused: bool) -> QueueView:
-    queues = call.server.stay.queues
-    name = validation.word(call.path["queue"], "queue")
+async def _set_paused(request: Request, *, paused: bool) -> QueueView:
+    queues = request.server.stay.queues
+    name = validation.check_label(request.path["queue"], "queue")
     await (queues.pause(name) if paused else queues.resume(name))
     return queue_view(await queues.get(name))

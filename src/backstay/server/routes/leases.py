@@ -1,11 +1,11 @@
-"""The worker protocol: claim a job, keep its lease, say what became of it."""
+"""Routes of the worker protocol: claim a job, renew its lease, send its log, report its outcome."""
 
 from __future__ import annotations
 
 from backstay.errors import ConfigError
 from backstay.job.reserved import INTERNAL
 from backstay.runtime import validation
-from backstay.server.http.request import Call
+from backstay.server.http.request import Request
 from backstay.server.schemas.jobs import (
     BeatReply,
     BeatRequest,
@@ -20,59 +20,63 @@ from backstay.server.schemas.jobs import (
     LogBatch,
     RunQuery,
 )
-from backstay.server.workers.claims import stale
+from backstay.server.workers.claims import stale_lease
 
 
-async def claim_job(call: Call, body: ClaimRequest) -> Handout | None:
-    """A job for this worker, and its lease; null when there is none that it can do.
+async def claim_job(request: Request, body: ClaimRequest) -> Handout | None:
+    """Claim a job for this worker, with its lease; null when there is no job that it can run.
 
-    The lease must be kept alive with heartbeats before `lease_ttl_secs` are over. Without `queues`, command jobs.
+    The worker must send a heartbeat before `lease_ttl_secs` pass. Without `queues`, it claims command jobs.
     """
-    validation.word(body.worker_id, "worker_id")
+    validation.check_label(body.worker_id, "worker_id")
     for name in (*body.labels, *body.queues):
-        validation.word(name, "label or queue")
+        validation.check_label(name, "label or queue")
     if INTERNAL in body.queues:
-        raise ConfigError(f"the queue {INTERNAL!r} is Backstay's own; the server looks after it")
-    return await call.server.claims.claim(call, body)
+        raise ConfigError(f"the queue {INTERNAL!r} is internal: servers and schedulers run its jobs")
+    return await request.server.claims.claim(request, body)
 
 
-async def beat_lease(call: Call, body: BeatRequest) -> BeatReply:
-    """Keep a lease alive, and learn whether somebody wants its job ended."""
-    return BeatReply(cancelled=await call.server.claims.beat(call.path["lease"], body.ttl_secs, body.progress))
+async def beat_lease(request: Request, body: BeatRequest) -> BeatReply:
+    """Renew a lease. The reply says whether the job is to be cancelled."""
+    return BeatReply(cancelled=await request.server.claims.renew(request.path["lease"], body.ttl_secs, body.progress))
 
 
-async def complete_job(call: Call, body: CompleteRequest) -> FinishReply:
-    """The job is done. Jobs that wait for it start; sent again by the same lease, it is answered again."""
+async def complete_job(request: Request, body: CompleteRequest) -> FinishReply:
+    """Complete a job. Jobs that depend on it become pending. Repeating it under the same lease is safe."""
     for key in body.outputs:
-        validation.name(key, "an output's key")
-    return await call.server.claims.complete(call.path["lease"], body.result, body.outputs)
+        validation.check_name(key, "an output's key")
+    return await request.server.claims.complete(request.path["lease"], body.result, body.outputs)
 
 
-async def fail_job(call: Call, body: FailRequest) -> FinishReply:
-    """The attempt failed. It is tried again later if it may be and attempts are left; else it is a dead letter."""
-    return await call.server.claims.fail(
-        call.path["lease"], body.error, retryable=body.retryable, after=body.delay_secs, cancelled=body.cancelled
+async def fail_job(request: Request, body: FailRequest) -> FinishReply:
+    """Report that the attempt failed. The job is retried if it is retryable and has attempts left; else it becomes a
+    dead letter.
+    """
+    return await request.server.claims.fail(
+        request.path["lease"], body.error, retryable=body.retryable, after=body.delay_secs, cancelled=body.cancelled
     )
 
 
-async def release_job(call: Call, body: GiveBackRequest) -> FinishReply:
-    """Give the job back without using up an attempt: for a worker that stops, or for a job whose time has not come."""
-    return await call.server.claims.release(call.path["lease"], body.delay_secs)
+async def release_job(request: Request, body: GiveBackRequest) -> FinishReply:
+    """Release the job without using up an attempt: for a worker that stops, or to snooze the job."""
+    return await request.server.claims.release(request.path["lease"], body.delay_secs)
 
 
-async def append_logs(call: Call, body: LogBatch) -> LogAccepted:
-    """Pieces of the job's output, in order. Number them from 0 in each lease, and a batch may be sent again."""
-    server = call.server
-    lease = call.path["lease"]
-    job, fence, _ = server.claims.parts(lease)
+async def append_logs(request: Request, body: LogBatch) -> LogAccepted:
+    """Append chunks to the job's log, in order. With `sequence` numbers from 0 in each lease, repeating a batch is
+    safe.
+    """
+    server = request.server
+    lease = request.path["lease"]
+    job, fence, _ = server.claims.parse_lease(lease)
     if body.chunks:
-        if not await server.logbook.append(lease, job, fence, body.chunks):
-            raise stale(lease)
-        server.ears.ring(f"log:{job}")
+        if not await server.job_logs.append(lease, job, fence, body.chunks):
+            raise stale_lease(lease)
+        server.notifier.notify(f"log:{job}")
     return LogAccepted(accepted=len(body.chunks))
 
 
-async def job_cancelled(call: Call, query: RunQuery) -> CancelledReply:
-    """Whether a job was cancelled, or is to be. Heartbeats tell the same."""
-    job = await call.server.runbook.find_job(call.path["workflow"], call.path["job"], query.run)
+async def job_cancelled(request: Request, query: RunQuery) -> CancelledReply:
+    """Return whether a job was cancelled or is to be. Replies to heartbeats contain the same flag."""
+    job = await request.server.run_lookup.find_job(request.path["workflow"], request.path["job"], query.run)
     return CancelledReply(cancelled=job.state == "cancelled" or job.cancel_requested)

@@ -1,37 +1,38 @@
-"""A job's log: a page of it, or as it grows."""
+"""Routes of job logs: one page, or a stream."""
 
 from __future__ import annotations
 
 from backstay.job.api.chain_log import ChainLog
-from backstay.server.http.request import Call, EventStream
+from backstay.server.http.request import Request
+from backstay.server.http.response import EventStream
 from backstay.server.http.sse import follow, last_number
 from backstay.server.schemas.jobs import LogChunk, LogQuery, StreamQuery
-from backstay.server.workers.logs import LogSource, chunk_of
+from backstay.server.workers.logs import LogSource, build_chunk
 
 
-async def read_logs(call: Call, query: LogQuery) -> list[LogChunk]:
-    """A job's log, in order, in pages: `after` is the last sequence number of the page before.
+async def read_logs(request: Request, query: LogQuery) -> list[LogChunk]:
+    """Read a job's log in order. `after` is the last sequence number of the previous page.
 
-    `{job}` is its name in the workflow or its own id; the workflow `-` has all jobs that belong to none.
+    `{job}` is the job's name in the workflow or its own id; the workflow `-` stands for jobs without a workflow.
     """
-    server = call.server
-    workflow = call.path["workflow"]
-    job = await server.runbook.find_job(workflow, call.path["job"], query.run, first=True)
-    name = await server.runbook.key_of(job)
+    server = request.server
+    workflow = request.path["workflow"]
+    job = await server.run_lookup.find_job(workflow, request.path["job"], query.run, first=True)
+    name = await server.run_lookup.key_of(job)
     lines = await ChainLog(server.core, job.id).read(query.after, query.limit)
-    return [chunk_of(line, workflow, job.run, name) for line in lines]
+    return [build_chunk(line, workflow, job.run, name) for line in lines]
 
 
-async def stream_logs(call: Call, query: StreamQuery) -> EventStream:
-    """A job's log as it grows: events `log` with the sequence number as id, then `end` once the job has ended.
+async def stream_logs(request: Request, query: StreamQuery) -> EventStream:
+    """Stream a job's log: `log` events with the sequence number as id, then `end` once the job has ended.
 
-    A client that comes back with Last-Event-ID goes on from there: no gap, no double.
+    A client that reconnects with Last-Event-ID continues there, without gaps or duplicates.
     """
-    server = call.server
-    server.make_room()
-    workflow = call.path["workflow"]
-    job = await server.runbook.find_job(workflow, call.path["job"], query.run, first=True)
-    name = await server.runbook.key_of(job)
-    after = last_number(call, query.after)
+    server = request.server
+    server.check_waiting_limit()
+    workflow = request.path["workflow"]
+    job = await server.run_lookup.find_job(workflow, request.path["job"], query.run, first=True)
+    name = await server.run_lookup.key_of(job)
+    after = last_number(request, query.after)
     source = LogSource(server.core, job.id, after, workflow, job.run, name)
-    return EventStream(follow(call, source))
+    return EventStream(follow(request, source))

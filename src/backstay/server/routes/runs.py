@@ -1,4 +1,4 @@
-"""Runs: list, look, cancel, retry, re-run what failed, and what happened in them."""
+"""Routes of runs: list, read, cancel, retry one job, re-run failed jobs, and events."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from backstay.errors import ConfigError
 from backstay.job.flows import send
 from backstay.job.run_model import Run
-from backstay.server.events.sources import AllSource, RunSource, no_position, position
-from backstay.server.http.request import Call, EventStream
+from backstay.server.events.sources import AllSource, RunSource, bad_position, position
+from backstay.server.http.request import Request
+from backstay.server.http.response import EventStream
 from backstay.server.http.sse import follow, last_event_id, last_number
 from backstay.server.routes.jobs import millis
 from backstay.server.schemas.jobs import STATUSES, JobStateReply, ReasonRequest
@@ -21,7 +22,7 @@ from backstay.server.schemas.workflows import (
     RunsQuery,
     RunStreamQuery,
 )
-from backstay.server.views.run_jobs import flow_jobs
+from backstay.server.views.run_jobs import run_jobs
 from backstay.workflow import flows
 
 if TYPE_CHECKING:
@@ -51,79 +52,81 @@ def info(server: Server, run: Run) -> RunInfo:
     return RunInfo(**run_fields(run, server.core.engine.now()))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - its own fields
 
 
-async def list_runs(call: Call, query: RunsQuery) -> list[RunInfo]:
-    """Runs, newest first: `before` is the last id of the page before."""
-    server = call.server
+async def list_runs(request: Request, query: RunsQuery) -> list[RunInfo]:
+    """List runs, newest first. `before` is the last id of the previous page."""
+    server = request.server
     op = server.store.list_runs(workflow=query.workflow, status=query.status, before=query.before, limit=query.limit)
     return [info(server, run) for run in await send(server.core, op)]
 
 
-async def get_run(call: Call) -> RunDetail:
-    """A run with its inputs and its whole DAG."""
-    server = call.server
-    run = await server.runbook.run(call.path["run"])
-    play = server.runbook.learn(run)
-    jobs = await flow_jobs(server, run)
+async def get_run(request: Request) -> RunDetail:
+    """Return a run with its inputs and all jobs of its DAG."""
+    server = request.server
+    run = await server.run_lookup.get_run(request.path["run"])
+    plan = server.run_lookup.cache_plan(run)
+    jobs = await run_jobs(server, run)
     fields = run_fields(run, server.core.engine.now())
-    return RunDetail(**fields, inputs=play.doc.inputs, jobs=jobs)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - its own fields
+    return RunDetail(**fields, inputs=plan.doc.inputs, jobs=jobs)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - its own fields
 
 
-async def cancel_run(call: Call, body: ReasonRequest) -> RunInfo:
-    """End a run: what waits is cancelled at once, what runs is told to stop."""
-    server = call.server
-    run = await server.runbook.run(call.path["run"])
+async def cancel_run(request: Request, body: ReasonRequest) -> RunInfo:
+    """Cancel a run: waiting jobs are cancelled at once, running jobs are asked to stop."""
+    server = request.server
+    run = await server.run_lookup.get_run(request.path["run"])
     return info(server, await flows.cancel(server.core, run.id, body.reason))
 
 
-async def retry_run_job(call: Call) -> JobStateReply:
-    """Try one job of a run again, and what was skipped because of it. The run goes on. One whose own needs did not
-    succeed is refused: try those again, and it follows.
+async def retry_run_job(request: Request) -> JobStateReply:
+    """Retry one job of a run, and the jobs that were skipped because of it. The run reopens. A job whose own needs did
+    not succeed is refused: retry those, and it follows.
     """
-    server = call.server
-    run = await server.runbook.run(call.path["run"])
-    job = await server.runbook.find_job(run.workflow, call.path["job"], run.id)
+    server = request.server
+    run = await server.run_lookup.get_run(request.path["run"])
+    job = await server.run_lookup.find_job(run.workflow, request.path["job"], run.id)
     state = await flows.retry(server.core, run.id, job.id)
     return JobStateReply(id=job.id, status=STATUSES[state], state=state)
 
 
-async def rerun_failed(call: Call) -> RunInfo:
-    """Try everything that failed or was cancelled again, in one step. The run goes on."""
-    server = call.server
-    run = await server.runbook.run(call.path["run"])
+async def rerun_failed(request: Request) -> RunInfo:
+    """Retry all failed and cancelled jobs of a run, in one transaction. The run reopens."""
+    server = request.server
+    run = await server.run_lookup.get_run(request.path["run"])
     return info(server, await flows.rerun_failed(server.core, run.id))
 
 
-async def read_events(call: Call, query: RunEventsQuery) -> list[Event] | EventStream:
-    """What happened in a run, in order, in pages: `after` is the last sequence number of the page before. With
-    `accept: text/event-stream`, as they happen.
+async def read_events(request: Request, query: RunEventsQuery) -> list[Event] | EventStream:
+    """List the events of a run in order. `after` is the last sequence number of the previous page. With
+    `accept: text/event-stream`, the events are streamed.
     """
-    if b"text/event-stream" in (call.header(b"accept") or b""):
-        return await stream_run_events(call, RunStreamQuery(after=query.after))
-    server = call.server
-    run = await server.runbook.run(call.path["run"])
-    happened = await send(server.core, server.store.run_events(run.id, query.after, query.limit))
-    return [await server.names.view(one) for one in happened]
+    if b"text/event-stream" in (request.header(b"accept") or b""):
+        return await stream_run_events(request, RunStreamQuery(after=query.after))
+    server = request.server
+    run = await server.run_lookup.get_run(request.path["run"])
+    stored = await send(server.core, server.store.run_events(run.id, query.after, query.limit))
+    return [await server.event_renderer.render(one) for one in stored]
 
 
-async def stream_run_events(call: Call, query: RunStreamQuery) -> EventStream:
-    """What happens in a run, with its number as id; `end` once the run has ended and everything was told."""
-    server = call.server
-    server.make_room()
-    run = await server.runbook.run(call.path["run"])
-    after = last_number(call, query.after)
-    return EventStream(follow(call, RunSource(server, server.names, run.id, after)))
-
-
-async def stream_events(call: Call, query: EventsQuery) -> EventStream:
-    """What happens in all runs, from now on; or behind the event whose id is `after` or Last-Event-ID ("0": from the
-    oldest that is kept).
+async def stream_run_events(request: Request, query: RunStreamQuery) -> EventStream:
+    """Stream the events of a run, with the sequence number as id; then `end` once the run has finished and all events
+    were sent.
     """
-    server = call.server
-    server.make_room()
-    start = position(last_event_id(call) or query.after, server.store.shards)
+    server = request.server
+    server.check_waiting_limit()
+    run = await server.run_lookup.get_run(request.path["run"])
+    after = last_number(request, query.after)
+    return EventStream(follow(request, RunSource(server, server.event_renderer, run.id, after)))
+
+
+async def stream_events(request: Request, query: EventsQuery) -> EventStream:
+    """Stream the events of all runs: from now on, or after the event whose id is `after` or Last-Event-ID ("0": from
+    the oldest kept event).
+    """
+    server = request.server
+    server.check_waiting_limit()
+    start = position(last_event_id(request) or query.after, server.store.shards)
     try:
         for shard, cursor in enumerate(start.cursors):
             await send(server.core, server.store.events(shard, cursor, 1))
     except ConfigError:
-        raise no_position() from None
-    return EventStream(follow(call, AllSource(server, server.names, start)))
+        raise bad_position() from None
+    return EventStream(follow(request, AllSource(server, server.event_renderer, start)))

@@ -1,5 +1,5 @@
-"""The table of all routes. Routing, roles, OpenAPI and docs/reference/http-api.md are made from it: nothing is written
-twice. Types are those of the handlers, words their docstrings.
+"""The table of all routes. Routing, roles, OpenAPI and docs/reference/http-api.md derive from it. The types of a route
+are its handler's annotations, its description is the handler's docstring.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ MEGABYTE = 1024 * 1024
 NO_LEASE = {409: "The lease is not current; nothing was changed."}
 NO_JOB = {404: "There is no such workflow, run or job."}
 NO_WORKFLOW = {404: "There is no such workflow, or it has no such run."}
-NOT_AGAIN = {**NO_JOB, 409: "What it needs did not succeed: that is to be tried again first."}
+RETRY_ERRORS = {**NO_JOB, 409: "A job that it needs did not succeed: retry that one first."}
 NO_RUN = {404: "There is no such run."}
 NO_WORKER = {404: "There is no such worker."}
-LOST = {409: "Somebody else holds it, or nobody does any more."}
+LOST = {409: "The lease is lost: another client holds it, or it expired."}
 
 TABLE: tuple[Route, ...] = (
     # ── operations ──
     Route("GET", "/healthz", operations.healthz, OPEN, "operations"),
-    Route("GET", "/readyz", operations.readyz, OPEN, "operations", also={503: "Not now."}),
+    Route("GET", "/readyz", operations.readyz, OPEN, "operations", other_statuses={503: "Not ready."}),
     Route(
-        "GET", "/metrics", operations.metrics, SUBMIT, "operations", gives="text/plain; version=0.0.4; charset=utf-8"
+        "GET", "/metrics", operations.metrics, SUBMIT, "operations", produces="text/plain; version=0.0.4; charset=utf-8"
     ),
     Route("GET", "/openapi.json", operations.openapi_document, ANYONE, "operations"),
     # ── dashboard ──
-    Route("GET", "/", dashboard.page, OPEN, "dashboard", gives=dashboard.HTML),
+    Route("GET", "/", dashboard.page, OPEN, "dashboard", produces=dashboard.HTML),
     Route(
         "GET",
         "/assets/{file}",
@@ -34,7 +34,7 @@ TABLE: tuple[Route, ...] = (
         OPEN,
         "dashboard",
         errors={404: "The page has no such file."},
-        gives="application/octet-stream",
+        produces="application/octet-stream",
     ),
     # ── workflows ──
     Route("GET", "/api/workflows", workflows.list_workflows, SUBMIT, "workflows"),
@@ -45,7 +45,7 @@ TABLE: tuple[Route, ...] = (
         SUBMIT,
         "workflows",
         status=201,
-        takes=", ".join(workflows.TAKES),
+        consumes=", ".join(workflows.MEDIA_TYPES),
     ),
     Route("GET", "/api/workflows/{workflow}", workflows.get_workflow, SUBMIT, "workflows", errors=NO_WORKFLOW),
     Route(
@@ -58,7 +58,7 @@ TABLE: tuple[Route, ...] = (
         SUBMIT,
         "workflows",
         status=202,
-        errors={**NO_WORKFLOW, 409: "Only a program can start it, or the same request is under way."},
+        errors={**NO_WORKFLOW, 409: "Only a Python program can start it, or the same request is in progress."},
     ),
     Route(
         "POST", "/api/workflows/{workflow}/cancel", workflows.cancel_workflow, SUBMIT, "workflows", errors=NO_WORKFLOW
@@ -96,7 +96,7 @@ TABLE: tuple[Route, ...] = (
         WORKER,
         "worker protocol",
         errors=NO_LEASE,
-        takes="application/octet-stream",
+        consumes="application/octet-stream",
     ),
     # ── workers ──
     Route("GET", "/api/workers", workers.list_workers, SUBMIT, "workers"),
@@ -112,7 +112,7 @@ TABLE: tuple[Route, ...] = (
         SUBMIT,
         "logs",
         errors=NO_JOB,
-        gives="text/event-stream",
+        produces="text/event-stream",
     ),
     # ── artifacts ──
     Route(
@@ -130,14 +130,14 @@ TABLE: tuple[Route, ...] = (
         ANYONE,
         "artifacts",
         errors=NO_JOB,
-        gives="application/octet-stream",
+        produces="application/octet-stream",
     ),
     # ── runs ──
     Route("GET", "/api/runs", runs.list_runs, SUBMIT, "runs"),
     Route("GET", "/api/runs/{run}", runs.get_run, SUBMIT, "runs", errors=NO_RUN),
     Route("POST", "/api/runs/{run}/cancel", runs.cancel_run, SUBMIT, "runs", errors=NO_RUN),
     Route("POST", "/api/runs/{run}/rerun-failed", runs.rerun_failed, SUBMIT, "runs", errors=NO_RUN),
-    Route("POST", "/api/runs/{run}/jobs/{job}/retry", runs.retry_run_job, SUBMIT, "runs", errors=NOT_AGAIN),
+    Route("POST", "/api/runs/{run}/jobs/{job}/retry", runs.retry_run_job, SUBMIT, "runs", errors=RETRY_ERRORS),
     Route("GET", "/api/runs/{run}/events", runs.read_events, SUBMIT, "runs", errors=NO_RUN),
     Route(
         "GET",
@@ -146,9 +146,9 @@ TABLE: tuple[Route, ...] = (
         SUBMIT,
         "runs",
         errors=NO_RUN,
-        gives="text/event-stream",
+        produces="text/event-stream",
     ),
-    Route("GET", "/api/events", runs.stream_events, SUBMIT, "runs", gives="text/event-stream"),
+    Route("GET", "/api/events", runs.stream_events, SUBMIT, "runs", produces="text/event-stream"),
     # ── jobs and queues ──
     Route("GET", "/api/jobs", jobs.list_jobs, SUBMIT, "jobs"),
     Route("POST", "/api/jobs", jobs.enqueue_job, SUBMIT, "jobs", status=201),
@@ -156,7 +156,7 @@ TABLE: tuple[Route, ...] = (
     Route("POST", "/api/jobs/dead/retry", jobs.retry_dead, SUBMIT, "jobs"),
     Route("DELETE", "/api/jobs/dead", jobs.purge_dead, ADMIN, "jobs"),
     Route("GET", "/api/jobs/{job}", jobs.get_job, SUBMIT, "jobs", errors=NO_JOB),
-    Route("POST", "/api/jobs/{job}/retry", jobs.retry_job, SUBMIT, "jobs", errors=NOT_AGAIN),
+    Route("POST", "/api/jobs/{job}/retry", jobs.retry_job, SUBMIT, "jobs", errors=RETRY_ERRORS),
     Route("POST", "/api/jobs/{job}/cancel", jobs.cancel_job, SUBMIT, "jobs", errors=NO_JOB),
     Route("GET", "/api/queues", jobs.list_queues, SUBMIT, "queues"),
     Route("POST", "/api/queues/{queue}/pause", jobs.pause_queue, ADMIN, "queues"),
@@ -168,8 +168,8 @@ TABLE: tuple[Route, ...] = (
         c.acquire_lock,
         ANYONE,
         "coordination",
-        also={202: "Not free yet: send the same request again."},
-        errors={409: "Not free, and the wait is over or was not wanted."},
+        other_statuses={202: "The lock is not free yet: repeat the request."},
+        errors={409: "The lock is not free, and the maximum wait has passed or is zero."},
     ),
     Route("POST", "/api/locks/{name}/confirm", c.confirm_lock, ANYONE, "coordination", errors=LOST),
     Route("POST", "/api/locks/{name}/renew", c.renew_lock, ANYONE, "coordination", errors=LOST),
@@ -185,7 +185,7 @@ TABLE: tuple[Route, ...] = (
         c.begin_call,
         ANYONE,
         "coordination",
-        errors={409: "It runs elsewhere."},
+        errors={409: "Another client runs the call."},
     ),
     Route("POST", "/api/idempotency/{key}/complete", c.complete_call, ANYONE, "coordination", errors=LOST),
     Route("POST", "/api/idempotency/{key}/fail", c.fail_call, ANYONE, "coordination", errors=LOST),

@@ -1,4 +1,4 @@
-"""Workers: who they are, and that they are there."""
+"""Routes of workers: list, register, heartbeat, remove."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from backstay.job.flows import send
 from backstay.job.model import Worker
 from backstay.runtime import validation
 from backstay.server.http.problem import not_found
-from backstay.server.http.request import Call
+from backstay.server.http.request import Request
 from backstay.server.schemas.jobs import RegisterRequest, WorkerBeatRequest, WorkerInfo
 
 if TYPE_CHECKING:
     from backstay.server.app import Server
 
-#: Running jobs that are looked at to tell who is busy.
+#: Running jobs that are read to find busy workers.
 MOST_RUNNING = 1000
 
 
 async def busy_workers(server: Server) -> dict[str, str]:
-    """Who runs something, and one thing that it runs."""
+    """Return the ids of workers that run a job, each with one of its jobs."""
     running = await send(server.core, server.store.list_jobs(state="running", limit=MOST_RUNNING))
     return {job.worker: job.id for job in reversed(running) if job.worker}
 
 
 def info(server: Server, worker: Worker, current: str) -> WorkerInfo:
-    status = server.presences.status(worker, bool(current))
+    status = server.heartbeats.status(worker, bool(current))
     return WorkerInfo(
         worker_id=worker.id,
         labels=list(worker.labels),
@@ -41,18 +41,18 @@ def info(server: Server, worker: Worker, current: str) -> WorkerInfo:
     )
 
 
-async def list_workers(call: Call) -> list[WorkerInfo]:
-    """All workers that were heard of within a day, whether they speak HTTP or to the engine."""
-    server = call.server
+async def list_workers(request: Request) -> list[WorkerInfo]:
+    """List all workers with a heartbeat within the last day, HTTP workers and others."""
+    server = request.server
     busy = await busy_workers(server)
     workers = await send(server.core, server.store.workers())
     return [info(server, worker, busy.get(worker.id, "")) for worker in workers]
 
 
-async def register_worker(call: Call, body: RegisterRequest) -> WorkerInfo:
-    """Say that a worker is there, and what it has. Registering again says it anew."""
-    validation.word(body.worker_id, "worker_id")
-    server = call.server
+async def register_worker(request: Request, body: RegisterRequest) -> WorkerInfo:
+    """Register a worker with its labels and queues. Registering again replaces them."""
+    validation.check_label(body.worker_id, "worker_id")
+    server = request.server
     worker = Worker(
         id=body.worker_id,
         queues=tuple(body.queues),
@@ -60,19 +60,19 @@ async def register_worker(call: Call, body: RegisterRequest) -> WorkerInfo:
         concurrency=body.concurrency,
         host=body.host,
     )
-    await server.presences.register(worker)
-    found = await server.presences.find(body.worker_id)
+    await server.heartbeats.register(worker)
+    found = await server.heartbeats.find(body.worker_id)
     return info(server, found or worker, "")
 
 
-async def beat_worker(call: Call, body: WorkerBeatRequest) -> WorkerInfo:
-    """A sign of life. After three that are missed (every 10 s is usual) a worker is offline."""
-    server = call.server
-    name = call.path["worker"]
-    worker = await server.presences.find(name)
+async def beat_worker(request: Request, body: WorkerBeatRequest) -> WorkerInfo:
+    """Record a heartbeat of a worker, which should send one every 10 s. A worker is offline after three missed ones."""
+    server = request.server
+    name = request.path["worker"]
+    worker = await server.heartbeats.find(name)
     if worker is None:
         raise not_found("worker", name, "register it first")
-    told = Worker(
+    updated = Worker(
         id=worker.id,
         queues=worker.queues,
         labels=worker.labels if body.labels is None else tuple(sorted(set(body.labels))),
@@ -82,14 +82,14 @@ async def beat_worker(call: Call, body: WorkerBeatRequest) -> WorkerInfo:
         running=worker.running if body.running is None else body.running,
         draining=body.draining,
     )
-    await server.presences.register(told)
-    return info(server, await server.presences.find(name) or told, "")
+    await server.heartbeats.register(updated)
+    return info(server, await server.heartbeats.find(name) or updated, "")
 
 
-async def remove_worker(call: Call) -> None:
-    """Say that a worker has left. Its leases, if it has any, run out."""
-    server = call.server
-    name = call.path["worker"]
-    if await server.presences.find(name) is None:
+async def remove_worker(request: Request) -> None:
+    """Unregister a worker. Its leases, if it has any, expire."""
+    server = request.server
+    name = request.path["worker"]
+    if await server.heartbeats.find(name) is None:
         raise not_found("worker", name)
-    await server.presences.leave(name)
+    await server.heartbeats.unregister(name)

@@ -1,4 +1,4 @@
-"""Workflows: definitions by name, and their latest runs."""
+"""Routes of workflows: definitions by name, and their latest runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backstay.errors import BadDefinition
-from backstay.job.api.registry import ids_of
 from backstay.job.flows import send
+from backstay.job.ids import JOB_IDS
 from backstay.job.run_model import Definition, Run
 from backstay.server.http.problem import Refusal
-from backstay.server.http.request import Call
+from backstay.server.http.request import Request
 from backstay.server.routes.runs import info
 from backstay.server.schemas.jobs import ReasonRequest, RunQuery
 from backstay.server.schemas.workflows import (
@@ -25,7 +25,7 @@ from backstay.server.schemas.workflows import (
     Workflow,
     WorkflowsQuery,
 )
-from backstay.server.views.run_jobs import defined_jobs, flow_jobs
+from backstay.server.views.run_jobs import defined_jobs, run_jobs
 from backstay.workflow import definition as definitions
 from backstay.workflow import flows
 from backstay.workflow.document.yaml import read
@@ -33,20 +33,20 @@ from backstay.workflow.document.yaml import read
 if TYPE_CHECKING:
     from backstay.server.app import Server
 
-#: Definitions that are read in one step, and looked at for one list.
-PAGE, MOST = 100, 10_000
-#: Others wait so long for a server that died while it made up a run's id.
-AGREED = 5.0
-TAKES = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
+#: Definitions per read, and the most that are scanned for one list.
+PAGE, MAX_SCANNED = 100, 10_000
+#: Lease of the agreement on a run's id, in seconds: a repeated request waits that long for a server that died.
+RUN_ID_LEASE = 5.0
+MEDIA_TYPES = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
 
 
-async def list_workflows(call: Call, query: WorkflowsQuery) -> list[Workflow]:
-    """Workflows by name, each with the jobs of its latest run."""
-    server = call.server
+async def list_workflows(request: Request, query: WorkflowsQuery) -> list[Workflow]:
+    """List workflows by name, each with the jobs of its latest run."""
+    server = request.server
     found: list[Definition] = []
     skipped, after = 0, ""
     seen = 0
-    while len(found) < query.limit and seen < MOST:
+    while len(found) < query.limit and seen < MAX_SCANNED:
         page = await send(server.core, server.store.list_definitions(after=after, limit=PAGE))
         for one in page:
             seen += 1
@@ -70,13 +70,13 @@ async def _status(server: Server, name: str) -> str:
 async def _latest(server: Server, found: Definition) -> Workflow:
     runs = await send(server.core, server.store.list_runs(workflow=found.workflow, limit=1))
     if runs:
-        return await _view(server, found.version, await server.runbook.run(runs[0].id))
-    whole = await flows.definition_of(server.core, found.workflow)
+        return await _view(server, found.version, await server.run_lookup.get_run(runs[0].id))
+    whole = await flows.get_definition(server.core, found.workflow)
     return _idle(whole)
 
 
 def _idle(found: Definition) -> Workflow:
-    """A workflow that has not run yet."""
+    """Show a workflow that has not run yet."""
     workflow = definitions.unpack(found.doc)
     return Workflow(
         id=found.workflow,
@@ -90,53 +90,54 @@ def _idle(found: Definition) -> Workflow:
 
 
 async def _view(server: Server, version: int, run: Run, jobs: list[FlowJob] | None = None) -> Workflow:
-    play = server.runbook.learn(run)
+    plan = server.run_lookup.cache_plan(run)
     return Workflow(
         id=run.workflow,
-        name=play.doc.title or run.workflow,
-        trigger=", ".join(play.doc.on) or play.doc.trigger,
-        jobs=await flow_jobs(server, run) if jobs is None else jobs,
+        name=plan.doc.title or run.workflow,
+        trigger=", ".join(plan.doc.on) or plan.doc.trigger,
+        jobs=await run_jobs(server, run) if jobs is None else jobs,
         version=version,
         run_id=run.id,
         status=run.status,
     )
 
 
-async def create_workflow(call: Call, body: bytes) -> Workflow:  # noqa: ARG001 - read as it comes
-    """Store a definition, as YAML or JSON; or a Workflow as GET shows it. The same one again is the same version.
+async def create_workflow(request: Request, body: bytes) -> Workflow:  # noqa: ARG001 - read chunk by chunk below
+    """Store a definition as YAML or JSON, or a Workflow as GET returns it. Storing an equal definition creates no new
+    version.
 
-    Every problem of a bad one is listed with its line, and nothing is stored.
+    An invalid definition is refused with all its problems and their lines, and nothing is stored.
     """
-    server = call.server
-    kind = (call.header(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
-    if kind not in TAKES:
-        raise Refusal(415, f"send a definition as one of {', '.join(TAKES)}; got {kind[:100] or 'nothing'}")
-    raw = b"".join([piece async for piece in call.chunks(server.settings.max_body)])
-    # Seconds, for a large one: others are answered meanwhile.
-    workflow = await to_thread(read_document, raw, json=kind == TAKES[0])
+    server = request.server
+    kind = (request.header(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
+    if kind not in MEDIA_TYPES:
+        raise Refusal(415, f"send a definition as one of {', '.join(MEDIA_TYPES)}; got {kind[:100] or 'nothing'}")
+    raw = b"".join([piece async for piece in request.chunks(server.settings.max_body)])
+    # In a thread: a large document takes seconds, which would block the event loop.
+    workflow = await to_thread(read_document, raw, json=kind == MEDIA_TYPES[0])
     found = await flows.put(server.core, workflow)
     return _idle(found)
 
 
 def read_document(raw: bytes, *, json: bool) -> definitions.Workflow:
-    """Raises Refusal (400, 422)."""
+    """Parse a definition. Raises Refusal (400, 422)."""
     if json:
         try:
             msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refusal(400, f"the body is not JSON: {error}") from None
     try:
-        return read(raw, listed=json)
+        return read(raw, api_format=json)
     except BadDefinition as error:
         problems = [{"message": one.message, "line": one.line, "column": one.column} for one in error.problems]
         raise Refusal(422, str(error).partition("\n")[0].rstrip(":"), problems=problems) from None
 
 
-async def get_workflow(call: Call, query: VersionQuery) -> DefinitionView:
-    """A definition: the newest version, or one that is named."""
-    server = call.server
-    name = call.path["workflow"]
-    found = await flows.definition_of(server.core, name, query.version)
+async def get_workflow(request: Request, query: VersionQuery) -> DefinitionView:
+    """Return a definition: the newest version, or the one that `version` names."""
+    server = request.server
+    name = request.path["workflow"]
+    found = await flows.get_definition(server.core, name, query.version)
     workflow = definitions.unpack(found.doc)
     return DefinitionView(
         id=found.workflow,
@@ -148,40 +149,39 @@ async def get_workflow(call: Call, query: VersionQuery) -> DefinitionView:
     )
 
 
-async def workflow_status(call: Call, query: RunQuery) -> Workflow:
-    """A workflow with the jobs of its latest run, or of the run that is named."""
-    server = call.server
-    name = call.path["workflow"]
+async def workflow_status(request: Request, query: RunQuery) -> Workflow:
+    """Return a workflow with the jobs of its latest run, or of the run that `run` names."""
+    server = request.server
+    name = request.path["workflow"]
     if not query.run:
-        return await _latest(server, await flows.definition_of(server.core, name))
-    run = await server.runbook.latest(name, query.run)
+        return await _latest(server, await flows.get_definition(server.core, name))
+    run = await server.run_lookup.find_run(name, query.run)
     return await _view(server, run.version, run)
 
 
-async def run_workflow(call: Call, body: StartRequest) -> RunInfo:
-    """Begin a run of the newest version. With a `request_id`, sending it again begins nothing."""
-    server = call.server
-    name = call.path["workflow"]
+async def run_workflow(request: Request, body: StartRequest) -> RunInfo:
+    """Start a run of the newest version. Repeating a `request_id` starts no second run."""
+    server = request.server
+    name = request.path["workflow"]
     run_id = ""
     if body.request_id:
         about = {"workflow": name, "inputs": body.inputs}
         key = "http-run:" + hashlib.sha256(f"{name}\0{body.request_id}".encode()).hexdigest()
 
-        # Only its id is agreed on. A server that is killed before it has begun the run, or after that, leaves the same
-        # thing to do for the next one: a run that exists is begun by nobody.
-        def agreed() -> str:
-            return ids_of(server.core).anywhere(server.store.shards)
+        # The idempotent call agrees on the run's id alone. If this server dies before or after it starts the run, a
+        # repeated request does the same again, and starting a run that exists changes nothing.
+        def choose_id() -> str:
+            return server.core.services.get(JOB_IDS).new_in_any_shard(server.store.shards)
 
-        run_id = await server.stay.idempotency.run(key, agreed, fingerprint=about, lease=AGREED)
+        run_id = await server.stay.idempotency.run(key, choose_id, fingerprint=about, lease=RUN_ID_LEASE)
         found = await send(server.core, server.store.get_run(run_id))
         if found is not None:
             return info(server, found)
-    begun = await flows.start_by_name(server.core, name, body.inputs, 0, "api", run_id)
-    return info(server, await server.runbook.run(begun.id))
+    return info(server, await flows.start_by_name(server.core, name, body.inputs, 0, "api", run_id))
 
 
-async def cancel_workflow(call: Call, body: ReasonRequest, query: RunQuery) -> RunInfo:
-    """End the latest run, or the run that is named."""
-    server = call.server
-    run = await server.runbook.latest(call.path["workflow"], query.run)
+async def cancel_workflow(request: Request, body: ReasonRequest, query: RunQuery) -> RunInfo:
+    """Cancel the latest run, or the run that `run` names."""
+    server = request.server
+    run = await server.run_lookup.find_run(request.path["workflow"], query.run)
     return info(server, await flows.cancel(server.core, run.id, body.reason))

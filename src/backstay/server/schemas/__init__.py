@@ -1,0 +1,1 @@
+"""JSON bodies and query parameters of the HTTP API, one struct each. The OpenAPI document uses their class names."""

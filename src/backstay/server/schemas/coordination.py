@@ -1,4 +1,4 @@
-"""Bodies of locks, limits and idempotency."""
+"""Bodies and queries of locks, limits and idempotent calls."""
 
 from __future__ import annotations
 
@@ -7,45 +7,54 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from backstay.interop.n8n_wire.option import Wire
+from backstay.runtime.validation import Wire
 from backstay.server.http.route import Body, Query, Reply
-from backstay.server.schemas.common import Count, Fence, MaybeName, MaybeSeconds, Name, PollSeconds, Seconds, Words
+from backstay.server.schemas.common import (
+    Count,
+    Fence,
+    MaybeName,
+    MaybeSeconds,
+    MessageText,
+    Name,
+    PollSeconds,
+    Seconds,
+)
 
-#: Ten rates are more than a limit has.
+#: More than any limit needs.
 Rates = Annotated[list[Name], Meta(max_length=10)]
 Scopes = Annotated[list[Name], Meta(max_length=10_000)]
 
 
 class AcquireRequest(Body):
-    """Take a lock. The same `request_id` again goes on waiting in the same place, or gets the same grant."""
+    """Acquire a lock. Repeating a `request_id` keeps the place in the queue, or returns the same grant."""
 
-    #: Names this wish: made by the caller, new for each new one.
+    #: Identifies one acquisition. The client chooses a new one for each acquisition and repeats it with each poll.
     request_id: MaybeName = ""
-    #: 30; with `wire: n8n` a day.
+    #: 30 by default; with `wire: n8n` a day.
     ttl_seconds: Seconds | None = None
-    #: False: answer at once.
+    #: False: reply at once.
     wait_till_lock_released: bool = True
-    #: Since the first request with this request_id.
+    #: Counted from the first request with this request_id.
     max_wait_seconds: MaybeSeconds = 86400.0
     #: How long this one request may take.
     poll_seconds: PollSeconds = 50.0
-    #: Above 0: the grant ends after so long unless it is confirmed.
+    #: Above 0: the grant expires after that many seconds unless it is confirmed.
     confirm_seconds: MaybeSeconds = 0.0
-    #: More than 1: a semaphore. All callers of a name must agree.
+    #: More than 1: a semaphore. All callers of one name must agree.
     permits: Count = 1
     lock_id: MaybeName = ""
     execution_id: MaybeName = ""
     workflow_id: MaybeName = ""
     workflow_name: MaybeName = ""
-    #: `n8n`: the keys of n8n's own Redis nodes (Redis only): no queue, no fence; the server looks once a second.
+    #: `n8n`: the keys of n8n's own Redis nodes (Redis only): no queue, no fence; the server polls once a second.
     wire: Wire = "backstay"
 
 
 class LockReply(Reply):
-    """The ten fields of the reference's primitive, and what Backstay knows beyond."""
+    """The state of an acquisition: the ten fields of the reference implementation, then Backstay's own."""
 
     acquired: bool
-    #: 1 for the holder; else how many hold it or wait.
+    #: 1 for the holder; else the number of callers that hold the lock or wait for it.
     count: int
     scope: str
     lock_id: str
@@ -58,20 +67,20 @@ class LockReply(Reply):
     locked_at: str
     state: Literal["held", "waiting"]
     request_id: str
-    #: Text: not every reader has 64-bit numbers. "" while waiting, and with `wire: n8n`.
+    #: A number as text. "" while waiting, and with `wire: n8n`.
     fence: str
     expires_at: str
-    #: How many wait before this one; 0 for the holder.
+    #: The number of waiters ahead of this one; 0 for the holder.
     position: int
-    #: False: it ends with `expires_at` unless /confirm is called.
+    #: False: the grant expires at `expires_at` unless the client calls /confirm.
     confirmed: bool
 
 
 class HoldRequest(Body):
-    """Whose lock this is about, and for how long from now on."""
+    """Renew or confirm a held lock: it expires `ttl_seconds` from now."""
 
     lock_id: Name
-    #: 30; with `wire: n8n` a day.
+    #: 30 by default; with `wire: n8n` a day.
     ttl_seconds: Seconds | None = None
     wire: Wire = "backstay"
 
@@ -82,7 +91,7 @@ class ReleaseRequest(Body):
 
 
 class ReleasedReply(Reply):
-    """`idempotent`: it was gone already, and nobody else has it."""
+    """The result of a release. `idempotent`: the lock was already released, and has no other holder."""
 
     released: bool
     idempotent: bool
@@ -91,7 +100,9 @@ class ReleasedReply(Reply):
 
 
 class CleanupRequest(Body):
-    """Release what a failed execution holds. No scopes: wherever it said its execution_id (`wire: n8n` needs them)."""
+    """Release the locks of a failed execution: those named in `scopes`; without them all locks that were acquired with
+    its `execution_id` (`wire: n8n` requires scopes).
+    """
 
     execution_id: Name
     scopes: Scopes | None = None
@@ -126,7 +137,9 @@ class WaiterView(Reply):
 
 
 class LockView(Reply):
-    """One lock, semaphore or read-write lock at one moment. `permits` null: a read-write lock, or nobody's."""
+    """The state of one lock, semaphore or read-write lock. `permits` null: a read-write lock, or one that is not in
+    use.
+    """
 
     name: str
     fence: str
@@ -144,7 +157,7 @@ class LocksQuery(Query):
 
 
 class HitRequest(Body):
-    """Take from a limit: `rates` as in "100/minute", or `limit` in `windowSeconds`."""
+    """Take `cost` from a rate limit, given as `rates` (as in "100/minute"), or as `limit` per `windowSeconds`."""
 
     scope: Name = "all"
     rates: Rates = []
@@ -167,30 +180,32 @@ class HitReply(Reply):
     reset_after: float
     retry_after: float
     window_seconds: float
-    #: Who decided: "engine", "memory", or the policy where the engine is away.
+    #: What decided: "engine", "memory", or the policy while the engine is unavailable.
     by: str
 
 
 class BeginRequest(Body):
-    """Start a call, or learn what came of it. The same `request_id` again keeps a running call alive."""
+    """Begin an idempotent call, or get the outcome of a finished one. Repeating a `request_id` renews the lease of a
+    running call.
+    """
 
     request_id: MaybeName = ""
-    #: What the call is about: the same key with another one is refused.
+    #: The call's arguments: a key with another fingerprint is refused.
     fingerprint: Any = None
     lease_seconds: Seconds = 30.0
-    #: How long to wait for a call that runs elsewhere.
+    #: How long to wait for a call that another client runs.
     wait_seconds: PollSeconds = 0.0
 
 
 class BeginReply(Reply):
-    """`begun`: it is yours to carry out, then /complete or /fail. Else what came of it."""
+    """`begun`: the client runs the call and then sends /complete or /fail. Else the outcome of an earlier call."""
 
     state: Literal["begun", "completed", "failed"]
     key: str
-    #: Both for /complete and /fail; "" unless begun.
+    #: Send both with /complete and /fail; "" unless begun.
     request_id: str
     fence: str
-    #: When the lease ends, or the outcome is forgotten.
+    #: When the lease expires, or when the outcome is deleted.
     until: str
     result: Any = None
     error: str = ""
@@ -204,11 +219,11 @@ class CompleteCallRequest(Body):
 
 
 class FailCallRequest(Body):
-    """`replay` keeps the failure for whoever calls again; else the next call runs."""
+    """Report that a call failed. With `replay`, later callers get this failure; else the next call runs."""
 
     request_id: Name
     fence: Fence
-    error: Words = ""
+    error: MessageText = ""
     replay: bool = False
     ttl_seconds: Seconds = 86400.0
 

@@ -1,4 +1,6 @@
-"""Bodies of jobs, queues, workers and the worker protocol. Field names are those of the reference project."""
+"""Bodies and queries of jobs, queues, workers and the worker protocol. Field names are those of the reference
+project.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from backstay.server.schemas.common import (
     Labels,
     MaybeName,
     MaybeSeconds,
+    MessageText,
     Millis,
     Name,
     PageSize,
     PollSeconds,
     Sequence,
-    Words,
 )
 from backstay.workflow.expressions.expression import Result
 
-#: What a job is over HTTP: scheduled, blocked and pending are queued.
+#: The status of a job over HTTP: scheduled, blocked and pending jobs are "queued".
 Status = Literal["queued", "running", "success", "failure", "skipped", "cancelled"]
 STATUSES: dict[str, Status] = {
     "scheduled": "queued",
@@ -49,7 +51,7 @@ class ExponentialDelay(Reply):
 
 
 class BackoffView(Reply):
-    """One of the two."""
+    """A backoff: exactly one of the two fields is set."""
 
     fixed: FixedDelay | UnsetType = msgspec.field(default=UNSET, name="Fixed")
     exponential: ExponentialDelay | UnsetType = msgspec.field(default=UNSET, name="Exponential")
@@ -61,20 +63,20 @@ class RetryPolicy(Reply):
 
 
 class QueuedJob(Reply):
-    """A job in a worker's hands. `job_id` is its name in its workflow, or its own id where it has none."""
+    """A claimed job. `job_id` is its name in its workflow; without a workflow, its own id."""
 
     job_id: str
     workflow_id: str
     run_id: str
-    #: Its own id, whatever it is called.
+    #: The job's own id.
     uid: str
-    #: What to run in a shell; "" for a job that is a function.
+    #: The script to run in a shell; "" for a function.
     command: str
     required_labels: list[str]
     retry_policy: RetryPolicy
     #: Counted from 1.
     attempt: int
-    #: What the jobs before it left: job, key, text.
+    #: Outputs of the jobs that it needs, by job and key.
     upstream_outputs: dict[str, dict[str, str]]
     enqueued_at_ms: Millis
     delayed_until_ms: Millis
@@ -82,17 +84,17 @@ class QueuedJob(Reply):
     queue: str
     #: A function's arguments by name.
     args: Any = None
-    #: Seconds that an attempt may take; 0: any number.
+    #: Seconds that an attempt may take; 0: unlimited.
     timeout_secs: float = 0.0
-    #: For the command: its own, and those that tell of inputs, of what came before, and of who it is.
+    #: The command's environment: its own variables, and those for inputs, upstream outputs and the job's identity.
     env: dict[str, str] = {}
     inputs: dict[str, Any] = {}
-    #: How the jobs before a command ended.
+    #: How the jobs that a command needs ended.
     upstream_results: dict[str, Result] = {}
-    #: The first job of its chain: itself, unless another one went on with it.
+    #: The id of the first job of its chain; its own id for the first job.
     chain: str = ""
     priority: int = 0
-    #: How often it was put off without using up an attempt.
+    #: How often it was snoozed, which uses up no attempt.
     snoozes: int = 0
 
 
@@ -116,55 +118,55 @@ def commands() -> list[str]:
 
 
 class ClaimRequest(Body):
-    """Ask for a job that a worker with these labels can do."""
+    """Claim a job that a worker with these labels can run."""
 
     worker_id: Name
     labels: Labels = []
     lease_ttl_secs: LeaseSeconds = 30.0
-    #: Left out: commands of workflows.
+    #: By default the queue of workflow commands.
     queues: Annotated[list[Name], Meta(min_length=1, max_length=100)] = msgspec.field(default_factory=commands)
-    #: How long to wait for one.
+    #: How long to wait for a job (long poll).
     wait_secs: PollSeconds = 0.0
 
 
 class BeatRequest(Body):
-    """A sign of life of a lease."""
+    """A heartbeat of a lease."""
 
-    #: The lease lives for so long from now on; left out: as when it was claimed.
+    #: The lease expires that many seconds from now; by default the TTL of the claim.
     ttl_secs: LeaseSeconds | None = None
     #: 0 to 1.
     progress: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
 class BeatReply(Reply):
-    #: Somebody wants it ended: stop and report a failure.
+    #: The job is to be cancelled: stop it and report a failure.
     cancelled: bool
 
 
 class CompleteRequest(Body):
-    """`outputs` go to the jobs that wait for this one; `result` is kept for whoever asks (the outputs, if left out)."""
+    """Complete a job. Dependent jobs get `outputs`; `result` is stored with the job, by default the outputs."""
 
     outputs: Outputs = {}
     result: Any = UNSET
 
 
 class FailRequest(Body):
-    error: Words = ""
+    error: MessageText = ""
     #: False: no more attempts.
     retryable: bool = True
-    #: When it is tried again; left out: as its back-off says.
+    #: Seconds until the next attempt; by default the job's backoff.
     delay_secs: MaybeSeconds | None = None
-    #: Nobody wants it done any more: it is cancelled, and no dead letter.
+    #: The job ends cancelled, not as a dead letter.
     cancelled: bool = False
 
 
 class GiveBackRequest(Body):
-    #: When it may be had again; 0: at once.
+    #: Seconds until it is due again; 0: at once.
     delay_secs: MaybeSeconds = 0.0
 
 
 class FinishReply(Reply):
-    """What became of the job with it."""
+    """The job's status after it was finished."""
 
     lease_id: str
     job_id: str
@@ -172,7 +174,7 @@ class FinishReply(Reply):
 
 
 class LogChunkIn(Body):
-    """One piece of a job's output. `sequence` counts from 0 in each lease: what was sent already is stored once."""
+    """A chunk of a job's output. `sequence` counts from 0 in each lease, so a repeated chunk is stored once."""
 
     data: Annotated[str, Meta(max_length=65_536)]
     sequence: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
@@ -203,7 +205,7 @@ class LogChunk(Reply):
 
 class LogQuery(Query):
     run: MaybeName = ""
-    #: Chunks behind this sequence number.
+    #: Return chunks after this sequence number.
     after: Sequence = 0
     limit: PageSize = 1000
 
@@ -214,7 +216,7 @@ class StreamQuery(Query):
 
 
 class RunQuery(Query):
-    #: A run's id; left out: the latest.
+    #: A run's id; by default the latest run.
     run: MaybeName = ""
 
 
@@ -251,7 +253,7 @@ class WorkerInfo(Reply):
 
 
 class Failed(Reply):
-    """Why the last attempt ended badly."""
+    """The failure of the last attempt."""
 
     kind: str
     message: str
@@ -289,7 +291,7 @@ class JobInfo(Reply):
 
 
 class JobsQuery(Query):
-    """Newest first; `before` is the last id of the page before."""
+    """Filters of a job list. `before` is the last id of the previous page."""
 
     state: State | None = None
     queue: MaybeName = ""
@@ -300,7 +302,7 @@ class JobsQuery(Query):
 
 
 class EnqueueRequest(Body):
-    """A job by the name of its type, which its workers know."""
+    """Enqueue a job by the name of its type."""
 
     type: Name
     args: dict[str, Any] = {}
@@ -359,5 +361,5 @@ class QueueView(Reply):
     failed: int
     cancelled: int
     skipped: int
-    #: How long the oldest pending job has been due.
+    #: Seconds since the oldest pending job became due.
     waiting_seconds: float

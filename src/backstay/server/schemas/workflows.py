@@ -1,4 +1,4 @@
-"""Bodies of workflows, runs, events and artifacts. Field names are those of the reference project."""
+"""Bodies and queries of workflows, runs, events and artifacts. Field names are those of the reference project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backstay.server.schemas.jobs import Status
 
 
 class FlowJob(Reply):
-    """A job of a workflow; `uid` is its own id in this run, "" before there is one."""
+    """A job of a workflow. `uid` is its own id in this run; "" until the job is enqueued."""
 
     id: str
     name: str
@@ -34,7 +34,7 @@ class FlowJob(Reply):
 
 
 class Workflow(Reply):
-    """A definition with the jobs of its latest run, or of the run that was asked for."""
+    """A workflow with the jobs of its latest run, or of the requested run."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ class Workflow(Reply):
 
 
 class DefinitionView(Reply):
-    """One version of a definition, in the words of YAML."""
+    """One version of a definition, with the keys of the YAML format."""
 
     id: str
     name: str
@@ -65,15 +65,15 @@ class VersionQuery(Query):
 class WorkflowsQuery(Query):
     limit: PageSize = 50
     offset: Offset = 0
-    #: Of the latest run.
+    #: The status of the latest run.
     status: RunStatus | None = None
 
 
 class StartRequest(Body):
-    """Begin a run."""
+    """Start a run."""
 
     inputs: dict[str, Any] = {}
-    #: Made by the caller: the same one again begins nothing and answers the run that was begun.
+    #: Chosen by the client: repeating it starts nothing and returns the first run.
     request_id: MaybeName = ""
 
 
@@ -89,9 +89,9 @@ class RunInfo(Reply):
     duration_secs: float | None
     cancel_requested: bool
     reason: str
-    #: Jobs by state: as many as are shown.
+    #: The number of jobs by state, counting the last job of each chain.
     counts: dict[str, int]
-    #: The number of its last event.
+    #: The sequence number of its last event.
     events: int
 
 
@@ -110,7 +110,7 @@ class RunsQuery(Query):
 
 
 class EventsQuery(Query):
-    #: Where there is no Last-Event-ID.
+    #: The position to start from without a Last-Event-ID header.
     after: Annotated[str, Meta(max_length=4096)] = ""
 
 
@@ -123,17 +123,17 @@ class RunStreamQuery(Query):
     after: Sequence = 0
 
 
-#: deciding, decided: of the decision about a job, before its turn (`if`, texts that speak of others, maps).
-Happening = EventKind | Literal["deciding", "decided"]
+#: deciding, decided: the decision about a planned job before it starts (`if`, expressions over other jobs, maps).
+StreamEventKind = EventKind | Literal["deciding", "decided"]
 
 
 class Event(Reply):
-    """What happened to a job of a run, or to the run."""
+    """An event of a run, or of one of its jobs."""
 
-    event: Happening
+    event: StreamEventKind
     workflow_id: str
     run_id: str
-    #: "": it is about the run.
+    #: "": an event of the run itself.
     job_id: str
     uid: str
     sequence: int
@@ -151,14 +151,14 @@ class ArtifactInfo(Reply):
 
 
 class Artifacts(Reply):
-    """What a job left: text by key, and files."""
+    """The outputs of a job by key, and its files."""
 
     outputs: dict[str, str]
     files: list[ArtifactInfo]
 
 
 class ProblemView(Reply):
-    """RFC 9457."""
+    """An error as an RFC 9457 problem."""
 
     title: str
     status: int

@@ -1,1 +1,1 @@
-"""Runs and jobs as the API shows them."""
+"""Views of runs and jobs: what the API returns of them."""

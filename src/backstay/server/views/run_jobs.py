@@ -1,4 +1,4 @@
-"""The jobs of a run as one picture: what was planned, and what became of it."""
+"""The jobs of a run as the API shows them: each planned job with its state, then jobs added at run time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.server.routes.jobs import millis, seconds_of
 from backstay.server.schemas.jobs import STATUSES
 from backstay.server.schemas.workflows import FlowJob
 from backstay.workflow.definition import Workflow as Definition
-from backstay.workflow.planning.needs import as_strings, outputs_of
+from backstay.workflow.planning.needs import as_strings, decode_outputs
 from backstay.workflow.run import RunJob
 from backstay.workflow.view import last_of_chains
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from backstay.server.app import Server
 
 
-async def flow_jobs(server: Server, run: Run) -> list[FlowJob]:
-    """In the order of the definition; what the run has added itself comes last."""
-    play = server.runbook.learn(run) if run.doc else await server.runbook.play(run.id)
-    last = last_of_chains(await server.runbook.jobs(run.id))
+async def run_jobs(server: Server, run: Run) -> list[FlowJob]:
+    """List the jobs in the order of the definition; jobs that the run added itself come last."""
+    plan = server.run_lookup.cache_plan(run) if run.doc else await server.run_lookup.load_plan(run.id)
+    last = last_of_chains(await server.run_lookup.list_jobs(run.id))
     now = server.core.engine.now()
-    made = [_planned(planned, last.pop(planned.id, None), now) for planned in play.doc.jobs]
-    return made + [_added(job, play.names, now) for job in last.values() if metadata.unpack(job.meta).key]
+    made = [_planned(planned, last.pop(planned.id, None), now) for planned in plan.doc.jobs]
+    return made + [_added(job, plan.names, now) for job in last.values() if metadata.unpack(job.meta).key]
 
 
 def _planned(planned: RunJob, job: Job | None, now: int) -> FlowJob:
     name, needs = planned.name or planned.key, list(planned.needs)
     if job is None:
-        return waiting(planned.key, name, planned.command, needs, planned.labels, planned.retries)
+        return not_enqueued(planned.key, name, planned.command, needs, planned.labels, planned.retries)
     if is_internal(job.type):
-        made = waiting(planned.key, name, planned.command, needs, planned.labels, planned.retries)
+        made = not_enqueued(planned.key, name, planned.command, needs, planned.labels, planned.retries)
         return _undecided(made, job)
     return _job(planned.key, name, planned.command, needs, job, now)
 
 
 def _undecided(made: FlowJob, job: Job) -> FlowJob:
-    """What is known of a job while one of Backstay's own stands in its place: nothing, or how that has ended."""
+    """Show a planned job whose decision job is in its place: queued, or the decision's outcome once that is final."""
     if job.state not in FINAL:
         return made
     made.status, made.uid, made.finished_at = STATUSES[job.state], job.id, millis(job.finished)
-    made.output, made.outputs = _output(job.result), as_strings(outputs_of(job.result))
+    made.output, made.outputs = _output(job.result), as_strings(decode_outputs(job.result))
     made.error = job.error.message if job.error is not None else ""
     return made
 
@@ -71,7 +71,7 @@ def _job(key: str, name: str, command: str, needs: list[str], job: Job, now: int
         attempt=job.attempt,
         required_labels=list(job.labels),
         max_retries=job.retries,
-        outputs=as_strings(outputs_of(job.result)),
+        outputs=as_strings(decode_outputs(job.result)),
         worker_id=job.worker,
         finished_at=millis(job.finished),
         error=job.error.message if job.error is not None else "",
@@ -79,7 +79,7 @@ def _job(key: str, name: str, command: str, needs: list[str], job: Job, now: int
 
 
 def _output(raw: bytes | None) -> str | None:
-    """A result as text: what JSON says of it."""
+    """Return a result as text: a string as it is, anything else as JSON."""
     value = plain(raw) if raw else None
     if value is None or isinstance(value, str):
         return value
@@ -89,8 +89,8 @@ def _output(raw: bytes | None) -> str | None:
         return repr(value)
 
 
-def waiting(key: str, name: str, command: str, needs: list[str], labels: tuple[str, ...], retries: int) -> FlowJob:
-    """A job that has not been made yet."""
+def not_enqueued(key: str, name: str, command: str, needs: list[str], labels: tuple[str, ...], retries: int) -> FlowJob:
+    """Show a planned job that has not been enqueued yet."""
     return FlowJob(
         id=key,
         name=name,
@@ -112,9 +112,9 @@ def waiting(key: str, name: str, command: str, needs: list[str], labels: tuple[s
 
 
 def defined_jobs(workflow: Definition) -> list[FlowJob]:
-    """The jobs of a definition that has not run yet."""
+    """List the jobs of a definition that has not run yet."""
     return [
-        waiting(
+        not_enqueued(
             id_,
             job.name or id_,
             "\n".join(step.run for step in job.steps),

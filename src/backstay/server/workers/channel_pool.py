@@ -1,7 +1,8 @@
-"""The server's lanes: how claims and ends of HTTP workers reach the shards, each step in a lane of its own while it is
-under way. A step outlives the request that asked for it: what nobody waits for any more is given back.
+"""The pool of worker channels through which claims and finishes of HTTP workers reach the shards.
 
-Ends of many workers travel together: whatever comes in while two batches are on their way goes with the next.
+Each exchange has a channel of its own while it is in flight. It outlives the HTTP request that started it: jobs that it
+claims for a request that is gone are released. Finishes of many workers are sent in batches: those that arrive while
+two batches are in flight go with the next one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from backstay.errors import BackstayError, EngineUnavailable
-from backstay.job.api.announcer import announcer_of
+from backstay.job.api.announcer import ANNOUNCER
 from backstay.job.ids import shard_of
-from backstay.job.model import Claim, Finish, StepReply, Verdict
+from backstay.job.model import Claim, ExchangeReply, Finish, Verdict
 from backstay.job.store import Store
-from backstay.job.worker.channel import Identity, Lane
-from backstay.job.worker.outbox_relay import Courier
+from backstay.job.worker.channel import Identity, WorkerChannel
+from backstay.job.worker.outbox_relay import OutboxRelay
 from backstay.runtime.core import Core
 from backstay.server.http.deadlines import Deadlines
 
@@ -27,115 +28,119 @@ T = TypeVar("T")
 
 log = logging.getLogger("backstay.server")
 
-#: Workers whose lanes are kept.
-MOST = 10_000
-NOTHING = Claim(want=0)
-#: Batches of ends on their way to one shard, and how many ends go in one.
-BATCHES, BATCH = 2, 200
+#: Workers whose channels are kept.
+MAX_WORKERS = 10_000
+NO_CLAIM = Claim(want=0)
+#: Batches of finishes in flight to one shard, and finishes in one batch.
+MAX_IN_FLIGHT, BATCH_SIZE = 2, 200
 
 
-class Book:
-    """The lanes of one worker."""
+class WorkerChannels:
+    """The idle channels of one HTTP worker, by shard."""
 
     __slots__ = ("busy", "free", "identity", "made")
 
     def __init__(self, worker: str) -> None:
         self.identity = Identity(worker)
-        self.free: dict[int, list[Lane]] = {}
+        self.free: dict[int, list[WorkerChannel]] = {}
         self.made = 0
         self.busy = 0
 
 
-class Out:
-    """Ends on their way to one shard."""
+class FinishQueue:
+    """Finishes that wait for the next batch to one shard."""
 
-    __slots__ = ("flying", "stirred", "waiting")
+    __slots__ = ("flush_scheduled", "in_flight", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Finish, asyncio.Future[Verdict]]] = []
-        self.flying = 0
-        self.stirred = False
+        self.in_flight = 0
+        self.flush_scheduled = False
 
 
-class Lanes:
+class ChannelPool:
+    """Runs exchanges for HTTP workers. Use it on the event loop only."""
+
     def __init__(
-        self, core: Core, store: Store, deadlines: Deadlines, patience: float, ready: Callable[[], None]
+        self, core: Core, store: Store, deadlines: Deadlines, timeout: float, on_ready: Callable[[], None]
     ) -> None:
         self._core = core
         self._store = store
         self._deadlines = deadlines
-        self._patience = patience
-        #: Called when jobs became pending: whoever waits at this server need not wait for the hub.
-        self._ready = ready
-        self._books: OrderedDict[str, Book] = OrderedDict()
-        self._outs: dict[int, Out] = {}
-        self._courier = Courier(core, store)
+        self._timeout = timeout
+        #: Called when jobs became pending, so that long-polling claims of this server wake without the hub.
+        self._on_ready = on_ready
+        self._workers: OrderedDict[str, WorkerChannels] = OrderedDict()
+        self._finish_queues: dict[int, FinishQueue] = {}
+        self._outbox_relay = OutboxRelay(core, store)
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Who ends jobs: only leases count there.
+        #: The worker id that finishes are sent under: the store checks only the lease.
         self.finisher = f"{core.identity.process}-http"
 
     # ── claims ──
 
-    async def claim(self, worker: str, shard: int, claim: Claim) -> StepReply:
-        """One look. Raises EngineUnavailable when the engine does not answer in time; the look goes on all the same,
-        and jobs that it finds are given back.
+    async def claim(self, worker: str, shard: int, claim: Claim) -> ExchangeReply:
+        """Try to claim once. Raises EngineUnavailable when the engine does not reply in time; the exchange continues,
+        and jobs that it claims are released.
         """
-        answer: asyncio.Future[StepReply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ExchangeReply] = asyncio.get_running_loop().create_future()
         self._spawn(self._claim(worker, shard, claim, answer))
-        return await self._patiently(answer)
+        return await self._await_reply(answer)
 
-    async def _claim(self, worker: str, shard: int, claim: Claim, answer: asyncio.Future[StepReply]) -> None:
+    async def _claim(self, worker: str, shard: int, claim: Claim, answer: asyncio.Future[ExchangeReply]) -> None:
         try:
-            reply = await self._step(worker, shard, (), claim)
-        except Exception as error:  # noqa: BLE001 - whoever asked hears it
+            reply = await self._exchange(worker, shard, (), claim)
+        except Exception as error:  # noqa: BLE001 - raised in the waiting request
             if not answer.done():
                 answer.set_exception(error)
             return
         if not answer.done():
             answer.set_result(reply)
             return
-        for job in reply.jobs:  # its request has gone
-            self._spawn(self._give_back(Finish(job=job.id, fence=job.fence, kind="release")))
+        for job in reply.jobs:  # the request that claimed it has ended
+            self._spawn(self._release(Finish(job=job.id, fence=job.fence, kind="release")))
 
-    async def _give_back(self, finish: Finish) -> None:
+    async def _release(self, finish: Finish) -> None:
         try:
             await self.finish(finish)
         except BackstayError as error:
-            log.warning("%s could not be given back, and waits for its lease to end: %s", finish.job, error)
+            log.warning("could not release job %s, which stays leased until its lease expires: %s", finish.job, error)
 
-    # ── ends ──
+    # ── finishes ──
 
     async def finish(self, finish: Finish) -> Verdict:
-        """End an attempt, together with whatever else ends now. Raises EngineUnavailable as above: it may still
-        happen.
+        """Finish an attempt, in one batch with other finishes. Raises EngineUnavailable when the engine does not reply
+        in time; the finish may still take effect.
         """
         shard = shard_of(finish.job)
-        out = self._outs.get(shard)
-        if out is None:
-            out = self._outs[shard] = Out()
+        queue = self._finish_queues.get(shard)
+        if queue is None:
+            queue = self._finish_queues[shard] = FinishQueue()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Verdict] = loop.create_future()
-        out.waiting.append((finish, answer))
-        if not out.stirred and out.flying < BATCHES:
-            out.stirred = True
-            loop.call_soon(self._send, shard, out)
-        return await self._patiently(answer)
+        queue.waiting.append((finish, answer))
+        if not queue.flush_scheduled and queue.in_flight < MAX_IN_FLIGHT:
+            queue.flush_scheduled = True
+            loop.call_soon(self._flush, shard, queue)
+        return await self._await_reply(answer)
 
-    def _send(self, shard: int, out: Out) -> None:
-        out.stirred = False
-        while out.waiting and out.flying < BATCHES:
-            batch, out.waiting = out.waiting[:BATCH], out.waiting[BATCH:]
-            out.flying += 1
-            self._spawn(self._carry(shard, out, batch))
+    def _flush(self, shard: int, queue: FinishQueue) -> None:
+        queue.flush_scheduled = False
+        while queue.waiting and queue.in_flight < MAX_IN_FLIGHT:
+            batch, queue.waiting = queue.waiting[:BATCH_SIZE], queue.waiting[BATCH_SIZE:]
+            queue.in_flight += 1
+            self._spawn(self._send_batch(shard, queue, batch))
 
-    async def _carry(self, shard: int, out: Out, batch: list[tuple[Finish, asyncio.Future[Verdict]]]) -> None:
+    async def _send_batch(
+        self, shard: int, queue: FinishQueue, batch: list[tuple[Finish, asyncio.Future[Verdict]]]
+    ) -> None:
         try:
-            reply = await self._step(self.finisher, shard, [finish for finish, _ in batch], NOTHING)
-        except Exception as error:  # noqa: BLE001 - one end that the store refuses must not take others along
+            reply = await self._exchange(self.finisher, shard, [finish for finish, _ in batch], NO_CLAIM)
+        except Exception as error:  # noqa: BLE001 - a finish that the store refuses must not fail the rest of its batch
             if len(batch) > 1:
                 for one in batch:
-                    out.flying += 1
-                    await self._carry(shard, out, [one])
+                    queue.in_flight += 1
+                    await self._send_batch(shard, queue, [one])
             elif not batch[0][1].done():
                 batch[0][1].set_exception(error)
         else:
@@ -143,50 +148,50 @@ class Lanes:
                 if not answer.done():
                     answer.set_result(verdict)
         finally:
-            out.flying -= 1
-            self._send(shard, out)
+            queue.in_flight -= 1
+            self._flush(shard, queue)
 
-    # ── both ──
+    # ── exchanges ──
 
-    async def _patiently(self, answer: asyncio.Future[T]) -> T:
-        alarm = self._deadlines.add(self._patience, partial(_late, answer))
+    async def _await_reply(self, answer: asyncio.Future[T]) -> T:
+        deadline = self._deadlines.add(self._timeout, partial(_time_out, answer))
         try:
             return await answer
         finally:
-            self._deadlines.drop(alarm)
+            self._deadlines.drop(deadline)
 
-    async def _step(self, worker: str, shard: int, finishes: Sequence[Finish], claim: Claim) -> StepReply:
-        book = self._book(worker)
-        free = book.free.setdefault(shard, [])
+    async def _exchange(self, worker: str, shard: int, finishes: Sequence[Finish], claim: Claim) -> ExchangeReply:
+        channels = self._worker_channels(worker)
+        free = channels.free.setdefault(shard, [])
         if free:
-            lane = free.pop()
+            channel = free.pop()
         else:
-            lane = Lane(self._core, self._store, book.identity, shard, book.made)
-            book.made += 1
-        book.busy += 1
+            channel = WorkerChannel(self._core, self._store, channels.identity, shard, channels.made)
+            channels.made += 1
+        channels.busy += 1
         try:
-            reply, _ = await lane.step(finishes, claim)
+            reply, _ = await channel.exchange(finishes, claim)
         finally:
-            book.busy -= 1
-        free.append(lane)  # not after an error: its last number is unresolved
+            channels.busy -= 1
+        free.append(channel)  # not after an error: the outcome of its last exchange number is unknown
         if reply.ready:
-            announcer_of(self._core).announce(reply.ready)
-            self._ready()
+            self._core.services.get(ANNOUNCER).announce(reply.ready)
+            self._on_ready()
         if reply.outbox:
-            self._courier.carry(shard, reply.outbox)
+            self._outbox_relay.deliver_soon(shard, reply.outbox)
         return reply
 
-    def _book(self, worker: str) -> Book:
-        book = self._books.get(worker)
-        if book is None:
-            book = self._books[worker] = Book(worker)
-            if len(self._books) > MOST:
-                idle = next((name for name, old in self._books.items() if not old.busy and old is not book), None)
+    def _worker_channels(self, worker: str) -> WorkerChannels:
+        channels = self._workers.get(worker)
+        if channels is None:
+            channels = self._workers[worker] = WorkerChannels(worker)
+            if len(self._workers) > MAX_WORKERS:
+                idle = next((name for name, old in self._workers.items() if not old.busy and old is not channels), None)
                 if idle is not None:
-                    del self._books[idle]
+                    del self._workers[idle]
         else:
-            self._books.move_to_end(worker)
-        return book
+            self._workers.move_to_end(worker)
+        return channels
 
     def _spawn(self, coro: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coro)
@@ -194,14 +199,16 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """What is under way has a moment; then its leases run out."""
+        """Wait one second for exchanges in flight, then cancel them; jobs that they claimed stay leased until
+        expiry.
+        """
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=1.0)
         for task in list(self._tasks):
             task.cancel()
-        await self._courier.close()
+        await self._outbox_relay.close()
 
 
-def _late(answer: asyncio.Future[Any]) -> None:
+def _time_out(answer: asyncio.Future[Any]) -> None:
     if not answer.done():
-        answer.set_exception(EngineUnavailable("the engine did not answer in time"))
+        answer.set_exception(EngineUnavailable("the engine did not reply in time"))

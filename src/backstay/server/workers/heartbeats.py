@@ -1,4 +1,4 @@
-"""Workers that speak HTTP: what they said of themselves, and that they are alive whenever they come."""
+"""Registration and heartbeats of HTTP workers. A claim counts as a heartbeat, too."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from backstay.job.store import Store
 from backstay.job.worker.heartbeat import BEAT, Status, status_of
 from backstay.runtime.core import Core
 
-#: Workers that are remembered; others are looked up again.
-MOST = 10_000
+#: Workers that are cached; others are read from the store.
+MAX_CACHED = 10_000
 
 
-class Presences:
+class WorkerHeartbeats:
+    """Records HTTP workers in the store. Use it on the event loop only."""
+
     def __init__(self, core: Core, store: Store) -> None:
         self._core = core
         self._store = store
         self._known: OrderedDict[str, Worker] = OrderedDict()
-        self._beaten: dict[str, float] = {}
+        self._sent_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def status(self, worker: Worker, busy: bool) -> Status:
@@ -33,10 +35,10 @@ class Presences:
 
     async def register(self, worker: Worker) -> None:
         self._remember(worker)
-        await send(self._core, self._store.beat(worker))
+        await send(self._core, self._store.heartbeat(worker))
 
     async def find(self, worker_id: str) -> Worker | None:
-        """As it said; None: nobody of that name has registered within a day."""
+        """Return a worker as it registered; None when none with this id had a heartbeat within a day."""
         for worker in await send(self._core, self._store.workers()):
             if worker.id == worker_id:
                 return (
@@ -46,34 +48,34 @@ class Presences:
                 )
         return None
 
-    async def leave(self, worker_id: str) -> None:
+    async def unregister(self, worker_id: str) -> None:
         self._known.pop(worker_id, None)
-        self._beaten.pop(worker_id, None)
-        await send(self._core, self._store.leave(worker_id))
+        self._sent_at.pop(worker_id, None)
+        await send(self._core, self._store.unregister_worker(worker_id))
 
-    def seen(self, worker_id: str, labels: tuple[str, ...], queues: tuple[str, ...]) -> None:
-        """It came for a job. Told to the store now and then, behind its back."""
-        if steady() - self._beaten.get(worker_id, -BEAT) < BEAT:
+    def record_claim(self, worker_id: str, labels: tuple[str, ...], queues: tuple[str, ...]) -> None:
+        """Count a claim as a heartbeat. Sent to the store asynchronously, at most once per heartbeat interval."""
+        if steady() - self._sent_at.get(worker_id, -BEAT) < BEAT:
             return
         known = self._known.get(worker_id) or Worker(id=worker_id)
         self._remember(replace(known, labels=labels or known.labels, queues=queues))
-        task = asyncio.get_running_loop().create_task(self._tell(worker_id))
+        task = asyncio.get_running_loop().create_task(self._send(worker_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self, worker_id: str) -> None:
+    async def _send(self, worker_id: str) -> None:
         worker = self._known.get(worker_id)
         if worker is not None:
-            with suppress(BackstayError):  # the next time will do
-                await send(self._core, self._store.beat(worker))
+            with suppress(BackstayError):  # the next heartbeat makes up for it
+                await send(self._core, self._store.heartbeat(worker))
 
     def _remember(self, worker: Worker) -> None:
         self._known[worker.id] = worker
         self._known.move_to_end(worker.id)
-        self._beaten[worker.id] = steady()
-        if len(self._known) > MOST:
+        self._sent_at[worker.id] = steady()
+        if len(self._known) > MAX_CACHED:
             gone, _ = self._known.popitem(last=False)
-            self._beaten.pop(gone, None)
+            self._sent_at.pop(gone, None)
 
     async def close(self) -> None:
         if self._tasks:

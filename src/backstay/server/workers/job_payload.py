@@ -1,4 +1,4 @@
-"""A claimed job as a worker gets it over HTTP."""
+"""Builds the reply to a claim: the job and its lease as HTTP workers get them."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from backstay.server.schemas.jobs import (
     QueuedJob,
     RetryPolicy,
 )
-from backstay.server.views.run_lookup import Scene
-from backstay.server.workers.lease_names import lease_name
+from backstay.server.views.run_lookup import JobDetails
+from backstay.server.workers.lease_names import make_lease_name
 
 
-def handout(job: Claimed, scene: Scene, worker: str, ttl: Micros) -> Handout:
-    travels = metadata.unpack(job.meta)
+def build_handout(job: Claimed, details: JobDetails, worker: str, ttl: Micros) -> Handout:
+    meta = metadata.unpack(job.meta)
     queued = QueuedJob(
-        job_id=scene.name,
-        workflow_id=scene.workflow,
+        job_id=details.name,
+        workflow_id=details.workflow,
         run_id=job.run,
         uid=job.id,
-        command=scene.command,
+        command=details.command,
         required_labels=list(job.labels),
-        retry_policy=retry_policy(job.retries, travels.backoff),
+        retry_policy=build_retry_policy(job.retries, meta.backoff),
         attempt=job.attempt,
-        upstream_outputs=scene.upstream,
+        upstream_outputs=details.upstream,
         enqueued_at_ms=job.enqueued // 1000,
         delayed_until_ms=job.due // 1000,
         type=job.type,
         queue=job.queue,
-        args=scene.args,
-        timeout_secs=travels.timeout if isfinite(travels.timeout) else 0.0,
-        env=scene.env,
-        inputs=scene.inputs,
-        upstream_results=scene.results,
+        args=details.args,
+        timeout_secs=meta.timeout if isfinite(meta.timeout) else 0.0,
+        env=details.env,
+        inputs=details.inputs,
+        upstream_results=details.results,
         chain=job.chain or job.id,
         priority=job.priority,
         snoozes=job.snoozes,
     )
     lease = Lease(
-        lease_id=lease_name(job.id, job.fence, ttl),
-        job_id=scene.name,
-        workflow_id=scene.workflow,
+        lease_id=make_lease_name(job.id, job.fence, ttl),
+        job_id=details.name,
+        workflow_id=details.workflow,
         run_id=job.run,
         worker_id=worker,
         ttl_secs=ttl / 1_000_000,
@@ -58,7 +58,7 @@ def handout(job: Claimed, scene: Scene, worker: str, ttl: Micros) -> Handout:
     return Handout(job=queued, lease=lease)
 
 
-def retry_policy(retries: int, backoff: Backoff | None) -> RetryPolicy:
+def build_retry_policy(retries: int, backoff: Backoff | None) -> RetryPolicy:
     if not retries:
         return RetryPolicy(max_retries=0, backoff="None")
     used = backoff or DEFAULT

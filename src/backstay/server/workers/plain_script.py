@@ -1,7 +1,7 @@
-"""A command job's steps as one script, for workers that have nothing but a shell: each step in a subshell with its own
-variables and place, and its condition, as far as that is known beforehand.
+"""Renders the steps of a command job as one shell script, for HTTP workers that only run a shell.
 
-What cannot be told in a script fails and says so: a wrong answer would be worse.
+Each step runs in a subshell with its own variables and working directory, under its condition as far as that is known
+before the job runs. A condition that a script cannot express makes the step fail with a message, never run wrongly.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from backstay.workflow.command.job_type import step_runs
+from backstay.workflow.command.job_type import should_run_step
 from backstay.workflow.command.spec import CommandSpec, Step
 from backstay.workflow.expressions.expression import Context, parse
 
 SHELLS = ("", "sh", "bash")
-#: What a condition may speak of that is known only while the job runs.
-LATER = ("outputs", "needs")
+#: Contexts of a condition whose values are known only while the job runs.
+RUNTIME_CONTEXTS = ("outputs", "needs")
 
 
-def script(spec: CommandSpec) -> str:
-    """A single command stays as it was written."""
+def render_script(spec: CommandSpec) -> str:
+    """Render a script. A single plain command stays exactly as it is written."""
     only = spec.steps[0]
-    bare = len(spec.steps) == 1 and only == Step(run=only.run, name=only.name)
-    if bare and not spec.working_directory and spec.shell in SHELLS:
+    is_plain = len(spec.steps) == 1 and only == Step(run=only.run, name=only.name)
+    if is_plain and not spec.working_directory and spec.shell in SHELLS:
         return only.run
     lines = [f"cd {quote(spec.working_directory)}"] if spec.working_directory else []
     lines.append("backstay_failed=0")
@@ -32,17 +32,17 @@ def script(spec: CommandSpec) -> str:
 
 
 def _step(number: int, step: Step, spec: CommandSpec) -> Iterator[str]:
-    after_success, after_failure = _runs(step, spec)
+    after_success, after_failure = _condition_outcomes(step, spec)
     if not after_success and not after_failure:
         return
     if after_success != after_failure:
         yield f'if [ "$backstay_failed" {"=" if after_success else "!="} 0 ]; then'
     else:
         yield "if true; then"
-    # Not behind || or in a condition: there, a shell does not stop at what fails.
+    # The subshell must not stand behind || or in a condition: there, a shell ignores `set -e`.
     yield from ("set +e", "(", "set -e")
-    if _is_open(step):
-        yield f"echo {quote(f'step {number}: if {step.condition} is for workers that know steps')} >&2; exit 1"
+    if _needs_runtime_values(step):
+        yield f"echo {quote(f'step {number}: a plain script cannot evaluate if: {step.condition}')} >&2; exit 1"
     if step.working_directory:
         yield f"cd {quote(step.working_directory)}"
     for name, value in step.env.items():
@@ -62,14 +62,16 @@ def _run(text: str, shell: str) -> Iterator[str]:
     yield f'backstay_file=$(mktemp); printf "%s" {quote(text)} > "$backstay_file"; {program}'
 
 
-def _runs(step: Step, spec: CommandSpec) -> tuple[bool, bool]:
-    """Whether it runs when all before it succeeded, and when one failed."""
-    if _is_open(step):
+def _condition_outcomes(step: Step, spec: CommandSpec) -> tuple[bool, bool]:
+    """Return whether the step runs after success of all earlier steps, and whether it runs after a failure."""
+    if _needs_runtime_values(step):
         return True, False
     context = Context(inputs=spec.inputs, matrix=spec.matrix, env=spec.env)
-    after_success, after_failure = (step_runs(step, context, failed=failed, outputs={}) for failed in (False, True))
+    after_success, after_failure = (
+        should_run_step(step, context, failed=failed, outputs={}) for failed in (False, True)
+    )
     return after_success, after_failure
 
 
-def _is_open(step: Step) -> bool:
-    return bool(step.condition) and any(one.path[0] in LATER for one in parse(step.condition).references)
+def _needs_runtime_values(step: Step) -> bool:
+    return bool(step.condition) and any(one.path[0] in RUNTIME_CONTEXTS for one in parse(step.condition).references)

@@ -1,4 +1,4 @@
-"""An actor: one caller of the gate, wherever it lives. A task, a thread, or either in another process."""
+"""An actor is one caller of the API under test: a task or a thread, in this or another process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
 
-#: What errors tell besides their message.
+#: Attributes of errors that a `Failure` copies.
 FACTS = ("name", "holder", "count", "waited", "waiters", "lock_id", "fence", "reason", "by", "retry_after", "kind")
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease as its actor got it. `handle` names it to that actor alone."""
+    """A lease that an actor acquired. `handle` identifies it within that actor."""
 
     handle: int
     name: str
@@ -27,7 +27,9 @@ class Grant:
 
 
 class Failure(Exception):
-    """What an actor's call raised, by class names and facts, since it may come from another process."""
+    """The exception of an actor's call as plain data (class names, message, attributes): it may come from another
+    process.
+    """
 
     def __init__(self, kinds: Sequence[str], message: str, facts: dict[str, Any]) -> None:
         super().__init__(f"{kinds[0]}: {message}")
@@ -45,7 +47,7 @@ class Failure(Exception):
 
 
 async def refused(call: Awaitable[object], kind: str) -> Failure:
-    """The failure that `call` must end in."""
+    """Assert that `call` raises an error of class `kind`, and return its failure."""
     try:
         outcome = await call
     except Failure as failure:
@@ -55,7 +57,7 @@ async def refused(call: Awaitable[object], kind: str) -> Failure:
     raise AssertionError(f"{kind} was expected, but the call answered {outcome!r}")
 
 
-#: The arguments of `acquire` itself; the others make the gate.
+#: The options that are arguments of `acquire`; the others are arguments of `lock`, `semaphore` and so on.
 CALL = ("wait", "lock_id", "execution_id", "workflow_id", "workflow_name")
 
 
@@ -65,14 +67,14 @@ def wish(name: Any, kind: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 class Actor(ABC):
-    """Does one thing at a time, in the order asked. While it waits for a lock it does nothing else."""
+    """Executes one call at a time, in order. While it waits for a lock, later calls wait too."""
 
     @abstractmethod
     async def do(self, verb: str, **args: Any) -> Any:
-        """Carry out one verb of `Hands`. Raises Failure."""
+        """Call one method of `Actions`. Raises Failure."""
 
     async def acquire(self, name: Any, kind: str = "lock", **options: Any) -> Grant:
-        """`kind`: lock, semaphore (with permits=), read or write. Options are the API's own."""
+        """Acquire a lock. `kind`: lock, semaphore (with permits=), read or write. `options` are those of the API."""
         grant: Grant = await self.do("acquire", **wish(name, kind, options))
         return grant
 
@@ -114,16 +116,16 @@ class Actor(ABC):
         cleaned: Cleanup = await self.do("cleanup", execution_id=execution_id, scopes=scopes)
         return cleaned
 
-    # Only an actor in a process of its own can do these.
+    # Only actors in other processes (ProcessDriver) support these methods.
 
     def kill(self) -> None:
-        """Die at once, without a word to anybody."""
+        """Kill the actor's process (SIGKILL)."""
         raise NotImplementedError("this driver's actors cannot die; use a ProcessDriver")
 
     def pause(self) -> None:
-        """Stand still, as a process does that the machine has stopped."""
+        """Suspend the actor's process (SIGSTOP)."""
         raise NotImplementedError("this driver's actors cannot stand still; use a ProcessDriver")
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume the actor's process (SIGCONT)."""
         raise NotImplementedError("this driver's actors cannot stand still; use a ProcessDriver")

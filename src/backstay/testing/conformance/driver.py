@@ -1,4 +1,4 @@
-"""A driver sets the stage for a claim: actors that share one engine, in a namespace nobody else uses."""
+"""Drivers run a conformance test: they create actors that share one engine, in a fresh namespace for each test."""
 
 from __future__ import annotations
 
@@ -9,43 +9,47 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-from backstay.engine.client_types import Owned
+from backstay.engine.client_types import ClientObject
 from backstay.testing.conformance.actor import Actor
 from backstay.testing.waiting import WITHIN
 
-#: No claim takes longer on a working engine, on however busy a machine.
+#: Seconds after which a test fails. On a working engine every test ends earlier, also on a busy machine.
 PATIENCE = 3 * WITHIN
 
 
 class Stage(ABC):
-    """Where one claim plays."""
+    """The environment of one test: a namespace and its actors."""
 
     @abstractmethod
     async def actor(self) -> Actor:
-        """One more caller."""
+        """Create an actor."""
 
     async def actors(self, count: int) -> list[Actor]:
         return [await self.actor() for _ in range(count)]
 
     @abstractmethod
     async def close(self) -> None:
-        """Everybody leaves. Safe after a failed claim, with actors that still wait."""
+        """Stop all actors. Safe after a failed test, while actors still wait."""
 
 
 class Driver(ABC):
-    """Where actors live, and on which engine. A context manager; made once, it plays any number of claims."""
+    """Creates stages on one engine, with actors as tasks, threads or processes. A context manager; one driver runs
+    any number of tests.
+    """
 
-    def __init__(self, url: str | Owned, *, namespace: str = "conformance", hub: str | Owned | None = None) -> None:
+    def __init__(
+        self, url: str | ClientObject, *, namespace: str = "conformance", hub: str | ClientObject | None = None
+    ) -> None:
         self.url = url
         self.hub = hub
         self._namespace = namespace
 
     @abstractmethod
     def stage(self, namespace: str) -> Stage:
-        """An empty stage."""
+        """Create a stage without actors."""
 
     def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
-        """Run a scenario to its end on a stage of its own."""
+        """Run a scenario to its end on a new stage."""
         asyncio.run(self._play(scenario))
 
     async def _play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
@@ -56,8 +60,8 @@ class Driver(ABC):
         finally:
             await stage.close()
 
-    def close(self) -> None:  # noqa: B027 - most drivers keep nothing between claims
-        """Let go of what outlives a claim. Safe twice."""
+    def close(self) -> None:  # noqa: B027 - most drivers keep nothing between tests
+        """Release what the driver keeps between tests. Safe to call twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +71,7 @@ class Driver(ABC):
 
 
 def claim(scenario: Callable[[Any, Stage], Awaitable[None]]) -> Callable[[Any, Driver], None]:
-    """Make a test of a scenario: pytest sees a plain method that takes the `driver` fixture."""
+    """Turn a scenario into a test: pytest sees a plain method that takes the `driver` fixture."""
 
     def test(self: Any, driver: Driver) -> None:
         driver.play(functools.partial(scenario, self))

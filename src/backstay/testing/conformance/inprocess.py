@@ -10,23 +10,23 @@ from queue import SimpleQueue
 from typing import Any
 
 from backstay import Backstay, sync
-from backstay.engine.client_types import Owned
+from backstay.engine.client_types import ClientObject
 from backstay.runtime.flows import run
 from backstay.testing.conformance.actor import Actor, Failure
+from backstay.testing.conformance.actors import Actions
 from backstay.testing.conformance.driver import Driver, Stage
-from backstay.testing.conformance.hands import Hands
 
-#: How long a thread that still waits is waited for at the end; it is a daemon.
+#: Seconds to wait for an actor's thread at the end of a test. It is a daemon and may still be waiting for a lock.
 FAREWELL = 0.5
 
 Request = tuple[str, dict[str, Any], "asyncio.Future[Any]"]
 
 
 class TaskActor(Actor):
-    """One task of its own: locks know their holder by the task that took them."""
+    """An actor with its own task, because a lock identifies its holder by the task that acquired it."""
 
     def __init__(self, backstay: Backstay) -> None:
-        self._hands = Hands(backstay)
+        self._actions = Actions(backstay)
         self._asked: asyncio.Queue[Request] = asyncio.Queue()
         self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -39,7 +39,7 @@ class TaskActor(Actor):
         while True:
             verb, args, answer = await self._asked.get()
             try:
-                result = await self._hands.do(verb, args)
+                result = await self._actions.do(verb, args)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
                 _settle(answer, None, error)
             else:
@@ -51,10 +51,10 @@ class TaskActor(Actor):
 
 
 class ThreadActor(Actor):
-    """One thread of its own."""
+    """An actor with its own thread."""
 
     def __init__(self, backstay: sync.Backstay) -> None:
-        self._hands = Hands(backstay)
+        self._actions = Actions(backstay)
         self._asked: SimpleQueue[Request | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, name="actor", daemon=True)
@@ -69,12 +69,12 @@ class ThreadActor(Actor):
         while (request := self._asked.get()) is not None:
             verb, args, answer = request
             try:
-                result, error = run(self._hands.do(verb, args)), None
+                result, error = run(self._actions.do(verb, args)), None
             except Exception as trouble:  # noqa: BLE001 - whatever it is, it is the answer
                 result, error = None, trouble
             try:
                 self._loop.call_soon_threadsafe(_settle, answer, result, error)
-            except RuntimeError:  # the claim is over and its loop closed
+            except RuntimeError:  # the test has ended and its loop is closed
                 return
 
     async def close(self) -> None:
@@ -94,13 +94,13 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 
 class InProcessStage(Stage):
-    """Actors take turns on the stage's Backstays, so that some share one and some do not."""
+    """Assigns actors to the stage's Backstays in turn, so that some actors share one and some do not."""
 
-    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
+    def __init__(self, url: str | ClientObject, namespace: str, hub: str | ClientObject | None = None) -> None:
         self._url = url
         self._hub = hub
         self._namespace = namespace
-        # What lives in memory is seen by its own Backstay alone.
+        # Each Backstay on memory:// has its own database.
         self._most = 1 if isinstance(url, str) and url.startswith("memory:") else 2
         self._cast: list[Any] = []
 
@@ -122,9 +122,9 @@ class InProcessStage(Stage):
 
 
 class AsyncStage(InProcessStage):
-    """The async API."""
+    """A stage on the async API."""
 
-    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
+    def __init__(self, url: str | ClientObject, namespace: str, hub: str | ClientObject | None = None) -> None:
         super().__init__(url, namespace, hub)
         self._backstays: list[Backstay] = []
 
@@ -139,9 +139,9 @@ class AsyncStage(InProcessStage):
 
 
 class BlockingStage(InProcessStage):
-    """The blocking API."""
+    """A stage on the blocking API."""
 
-    def __init__(self, url: str | Owned, namespace: str, hub: str | Owned | None = None) -> None:
+    def __init__(self, url: str | ClientObject, namespace: str, hub: str | ClientObject | None = None) -> None:
         super().__init__(url, namespace, hub)
         self._backstays: list[sync.Backstay] = []
 

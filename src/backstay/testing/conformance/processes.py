@@ -19,11 +19,11 @@ from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
 from backstay.idempotency.view import KeyInspection
 from backstay.testing.conformance.actor import Actor, Failure, Grant
 from backstay.testing.conformance.driver import Driver, Stage
-from backstay.testing.conformance.idempotency.hands import Outcome
+from backstay.testing.conformance.idempotency.actors import Outcome
 
 #: The processes, by the API that their actors use.
 APIS = ("async", "blocking", "async")
-#: A process that has not ended by then is killed.
+#: Seconds that a process has to exit before it is killed.
 FAREWELL = 5.0
 
 RESULTS: dict[str, Any] = {
@@ -42,7 +42,7 @@ RESULTS: dict[str, Any] = {
 
 
 class Process:
-    """One worker process and the questions it has not answered yet."""
+    """One worker process, with the requests that it has not answered yet."""
 
     def __init__(
         self, url: str, api: str, hub: str | None = None, program: str = "backstay.testing.conformance.worker"
@@ -53,7 +53,7 @@ class Process:
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._lock = threading.Lock()
-        self._write({"url": url, "hub": hub})  # not in the command line: it may bear a password
+        self._write({"url": url, "hub": hub})  # not on the command line: the URL may contain a password
         self._reader = threading.Thread(target=self._read, name="worker", daemon=True)
         self._reader.start()
 
@@ -104,7 +104,7 @@ class Process:
         self.close()
 
     def close(self) -> None:
-        """End of input is the end of the worker. Safe twice."""
+        """Close the worker's input, so that it exits, and wait for it. Safe to call twice."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -131,12 +131,12 @@ def _tell(future: asyncio.Future[Any], result: Any, failure: Failure | None) -> 
             else:
                 future.set_exception(failure)
 
-    with contextlib.suppress(RuntimeError):  # the claim is over and its loop closed
+    with contextlib.suppress(RuntimeError):  # the test has ended and its loop is closed
         future.get_loop().call_soon_threadsafe(settle)
 
 
 class RemoteActor(Actor):
-    """Sends its verbs to where it lives."""
+    """An actor in another process: each call is sent to that process."""
 
     def __init__(self, process: Process, stage: str, name: str) -> None:
         self._process = process
@@ -158,7 +158,7 @@ class RemoteActor(Actor):
 
 
 class ProcessStage(Stage):
-    """Actors take turns on the processes, so that neighbours in a claim live apart."""
+    """Distributes actors over the processes in turn, so that consecutive actors are in different processes."""
 
     def __init__(self, processes: list[Process], namespace: str) -> None:
         self._processes = processes
@@ -179,7 +179,7 @@ class ProcessStage(Stage):
 
 
 class ProcessDriver(Driver):
-    """Actors live in three processes. Not for `memory://`, which no two processes share."""
+    """Actors are in three processes. Not for `memory://`, which other processes cannot see."""
 
     def __init__(self, url: str, *, namespace: str = "conformance", hub: str | None = None) -> None:
         super().__init__(url, namespace=namespace, hub=hub)

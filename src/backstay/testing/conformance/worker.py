@@ -1,8 +1,8 @@
-"""A process full of actors, led over pipes: one JSON object a line, in and out.
+"""A process that runs actors for a `ProcessDriver`, controlled over stdin and stdout with one JSON object per line.
 
-First comes `{"url": …, "hub": …}`. Then `{"id", "stage", "api", "actor", "verb", "args"}` is answered by
-`{"id", "result"}` or `{"id", "failure": {"kinds", "message", "facts"}}`; the verb `close` closes a
-stage. The process ends with its input.
+The first line is `{"url": …, "hub": …}`. Then each request `{"id", "stage", "api", "actor", "verb", "args"}` gets the
+reply `{"id", "result"}` or `{"id", "failure": {"kinds", "message", "facts"}}`; the verb `close` closes a stage. The
+process exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from backstay.testing.conformance.inprocess import STAGES, InProcessStage
 
 
 class Worker:
-    """Keeps stages and actors by the names the leader gave them."""
+    """Keeps stages and actors by the names that the parent process gave them."""
 
     def __init__(self, url: str, hub: str | None) -> None:
         self._url = url

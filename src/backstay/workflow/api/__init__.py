@@ -1,1 +1,1 @@
-"""What users call: `stay.workflows`, `stay.runs`, the decorator, handles, artifacts."""
+"""The public API of workflows: `stay.workflows`, `stay.runs`, the decorator, run handles, artifacts."""

@@ -1,8 +1,8 @@
-"""Files that jobs leave: streamed in parts to the engine, or to a directory that all who need them share.
+"""Artifacts: files that jobs leave, stored in parts in the engine, or in a shared directory.
 
-The engine always keeps the record (name, size, digest), under the lease of the job that left the file. With a
-directory, the bytes lie there under their digest: no name is ever part of a path, and the same bytes are stored once.
-Whoever reads gets what was left or an error: digests are verified.
+The engine always keeps the record (name, size, digest); writing it requires the lease of the job. With a directory, the
+bytes are stored there under their digest: the artifact's name is never part of a path (no path traversal), and equal
+contents are stored once. Reads verify the digest.
 """
 
 from __future__ import annotations
@@ -18,55 +18,61 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from backstay.errors import ConfigError, CorruptRecord, JobError, PayloadTooLarge
-from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.run_model import Artifact
+from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
 
-#: Files travel in parts of this size.
+#: Bytes per part.
 PART = 256 * 1024
-#: One file at most, unless said otherwise.
+#: Default limit of bytes per file.
 LARGEST = 64 * 1024 * 1024
-#: Bytes and parts of a name, as file systems have it.
+#: Limits of file systems: bytes of a whole name, and of each part between slashes.
 LONGEST_NAME, LONGEST_PART = 512, 255
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def checked_name(name: str) -> str:
-    """A relative path of plain parts, as in "report/index.html". Raises ConfigError for what could lead elsewhere."""
+def validate_artifact_name(name: str) -> str:
+    """Return the name if it is a plain relative path like "report/index.html". Raises ConfigError for other
+    names, which could lead out of the target directory (path traversal).
+    """
     path = PurePosixPath(name)
     if not name or len(name.encode(errors="replace")) > LONGEST_NAME:
-        raise ConfigError(f"an artifact's name has 1 to {LONGEST_NAME} bytes")
+        raise ConfigError(f"an artifact's name must have 1 to {LONGEST_NAME} bytes")
     if not name.isprintable() or "\\" in name or ":" in name:
-        raise ConfigError(f"an artifact's name has no control characters, backslashes or colons; got {name[:80]!r}")
+        raise ConfigError(
+            f"an artifact's name must not contain control characters, backslashes or colons; got {name[:80]!r}"
+        )
     if path.is_absolute() or str(path) != name or name == "." or ".." in path.parts:
-        raise ConfigError(f"an artifact's name is a relative path without . and .., as in report.html; got {name!r}")
+        raise ConfigError(
+            f"an artifact's name must be a relative path without . and .., as in report.html; got {name!r}"
+        )
     if any(len(part.encode(errors="replace")) > LONGEST_PART for part in path.parts):
-        raise ConfigError(f"the parts of an artifact's name have at most {LONGEST_PART} bytes")
+        raise ConfigError(f"each part of an artifact's name may have at most {LONGEST_PART} bytes")
     return name
 
 
 class Artifacts:
-    """The files of all jobs. directory: where their bytes lie, instead of in the engine."""
+    """Stores and reads artifacts of jobs. directory: where the bytes are stored; None: in the engine."""
 
     def __init__(self, core: Core, *, directory: Path | str | None = None, limit: int = LARGEST) -> None:
         self._core = core
-        self._store = store_of(core)
+        self._store = core.services.get(JOB_STORE)
         self._directory = Path(directory) if directory is not None else None
         self._limit = limit
 
     async def put(self, job: str, fence: int, name: str, file: IO[bytes]) -> Artifact:
-        """Leave a file with a job; one of the same name is replaced. Raises JobError when the lease is gone,
-        PayloadTooLarge, ConfigError.
+        """Store a file as an artifact of a job; it replaces one of the same name. Raises JobError when the job's lease
+        is lost, PayloadTooLarge, ConfigError.
         """
-        checked_name(name)
-        size, digest = await asyncio.to_thread(_measure, file, self._limit)
+        validate_artifact_name(name)
+        size, digest = await asyncio.to_thread(_hash_file, file, self._limit)
         if size > self._limit:
             raise PayloadTooLarge(type=name, what="artifact", size=size, limit=self._limit, job_id=job)
         artifact = Artifact(job=job, name=name, size=size, digest=digest)
         if self._directory is not None:
-            await asyncio.to_thread(_shelve, file, self._directory, digest)
-            await self._send(artifact, fence, 0, b"", last=True)
+            await asyncio.to_thread(_store_by_digest, file, self._directory, digest)
+            await self._put_part(artifact, fence, 0, b"", last=True)
             return artifact
         again = hashlib.sha256()
         count = max(1, -(-size // PART))
@@ -75,25 +81,28 @@ class Artifacts:
             again.update(data)
             last = part == count - 1
             if last and again.hexdigest() != digest:
-                raise ConfigError(f"{name!r} changed while it was stored; leave it alone until the job has ended")
-            await self._send(artifact, fence, part, data, last=last)
+                raise ConfigError(f"{name!r} changed while it was stored; do not write to it until the job has ended")
+            await self._put_part(artifact, fence, part, data, last=last)
         return artifact
 
-    async def _send(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> None:
+    async def _put_part(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> None:
         if not await send(self._core, self._store.put_artifact(artifact, fence, part, data, last=last)):
-            raise JobError(f"{artifact.name!r} was not stored: its job is somebody else's by now", job_id=artifact.job)
+            raise JobError(
+                f"artifact {artifact.name!r} was not stored: this attempt lost the lease of its job",
+                job_id=artifact.job,
+            )
 
     async def list(self, job: str) -> list[Artifact]:
-        """What a job left, by name."""
+        """List the artifacts of a job, by name."""
         return await send(self._core, self._store.list_artifacts(job))
 
     async def find(self, job: str, name: str) -> Artifact | None:
         return next((one for one in await self.list(job) if one.name == name), None)
 
     async def read(self, artifact: Artifact) -> AsyncGenerator[bytes, None]:
-        """The bytes of a file, in parts. Raises CorruptRecord, at its end, when they are not what was left."""
+        """Yield the bytes of an artifact in parts. Raises CorruptRecord at the end if size or digest does not match."""
         digest, size = hashlib.sha256(), 0
-        async with aclosing(self._parts(artifact)) as parts:
+        async with aclosing(self._read_parts(artifact)) as parts:
             async for part in parts:
                 digest.update(part)
                 size += len(part)
@@ -104,7 +113,7 @@ class Artifacts:
             )
 
     async def fetch(self, artifact: Artifact, target: Path) -> None:
-        """Write a file to a path. It appears there whole and verified, or not at all."""
+        """Write an artifact to a path, atomically: the file appears complete and verified, or not at all."""
         beside = target.with_name(f".{secrets.token_hex(8)}")
         try:
             with beside.open("xb") as file:
@@ -115,28 +124,32 @@ class Artifacts:
         finally:
             beside.unlink(missing_ok=True)
 
-    async def _parts(self, artifact: Artifact) -> AsyncGenerator[bytes, None]:
+    async def _read_parts(self, artifact: Artifact) -> AsyncGenerator[bytes, None]:
         part, (job, name) = 0, (artifact.job, artifact.name)
-        # An empty part: there is nothing in it, or its bytes lie elsewhere.
+        # No part in the engine: the artifact is empty, or its bytes are in the directory.
         while data := await send(self._core, self._store.read_artifact(job, name, part)):
             yield data
             part += 1
         if part or not artifact.size:
             return
         if self._directory is None:
-            raise ConfigError(f"{artifact.name!r} lies in a directory of artifacts, and none is named here")
-        path = _place(self._directory, artifact.digest)
+            raise ConfigError(
+                f"artifact {artifact.name!r} is stored in an artifacts directory, but no directory is configured here"
+            )
+        path = _digest_path(self._directory, artifact.digest)
         try:
             file = await asyncio.to_thread(path.open, "rb")
         except OSError as error:
-            raise CorruptRecord(f"artifact {artifact.name!r} of {artifact.job} is gone: {error.strerror}") from error
+            raise CorruptRecord(
+                f"artifact {artifact.name!r} of {artifact.job} cannot be opened: {error.strerror}"
+            ) from error
         with file:
             while data := await asyncio.to_thread(file.read, PART):
                 yield data
 
 
-def _measure(file: IO[bytes], limit: int) -> tuple[int, str]:
-    """Size and digest; not further than the limit. The file stands at its beginning afterwards."""
+def _hash_file(file: IO[bytes], limit: int) -> tuple[int, str]:
+    """Return size and digest, and rewind the file. Reading stops once the limit is exceeded."""
     digest, size = hashlib.sha256(), 0
     while size <= limit and (data := file.read(PART)):
         digest.update(data)
@@ -145,15 +158,15 @@ def _measure(file: IO[bytes], limit: int) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _place(directory: Path, digest: str) -> Path:
+def _digest_path(directory: Path, digest: str) -> Path:
     if not DIGEST.fullmatch(digest):
-        raise CorruptRecord(f"{digest[:80]!r} is no digest of an artifact")
+        raise CorruptRecord(f"{digest[:80]!r} is not a digest of an artifact")
     return directory / digest[:2] / digest
 
 
-def _shelve(file: IO[bytes], directory: Path, digest: str) -> None:
-    """Put a file under its digest. It appears there whole; whoever else has put it there has put the same."""
-    place = _place(directory, digest)
+def _store_by_digest(file: IO[bytes], directory: Path, digest: str) -> None:
+    """Store a file under its digest, atomically. Concurrent writers of the same digest write the same bytes."""
+    place = _digest_path(directory, digest)
     if place.exists():
         return
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -167,16 +180,16 @@ def _shelve(file: IO[bytes], directory: Path, digest: str) -> None:
             target.flush()
             os.fsync(target.fileno())
         if again.hexdigest() != digest:
-            raise ConfigError("a file changed while it was stored; leave it alone until the job has ended")
+            raise ConfigError("a file changed while it was stored; do not write to it until the job has ended")
         beside.replace(place)
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
 
 
-def files_below(directory: Path, refuse: Callable[[str, str], None]) -> list[tuple[str, Path]]:
-    """Every file below a directory with its name, in order. What is neither file nor directory is refused: a link may
-    lead anywhere.
+def list_files(directory: Path, refuse: Callable[[str, str], None]) -> list[tuple[str, Path]]:
+    """List all files below a directory with their names, sorted. Symbolic links and special files are passed to
+    `refuse`: a link may lead out of the directory.
     """
     found: list[tuple[str, Path]] = []
     for folder, folders, files in os.walk(directory, followlinks=False):
@@ -185,10 +198,10 @@ def files_below(directory: Path, refuse: Callable[[str, str], None]) -> list[tup
             path = here / entry
             name = path.relative_to(directory).as_posix()
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                refuse(name, "it is neither a file nor a directory")
+                refuse(name, "it is neither a regular file nor a directory")
             elif path.is_file():
                 try:
-                    found.append((checked_name(name), path))
+                    found.append((validate_artifact_name(name), path))
                 except ConfigError as error:
                     refuse(name, str(error))
     return sorted(found)

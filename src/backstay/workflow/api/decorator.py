@@ -1,4 +1,4 @@
-"""`@stay.workflow`: a function that puts a run together, and starts one whenever it is asked to."""
+"""`@stay.workflow`: a workflow that a Python function builds; its `start` starts a run."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from hashlib import sha256
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
 
 from backstay.errors import BadInput, ConfigError
-from backstay.job.ids import moved
+from backstay.job.ids import with_shard
 from backstay.job.run_model import NewRun, Run
-from backstay.job.sharding import Elsewhere
+from backstay.job.sharding import CrossShardKey
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run as do
-from backstay.runtime.validation import Duration, micros
+from backstay.runtime.validation import Duration, to_micros
 from backstay.workflow import flows
-from backstay.workflow.api.handle import BlockingRunHandle, RunHandle
+from backstay.workflow.api.blocking import BlockingRunHandle
+from backstay.workflow.api.handle import RunHandle
+from backstay.workflow.api.mixin import WORKFLOWS
 from backstay.workflow.builder import Flow
 from backstay.workflow.definition import Input, Workflow
 from backstay.workflow.run import RunDoc, pack_doc
 
 P = ParamSpec("P")
 
-#: How long a run's record stays after its end: a week.
+#: Seconds a run's record is kept after its end: a week.
 KEEP = 7 * 86400.0
 
 
 class BaseWorkflowType(Generic[P]):
-    """What both APIs share."""
+    """A workflow defined by a function: base of the async and the blocking class."""
 
     def __init__(
         self,
@@ -41,21 +43,21 @@ class BaseWorkflowType(Generic[P]):
         keep: Duration = KEEP,
     ) -> None:
         if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
-            raise ConfigError("@stay.workflow goes above a function that is not async: it puts a run together")
+            raise ConfigError("@stay.workflow needs a function that is not async: it builds a run, and awaits nothing")
         self.core = core
         self.function = function
-        self.name = validation.name(name or function.__name__, "name")
-        self._timeout = 0.0 if timeout is None else validation.seconds(timeout, "timeout")
-        self._keep = validation.seconds(keep, "keep", zero=True)
+        self.name = validation.check_name(name or function.__name__, "name")
+        self._timeout = 0.0 if timeout is None else validation.to_seconds(timeout, "timeout")
+        self._keep = validation.to_seconds(keep, "keep", zero=True)
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
-            raise ConfigError(f"workflow {self.name!r} takes the flow first: def {function.__name__}(flow, …)")
+            raise ConfigError(
+                f"workflow {self.name!r} must take the flow as its first parameter: def {function.__name__}(flow, …)"
+            )
         self._signature = inspect.Signature(parameters[1:])
         self._version: int | None = None
-        known = core.workflows.get(self.name)
-        if known is not None:
-            raise ConfigError(f"two workflows are called {self.name!r}; give one of them name=")
-        core.workflows[self.name] = self
+        if core.services.get(WORKFLOWS).setdefault(self.name, self) is not self:
+            raise ConfigError(f"two workflows are named {self.name!r}; give one of them name=")
         functools.update_wrapper(cast("Callable[..., Any]", self), function)
 
     def __repr__(self) -> str:
@@ -63,7 +65,7 @@ class BaseWorkflowType(Generic[P]):
 
     @property
     def definition(self) -> Workflow:
-        """As it is stored: what it takes, and which code it is."""
+        """The workflow definition to be stored: the function's inputs, and the digest of its code."""
         taken = {
             name: Input(required=one.default is one.empty, default=_plain_default(one.default))
             for name, one in self._signature.parameters.items()
@@ -79,7 +81,7 @@ class BaseWorkflowType(Generic[P]):
         )
 
     def build(self, *args: P.args, **kwargs: P.kwargs) -> NewRun:
-        """Put a run together without starting it. Raises BadInput for arguments that the function does not take."""
+        """Build a run without starting it. Raises BadInput for arguments that the function does not take."""
         return self._build(args, dict(kwargs), 0, "manual")
 
     def _build(
@@ -90,14 +92,14 @@ class BaseWorkflowType(Generic[P]):
         except TypeError as error:
             raise BadInput(workflow=self.name, reason=str(error)) from error
         bound.apply_defaults()
-        values = flows.plain_inputs(bound.arguments)
+        values = flows.to_plain_inputs(bound.arguments)
         flow = Flow(self.core, self.name, values, run_id)
         try:
             self.function(flow, *bound.args, **bound.kwargs)
-        except Elsewhere as error:
-            # A run is one shard, and a concurrency key of its jobs names one: once more, there. Two keys that live
-            # apart cannot be.
-            flow = Flow(self.core, self.name, values, moved(flow.run_id, error.shard))
+        except CrossShardKey as error:
+            # All jobs of a run are in one shard, and a concurrency key of its jobs belongs to another shard: build the
+            # run again in that shard. Two keys of different shards cannot be in one run.
+            flow = Flow(self.core, self.name, values, with_shard(flow.run_id, error.shard))
             self.function(flow, *bound.args, **bound.kwargs)
         doc = RunDoc(workflow=self.name, inputs=values, jobs=tuple(flow.doc), trigger=trigger)
         return NewRun(
@@ -106,12 +108,12 @@ class BaseWorkflowType(Generic[P]):
             version=version,
             doc=pack_doc(doc),
             jobs=tuple(flow.jobs),
-            timeout=micros(self._timeout) if self._timeout else 0,
-            keep=micros(self._keep),
+            timeout=to_micros(self._timeout) if self._timeout else 0,
+            keep=to_micros(self._keep),
         )
 
     async def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], trigger: str, run_id: str = "") -> Run:
-        """Start a run. What the function raises is raised here, and nothing was started then."""
+        """Start a run. If the function raises, its exception propagates and nothing is started."""
         self.core.check_open()
         if self._version is None:
             self._version = (await flows.put(self.core, self.definition)).version
@@ -122,7 +124,7 @@ class WorkflowType(BaseWorkflowType[P]):
     """A workflow of an async Backstay."""
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle:
-        """Start a run, with these arguments for the function behind its flow."""
+        """Start a run. The function gets the flow and then these arguments."""
         return RunHandle(self.core, await self.begin(args, dict(kwargs), "manual"))
 
 
@@ -130,18 +132,18 @@ class BlockingWorkflowType(BaseWorkflowType[P]):
     """A workflow of a blocking Backstay."""
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> BlockingRunHandle:
-        """Start a run, with these arguments for the function behind its flow."""
+        """Start a run. The function gets the flow and then these arguments."""
         return BlockingRunHandle(self.core, do(self.begin(args, dict(kwargs), "manual")))
 
 
 class Decorator(Protocol):
-    """What `stay.workflow(...)` answers."""
+    """The decorator that `stay.workflow(...)` returns."""
 
     def __call__(self, function: Callable[Concatenate[Flow, P], Any], /) -> WorkflowType[P]: ...
 
 
 class BlockingDecorator(Protocol):
-    """The same for a blocking Backstay."""
+    """The decorator that the blocking `stay.workflow(...)` returns."""
 
     def __call__(self, function: Callable[Concatenate[Flow, P], Any], /) -> BlockingWorkflowType[P]: ...
 
@@ -151,7 +153,7 @@ def _plain_default(value: Any) -> Any:
 
 
 def _code(function: Callable[..., Any]) -> str:
-    """The digest of a function's text; of its byte code where there is no text."""
+    """Return the digest of a function's source, or of its byte code if the source is not available."""
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):

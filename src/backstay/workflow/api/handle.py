@@ -1,8 +1,8 @@
-"""A run that was started: wait for its end, look at its jobs, cancel it, try again what failed."""
+"""Handle of a run: wait for its end, read its jobs, cancel it, retry failed jobs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from backstay.errors import ConfigError
@@ -10,14 +10,13 @@ from backstay.job.model import LogLine, State
 from backstay.job.run_model import Run, RunEvent, RunStatus
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import run as do
 from backstay.runtime.validation import Duration
 from backstay.workflow import flows
 from backstay.workflow.view import RunInfo, RunJobInfo, run_info
 
 
 class BaseRunHandle:
-    """What both APIs share."""
+    """A handle of a run: base of the async and the blocking class."""
 
     __slots__ = ("_core", "_outputs", "id", "version", "workflow")
 
@@ -30,17 +29,17 @@ class BaseRunHandle:
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """What each job came to, by key, once `wait()` has answered: what it returned, or put out by name. Jobs that
-        did not complete are not there; those of a map are a list under its name, too.
+        """The result of each completed job by key, available after `wait()`: its return value, or a command's outputs
+        by name. The jobs of a map also appear as a list under the map's key.
         """
         if self._outputs is None:
-            raise ConfigError("the outputs of a run are known once it has ended: wait() for it first")
+            raise ConfigError("the outputs of a run are available after it has ended: call wait() first")
         return self._outputs
 
     async def _wait(self, timeout: Duration | None) -> RunStatus:
-        within = None if timeout is None else validation.seconds(timeout, "timeout", zero=True)
-        run = await flows.ended(self._core, self.id, within)
-        self._outputs = await flows.outputs(self._core, run)
+        within = None if timeout is None else validation.to_seconds(timeout, "timeout", zero=True)
+        run = await flows.wait_finished(self._core, self.id, within)
+        self._outputs = await flows.collect_outputs(self._core, run)
         return run.status
 
     def __repr__(self) -> str:
@@ -48,109 +47,48 @@ class BaseRunHandle:
 
 
 class RunHandle(BaseRunHandle):
-    """A run of an async Backstay."""
+    """A handle of a run, with async methods."""
 
     __slots__ = ()
 
     async def wait(self, timeout: Duration | None = None) -> RunStatus:
-        """How it ended, as soon as it has: success, failure or cancelled. Raises ResultTimeout when that takes longer
-        than `timeout` seconds; the run goes on then.
+        """Wait until the run has ended, and return success, failure or cancelled. Raises ResultTimeout after `timeout`
+        seconds; the run continues.
         """
         return await self._wait(timeout)
 
     async def status(self) -> RunStatus:
-        """queued, running, success, failure or cancelled. Raises RunNotFound."""
-        return (await flows.look(self._core, self.id, doc=False)).status
+        """Return queued, running, success, failure or cancelled. Raises RunNotFound."""
+        return (await flows.get_run(self._core, self.id, doc=False)).status
 
     async def info(self) -> RunInfo:
-        """All that is known of it. Raises RunNotFound."""
-        return run_info(await flows.look(self._core, self.id))
+        """Return the run's current state. Raises RunNotFound."""
+        return run_info(await flows.get_run(self._core, self.id))
 
     async def jobs(self) -> list[RunJobInfo]:
-        """Its jobs by name, in the order in which they were written."""
-        return await flows.jobs(self._core, self.id)
+        """Return the run's jobs, in the order of the definition."""
+        return await flows.list_run_jobs(self._core, self.id)
 
     async def cancel(self, reason: str = "") -> RunStatus:
-        """End it: what does not run is cancelled, what runs is told to stop. Answers its status now."""
+        """Cancel the run: idle jobs are cancelled, running jobs are asked to stop. Returns the run's status."""
         return (await flows.cancel(self._core, self.id, reason)).status
 
     async def retry(self, key: str) -> State:
-        """One of its jobs again, now, with all its attempts; those that were skipped because of it wait for it. Raises
-        RetryRefused where what it needs did not succeed itself.
+        """Retry one job of the run now, with all its attempts; jobs that were skipped because of it wait for it again.
+        Raises RetryRefused if a job that it needs did not succeed.
         """
         return await flows.retry(self._core, self.id, key)
 
     async def rerun_failed(self) -> RunStatus:
-        """All jobs that failed or were cancelled again, once it has ended. Answers its status now."""
+        """Retry all failed and cancelled jobs of the run. No effect before the run has ended. Returns its status."""
         return (await flows.rerun_failed(self._core, self.id)).status
 
     def events(self, after: int = 0, *, follow: bool = True) -> AsyncIterator[RunEvent]:
-        """What happens in it, each event once and in order, behind the one with the number `after`; until it has ended.
-        follow=False: what has happened so far.
+        """Iterate over the run's events after event number `after`, each once and in order, until the run has ended.
+        follow=False: only the events so far.
         """
-        return flows.events(self._core, self.id, after, follow=follow)
+        return flows.stream_events(self._core, self.id, after, follow=follow)
 
     async def logs(self, key: str, after: int = 0) -> list[LogLine]:
-        """What one of its jobs logged, behind the line with the number `after`."""
-        return await flows.logs(self._core, self.id, key, after)
-
-
-class BlockingRunHandle(BaseRunHandle):
-    """A run of a blocking Backstay."""
-
-    __slots__ = ()
-
-    def wait(self, timeout: Duration | None = None) -> RunStatus:
-        """How it ended, as soon as it has: success, failure or cancelled. Raises ResultTimeout when that takes longer
-        than `timeout` seconds; the run goes on then.
-        """
-        return do(self._wait(timeout))
-
-    def status(self) -> RunStatus:
-        """queued, running, success, failure or cancelled. Raises RunNotFound."""
-        return do(flows.look(self._core, self.id, doc=False)).status
-
-    def info(self) -> RunInfo:
-        """All that is known of it. Raises RunNotFound."""
-        return run_info(do(flows.look(self._core, self.id)))
-
-    def jobs(self) -> list[RunJobInfo]:
-        """Its jobs by name, in the order in which they were written."""
-        return do(flows.jobs(self._core, self.id))
-
-    def cancel(self, reason: str = "") -> RunStatus:
-        """End it: what does not run is cancelled, what runs is told to stop. Answers its status now."""
-        return do(flows.cancel(self._core, self.id, reason)).status
-
-    def retry(self, key: str) -> State:
-        """One of its jobs again, now, with all its attempts; those that were skipped because of it wait for it. Raises
-        RetryRefused where what it needs did not succeed itself.
-        """
-        return do(flows.retry(self._core, self.id, key))
-
-    def rerun_failed(self) -> RunStatus:
-        """All jobs that failed or were cancelled again, once it has ended. Answers its status now."""
-        return do(flows.rerun_failed(self._core, self.id)).status
-
-    def events(self, after: int = 0, *, follow: bool = True) -> Iterator[RunEvent]:
-        """What happens in it, each event once and in order, behind the one with the number `after`; until it has ended.
-        follow=False: what has happened so far.
-        """
-        return blocking_events(self._core, self.id, after, follow=follow)
-
-    def logs(self, key: str, after: int = 0) -> list[LogLine]:
-        """What one of its jobs logged, behind the line with the number `after`."""
-        return do(flows.logs(self._core, self.id, key, after))
-
-
-def blocking_events(core: Core, run_id: str, after: int, *, follow: bool) -> Iterator[RunEvent]:
-    """The same events for a thread."""
-    events = flows.events(core, run_id, after, follow=follow)
-    try:
-        while True:
-            try:
-                yield do(events.__anext__())
-            except StopAsyncIteration:
-                return
-    finally:
-        do(events.aclose())
+        """Return the log of one job of the run after line number `after`."""
+        return await flows.read_logs(self._core, self.id, key, after)

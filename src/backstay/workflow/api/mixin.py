@@ -1,4 +1,6 @@
-"""What both Backstays offer for workflows by the same names. Loaded at first use: most programs have none."""
+"""The workflow methods of `Backstay`, async and blocking. Their modules are imported at first use: most programs have
+no workflows.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +8,42 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, overload
 
 from backstay.runtime.core import Core
+from backstay.runtime.services import Service
 from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
-    from backstay.workflow.api.decorator import BlockingDecorator, BlockingWorkflowType, Decorator, WorkflowType
-    from backstay.workflow.api.workflows import BlockingRuns, BlockingWorkflows, Runs, Workflows
+    from backstay.workflow.api.blocking import BlockingRuns, BlockingWorkflows
+    from backstay.workflow.api.decorator import (
+        BaseWorkflowType,
+        BlockingDecorator,
+        BlockingWorkflowType,
+        Decorator,
+        WorkflowType,
+    )
+    from backstay.workflow.api.workflows import Runs, Workflows
     from backstay.workflow.builder import Flow
 
 P = ParamSpec("P")
 
+#: The workflows that the program defines, by name.
+WORKFLOWS: Service[dict[str, BaseWorkflowType[...]]] = Service("workflow registry", lambda _: {}, survives_fork=True)
 
-class WorkflowDoor:
-    """The doors of an async Backstay to its workflows."""
+
+class WorkflowsMixin:
+    """Workflow methods of the async `Backstay`."""
 
     _core: Core
 
     @property
     def workflows(self) -> Workflows:
-        """Store, look at and start workflows by name."""
+        """Store, list, read and start workflows by name."""
         from backstay.workflow.api.workflows import Workflows
 
         return Workflows(self._core)
 
     @property
     def runs(self) -> Runs:
-        """Look at runs; cancel, try again."""
+        """List, read, cancel and retry runs."""
         from backstay.workflow.api.workflows import Runs
 
         return Runs(self._core)
@@ -40,11 +53,11 @@ class WorkflowDoor:
     @overload
     def workflow(self, /, *, name: str = "", timeout: Duration | None = None, keep: Duration = ...) -> Decorator: ...
     def workflow(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Make a function a workflow: it is handed a flow, and puts a run together with `flow.add` and `flow.map`
-        whenever one is started. Not async.
+        """Make a function a workflow. The function receives a `Flow` and adds jobs with `flow.add` and `flow.map`. It
+        is called each time a run is started, and must not be async.
 
-        name: what it is called (the function's name). timeout: seconds a run may take; then it is cancelled. keep:
-        seconds its record stays after its end (a week).
+        name: the workflow's name (default: the function's). timeout: seconds a run may take; then it is cancelled.
+        keep: seconds the run's record is kept after its end (default: a week).
         """
         from backstay.workflow.api.decorator import WorkflowType
 
@@ -54,22 +67,22 @@ class WorkflowDoor:
         return decorate if function is None else decorate(function)
 
 
-class BlockingWorkflowDoor:
-    """The doors of a blocking Backstay to its workflows."""
+class BlockingWorkflowsMixin:
+    """Workflow methods of the blocking `Backstay`."""
 
     _core: Core
 
     @property
     def workflows(self) -> BlockingWorkflows:
-        """Store, look at and start workflows by name."""
-        from backstay.workflow.api.workflows import BlockingWorkflows
+        """Store, list, read and start workflows by name."""
+        from backstay.workflow.api.blocking import BlockingWorkflows
 
         return BlockingWorkflows(self._core)
 
     @property
     def runs(self) -> BlockingRuns:
-        """Look at runs; cancel, try again."""
-        from backstay.workflow.api.workflows import BlockingRuns
+        """List, read, cancel and retry runs."""
+        from backstay.workflow.api.blocking import BlockingRuns
 
         return BlockingRuns(self._core)
 
@@ -80,8 +93,8 @@ class BlockingWorkflowDoor:
         self, /, *, name: str = "", timeout: Duration | None = None, keep: Duration = ...
     ) -> BlockingDecorator: ...
     def workflow(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Make a function a workflow: it is handed a flow, and puts a run together with `flow.add` and `flow.map`
-        whenever one is started. The options are those of the async API.
+        """Make a function a workflow. The function receives a `Flow` and adds jobs with `flow.add` and `flow.map`. It
+        is called each time a run is started. The options are those of the async API.
         """
         from backstay.workflow.api.decorator import BlockingWorkflowType
 

@@ -1,59 +1,93 @@
-"""Waiting for something to happen in a run, or for its end: pushed by the hub, with a poll as the backstop."""
+"""Wait for an event or the end of a run: woken by hub notifications, with polling as the backstop.
+
+All waiters of a process share two subscriptions. Every event is published on `<prefix>:events` as `<run>:<number of its
+last event>`; the end of a run also on `<prefix>:runc`, so that a caller that waits only for the end is not woken by
+every event.
+"""
 
 from __future__ import annotations
 
 from backstay.engine.base import steady
 from backstay.errors import ResultTimeout
-from backstay.job.api.completion_waiters import Waiters
-from backstay.job.flows import AWAY, GROWTH, HEARD, UNHEARD
+from backstay.job.api.completion_waiters import CompletionWaiters
+from backstay.job.flows import BLIND_POLL, NOTIFIED_POLL, OUTAGE_PATIENCE, POLL_GROWTH
 from backstay.job.run_model import RunStatus
 from backstay.runtime.core import Core
 from backstay.runtime.flows import Latch
+from backstay.runtime.services import Service
 
 
-class Vigil:
-    """One caller's. `ready`, look, and `rest` when there was nothing new; `leave` in the end."""
+class RunEventWaiters(CompletionWaiters):
+    """Wakes the callers that follow a run's events. One per Backstay: `core.services.get(RUN_EVENT_WAITERS)`."""
 
-    def __init__(self, core: Core, run_id: str, timeout: float | None, watchers: Waiters) -> None:
+    channels = ("events",)
+
+    def _id_of(self, payload: str) -> str:
+        return payload.rpartition(":")[0]
+
+
+class RunEndWaiters(CompletionWaiters):
+    """Wakes the callers that wait for a run's end. One per Backstay: `core.services.get(RUN_END_WAITERS)`."""
+
+    channels = ("runc",)
+
+
+RUN_EVENT_WAITERS: Service[RunEventWaiters] = Service(
+    "listener for run events", RunEventWaiters, close=RunEventWaiters.close
+)
+RUN_END_WAITERS: Service[RunEndWaiters] = Service("listener for run ends", RunEndWaiters, close=RunEndWaiters.close)
+
+
+class RunWaiter:
+    """The wait of one caller. Loop: `rearm`, read the run, and `wait_for_change` if nothing is new; finally `close`."""
+
+    def __init__(self, core: Core, run_id: str, timeout: float | None, waiters: CompletionWaiters) -> None:
         self._core = core
         self._run = run_id
-        self._watchers = watchers
-        self._latch: Latch = self._watchers.join(run_id)
+        self._waiters = waiters
+        self._latch: Latch = self._waiters.add(run_id)
         self._timeout = timeout
         self._began = steady()
-        self._nap = self._away = 0.0
-        self._sure = False
+        self._interval = self._failing_since = 0.0
+        self._rechecked = False
 
-    def leave(self) -> None:
-        self._watchers.leave(self._run, self._latch)
+    def close(self) -> None:
+        self._waiters.remove(self._run, self._latch)
 
-    def ready(self) -> None:
-        """Before each look: what happens from here on wakes."""
+    def rearm(self) -> None:
+        """Clear the latch. Call it before each read, so that a change during the read is not missed (lost wake-up)."""
         self._latch.clear()
 
-    async def trouble(self, error: Exception) -> None:
-        """The run goes on without the engine's answer, and so does whoever waits for it: for a while."""
+    async def pause_after_error(self, error: Exception) -> None:
+        """Pause after a failed read: an engine outage does not end the wait. Raises `error` when the outage has lasted
+        OUTAGE_PATIENCE seconds or reaches the timeout.
+        """
         now = steady()
-        self._away = self._away or now
-        patience = AWAY if self._timeout is None else min(AWAY, self._began + self._timeout - self._away)
-        if now - self._away >= patience:
+        self._failing_since = self._failing_since or now
+        patience = (
+            OUTAGE_PATIENCE
+            if self._timeout is None
+            else min(OUTAGE_PATIENCE, self._began + self._timeout - self._failing_since)
+        )
+        if now - self._failing_since >= patience:
             raise error
-        await self._core.port.pause(UNHEARD[0])
+        await self._core.port.pause(BLIND_POLL[0])
         self._core.check_open()
 
-    async def rest(self, status: RunStatus) -> None:
-        """After a look that found nothing new. Raises ResultTimeout."""
-        self._away = 0.0
+    async def wait_for_change(self, status: RunStatus) -> None:
+        """Wait until a notification arrives or the next poll is due. Raises ResultTimeout."""
+        self._failing_since = 0.0
         left = None if self._timeout is None else self._began + self._timeout - steady()
         if left is not None and left <= 0:
             raise ResultTimeout(job_id=self._run, waited=self._timeout or 0.0, state=status)
-        hears = self._watchers.hears
-        if not hears:
-            hears = await self._watchers.open()
-            if hears and not self._sure:  # it may have passed before anybody listened
-                self._sure = True
+        listening = self._waiters.is_listening
+        if not listening:
+            listening = await self._waiters.listen()
+            if listening and not self._rechecked:
+                # The change may have happened before the subscription: let the caller read once more.
+                self._rechecked = True
                 return
-        first, last = HEARD if hears else UNHEARD
-        self._nap = min(max(first, self._nap * GROWTH), last)
-        await self._core.port.park(self._latch, self._nap if left is None else min(self._nap, left))
+        first, last = NOTIFIED_POLL if listening else BLIND_POLL
+        self._interval = min(max(first, self._interval * POLL_GROWTH), last)
+        await self._core.port.park(self._latch, self._interval if left is None else min(self._interval, left))
         self._core.check_open()

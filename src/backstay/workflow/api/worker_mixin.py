@@ -1,4 +1,4 @@
-"""`stay.worker(...)`: how an async Backstay makes a worker, and what may be said about one."""
+"""`stay.worker(...)`: create a worker of an async Backstay."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from backstay.errors import ConfigError
-from backstay.job.scheduler.scheduler import KEEP
+from backstay.job.scheduler.pruner import KEEP
 from backstay.job.worker.slots import Queues
 from backstay.job.worker.worker import CONCURRENCY, Worker
 from backstay.runtime.core import Core
-from backstay.runtime.validation import Duration
-from backstay.runtime.validation import seconds as seconds_of
+from backstay.runtime.validation import Duration, to_seconds
 
 
-class WorkerDoor:
-    """The door of an async Backstay to its workers."""
+class WorkerMixin:
+    """Worker methods of the async `Backstay`."""
 
     _core: Core
 
@@ -39,34 +38,34 @@ class WorkerDoor:
         directory: str | Path = ".",
         artifacts: str | Path = "",
     ) -> Worker:
-        """Somebody who runs jobs: `await stay.worker(queues=["default"], concurrency=100).run()`.
+        """Create a worker: `await stay.worker(queues=["default"], concurrency=100).run()`.
 
-        queues: names, best first by priority and age over all of them; or weights, {"mail": 3, "default": 1}.
-        labels: what this worker has; it takes jobs that ask for nothing else. concurrency: how many at once.
-        lease: seconds until its jobs go to others when it dies; renewed while it lives. drain: seconds that a stop
-        waits for what runs. grace: seconds a handler has to end once it is told to. blocked_after: warn when the event
-        loop stands still for so long (0: never). prefetch: while jobs end within milliseconds, take the next ones
-        before there is room, where that helps (PostgreSQL); what has not begun within 50 ms goes back. signals: SIGTERM
-        and Ctrl-C stop it, unless the program hears them itself. name: what it is called; made up unless given, and
-        never to be shared. keep: completed jobs that stay at most, whatever their own `keep=` says; whoever keeps the
-        fewest decides.
+        queues: names, whose jobs are claimed together by priority and age; or weights, {"mail": 3, "default": 1}.
+        labels: the labels of this worker; it claims only jobs whose labels it has. concurrency: jobs at the same time.
+        lease: seconds until other workers get its jobs if it dies; renewed while it lives. drain: seconds that a stop
+        waits for running jobs. grace: seconds a handler has to end after it is asked to stop. blocked_after: warn when
+        the event loop is blocked for this many seconds (0: never). prefetch: while jobs end within milliseconds, claim
+        the next ones before a slot is free, where that helps (PostgreSQL); jobs that have not started within 50 ms are
+        returned. signals: SIGTERM and Ctrl-C stop the worker, unless the program handles them itself. name: the
+        worker's name, unique among workers; generated if empty. keep: limit of completed jobs that are kept, whatever
+        their own `keep=` is; among several workers, the smallest limit applies.
 
-        allow_commands: it also runs commands of workflows, as the user and in the `directory` it was started in.
-        pass_env: variables of its own that they get, beside a few that betray nothing; patterns have a `*`. secrets:
-        variables that they get and that are hidden in logs, by name or with their values. artifacts: a directory for
-        the files that they leave, shared by all who need them; else the engine keeps them.
+        allow_commands: also run commands of workflows, with the worker's user, in `directory`. pass_env: variables of
+        the worker's environment that commands get, besides a few harmless ones; patterns contain `*`. secrets:
+        variables that commands get and whose values are masked in logs: names, or a mapping with values. artifacts: a
+        directory for the commands' files, shared by all workers that need them; without it, the engine stores them.
         """
-        from backstay.workflow.planning import decide  # programs without a worker do without
+        from backstay.workflow.planning import internal_jobs  # imported here: programs without a worker skip the cost
 
-        decide.install(self._core)
+        internal_jobs.install(self._core)
         if allow_commands:
-            from backstay.workflow.command.environment import surroundings
+            from backstay.workflow.command.environment import build_command_environment
             from backstay.workflow.command.job_type import install
 
-            ending = seconds_of(grace, "grace", zero=True)
-            install(self._core, surroundings(pass_env, secrets, directory, ending, artifacts))
+            ending = to_seconds(grace, "grace", zero=True)
+            install(self._core, build_command_environment(pass_env, secrets, directory, ending, artifacts))
         elif tuple(pass_env) or tuple(secrets):
-            raise ConfigError("pass_env= and secrets= are for commands: pass allow_commands=True as well")
+            raise ConfigError("pass_env= and secrets= apply to commands only: pass allow_commands=True as well")
         return Worker(
             self._core,
             queues=queues,

@@ -1,30 +1,29 @@
-"""`stay.workflows` and `stay.runs`, for async and for blocking code."""
+"""`stay.workflows` and `stay.runs` of the async API."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from backstay.errors import ConfigError
 from backstay.job.model import LogLine, State
 from backstay.job.run_model import RunEvent, RunStatus
-from backstay.runtime import validation as inputs
+from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import run as do
 from backstay.workflow import flows
-from backstay.workflow.api.handle import BlockingRunHandle, RunHandle, blocking_events
+from backstay.workflow.api.handle import RunHandle
 from backstay.workflow.document.yaml import read
 from backstay.workflow.view import RunInfo, RunJobInfo, WorkflowInfo, run_info, workflow_info
 
-#: A workflow as text, as bytes, as plain data, or where it lies.
+#: A workflow as text, bytes, plain data, or the path of its file.
 Document = str | bytes | Mapping[str, Any] | Path
-#: Things that one page of a list has at most.
+#: Limit of entries per page of a list.
 LARGEST_PAGE = 1000
 
 
-def _read(document: Document, name: str) -> Any:
+def read_document(document: Document, name: str) -> Any:
     if isinstance(document, Path):
         try:
             raw = document.read_bytes()
@@ -34,18 +33,18 @@ def _read(document: Document, name: str) -> Any:
     return read(document, name=name)
 
 
-def _limit(limit: int) -> int:
-    return min(inputs.count(limit, "limit"), LARGEST_PAGE)
+def page_limit(limit: int) -> int:
+    return min(validation.check_count(limit, "limit"), LARGEST_PAGE)
 
 
-def _status(status: RunStatus | None) -> RunStatus | None:
+def validate_status(status: RunStatus | None) -> RunStatus | None:
     if status is not None and status not in get_args(RunStatus):
-        raise ConfigError(f"status is one of {', '.join(get_args(RunStatus))}; got {status!r}")
+        raise ConfigError(f"status must be one of {', '.join(get_args(RunStatus))}; got {status!r}")
     return status
 
 
 class Workflows:
-    """Definitions that are stored, by name and in versions."""
+    """Stored workflow definitions, by name and version."""
 
     __slots__ = ("_core",)
 
@@ -53,18 +52,18 @@ class Workflows:
         self._core = core
 
     async def put(self, document: Document, *, name: str = "") -> WorkflowInfo:
-        """Store a workflow: YAML or JSON, plain data, or a Path. The same one again is the same version. Raises
-        BadDefinition with every problem; nothing is stored then.
+        """Store a workflow from YAML, JSON, plain data or a Path. An unchanged document keeps its version. Raises
+        BadDefinition with every problem, and stores nothing then.
         """
-        return workflow_info(await flows.put(self._core, _read(document, name)))
+        return workflow_info(await flows.put(self._core, read_document(document, name)))
 
     async def get(self, name: str, version: int = 0) -> WorkflowInfo:
-        """The newest version, or one of them. Raises WorkflowNotFound."""
-        return workflow_info(await flows.definition_of(self._core, name, version))
+        """Return one version of a workflow; 0: the newest. Raises WorkflowNotFound."""
+        return workflow_info(await flows.get_definition(self._core, name, version))
 
     async def list(self, *, after: str = "", limit: int = 100) -> builtins.list[WorkflowInfo]:
-        """The newest version of each, by name. The next page: `after` is the last name of this one."""
-        return await flows.list_workflows(self._core, after, _limit(limit))
+        """List the newest version of each workflow, by name. For the next page, pass the last name as `after`."""
+        return await flows.list_workflows(self._core, after, page_limit(limit))
 
     async def start(
         self, name: str, inputs: Mapping[str, Any] | None = None, *, version: int = 0, trigger: str = "manual"
@@ -74,7 +73,7 @@ class Workflows:
 
 
 class Runs:
-    """Runs: look at them, cancel, try again."""
+    """List, read, cancel and retry runs."""
 
     __slots__ = ("_core",)
 
@@ -82,119 +81,41 @@ class Runs:
         self._core = core
 
     async def handle(self, run_id: str) -> RunHandle:
-        """The handle of a run that somebody else started. Raises RunNotFound."""
-        return RunHandle(self._core, await flows.look(self._core, run_id))
+        """Return a handle of an existing run, wherever it was started. Raises RunNotFound."""
+        return RunHandle(self._core, await flows.get_run(self._core, run_id))
 
     async def get(self, run_id: str) -> RunInfo:
-        """All that is known of one run. Raises RunNotFound."""
-        return run_info(await flows.look(self._core, run_id))
+        """Return the current state of a run. Raises RunNotFound."""
+        return run_info(await flows.get_run(self._core, run_id))
 
     async def list(
         self, *, workflow: str = "", status: RunStatus | None = None, before: str = "", limit: int = 50
     ) -> builtins.list[RunInfo]:
-        """Newest first. The next page: `before` is the last id of this one."""
-        return await flows.list_runs(self._core, workflow, _status(status), before, _limit(limit))
+        """List runs, newest first. For the next page, pass the last id as `before`."""
+        return await flows.list_runs(self._core, workflow, validate_status(status), before, page_limit(limit))
 
     async def jobs(self, run_id: str) -> builtins.list[RunJobInfo]:
-        """The jobs of a run by name, in the order in which they were written."""
-        return await flows.jobs(self._core, run_id)
+        """Return the jobs of a run, in the order of its definition."""
+        return await flows.list_run_jobs(self._core, run_id)
 
     async def cancel(self, run_id: str, reason: str = "") -> RunStatus:
-        """End it: what does not run is cancelled, what runs is told to stop. Answers its status now."""
+        """Cancel a run: idle jobs are cancelled, running jobs are asked to stop. Returns the run's current status."""
         return (await flows.cancel(self._core, run_id, reason)).status
 
     async def retry(self, run_id: str, key: str) -> State:
-        """One job of a run again, now, with all its attempts. Raises RunNotFound, JobNotFound."""
+        """Retry one job of a run now, with all its attempts. Raises RunNotFound, JobNotFound, RetryRefused."""
         return await flows.retry(self._core, run_id, key)
 
     async def rerun_failed(self, run_id: str) -> RunStatus:
-        """All jobs that failed or were cancelled again, once the run has ended. Answers its status now."""
+        """Retry all failed and cancelled jobs of a finished run. Returns its current status."""
         return (await flows.rerun_failed(self._core, run_id)).status
 
     def events(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[RunEvent]:
-        """What happens in a run, each event once and in order, behind the one with the number `after`; until it has
-        ended. follow=False: what has happened so far.
+        """Iterate over the events of a run after event number `after`, each once and in order, until it has ended.
+        follow=False: only the events so far.
         """
-        return flows.events(self._core, run_id, after, follow=follow)
+        return flows.stream_events(self._core, run_id, after, follow=follow)
 
     async def logs(self, run_id: str, key: str, after: int = 0) -> builtins.list[LogLine]:
-        """What a job of a run logged, behind the line with the number `after`."""
-        return await flows.logs(self._core, run_id, key, after)
-
-
-class BlockingWorkflows:
-    """Definitions that are stored, by name and in versions."""
-
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def put(self, document: Document, *, name: str = "") -> WorkflowInfo:
-        """Store a workflow: YAML or JSON, plain data, or a Path. The same one again is the same version. Raises
-        BadDefinition with every problem; nothing is stored then.
-        """
-        return workflow_info(do(flows.put(self._core, _read(document, name))))
-
-    def get(self, name: str, version: int = 0) -> WorkflowInfo:
-        """The newest version, or one of them. Raises WorkflowNotFound."""
-        return workflow_info(do(flows.definition_of(self._core, name, version)))
-
-    def list(self, *, after: str = "", limit: int = 100) -> builtins.list[WorkflowInfo]:
-        """The newest version of each, by name. The next page: `after` is the last name of this one."""
-        return do(flows.list_workflows(self._core, after, _limit(limit)))
-
-    def start(
-        self, name: str, inputs: Mapping[str, Any] | None = None, *, version: int = 0, trigger: str = "manual"
-    ) -> BlockingRunHandle:
-        """Start a run by the workflow's name. Raises WorkflowNotFound, BadInput."""
-        return BlockingRunHandle(self._core, do(flows.start_by_name(self._core, name, inputs or {}, version, trigger)))
-
-
-class BlockingRuns:
-    """Runs: look at them, cancel, try again."""
-
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def handle(self, run_id: str) -> BlockingRunHandle:
-        """The handle of a run that somebody else started. Raises RunNotFound."""
-        return BlockingRunHandle(self._core, do(flows.look(self._core, run_id)))
-
-    def get(self, run_id: str) -> RunInfo:
-        """All that is known of one run. Raises RunNotFound."""
-        return run_info(do(flows.look(self._core, run_id)))
-
-    def list(
-        self, *, workflow: str = "", status: RunStatus | None = None, before: str = "", limit: int = 50
-    ) -> builtins.list[RunInfo]:
-        """Newest first. The next page: `before` is the last id of this one."""
-        return do(flows.list_runs(self._core, workflow, _status(status), before, _limit(limit)))
-
-    def jobs(self, run_id: str) -> builtins.list[RunJobInfo]:
-        """The jobs of a run by name, in the order in which they were written."""
-        return do(flows.jobs(self._core, run_id))
-
-    def cancel(self, run_id: str, reason: str = "") -> RunStatus:
-        """End it: what does not run is cancelled, what runs is told to stop. Answers its status now."""
-        return do(flows.cancel(self._core, run_id, reason)).status
-
-    def retry(self, run_id: str, key: str) -> State:
-        """One job of a run again, now, with all its attempts. Raises RunNotFound, JobNotFound."""
-        return do(flows.retry(self._core, run_id, key))
-
-    def rerun_failed(self, run_id: str) -> RunStatus:
-        """All jobs that failed or were cancelled again, once the run has ended. Answers its status now."""
-        return do(flows.rerun_failed(self._core, run_id)).status
-
-    def events(self, run_id: str, after: int = 0, *, follow: bool = True) -> Iterator[RunEvent]:
-        """What happens in a run, each event once and in order, behind the one with the number `after`; until it has
-        ended. follow=False: what has happened so far.
-        """
-        return blocking_events(self._core, run_id, after, follow=follow)
-
-    def logs(self, run_id: str, key: str, after: int = 0) -> builtins.list[LogLine]:
-        """What a job of a run logged, behind the line with the number `after`."""
-        return do(flows.logs(self._core, run_id, key, after))
+        """Return the log lines of a job after line number `after`."""
+        return await flows.read_logs(self._core, run_id, key, after)

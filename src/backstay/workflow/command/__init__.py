@@ -1,1 +1,1 @@
-"""Command jobs: processes, their environment, output, secrets."""
+"""Command jobs: run shell scripts as processes; capture output, set the environment, mask secrets, store artifacts."""

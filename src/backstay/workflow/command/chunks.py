@@ -1,6 +1,6 @@
-"""Text of several streams as chunks of a log: whole lines where possible, never larger than a store likes.
+"""Split the text of several streams into log chunks: whole lines where possible, within the store's size limit.
 
-The chunks of a stream, put together, are its text. Lines of different streams keep the order in which they arrived.
+The concatenated chunks of a stream are its text. Lines of different streams keep the order of their arrival.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from backstay.engine.base import Micros
 
-#: Characters in a chunk. A longer line is cut.
+#: Limit of characters per chunk. A longer line is split.
 LONGEST = 16_000
-#: The beginning of a line waits this long for the rest; then it is shown as it is.
-PATIENCE: Micros = 200_000
+#: An unfinished line waits this long for its end; then it becomes a chunk as it is.
+PARTIAL_LINE_DELAY: Micros = 200_000
 
 
 class Chunk(NamedTuple):
-    """As `Store.append_log` takes it. `at`: when its first character arrived."""
+    """An argument of `Store.append_log`. `at`: when its first character arrived."""
 
     at: Micros
     stream: str
@@ -24,21 +24,21 @@ class Chunk(NamedTuple):
 
 
 class Chunker:
-    """Feed it as text arrives, call `flush` when `due` is over, `take` what is ready."""
+    """Collects text into chunks. `feed` arriving text, `flush` at `due`, `take` the finished chunks."""
 
     def __init__(self) -> None:
         self._ready: list[Chunk] = []
-        #: The beginning of a line by stream, and since when.
+        #: By stream: the unfinished line, and when it began.
         self._partial: dict[str, tuple[Micros, str]] = {}
-        #: Characters that are ready.
+        #: Characters of the finished chunks.
         self.size = 0
 
     @property
     def due(self) -> Micros | None:
-        """When the oldest unfinished line has waited long enough; None: there is none."""
+        """When the oldest unfinished line is to be flushed; None if there is none."""
         if not self._partial:
             return None
-        return min(since for since, _ in self._partial.values()) + PATIENCE
+        return min(since for since, _ in self._partial.values()) + PARTIAL_LINE_DELAY
 
     def feed(self, stream: str, text: str, now: Micros) -> None:
         if not text:
@@ -46,36 +46,36 @@ class Chunker:
         since, before = self._partial.pop(stream, (now, ""))
         text = before + text
         whole = text.rfind("\n") + 1
-        while len(text) - whole >= LONGEST:  # a line that does not end
+        while len(text) - whole >= LONGEST:  # split an unfinished line that is too long
             whole += LONGEST
-        self._put(stream, text[:whole], since)
+        self._append(stream, text[:whole], since)
         if whole < len(text):
             self._partial[stream] = (now if whole else since, text[whole:])
 
-    def line(self, stream: str, text: str, now: Micros) -> None:
-        """A chunk that is a line by itself, without its end, behind everything that has arrived."""
+    def append_line(self, stream: str, text: str, now: Micros) -> None:
+        """Append a line, without its newline, as a chunk of its own after everything that has arrived."""
         self.end()
         self._ready.append(Chunk(now, stream, text[:LONGEST]))
         self.size += len(text)
 
     def flush(self, now: Micros) -> None:
-        """Unfinished lines that have waited long enough are shown."""
+        """Turn unfinished lines that have waited long enough into chunks."""
         for stream, (since, text) in list(self._partial.items()):
-            if since + PATIENCE <= now:
+            if since + PARTIAL_LINE_DELAY <= now:
                 del self._partial[stream]
-                self._put(stream, text, since)
+                self._append(stream, text, since)
 
     def end(self) -> None:
-        """Nothing follows: unfinished lines are shown, in the order in which they began."""
+        """Turn all unfinished lines into chunks, in the order in which they began."""
         for stream, (since, text) in sorted(self._partial.items(), key=lambda entry: entry[1][0]):
-            self._put(stream, text, since)
+            self._append(stream, text, since)
         self._partial.clear()
 
     def take(self) -> list[Chunk]:
         ready, self._ready, self.size = self._ready, [], 0
         return ready
 
-    def _put(self, stream: str, text: str, at: Micros) -> None:
+    def _append(self, stream: str, text: str, at: Micros) -> None:
         if not text:
             return
         self.size += len(text)
@@ -85,7 +85,7 @@ class Chunker:
             return
         place = 0
         while len(text) - place > LONGEST:
-            # At the end of a line, unless that line alone is too long.
+            # Split at the end of a line, unless a single line exceeds the limit.
             cut = text.rfind("\n", place, place + LONGEST) + 1 or place + LONGEST
             ready.append(Chunk(at, stream, text[place:cut]))
             place = cut

@@ -1,4 +1,4 @@
-"""What a worker gives to the commands it runs: put together once, when it starts."""
+"""The environment that a worker gives to its commands, built once when the worker starts."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pathlib import Path
 from typing import cast
 
 from backstay.errors import ConfigError
-from backstay.workflow.command import variables as environment
 from backstay.workflow.command.masking import SHORTEST
+from backstay.workflow.command.variables import find_secret_values, select_inherited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a worker gives to the commands it runs."""
+class CommandEnvironment:
+    """Directory, variables, secrets and limits that a worker gives to its commands."""
 
     directory: str = "."
-    #: Variables of the worker's own.
-    environment: Mapping[str, str] = field(default_factory=environment.inherited)
-    #: Values that are hidden.
+    #: Variables that commands inherit from the worker.
+    variables: Mapping[str, str] = field(default_factory=select_inherited)
+    #: Values that are masked in logs and outputs.
     secrets: tuple[str, ...] = ()
     #: Seconds between SIGTERM and SIGKILL.
     grace: float = 5.0
-    #: Where the files that commands leave are kept; "": in the engine.
+    #: Directory in which artifacts are stored; "": in the engine.
     artifacts: str = ""
 
 
-def surroundings(
+def build_command_environment(
     pass_env: Iterable[str],
     secrets: Iterable[str] | Mapping[str, str],
     directory: str | Path,
     grace: float,
     artifacts: str | Path = "",
-) -> Surroundings:
-    """What a worker gives to its commands. Raises ConfigError."""
+) -> CommandEnvironment:
+    """Build the environment from the options of a worker. Raises ConfigError."""
     for given, what in ((pass_env, "pass_env"), (secrets, "secrets")):
         if isinstance(given, str):
-            raise ConfigError(f"{what} is a list, as in {what}=[{given!r}]")
+            raise ConfigError(f"{what}= must be a list, as in {what}=[{given!r}]")
     hidden: dict[str, str] = {}
     if isinstance(secrets, Mapping):
         hidden.update(cast("Mapping[str, str]", secrets))
@@ -50,14 +50,14 @@ def surroundings(
             hidden[name] = value
     for name, value in hidden.items():
         if len(value) < SHORTEST:
-            raise ConfigError(f"secret {name!r} has fewer than {SHORTEST} characters: it cannot be hidden in logs")
+            raise ConfigError(f"secret {name!r} has fewer than {SHORTEST} characters: it cannot be masked in logs")
     place = Path(directory)
     if not place.is_dir():
-        raise ConfigError(f"there is no directory {str(place)!r} to run commands in")
-    return Surroundings(
+        raise ConfigError(f"the directory for commands, {str(place)!r}, does not exist")
+    return CommandEnvironment(
         directory=str(place.absolute()),
-        environment={**environment.inherited(tuple(pass_env)), **hidden},
-        secrets=(*environment.worth_hiding(), *hidden.values()),
+        variables={**select_inherited(tuple(pass_env)), **hidden},
+        secrets=(*find_secret_values(), *hidden.values()),
         grace=grace,
         artifacts=str(Path(artifacts).absolute()) if artifacts else "",
     )

@@ -1,7 +1,7 @@
-"""Running a command job: its steps one after another, each a script in a shell, all in one process group.
+"""Run a command job: its steps one after another, each a script in a shell, all in one process group.
 
-A step that fails ends the job, except that later steps may ask for it (`if: failure()`, `if: always()`) or it may say
-that its failure does not matter. Whatever ends the job, nothing of its processes is left behind.
+After a failed step, only steps with `if: failure()` or `if: always()` run; with `continue-on-error` the failure is
+ignored. However the job ends, all its processes are ended.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from pathlib import Path
 from backstay.engine.base import Micros
 from backstay.errors import CommandFailed, ConfigError, PayloadTooLarge
 from backstay.workflow.command import variables
-from backstay.workflow.command.environment import Surroundings
+from backstay.workflow.command.environment import CommandEnvironment
 from backstay.workflow.command.masking import Secrets
 from backstay.workflow.command.outputs import LARGEST_FILE, Outputs
-from backstay.workflow.command.process_group import ProcessGroup, ended
+from backstay.workflow.command.process_group import ProcessGroup, wait_exit
 from backstay.workflow.command.pump import Pump, Sink
 from backstay.workflow.command.spec import CommandSpec, Step
 from backstay.workflow.command.streams import Streams
 from backstay.workflow.expressions.expression import as_text
 
-#: Shells by name. Each stops at the first command that fails, and at a variable that is not set.
+#: Shells by name. bash and sh stop at the first failing command, and at an unset variable.
 SHELLS: dict[str, tuple[str, ...]] = {
     "bash": ("bash", "--noprofile", "--norc", "-euo", "pipefail"),
     "sh": ("sh", "-eu"),
     "python": (sys.executable,),
 }
-#: An exit code above this is how a shell tells of a signal.
-SIGNALLED = 128
-#: Where a command leaves its outputs.
+#: A shell reports a command that was killed by signal N as exit code 128 + N.
+SIGNAL_EXIT_BASE = 128
+#: Variable with the path of the file into which a command writes its outputs.
 OUTPUT = "BACKSTAY_OUTPUT"
 
 
 class Stopped(Exception):
-    """The job is to end, and its processes have ended."""
+    """The execution was stopped, and all its processes have ended."""
 
 
-#: What is done with the files that a command left in a directory, and says what happened to them.
+#: Stores the files of a directory as artifacts; the second argument writes a line to the job's log.
 Collect = Callable[[Path, Callable[[str], None]], Awaitable[None]]
-#: Whether a step is run: from its `if`, whether one before it failed, and the outputs so far.
+#: Whether to run a step, from the step, whether an earlier step failed, and the outputs so far.
 Condition = Callable[[Step, bool, Mapping[str, str]], bool]
 
 
 def plain_condition(step: Step, failed: bool, _: Mapping[str, str]) -> bool:
-    """The conditions that speak of the steps before alone."""
+    """Evaluate a condition that is a single status function. Raises ConfigError for other conditions."""
     match step.condition.strip().removeprefix("${{").removesuffix("}}").strip():
         case "" | "success()":
             return not failed
@@ -62,16 +62,16 @@ def plain_condition(step: Step, failed: bool, _: Mapping[str, str]) -> bool:
         case "always()":
             return True
         case other:
-            raise ConfigError(f"{other!r} is not known as the condition of a step")
+            raise ConfigError(f"{other!r} is not supported as the condition of a step")
 
 
 class Execution:
-    """One attempt at a command job. It runs once; `stop` and `kill` may be called at any time, on its loop."""
+    """One attempt of a command job. `run` is called once; `stop` and `kill` at any time, on the same event loop."""
 
     def __init__(
         self,
         spec: CommandSpec,
-        surroundings: Surroundings,
+        environment: CommandEnvironment,
         *,
         given: Mapping[str, str],
         needs: Mapping[str, Mapping[str, str]],
@@ -82,42 +82,42 @@ class Execution:
         needs_directory: Path | None = None,
     ) -> None:
         self._spec = spec
-        self._surroundings = surroundings
+        self._environment = environment
         self._given = given
         self._needs = needs
         self._condition = condition
         self._collect = collect
         self._needs_directory = needs_directory
-        self._secrets = Secrets(surroundings.secrets)
+        self._secrets = Secrets(environment.secrets)
         self._outputs = Outputs()
-        self._group = ProcessGroup(surroundings.grace)
+        self._group = ProcessGroup(environment.grace)
         self._pump = Pump(Streams(self._secrets, self._outputs), sink, now)
         self._stopping = asyncio.Event()
         self._directory = Path()
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def stop(self, grace: float | None = None) -> None:
-        """Ask everything to end: SIGTERM, the grace, SIGKILL. `run` raises Stopped when that is done."""
+        """Stop the job: SIGTERM, then SIGKILL after the grace. `run` raises Stopped when all processes have ended."""
         if grace is not None:
             self._group.grace = min(grace, self._group.grace)
         self._stopping.set()
 
     def kill(self) -> None:
-        """End everything now. What was written last may be lost."""
+        """Kill all processes now. Output that was not yet stored may be lost."""
         self._stopping.set()
         self._group.kill()
         self._pump.discard()
 
     async def run(self) -> dict[str, str]:
-        """All steps; answers the outputs. Raises CommandFailed, ConfigError, Stopped."""
+        """Run all steps and return the outputs. Raises CommandFailed, ConfigError, Stopped."""
         self._directory = Path(tempfile.mkdtemp(prefix="backstay-"))
         try:
             try:
-                failure = await self._steps()
+                failure = await self._run_steps()
                 await self._end_leftovers()
-                failure = await self._keep_files(failure)
+                failure = await self._store_artifacts(failure)
             finally:
-                # Also when this task is cancelled: processes end first, then what they wrote is kept.
+                # Also on cancellation of this task: first end the processes, then store what they wrote.
                 await self._group.end()
                 await self._pump.close()
         except ConfigError as error:
@@ -134,48 +134,48 @@ class Execution:
 
     # ── steps ──
 
-    async def _steps(self) -> CommandFailed | None:
-        """Answers the first failure that counts."""
-        environ = self._environment()
+    async def _run_steps(self) -> CommandFailed | None:
+        """Run the steps and return the first failure without `continue-on-error`."""
+        environ = self._build_variables()
         failure: CommandFailed | None = None
         steps = self._spec.steps
         for number, step in enumerate(steps, 1):
-            name = self._name(number, step)
+            name = self._step_name(number, step)
             if not self._condition(step, failure is not None, self._outputs.values):
                 if step.condition:
-                    self._pump.say(f"{name}: skipped, its condition does not hold")
+                    self._pump.log_line(f"{name}: skipped, its condition does not hold")
                 continue
             if len(steps) > 1 or step.name:
-                self._pump.say(f"{name}")
+                self._pump.log_line(f"{name}")
             try:
-                await self._step(number, name, step, environ)
+                await self._run_step(number, name, step, environ)
             except CommandFailed as error:
-                self._pump.say(str(error) + (" (the job goes on)" if step.continue_on_error else ""))
+                self._pump.log_line(str(error) + (" (the job goes on)" if step.continue_on_error else ""))
                 if not step.continue_on_error and failure is None:
                     failure = error
         return failure
 
-    def _name(self, number: int, step: Step) -> str:
+    def _step_name(self, number: int, step: Step) -> str:
         count = len(self._spec.steps)
         place = f"step {number} of {count}" if count > 1 else ""
         title = self._secrets.hide(step.name)
         return f"{place} ({title})" if place and title else place or title
 
-    def _environment(self) -> dict[str, str]:
-        """What all steps share."""
+    def _build_variables(self) -> dict[str, str]:
+        """Build the environment variables that all steps share."""
         spec = self._spec
         inputs = {name: as_text(value) for name, value in spec.inputs.items()}
-        told, complete = variables.inputs_and_needs(inputs, self._needs)
+        run_variables, complete = variables.build_run_variables(inputs, self._needs)
         if not complete:
-            self._pump.say("the outputs of the jobs before are too large for variables: read $BACKSTAY_NEEDS_FILE")
+            self._pump.log_line("the outputs of the needed jobs are too large for variables: read $BACKSTAY_NEEDS_FILE")
         for folder in ("temp", "artifacts"):
             (self._directory / folder).mkdir()
         document = self._directory / "needs.json"
-        document.write_text(variables.needs_document(self._needs), encoding="utf-8", errors="surrogateescape")
+        document.write_text(variables.encode_needs(self._needs), encoding="utf-8", errors="surrogateescape")
         variables.check_env(spec.env, f"job {spec.key or 'command'}")
         return {
-            **self._surroundings.environment,
-            **told,
+            **self._environment.variables,
+            **run_variables,
             "BACKSTAY_NEEDS_FILE": str(document),
             "BACKSTAY_TEMP": str(self._directory / "temp"),
             "BACKSTAY_ARTIFACTS": str(self._directory / "artifacts"),
@@ -185,8 +185,8 @@ class Execution:
             **spec.env,
         }
 
-    async def _step(self, number: int, name: str, step: Step, environ: Mapping[str, str]) -> None:
-        """One script to its end. Raises CommandFailed, Stopped."""
+    async def _run_step(self, number: int, name: str, step: Step, environ: Mapping[str, str]) -> None:
+        """Run one script until it exits. Raises CommandFailed, Stopped."""
         if self._stopping.is_set():
             raise Stopped
         variables.check_env(step.env, name or "the command")
@@ -196,47 +196,51 @@ class Execution:
         code = await self._wait(process, step.timeout)
         self._pump.drain()
         if code is None:
-            raise self._failed(name, f"it ran longer than its timeout of {step.timeout:g} s, and was ended")
-        self._read(file)
+            raise self._failure(name, f"it exceeded its timeout of {step.timeout:g} s and was ended")
+        self._read_outputs(file)
         problems, self._outputs.problems = self._outputs.problems, []
         if code:
-            raise self._failed(name, how(code), code)
+            raise self._failure(name, describe_exit(code), code)
         if problems:
-            raise self._failed(name, f"its outputs cannot be read: {'; '.join(problems)}")
+            raise self._failure(name, f"its outputs cannot be read: {'; '.join(problems)}")
 
     def _start(self, number: int, name: str, step: Step, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        directory = Path(self._surroundings.directory, self._spec.working_directory, step.working_directory)
-        arguments = self._shell(number, step)
+        directory = Path(self._environment.directory, self._spec.working_directory, step.working_directory)
+        arguments = self._shell_command(number, step)
         try:
             process = self._group.start(
                 arguments, env=environ, cwd=str(directory), stdout=self._pump.stdout, stderr=self._pump.stderr
             )
         except OSError as error:
             if not directory.is_dir():
-                raise self._failed(name, f"there is no directory {str(directory)!r} to run it in") from None
-            raise self._failed(name, f"{arguments[0]} cannot be started: {error.strerror}") from None
+                raise self._failure(name, f"its working directory {str(directory)!r} does not exist") from None
+            raise self._failure(name, f"{arguments[0]} cannot be started: {error.strerror}") from None
         self._processes.append(process)
         return process
 
-    def _shell(self, number: int, step: Step) -> list[str]:
+    def _shell_command(self, number: int, step: Step) -> list[str]:
         shell = step.shell or self._spec.shell or ("bash" if shutil.which("bash") else "sh")
         script = self._directory / f"step-{number}{'.py' if shell == 'python' else ''}"
         script.write_text(step.run, encoding="utf-8", errors="surrogateescape")
         if shell in SHELLS:
             program, *options = SHELLS[shell]
-            # By its path: the job's own PATH is for what the script runs.
+            # Resolve the shell with the worker's PATH; the job's own PATH applies to what the script runs.
             return [shutil.which(program) or program, *options, str(script)]
         try:
             words = shlex.split(shell)
         except ValueError as error:
-            raise ConfigError(f"the shell {shell!r} cannot be read: {error}") from None
+            raise ConfigError(f"the shell {shell!r} cannot be parsed: {error}") from None
         if not any("{0}" in word for word in words):
-            raise ConfigError(f"the shell {shell!r} is none of {', '.join(SHELLS)}, and has no {{0}} for the script")
+            raise ConfigError(
+                f"the shell {shell!r} is none of {', '.join(SHELLS)}, and has no {{0}} in place of the script's file"
+            )
         return [word.replace("{0}", str(script)) for word in words]
 
     async def _wait(self, process: subprocess.Popen[bytes], timeout: float) -> int | None:
-        """Its exit code; None: its time was over. Raises Stopped. In the last two cases nothing runs any more."""
-        end = asyncio.ensure_future(ended(process))
+        """Wait for the process and return its exit code; None after a timeout. Raises Stopped. After a timeout or a
+        stop, all processes of the group have ended.
+        """
+        end = asyncio.ensure_future(wait_exit(process))
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({end, stop}, timeout=timeout or None, return_when=asyncio.FIRST_COMPLETED)
@@ -252,45 +256,47 @@ class Execution:
             stop.cancel()
             await asyncio.wait({end, stop})
 
-    def _read(self, file: Path) -> None:
-        """What the step left in its file, which may be anything by now."""
+    def _read_outputs(self, file: Path) -> None:
+        """Read the step's output file. The step may have replaced it with a link, a FIFO or a directory: open it
+        without following links, without blocking, and accept only a regular file.
+        """
         where = OUTPUT
         try:
             handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            self._outputs.wrong(where, f"its file cannot be read: {error.strerror}")
+            self._outputs.add_problem(where, f"the file cannot be read: {error.strerror}")
             return
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                self._outputs.wrong(where, "it is no longer a file")
+                self._outputs.add_problem(where, "it is no longer a regular file")
                 return
             raw = os.read(handle, LARGEST_FILE + 1)
         finally:
             os.close(handle)
         self._outputs.read(raw, where)
 
-    async def _keep_files(self, failure: CommandFailed | None) -> CommandFailed | None:
-        """What the steps left in BACKSTAY_ARTIFACTS, also after a failure. Raises JobError when the lease is gone."""
+    async def _store_artifacts(self, failure: CommandFailed | None) -> CommandFailed | None:
+        """Store the files in BACKSTAY_ARTIFACTS, also after a failure. Raises JobError when the lease is lost."""
         if self._collect is None:
             return failure
         try:
-            await self._collect(self._directory / "artifacts", self._pump.say)
+            await self._collect(self._directory / "artifacts", self._pump.log_line)
         except (ConfigError, PayloadTooLarge) as error:
-            wrong = self._failed("", f"a file that it left cannot be kept: {error}")
-            self._pump.say(str(wrong))
+            wrong = self._failure("", f"an artifact cannot be stored: {error}")
+            self._pump.log_line(str(wrong))
             return failure or wrong
         return failure
 
     async def _end_leftovers(self) -> None:
-        """Processes that the steps left in the background end with the job."""
+        """End the background processes that the steps left running."""
         if left := len(self._group.members()):
             what = "1 process was" if left == 1 else f"{left} processes were"
-            self._pump.say(f"{what} left in the background, and ended with the job")
+            self._pump.log_line(f"{what} left running in the background, and ended with the job")
             await self._group.end()
         else:
             await self._group.close()
 
-    def _failed(self, name: str, what: str, code: int | None = None) -> CommandFailed:
+    def _failure(self, name: str, what: str, code: int | None = None) -> CommandFailed:
         return CommandFailed(
             self._secrets.hide(what),
             step=name,
@@ -300,11 +306,11 @@ class Execution:
         )
 
 
-def how(code: int) -> str:
-    """An exit code in words."""
+def describe_exit(code: int) -> str:
+    """Describe the exit code of a process."""
     if code < 0:
         return f"ended by {signal_name(-code)}"
-    if code > SIGNALLED and (name := signal_name(code - SIGNALLED, known=True)):
+    if code > SIGNAL_EXIT_BASE and (name := signal_name(code - SIGNAL_EXIT_BASE, known=True)):
         return f"exit code {code} ({name})"
     return f"exit code {code}"
 

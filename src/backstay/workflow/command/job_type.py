@@ -1,6 +1,6 @@
-"""The internal job type `backstay.command`: a command job between its store and its processes.
+"""The internal job type `backstay.command`: its handler connects a claimed job to an `Execution`.
 
-Only a worker with `allow_commands=True` installs it, and only such a worker takes the queue that these jobs are in.
+Only workers with `allow_commands=True` install it, and only they claim from the queue of command jobs.
 """
 
 from __future__ import annotations
@@ -17,135 +17,142 @@ from msgspec.structs import replace
 
 from backstay.engine.base import steady
 from backstay.errors import CommandFailed, ConfigError
-from backstay.job.api.context import current_hands
+from backstay.job.api.context import current_attempt
 from backstay.job.api.definition import BaseJobType
-from backstay.job.api.registry import store_of
+from backstay.job.api.registry import INTERNAL_JOB_TYPES
 from backstay.job.flows import send
 from backstay.job.reserved import COMMAND, COMMANDS
+from backstay.job.store import JOB_STORE
 from backstay.job.worker.execution.attempt import Attempt
-from backstay.job.worker.execution.log_buffer import Journal
-from backstay.job.worker.execution.outcome import Raised
+from backstay.job.worker.execution.log_buffer import LogBuffer
+from backstay.job.worker.execution.outcome import HandlerError
 from backstay.runtime.core import Core
-from backstay.workflow.api.artifacts import Artifacts, checked_name, files_below
-from backstay.workflow.command import variables as environment
-from backstay.workflow.command.environment import Surroundings
+from backstay.runtime.services import Service
+from backstay.workflow.api.artifacts import Artifacts, list_files, validate_artifact_name
+from backstay.workflow.command import variables
+from backstay.workflow.command.environment import CommandEnvironment
 from backstay.workflow.command.execution import Execution, Stopped
 from backstay.workflow.command.spec import CommandSpec, Step
 from backstay.workflow.expressions.expression import Context, Need, parse
-from backstay.workflow.expressions.interpolation import fill
-from backstay.workflow.planning.needs import as_strings, merged, needs_of
+from backstay.workflow.expressions.interpolation import interpolate
+from backstay.workflow.planning.needs import as_strings, load_needs, merge_needs
 
-#: What a worker adds to the grace of a command: its last words have to be stored.
-LAST_WORDS = 3.0
-NOTE = "workflow.commands"
-#: Where a command finds the files of the jobs before, if it names this.
+#: Seconds that the worker adds to a command's grace, to store its last output.
+LOG_FLUSH_GRACE = 3.0
+#: Set by the first worker that runs commands; another worker of the same Backstay must agree with it.
+COMMAND_ENVIRONMENT: Service[CommandEnvironment] = Service("environment of commands")
+#: Variable with the directory of the needed jobs' artifacts. They are fetched only if the command mentions it.
 NEEDS_DIR = "BACKSTAY_NEEDS_DIR"
 
 
 class CommandType(BaseJobType[..., Any]):
-    """Not among the program's jobs, nor among those that every worker runs."""
+    """The job type of commands, registered apart from the program's job types."""
 
     def _register(self) -> None:
-        self.core.internals[self.name] = self
+        self.core.services.get(INTERNAL_JOB_TYPES)[self.name] = self
 
 
-def install(core: Core, surroundings: Surroundings) -> None:
-    """Let workers of this Backstay run commands. Raises ConfigError when another has done so in another way."""
-    known = core.notes.get(NOTE)
-    if known is not None and known != surroundings:
-        raise ConfigError("two workers of one Backstay run commands in different ways; make a Backstay for each")
-    core.notes[NOTE] = surroundings
+def install(core: Core, environment: CommandEnvironment) -> None:
+    """Register the job type for workers of this Backstay. Raises ConfigError if another worker of it already registered
+    a different environment.
+    """
+    known = core.services.find(COMMAND_ENVIRONMENT)
+    if known is not None and known != environment:
+        raise ConfigError("two workers of one Backstay have different command options; create a Backstay for each")
+    core.services.set(COMMAND_ENVIRONMENT, environment)
 
     async def command(command: CommandSpec) -> dict[str, str]:
-        return await _run(core, surroundings, command)
+        return await _run(core, environment, command)
 
     CommandType(core, command, {"name": COMMAND, "queue": COMMANDS})
 
 
-async def _run(core: Core, surroundings: Surroundings, spec: CommandSpec) -> dict[str, str]:
-    attempt: Attempt = current_hands()
+async def _run(core: Core, environment: CommandEnvironment, spec: CommandSpec) -> dict[str, str]:
+    attempt: Attempt = current_attempt()
     job = attempt.job
     if job.queue != COMMANDS:
-        raise ConfigError(f"commands run from the queue {COMMANDS!r} alone, and this one came from {job.queue!r}")
+        raise ConfigError(f"commands run only from the queue {COMMANDS!r}, but this job is from {job.queue!r}")
     chains = {key: (chain,) for key, chain in spec.needs.items()}
-    needs, _ = await needs_of(core, job.run, chains, job.upstream)
-    journal = attempt.journal = attempt.journal or Journal(core, store_of(core), asyncio.get_running_loop(), attempt)
-    context = Context(needs=by_job(needs), inputs=spec.inputs, matrix=spec.matrix, env=spec.env)
-    artifacts = Artifacts(core, directory=surroundings.artifacts or None)
+    needs, _ = await load_needs(core, job.run, chains, job.upstream)
+    log_buffer = attempt.log_buffer = attempt.log_buffer or LogBuffer(
+        core, core.services.get(JOB_STORE), asyncio.get_running_loop(), attempt
+    )
+    context = Context(needs=group_by_job(needs), inputs=spec.inputs, matrix=spec.matrix, env=spec.env)
+    artifacts = Artifacts(core, directory=environment.artifacts or None)
 
-    async def collect(directory: Path, say: Callable[[str], None]) -> None:
-        for name, path in files_below(directory, lambda name, why: say(f"{name} is left out: {why}")):
-            with open(path, "rb", opener=_unfollowed) as file:  # noqa: ASYNC230 - a link may have taken its place
+    async def collect(directory: Path, log_line: Callable[[str], None]) -> None:
+        for name, path in list_files(directory, lambda name, why: log_line(f"{name} was not stored: {why}")):
+            with open(path, "rb", opener=_open_no_follow) as file:  # noqa: ASYNC230 - opened at once, without following a link that replaced it
                 await artifacts.put(job.id, job.fence, name, file)
 
-    fetched: Path | None = None
+    needs_directory: Path | None = None
     if mentions(spec, NEEDS_DIR):
-        fetched = Path(tempfile.mkdtemp(prefix="backstay-needs-"))
+        needs_directory = Path(tempfile.mkdtemp(prefix="backstay-needs-"))
     execution = Execution(
         spec,
-        surroundings,
-        given=identity(job.id, job.run, job.attempt, job.fence, spec, needs),
+        environment,
+        given=build_identity(job.id, job.run, job.attempt, job.fence, spec, needs),
         needs={key: as_strings(need.outputs) for key, need in needs.items()},
-        sink=journal.keep,
+        sink=log_buffer.write_all,
         now=core.engine.now,
-        condition=lambda step, failed, outputs: step_runs(step, context, failed=failed, outputs=outputs),
+        condition=lambda step, failed, outputs: should_run_step(step, context, failed=failed, outputs=outputs),
         collect=collect,
-        needs_directory=fetched,
+        needs_directory=needs_directory,
     )
 
-    def interrupted() -> None:
-        # A worker that is in a hurry offers less than the usual grace.
-        grace = max(0.0, min(surroundings.grace, attempt.hard - steady()))
-        attempt.hard = steady() + grace + LAST_WORDS
+    def stop_execution() -> None:
+        # A worker that must stop soon gives less than the usual grace.
+        grace = max(0.0, min(environment.grace, attempt.abandon_at - steady()))
+        attempt.abandon_at = steady() + grace + LOG_FLUSH_GRACE
         execution.stop(grace)
 
-    attempt.interrupted, attempt.kill = interrupted, execution.kill
-    if attempt.why:  # while the needs were looked at
+    attempt.on_interrupt, attempt.kill = stop_execution, execution.kill
+    if attempt.why:  # interrupted while the needs were loaded, before `on_interrupt` was set
         raise asyncio.CancelledError
     try:
-        if fetched is not None:
-            await _fetch(core, artifacts, spec, fetched)
+        if needs_directory is not None:
+            await _fetch(core, artifacts, spec, needs_directory)
         outputs = await execution.run()
     except Stopped:
         raise asyncio.CancelledError from None
     except CommandFailed as error:
-        raise Raised(CommandFailed.__name__, str(error), error.output) from None
+        raise HandlerError(CommandFailed.__name__, str(error), error.output) from None
     finally:
-        attempt.interrupted = attempt.kill = None
-        if fetched is not None:
-            shutil.rmtree(fetched, ignore_errors=True)
+        attempt.on_interrupt = attempt.kill = None
+        if needs_directory is not None:
+            shutil.rmtree(needs_directory, ignore_errors=True)
     known = replace(context, outputs=outputs, steps="success")
-    outputs |= {name: fill(text, known) for name, text in spec.outputs.items()}
+    outputs |= {name: interpolate(text, known) for name, text in spec.outputs.items()}
     attempt.outputs = outputs
     return outputs
 
 
-def _unfollowed(path: str, flags: int) -> int:
+def _open_no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def mentions(spec: CommandSpec, word: str) -> bool:
-    """Whether a text of the job names something that is made only for those who want it."""
+    """Whether a script or a variable of the job contains the word."""
     texts = (*spec.env.values(), *(text for step in spec.steps for text in (step.run, *step.env.values())))
     return any(word in text for text in texts)
 
 
 async def _fetch(core: Core, artifacts: Artifacts, spec: CommandSpec, directory: Path) -> None:
-    """Files of the jobs before, each job's in a directory of its own."""
+    """Fetch the artifacts of the needed jobs, one subdirectory per job."""
     for key, chain in spec.needs.items():
-        last = await send(core, store_of(core).watch(chain, chain=True))
+        last = await send(core, core.services.get(JOB_STORE).watch(chain, chain=True))
         for artifact in await artifacts.list(last.id) if last is not None else ():
-            target = directory / environment.variable(key) / checked_name(artifact.name)
+            target = directory / variables.variable_name(key) / validate_artifact_name(artifact.name)
             target.parent.mkdir(parents=True, exist_ok=True)
             await artifacts.fetch(artifact, target)
 
 
-def identity(
+def build_identity(
     job_id: str, run_id: str, attempt: int, fence: int, spec: CommandSpec, needs: Mapping[str, Need]
 ) -> dict[str, str]:
-    """What tells a command who it is, and how those before it ended."""
-    variables = {f"BACKSTAY_RESULT_{environment.variable(key)}": need.result for key, need in needs.items()}
-    return variables | {
+    """Build the variables that identify the job, its run and its attempt, and give the needed jobs' results."""
+    results = {f"BACKSTAY_RESULT_{variables.variable_name(key)}": need.result for key, need in needs.items()}
+    return results | {
         "BACKSTAY_RUN_ID": run_id,
         "BACKSTAY_WORKFLOW": spec.workflow,
         "BACKSTAY_JOB": spec.key,
@@ -155,8 +162,8 @@ def identity(
     }
 
 
-def step_runs(step: Step, context: Context, *, failed: bool, outputs: Mapping[str, str]) -> bool:
-    """Whether a step's condition holds, which may speak of its own variables. Raises BadExpression."""
+def should_run_step(step: Step, context: Context, *, failed: bool, outputs: Mapping[str, str]) -> bool:
+    """Evaluate a step's condition, which may also refer to the step's own variables. Raises BadExpression."""
     if not step.condition.strip():
         return not failed
     inside = replace(
@@ -165,9 +172,9 @@ def step_runs(step: Step, context: Context, *, failed: bool, outputs: Mapping[st
     return parse(step.condition).holds(inside)
 
 
-def by_job(needs: Mapping[str, Need]) -> dict[str, Need]:
-    """As expressions speak of them: a matrix is one job."""
+def group_by_job(needs: Mapping[str, Need]) -> dict[str, Need]:
+    """Merge the needs of a matrix's jobs into one, because expressions refer to the matrix as one job."""
     parts: dict[str, list[Need]] = {}
     for key, need in needs.items():
         parts.setdefault(key.partition(" (")[0], []).append(need)
-    return {job: merged(all_of) for job, all_of in parts.items()}
+    return {job: merge_needs(all_of) for job, all_of in parts.items()}

@@ -1,7 +1,7 @@
-"""Lines of a command's output that speak to Backstay: `::set-output key=value` and `::add-mask::value`.
+"""Commands in a job's output: lines `::set-output key=value` and `::add-mask::value`.
 
-A line that may be one is held back until it is whole, so that nobody sees the beginning of a value that is to be
-masked. All other text passes at once and unchanged.
+A line that may be a command is held back until it is complete, so that no prefix of a value to be masked is shown. All
+other text passes immediately and unchanged.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from backstay.workflow.command.outputs import LARGEST_VALUE
 
 ADD_MASK = "::add-mask::"
 SET_OUTPUT = "::set-output "
-WORDS = (ADD_MASK, SET_OUTPUT)
-#: How much of a line is held back: a key and the largest value, roughly.
+PREFIXES = (ADD_MASK, SET_OUTPUT)
+#: Characters of a line that are held back: enough for a key and the largest value.
 LONGEST_LINE = LARGEST_VALUE + 1024
 
 
 class LineCommands:
-    """One stream. `feed` answers what passes; commands are told as they are found."""
+    """Filters one stream: `feed` returns the text to show, and calls `add_mask` and `set_output` for commands."""
 
     def __init__(self, *, add_mask: Callable[[str], object], set_output: Callable[[str], object]) -> None:
         self._add_mask = add_mask
         self._set_output = set_output
         self._held = ""
-        self._fresh = True
-        #: Inside a line that is too long to be held, and must not be shown.
+        self._at_line_start = True
+        #: Inside an `::add-mask::` line that is too long to hold back: drop its rest.
         self._hiding = False
 
     def feed(self, text: str) -> str:
@@ -37,56 +37,56 @@ class LineCommands:
             self._hiding, text = False, text[end:]
         if self._held:
             text, self._held = self._held + text, ""
-            self._fresh = True
+            self._at_line_start = True
         passed: list[str] = []
         place = 0
-        fresh, self._fresh = self._fresh, text.endswith("\n") if text else self._fresh
-        start = 0 if fresh and text[:1] == ":" else _line(text, 0)
+        at_line_start, self._at_line_start = self._at_line_start, text.endswith("\n") if text else self._at_line_start
+        start = 0 if at_line_start and text[:1] == ":" else _find_candidate(text, 0)
         while start >= 0:
             end = text.find("\n", start)
             if end < 0:
                 rest = text[start:]
-                if _may_be(rest):
+                if _may_be_command(rest):
                     passed.append(text[place:start])
                     passed.append(self._hold(rest))
                     return "".join(passed)
                 break
             line = text[start:end]
-            if line.startswith(WORDS):
-                passed += (text[place:start], self._obey(line))
+            if line.startswith(PREFIXES):
+                passed += (text[place:start], self._execute(line))
                 place = end
-            start = _line(text, end)
+            start = _find_candidate(text, end)
         return text[place:] if not passed else "".join((*passed, text[place:]))
 
     def end(self) -> str:
-        """Nothing follows: a line without its end counts as it is."""
+        """End the stream: an unfinished line is treated as complete."""
         line, self._held = self._held, ""
-        self._fresh, self._hiding = True, False
-        return self._obey(line) if line.startswith(WORDS) else line
+        self._at_line_start, self._hiding = True, False
+        return self._execute(line) if line.startswith(PREFIXES) else line
 
     def _hold(self, rest: str) -> str:
-        """Keep the beginning of a line; answers what is shown of one that is too long to be kept."""
+        """Hold an unfinished line back. Returns the text to show if it is too long to hold."""
         if len(rest) <= LONGEST_LINE:
             self._held = rest
             return ""
         self._hiding = rest.startswith(ADD_MASK)
-        return self._obey(rest)
+        return self._execute(rest)
 
-    def _obey(self, line: str) -> str:
-        """Carry out a whole line; answers what is shown of it."""
-        said = line.removesuffix("\r")
-        if said.startswith(ADD_MASK):
-            self._add_mask(said.removeprefix(ADD_MASK))
+    def _execute(self, line: str) -> str:
+        """Execute the command of a line, and return the text to show for it."""
+        command = line.removesuffix("\r")
+        if command.startswith(ADD_MASK):
+            self._add_mask(command.removeprefix(ADD_MASK))
             return ADD_MASK + MASK
-        self._set_output(said.removeprefix(SET_OUTPUT))
+        self._set_output(command.removeprefix(SET_OUTPUT))
         return line
 
 
-def _line(text: str, place: int) -> int:
-    """Where the next line begins that starts with a colon; -1: nowhere."""
+def _find_candidate(text: str, place: int) -> int:
+    """Return the start of the next line that begins with a colon; -1 if there is none."""
     found = text.find("\n:", place)
     return found + 1 if found >= 0 else -1
 
 
-def _may_be(beginning: str) -> bool:
-    return beginning.startswith(WORDS) or any(word.startswith(beginning) for word in WORDS)
+def _may_be_command(beginning: str) -> bool:
+    return beginning.startswith(PREFIXES) or any(word.startswith(beginning) for word in PREFIXES)

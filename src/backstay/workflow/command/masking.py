@@ -1,7 +1,7 @@
-"""Secrets that shall not be read in logs, outputs and errors: every character of every occurrence is hidden.
+"""Mask secrets in logs, outputs and errors: every occurrence is replaced by `***`.
 
-Text comes in pieces, and a secret may be cut by any of them: what could still become one is held back until it is
-clear. So what a stream shows is the same however it was cut.
+A secret may be split over several reads. Text that may be the beginning of a secret is held back until that is decided,
+so the masked text does not depend on how the stream was split.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 MASK = "***"
-#: Anything shorter would hide ordinary text, and is guessed in no time.
+#: A shorter secret would mask ordinary text, and is easily guessed.
 SHORTEST = 4
-#: Longer ones are masked in parts, so that what is held back stays small.
+#: A longer secret is masked in parts, to bound the text that is held back.
 LONGEST = 16_384
 
 
-def variants(secret: str) -> set[str]:
-    """A secret, its lines if it has several, and how it looks in URLs, JSON and base64."""
+def encoded_variants(secret: str) -> set[str]:
+    """Return the secret, each of its lines, and their forms in URLs, JSON and base64."""
     parts = {secret, secret.strip(), *(line.strip() for line in secret.splitlines())}
     found: set[str] = set()
     for part in (whole[start : start + LONGEST] for whole in parts for start in range(0, len(whole), LONGEST)):
@@ -39,7 +39,7 @@ def variants(secret: str) -> set[str]:
 
 
 class Secrets:
-    """What must not be shown. It only grows, and maskers heed at once what is added."""
+    """The set of texts to mask. It only grows; maskers use added secrets at once."""
 
     __slots__ = ("_all", "texts")
 
@@ -50,15 +50,15 @@ class Secrets:
             self.add(secret)
 
     def add(self, secret: str) -> bool:
-        """False: it is too short to be hidden."""
-        new = variants(secret)
+        """Add a secret; returns False if it is too short to be masked."""
+        new = encoded_variants(secret)
         if not new <= self._all:
             self._all |= new
             self.texts = tuple(sorted(self._all))
         return bool(new)
 
     def hide(self, text: str) -> str:
-        """A text that is known to its end."""
+        """Mask a complete text."""
         if not self.texts:
             return text
         masker = Masker(self)
@@ -66,28 +66,28 @@ class Secrets:
 
 
 class Masker:
-    """One stream of text. `feed` answers what may be shown by now, `end` the rest."""
+    """Masks one stream of text: `feed` returns the text that is decided, `end` the rest."""
 
     __slots__ = ("_covered", "_inside", "_pending", "_secrets")
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        #: Not shown yet: it may be the beginning of a secret.
+        #: Text held back: it may be the beginning of a secret.
         self._pending = ""
-        #: How much of it is part of one in any case, and whether the last thing shown was a mask.
+        #: Length of its prefix that belongs to a secret already found; and whether the last output was a mask.
         self._covered = 0
         self._inside = False
 
     def feed(self, text: str) -> str:
         text = self._pending + text
-        return self._show(text, self._undecided(text))
+        return self._emit(text, self._find_undecided(text))
 
     def end(self) -> str:
-        """Nothing follows."""
-        return self._show(self._pending, len(self._pending))
+        """Return the text that was held back, masked."""
+        return self._emit(self._pending, len(self._pending))
 
-    def _undecided(self, text: str) -> int:
-        """Where the longest end of the text begins that may be the beginning of a secret."""
+    def _find_undecided(self, text: str) -> int:
+        """Return the start of the longest suffix that is a prefix of a secret."""
         earliest = len(text)
         for secret in self._secrets.texts:
             place = text.find(secret[0], max(0, len(text) - len(secret) + 1), earliest)
@@ -98,8 +98,8 @@ class Masker:
                 place = text.find(secret[0], place + 1, earliest)
         return earliest
 
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where secrets lie in it, in order; they may overlap."""
+    def _find_secrets(self, text: str) -> list[tuple[int, int]]:
+        """Return the spans of secrets in the text, sorted; they may overlap."""
         spans = [(0, self._covered)] if self._covered else []
         for secret in self._secrets.texts:
             place = text.find(secret)
@@ -109,9 +109,9 @@ class Masker:
         spans.sort()
         return spans
 
-    def _show(self, text: str, until: int) -> str:
-        """What stands before `until`, with masks; the rest is kept."""
-        spans = self._spans(text)
+    def _emit(self, text: str, until: int) -> str:
+        """Return the text before `until` with secrets masked, and hold back the rest."""
+        spans = self._find_secrets(text)
         self._pending = text[until:]
         if not spans:
             self._covered = 0

@@ -1,12 +1,12 @@
-"""What a command puts out by name: the file in BACKSTAY_OUTPUT, and `::set-output` on its standard output.
+"""Named outputs of a command, from the file in BACKSTAY_OUTPUT and from `::set-output` on its standard output.
 
-The file has a line `key=value` for each, or for values of several lines
+The file has one line `key=value` per output, or for a value of several lines
 
     key<<END
     any text
     END
 
-where END is any word that stands alone on no line of the text. Nothing is guessed: a line that is neither is an error.
+where END is a word that is not a line of the text. Any other line is an error.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from __future__ import annotations
 import re
 
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-#: A value becomes a variable of the environment of whoever needs it; those end at 128 KiB.
+#: A value becomes an environment variable of dependent commands; Linux limits a variable to 128 KiB.
 LARGEST_VALUE = 64 * 1024
-#: Of all keys and values of one job, in bytes.
+#: Bytes of all keys and values of one job.
 LARGEST_TOTAL = 512 * 1024
 MOST_KEYS = 1000
-#: How many bad lines are told of, and how much of each.
+#: An error message shows at most this many malformed lines, and this many characters of each.
 MOST_PROBLEMS, SHOWN = 5, 80
-#: What a file may have at most: everything twice, since a later value replaces an earlier one.
+#: Largest outputs file, in bytes: twice the limit of all outputs, because a later value may replace an earlier one.
 LARGEST_FILE = 2 * LARGEST_TOTAL
 
 FORM = "write key=value, or key<<END and the lines up to END"
 
 
 class Outputs:
-    """Values by key, bounded, and what was wrong with the others."""
+    """Collects outputs by key within the limits, and the problems with rejected ones."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -37,37 +37,43 @@ class Outputs:
 
     def put(self, key: str, value: str, where: str) -> None:
         if not KEY.fullmatch(key):
-            self.wrong(where, f"{shown(key)} is not a name: letters, digits, _ - . and at most 128 of them")
+            self.add_problem(
+                where, f"{quote_excerpt(key)} is not a valid key: use letters, digits, _ - . and at most 128 characters"
+            )
         elif "\0" in value:
-            self.wrong(where, f"the value of {key} has a NUL, which no environment can carry")
+            self.add_problem(
+                where, f"the value of {key} contains a NUL character, which environment variables cannot hold"
+            )
         elif (size := len(value.encode(errors="replace"))) > LARGEST_VALUE:
-            self.wrong(
-                where, f"the value of {key} has {size} bytes, and at most {LARGEST_VALUE} are kept; leave a file"
+            self.add_problem(
+                where, f"the value of {key} has {size} bytes, but at most {LARGEST_VALUE} are allowed; use an artifact"
             )
         elif key not in self.values and len(self.values) >= MOST_KEYS:
-            self.wrong(where, f"{key} is one too many: there may be {MOST_KEYS}")
+            self.add_problem(where, f"{key} exceeds the limit of {MOST_KEYS} outputs")
         else:
             before = self.values.get(key)
             grown = self._size + len(key) + size
             if before is not None:
                 grown -= len(key) + len(before.encode(errors="replace"))
             if grown > LARGEST_TOTAL:
-                self.wrong(where, f"with {key} the outputs have {grown} bytes, and at most {LARGEST_TOTAL} are kept")
+                self.add_problem(
+                    where, f"with {key} the outputs have {grown} bytes, but at most {LARGEST_TOTAL} are allowed"
+                )
                 return
             self._size = grown
             self.values[key] = value
 
-    def wrong(self, where: str, what: str) -> None:
-        """A bad line. The first few are told of."""
+    def add_problem(self, where: str, what: str) -> None:
+        """Add a problem; only the first few are kept."""
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(f"{where}: {what}")
         elif len(self.problems) == MOST_PROBLEMS:
             self.problems.append("and more")
 
     def read(self, raw: bytes, where: str) -> None:
-        """The file of one step."""
+        """Read the output file of one step."""
         if len(raw) > LARGEST_FILE:
-            self.wrong(where, f"it has {len(raw)} bytes, and at most {LARGEST_FILE} are read")
+            self.add_problem(where, f"the file has {len(raw)} bytes, but at most {LARGEST_FILE} are allowed")
             return
         lines = raw.split(b"\n")
         number = 0
@@ -79,16 +85,16 @@ class Outputs:
                 continue
             key, mark, rest = _split(line)
             if not mark:
-                self.wrong(at, f"{shown(line)} is no output; {FORM}")
+                self.add_problem(at, f"{quote_excerpt(line)} is not an output; {FORM}")
             elif mark == "=":
                 self.put(key, rest, at)
             else:
                 number = self._block(lines, number, key, rest.strip(), at)
 
     def _block(self, lines: list[bytes], number: int, key: str, end: str, at: str) -> int:
-        """The lines of one value; answers where the next one begins."""
+        """Read the lines of one value; returns the index of the next line."""
         if not end:
-            self.wrong(at, f"{key}<< names no word to end at; {FORM}")
+            self.add_problem(at, f"{key}<< has no end word; {FORM}")
             return number
         value: list[str] = []
         for place in range(number, len(lines)):
@@ -97,25 +103,25 @@ class Outputs:
                 self.put(key, "\n".join(value), at)
                 return place + 1
             value.append(line or "")
-        self.wrong(at, f"the value of {key} does not end: no line is {shown(end)}")
+        self.add_problem(at, f"the value of {key} has no end: no line is {quote_excerpt(end)}")
         return len(lines)
 
     def _text(self, raw: bytes, at: str) -> str | None:
         try:
             return raw.removesuffix(b"\r").decode()
         except UnicodeDecodeError:
-            self.wrong(at, f"{shown(raw.decode(errors='replace'))} is not UTF-8")
+            self.add_problem(at, f"{quote_excerpt(raw.decode(errors='replace'))} is not UTF-8")
             return None
 
 
 def _split(line: str) -> tuple[str, str, str]:
-    """Key, "=" or "<<", and what follows; whichever mark comes first counts."""
+    """Split a line into key, the first of "=" and "<<", and the rest."""
     key, mark, value = line.partition("=")
     if "<<" in key:
         key, mark, value = line.partition("<<")
     return key.strip(), mark, value
 
 
-def shown(text: str) -> str:
-    """A bad line in an error: quoted, and not all of it."""
+def quote_excerpt(text: str) -> str:
+    """Quote the beginning of a bad line for a message."""
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")

@@ -1,7 +1,7 @@
-"""The processes of a command job: one group, started, signalled and ended as a whole.
+"""The process group of a command job: its processes are signalled and ended together.
 
-A guard leads the group (see `orphan_guard`), so that nothing of it survives a worker that is killed. A process that
-leaves the group by itself (setsid, a container's daemon) is out of reach: the kernel knows no family beyond it.
+A guard process leads the group (see `orphan_guard`) and ends it if the worker is killed. A process that leaves the
+group (setsid, a container daemon) cannot be found and is not ended.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from backstay.runtime.orphan_guard import Guard
+from backstay.runtime.orphan_guard import OrphanGuard
 
-#: How often the rest of an ending group is looked for.
-LOOK_AGAIN = 0.02
-#: How long SIGKILL may take: not even that ends what hangs in the kernel.
-KILLED_WITHIN = 2.0
-#: A command that asks the terminal for a password must fail: stopped, it would wait for ever. Blocked signals stay so
-#: over exec, and the kernel then refuses the read.
-ASKS_TERMINAL = {signal.SIGTTIN, signal.SIGTTOU}
+#: Seconds between checks whether an ending group is empty.
+POLL_INTERVAL = 0.02
+#: Seconds to wait after SIGKILL: it does not end a process in uninterruptible sleep.
+KILL_TIMEOUT = 2.0
+#: Blocked in commands, so that a read of a password from the terminal fails instead of stopping the command for ever.
+#: Blocked signals stay blocked after exec, and the kernel then fails the read with EIO.
+TERMINAL_SIGNALS = {signal.SIGTTIN, signal.SIGTTOU}
 PROC = "/proc"
 _LINUX = sys.platform == "linux"
 
 
 class ProcessGroup:
-    """Made with its first process. All of its methods belong to the event loop's thread."""
+    """A process group, created with its first process. Not thread-safe: call it on the event loop's thread."""
 
     def __init__(self, grace: float) -> None:
-        #: Seconds between SIGTERM and SIGKILL, also when nobody is left to send them but the guard.
+        #: Seconds between SIGTERM and SIGKILL, also when the guard sends them because the worker died.
         self.grace = grace
-        self._guard: Guard | None = None
+        self._guard: OrphanGuard | None = None
         self._first = 0
 
     @property
     def id(self) -> int:
-        """0: nothing runs."""
+        """The id of the process group; 0 before the first process."""
         return (self._guard.group if self._guard is not None else 0) or self._first
 
     def start(
@@ -47,14 +47,14 @@ class ProcessGroup:
     ) -> subprocess.Popen[bytes]:
         """Start a process in the group. Raises OSError."""
         if self._guard is not None and self._guard.has_ended:
-            self.kill()  # what ran with it has nobody who would end it
+            self.kill()  # the guard died: nothing would end its processes if this worker died too
             self._guard.dismiss()
             self._guard = None
         if self._guard is None:
-            self._guard = Guard(self.grace)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKS_TERMINAL)
+            self._guard = OrphanGuard(self.grace)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
         try:
-            process = subprocess.Popen(  # noqa: S603 - running what we are given is what this is for
+            process = subprocess.Popen(  # noqa: S603 - its purpose is to run given commands
                 list(arguments),
                 env=dict(env),
                 cwd=cwd,
@@ -75,7 +75,7 @@ class ProcessGroup:
                 os.killpg(self.id, number)
 
     def members(self) -> list[int]:
-        """Processes of the group that still run, without the guard."""
+        """Return the running processes of the group, without the guard."""
         group = self.id
         if not group:
             return []
@@ -83,33 +83,33 @@ class ProcessGroup:
         return [pid for pid in (_members(group) if _LINUX else _members_by_ps(group)) if pid != guard]
 
     async def end(self) -> None:
-        """SIGTERM for all, SIGKILL for whoever is left after the grace. Nothing of the group is left afterwards."""
+        """Send SIGTERM, then SIGKILL to the processes left after the grace. All processes have ended afterwards."""
         if not self.id:
             return
         loop = asyncio.get_running_loop()
         try:
             self.send(signal.SIGTERM)
-            self.send(signal.SIGCONT)  # who sleeps cannot obey
-            if not await self._gone(loop.time() + self.grace):
+            self.send(signal.SIGCONT)  # a stopped process handles SIGTERM only after it continues
+            if not await self._wait_gone(loop.time() + self.grace):
                 self.send(signal.SIGKILL)
-                await self._gone(loop.time() + KILLED_WITHIN)
+                await self._wait_gone(loop.time() + KILL_TIMEOUT)
         finally:
             self.kill()
             await self._dismiss()
 
     def kill(self) -> None:
-        """SIGKILL for all, now. The guard goes with them."""
+        """Send SIGKILL to all processes, the guard included."""
         self.send(signal.SIGKILL)
 
     async def close(self) -> None:
-        """Nothing of it runs any more, or nobody cares."""
+        """Dismiss the guard, without ending processes. For a group that is empty."""
         await self._dismiss()
 
-    async def _gone(self, until: float) -> bool:
+    async def _wait_gone(self, until: float) -> bool:
         while self.members():
             if asyncio.get_running_loop().time() >= until:
                 return False
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(POLL_INTERVAL)
         return True
 
     async def _dismiss(self) -> None:
@@ -119,15 +119,15 @@ class ProcessGroup:
 
 
 def _members(group: int) -> list[int]:
-    """From Linux's table of processes. Those that have ended and wait to be fetched do not count."""
+    """List a group's processes from /proc, without zombies."""
     found: list[int] = []
     wanted = b"%d" % group
-    for name in os.listdir(PROC):  # noqa: PTH208 - text is all that is needed
+    for name in os.listdir(PROC):  # noqa: PTH208 - only names are needed
         if not name.isdecimal():
             continue
         try:
             handle = os.open(f"{PROC}/{name}/stat", os.O_RDONLY)
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         try:
             stat = os.read(handle, 1024)
@@ -135,7 +135,7 @@ def _members(group: int) -> list[int]:
             continue
         finally:
             os.close(handle)
-        # pid (name) state ppid pgrp …: a name may have anything in it, parentheses as well.
+        # Format: pid (name) state ppid pgrp …. The name may contain any character, also parentheses.
         state, _, pgrp = stat.rpartition(b")")[2].split(None, 3)[:3]
         if pgrp == wanted and state not in b"ZX":
             found.append(int(name))
@@ -144,21 +144,23 @@ def _members(group: int) -> list[int]:
 
 def _members_by_ps(group: int) -> list[int]:
     listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,pgid=,stat="],  # noqa: S607 - wherever it lies
+        ["ps", "-A", "-o", "pid=,pgid=,stat="],  # noqa: S607 - found through PATH
         capture_output=True,
         check=False,
         text=True,
     )
     rows = (line.split(None, 2) for line in listing.stdout.splitlines())
-    return [int(row[0]) for row in rows if len(row) > 2 and int(row[1]) == group and not row[2].startswith("Z")]  # noqa: PLR2004 - as asked for
+    return [int(row[0]) for row in rows if len(row) > 2 and int(row[1]) == group and not row[2].startswith("Z")]  # noqa: PLR2004 - three columns, as in -o
 
 
-async def ended(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code, negative when a signal ended it. Told by the kernel; a thread waits where that cannot be."""
+async def wait_exit(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process and return its exit code, negative after a signal. Uses a pidfd, or a thread where the system
+    has no pidfds.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
-    def told() -> None:
+    def on_exit() -> None:
         if not future.done():
             future.set_result(None)
 
@@ -167,9 +169,9 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
     except (AttributeError, OSError):
         handle = -1
     if handle < 0:
-        return await _ended_by_thread(process, loop)
+        return await _wait_exit_in_thread(process, loop)
     try:
-        loop.add_reader(handle, told)
+        loop.add_reader(handle, on_exit)
         try:
             await future
         finally:
@@ -179,7 +181,7 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-async def _ended_by_thread(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> int:
+async def _wait_exit_in_thread(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> int:
     future: asyncio.Future[int] = loop.create_future()
 
     def settle(code: int) -> None:
@@ -188,7 +190,7 @@ async def _ended_by_thread(process: subprocess.Popen[bytes], loop: asyncio.Abstr
 
     def wait() -> None:
         code = process.wait()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
             loop.call_soon_threadsafe(settle, code)
 
     threading.Thread(target=wait, name="backstay-command", daemon=True).start()

@@ -1,6 +1,7 @@
-"""Two pipes, one reader: what a command writes is taken in the order of its arrival, and no faster than it is kept.
+"""Pump a command's stdout and stderr from two pipes into a sink, in order of arrival and with backpressure.
 
-While the sink is slow, the pipes fill up and the command waits: a gigabyte of output needs no more memory than a line.
+While the sink is slow, the pipes fill up and the command blocks on its writes, so memory use is bounded for any amount
+of output.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from backstay.workflow.command.streams import STDERR, STDOUT, Streams
 
 log = logging.getLogger("backstay")
 
-#: Bytes of one read.
+#: Bytes per read from a pipe.
 READ = 64 * 1024
-#: Characters that may wait for the sink before reading pauses.
-HIGH = 1024 * 1024
-#: Chunks wait this long for company, unless there are this many characters of them.
-COMPANY, ENOUGH = 0.05, 128 * 1024
+#: Reading pauses while this many characters wait for the sink.
+HIGH_WATER = 1024 * 1024
+#: A batch goes to the sink after this many seconds, or as soon as it has this many characters.
+BATCH_DELAY, BATCH_CHARS = 0.05, 128 * 1024
 
 Sink = Callable[[Sequence[Chunk]], Awaitable[None]]
 
 
 class Pump:
-    """From two pipes through `Streams` into a sink, which is called with one batch at a time."""
+    """Reads two pipes, passes the data through `Streams`, and calls the sink with one batch at a time."""
 
     def __init__(self, streams: Streams, sink: Sink, now: Callable[[], Micros]) -> None:
         self.streams = streams
@@ -39,17 +40,17 @@ class Pump:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._ends: dict[str, int] = {}
-        #: Where a command writes to.
+        #: Write ends of the pipes, for the command.
         self.stdout, self.stderr = self._pipe(STDOUT), self._pipe(STDERR)
         self._reading = False
         self._timer: asyncio.TimerHandle | None = None
-        self._stir = asyncio.Event()
-        self._shutting = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._closing = asyncio.Event()
         self._done = False
-        #: Why the sink failed.
-        self.trouble: Exception | None = None
+        #: The error of the sink; after it, output is discarded.
+        self.sink_error: Exception | None = None
         self._writer = self._loop.create_task(self._write())
-        self._read_on()
+        self._resume()
 
     def _pipe(self, stream: str) -> int:
         read, write = os.pipe()
@@ -57,37 +58,37 @@ class Pump:
         self._ends[stream] = read
         return write
 
-    def say(self, line: str) -> None:
-        """A line of Backstay's own, behind what has been read."""
-        self.streams.say(line, self._now())
-        self._stir.set()
+    def log_line(self, line: str) -> None:
+        """Log a line of Backstay's own, after the output that has been read."""
+        self.streams.log_line(line, self._now())
+        self._wake.set()
 
     def drain(self) -> None:
-        """A shell has ended: read what it has left in the pipes, and nothing that others write later on."""
+        """Read what is in the pipes now. Called when a shell has ended: background processes may write more later."""
         for stream, end in self._ends.items():
             left = int.from_bytes(fcntl.ioctl(end, termios.FIONREAD, bytes(4)), sys.byteorder)
-            while left > 0 and (data := self._some(end, min(left, READ))):
+            while left > 0 and (data := self._read_some(end, min(left, READ))):
                 left -= len(data)
                 self.streams.feed(stream, data, self._now())
         self.streams.step_ended(self._now())
-        self._stir.set()
+        self._wake.set()
 
     async def close(self) -> None:
-        """Everything that was read is kept by the sink; the pipes are gone."""
+        """Close the pipes, and wait until the sink has all output."""
         if self._ends:
             self._pause()
             self.drain()
             self.streams.end(self._now())
-            self._shut()
+            self._close_pipes()
         await asyncio.shield(self._writer)
 
     def discard(self) -> None:
-        """Let go of everything, now. What the sink has not got by then is lost. Safe twice, and after `close`."""
+        """Close the pipes at once. Output that the sink does not have yet is lost. Idempotent, also after `close`."""
         self._pause()
-        self._shut()
+        self._close_pipes()
         self._writer.cancel()
 
-    def _shut(self) -> None:
+    def _close_pipes(self) -> None:
         if self._ends:
             for end in (self.stdout, self.stderr, *self._ends.values()):
                 os.close(end)
@@ -95,12 +96,12 @@ class Pump:
         if self._timer is not None:
             self._timer.cancel()
         self._done = True
-        self._stir.set()
-        self._shutting.set()
+        self._wake.set()
+        self._closing.set()
 
     # ── reading ──
 
-    def _read_on(self) -> None:
+    def _resume(self) -> None:
         if not self._reading and self._ends:
             self._reading = True
             for stream, end in self._ends.items():
@@ -112,19 +113,19 @@ class Pump:
             for end in self._ends.values():
                 self._loop.remove_reader(end)
 
-    def _some(self, end: int, size: int) -> bytes:
+    def _read_some(self, end: int, size: int) -> bytes:
         with suppress(BlockingIOError):
             return os.read(end, size)
         return b""
 
     def _readable(self, stream: str, end: int) -> None:
-        data = self._some(end, READ)
+        data = self._read_some(end, READ)
         if not data:
             return
         self.streams.feed(stream, data, self._now())
         if self.streams.size:
-            self._stir.set()
-        if self.streams.size >= HIGH:
+            self._wake.set()
+        if self.streams.size >= HIGH_WATER:
             self._pause()
         if self._timer is None and self.streams.due is not None:
             self._arm()
@@ -138,7 +139,7 @@ class Pump:
     def _idle(self) -> None:
         self.streams.idle(self._now())
         if self.streams.size:
-            self._stir.set()
+            self._wake.set()
         self._arm()
 
     # ── writing ──
@@ -146,24 +147,26 @@ class Pump:
     async def _write(self) -> None:
         while True:
             if not self._done:
-                await self._stir.wait()
-            if self.streams.size < ENOUGH and not self._done:
+                await self._wake.wait()
+            if self.streams.size < BATCH_CHARS and not self._done:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._shutting.wait(), COMPANY)
-            self._stir.clear()
+                    await asyncio.wait_for(self._closing.wait(), BATCH_DELAY)
+            self._wake.clear()
             chunks = self.streams.take()
-            self._read_on()
+            self._resume()
             if chunks:
-                await self._keep(chunks)
+                await self._pass_to_sink(chunks)
             elif self._done:
                 return
 
-    async def _keep(self, chunks: Sequence[Chunk]) -> None:
-        """A sink that fails must not stop the command: what follows is read and thrown away, and told of once."""
-        if self.trouble is not None:
+    async def _pass_to_sink(self, chunks: Sequence[Chunk]) -> None:
+        """Call the sink. Its failure must not block the command: later output is read and discarded, and the error is
+        logged once.
+        """
+        if self.sink_error is not None:
             return
         try:
             await self._sink(chunks)
         except Exception as error:
-            self.trouble = error
-            log.exception("the output of a command cannot be kept")
+            self.sink_error = error
+            log.exception("storing the output of a command failed; its further output is discarded")

@@ -1,7 +1,7 @@
-"""What a command job is to do, as data: the arguments of the internal job type `backstay.command`.
+"""The arguments of a command job, of the internal job type `backstay.command`.
 
-Whoever makes such a job puts it into the queue `COMMANDS`, with `encode(...)` as its arguments. Texts are final: what
-depends on inputs or a matrix has been filled in; what depends on other jobs arrives as environment.
+Such a job is enqueued to the queue `COMMANDS` with `encode(...)` as its arguments. Its texts are already rendered,
+except `if` of steps and `outputs`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from backstay.engine.base import UNREADABLE
+from backstay.engine.base import DECODE_ERRORS
 from backstay.errors import CorruptRecord
 from backstay.job.reserved import COMMAND, COMMANDS
 
@@ -18,20 +18,20 @@ __all__ = ["COMMAND", "COMMANDS", "CommandSpec", "Step", "decode", "encode"]
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, rename="kebab"):
-    """One script, in one shell. Steps of a job share its directory, its outputs and its background processes."""
+    """One script in one shell. Steps of a job share its directory, its outputs and its background processes."""
 
     run: str
     name: str = ""
     env: dict[str, str] = {}
-    #: "": success(), as for jobs. Sees `outputs` of the steps before.
+    #: "": success(), as for jobs. May refer to `outputs` of the earlier steps.
     condition: str = msgspec.field(name="if", default="")
-    #: Its failure is noted, and the job goes on as if it had not failed.
+    #: If the step fails, the failure is logged and the job continues as if the step had succeeded.
     continue_on_error: bool = False
-    #: Relative to the job's.
+    #: Relative to the job's working directory.
     working_directory: str = ""
-    #: "bash", "sh", "python", or a command with {0} where the script's file goes; "": as the job says.
+    #: "bash", "sh", "python", or a command with {0} in place of the script's file; "": the job's shell.
     shell: str = ""
-    #: Seconds; 0: any time.
+    #: Seconds; 0: no limit.
     timeout: float = 0.0
 
 
@@ -40,19 +40,19 @@ class CommandSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     steps: tuple[Step, ...]
     env: dict[str, str] = {}
-    #: "": the worker's. A relative one begins there.
+    #: "": the worker's. A relative path is relative to the worker's.
     working_directory: str = ""
-    #: "": bash where there is one, else sh; both stop at the first command that fails.
+    #: "": bash if it is installed, else sh; both stop at the first failing command.
     shell: str = ""
     #: The job's key in its run ("build"), and the definition's name.
     key: str = ""
     workflow: str = ""
-    #: The run's inputs, and what its matrix says of this job.
+    #: The run's inputs, and this job's values of the matrix.
     inputs: dict[str, Any] = {}
     matrix: dict[str, Any] = {}
-    #: Which chains it waited for, by the key of their job: {"build": "0-…"}.
+    #: The chains that it waited for, by key of their job: {"build": "0-…"}.
     needs: dict[str, str] = {}
-    #: Outputs that are made of what its commands put out: text with `${{ outputs.<key> }}` in it.
+    #: Templates of additional outputs, which may refer to the commands' own as `${{ outputs.<key> }}`.
     outputs: dict[str, str] = {}
 
 
@@ -65,13 +65,13 @@ _decode = msgspec.msgpack.Decoder(_Arguments).decode
 
 
 def encode(spec: CommandSpec) -> bytes:
-    """As `NewJob.args`."""
+    """Encode a spec as `NewJob.args`."""
     return _encode(_Arguments(spec))
 
 
 def decode(raw: bytes) -> CommandSpec:
-    """From `Claimed.args` or `Job.args`."""
+    """Decode a spec from `Claimed.args` or `Job.args`."""
     try:
         return _decode(raw).command
-    except UNREADABLE as error:
-        raise CorruptRecord(f"what a command job is to do cannot be read: {error}") from error
+    except DECODE_ERRORS as error:
+        raise CorruptRecord(f"the arguments of a command job cannot be decoded: {error}") from error

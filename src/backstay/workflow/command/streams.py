@@ -1,6 +1,6 @@
-"""A command's standard output and error, from bytes to chunks of a log: decoded, obeyed, masked, cut.
+"""Turn the bytes of a command's stdout and stderr into log chunks: decode, execute line commands, mask, split.
 
-Pure: bytes and times go in, chunks come out. Nothing here grows with how much is written: what is ready is to be taken.
+No I/O and no clock: bytes and times go in, chunks come out. Memory is bounded if the caller takes finished chunks.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from backstay.workflow.command.masking import SHORTEST, Masker, Secrets
 from backstay.workflow.command.outputs import Outputs
 
 STDOUT, STDERR = "stdout", "stderr"
-#: What Backstay itself has to say, line by line.
+#: The stream of Backstay's own log lines.
 LOG = "log"
-#: Characters of one attempt's log. What follows is read, obeyed, and not kept.
+#: Characters of one attempt's log. Line commands in later output are still executed, but the output is dropped.
 LARGEST_LOG = 64 * 1024 * 1024
-#: How much of the end is kept for the error of a command that fails.
+#: Characters of the last output that the error of a failed command includes.
 TAIL = 2000
-#: Not every store has NUL in its texts; this is how it is drawn.
+#: Replaces NUL characters, which PostgreSQL text cannot hold.
 NUL = "\u2400"
 
 
 class Streams:
-    """Of one attempt. Output of its steps follows one another; `step_ended` keeps them apart."""
+    """The streams of one attempt. Call `step_ended` between steps, so that a line does not span two of them."""
 
     def __init__(self, secrets: Secrets, outputs: Outputs, *, limit: int = LARGEST_LOG) -> None:
         self.secrets = secrets
@@ -38,18 +38,18 @@ class Streams:
         }
         self._room = limit
         self._limit = limit
-        self._left_out = 0
+        self._dropped = 0
         self._now: Micros = 0
         self.tail = ""
 
     @property
     def due(self) -> Micros | None:
-        """When `idle` has something to do; None: not before more arrives."""
+        """When to call `idle`; None: not before more data arrives."""
         return self._chunker.due
 
     @property
     def size(self) -> int:
-        """Characters that are ready to be taken."""
+        """Characters of the chunks that `take` would return."""
         return self._chunker.size
 
     def feed(self, stream: str, data: bytes, now: Micros) -> None:
@@ -57,34 +57,34 @@ class Streams:
         self._show(stream, self._feeds[stream].feed(data), now)
 
     def idle(self, now: Micros) -> None:
-        """Nothing has arrived for a moment: unfinished lines are shown."""
+        """Turn unfinished lines that have waited long enough into chunks."""
         self._chunker.flush(now)
 
-    def say(self, line: str, now: Micros) -> None:
-        """A line of Backstay's own, behind what has arrived."""
-        self._chunker.line(LOG, self.secrets.hide(line), now)
+    def log_line(self, line: str, now: Micros) -> None:
+        """Log a line of Backstay's own, after everything that has arrived."""
+        self._chunker.append_line(LOG, self.secrets.hide(line), now)
 
     def step_ended(self, now: Micros) -> None:
-        """A step's shell has ended, and what it wrote has been fed."""
+        """Flush held-back text and unfinished lines. Called when a step's shell has ended and its output was fed."""
         self._now = now
         for stream, feed in self._feeds.items():
             self._show(stream, feed.end(), now)
         self._chunker.end()
 
     def end(self, now: Micros) -> None:
-        """Nothing follows."""
+        """Flush everything, and log how many characters were dropped."""
         self.step_ended(now)
-        if self._left_out:
-            self.say(f"{self._left_out} characters were left out: a log has at most {self._limit}", now)
-            self._left_out = 0
+        if self._dropped:
+            self.log_line(f"{self._dropped} characters were dropped: a log may have at most {self._limit}", now)
+            self._dropped = 0
 
     def take(self) -> list[Chunk]:
-        """What is ready, in order."""
+        """Return and remove the finished chunks, in order."""
         return self._chunker.take()
 
     def _show(self, stream: str, text: str, now: Micros) -> None:
         if len(text) > self._room:
-            self._left_out += len(text) - self._room
+            self._dropped += len(text) - self._room
             text = text[: self._room]
         self._room -= len(text)
         if text:
@@ -93,20 +93,20 @@ class Streams:
 
     def _add_mask(self, secret: str) -> None:
         if not self.secrets.add(secret):
-            self.say(f"::add-mask:: was left out: a mask has at least {SHORTEST} characters", self._now)
+            self.log_line(f"::add-mask:: was ignored: a mask must have at least {SHORTEST} characters", self._now)
 
     def _set_output(self, text: str) -> None:
         key, equals, value = text.partition("=")
-        if key == "name" and "::" in value:  # as others write it: name=key::value
+        if key == "name" and "::" in value:  # GitHub Actions syntax: name=key::value
             key, equals, value = value.partition("::")
         if equals:
             self.outputs.put(key.strip(), value, SET_OUTPUT.strip())
         else:
-            self.outputs.wrong(SET_OUTPUT.strip(), "it has no value; write ::set-output key=value")
+            self.outputs.add_problem(SET_OUTPUT.strip(), "it has no value; write ::set-output key=value")
 
 
 class _Feed:
-    """Bytes of one stream as text that may be shown."""
+    """Converts the bytes of one stream to log text: decodes them, executes line commands, and masks secrets."""
 
     def __init__(
         self, secrets: Secrets, add_mask: Callable[[str], object], set_output: Callable[[str], object]

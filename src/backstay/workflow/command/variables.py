@@ -1,8 +1,8 @@
-"""The environment of a command: little of the worker's own, and everything that the run has to say.
+"""Environment variables of a command: a few of the worker's, and those of the run.
 
-Of the worker's variables, a command gets those in `PLAIN` and those that were asked for by name or by pattern. A
-pattern never brings what looks like a secret: that has to be named in full. So neither the engine's URL nor a token of
-the worker's reaches a command by accident.
+A command inherits the worker's variables in `PLAIN` and those that `pass_env` names, exactly or by pattern. A pattern
+never matches a variable that looks secret; that must be named exactly. So the engine's URL or a token of the worker
+does not leak to commands by accident.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from backstay.errors import ConfigError
 
-#: What every program may need, and what betrays nothing.
+#: Harmless variables that every program may need.
 PLAIN = (
     "PATH",
     "HOME",
@@ -37,35 +37,37 @@ PLAIN = (
     "VIRTUAL_ENV",
     "SYSTEMROOT",
 )
-#: Names of variables that hold a secret.
+#: Names of variables that probably hold a secret.
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|COOKIE|(^|_)(PASS|PAT|KEYS?|APIKEY|AUTH)($|_)|^PGPASS",
     re.IGNORECASE,
 )
-#: Names of variables that say where a server is and how to get in.
+#: Names of variables that probably hold an address with credentials.
 ADDRESS = re.compile(r"^BACKSTAY_|(^|_)(URL|URI|DSN)$", re.IGNORECASE)
 #: A URL with a password in it.
 SECRET_VALUE = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s:]*:(?P<password>[^/@\s]+)@", re.IGNORECASE)
 
-#: A shorter value may be an ordinary word, and a path is none: hiding them would make logs unreadable.
+#: A shorter value may be an ordinary word; masking it would make logs unreadable. The same holds for paths.
 SHORTEST_HIDDEN = 8
 
-#: Bytes that go to a command as NEEDS_…: a kernel takes about two million for everything.
+#: Bytes of all NEEDS_… variables; Linux limits arguments and environment together to about 2 MB.
 LARGEST_NEEDS = 512 * 1024
-#: What a value may be at most: where one variable ends on Linux.
+#: Bytes of one value; Linux limits one variable to 128 KiB.
 LARGEST_VARIABLE = 128 * 1024 - 1024
 NAME = re.compile(r"[^A-Z0-9]+")
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable is given out only when it is asked for in full."""
+    """Whether a variable is inherited only if it is named exactly."""
     return any(
         (SECRET_NAME.search(name), ADDRESS.search(name), SECRET_VALUE.search(value)),
     )
 
 
-def inherited(wanted: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What of the worker's environment a command gets: `PLAIN`, and what `wanted` names; patterns have a `*`."""
+def select_inherited(wanted: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of the worker that a command inherits: `PLAIN`, and names and patterns (with `*`) in
+    `wanted`.
+    """
     source = os.environ if environ is None else environ
     exact = {name for name in wanted if "*" not in name}
     patterns = [pattern for pattern in (*PLAIN, *wanted) if "*" in pattern]
@@ -77,8 +79,8 @@ def inherited(wanted: Iterable[str] = (), environ: Mapping[str, str] | None = No
     }
 
 
-def worth_hiding(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Values of the worker's own variables that look like secrets, and the passwords in its URLs."""
+def find_secret_values(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return the values of the worker's variables that look secret, and the passwords in its URLs, for masking."""
     source = os.environ if environ is None else environ
     found: list[str] = []
     for name, value in source.items():
@@ -88,15 +90,17 @@ def worth_hiding(environ: Mapping[str, str] | None = None) -> list[str]:
     return found
 
 
-def variable(name: str) -> str:
-    """A name as part of a variable: upper case, and one _ for whatever is neither letter nor digit. "test (3.11)" is
-    TEST_3_11.
+def variable_name(name: str) -> str:
+    """Convert a name to a part of a variable's name: upper case, with one _ for each run of other characters than
+    letters and digits. "test (3.11)" becomes TEST_3_11.
     """
     return NAME.sub("_", name.upper()).strip("_")
 
 
-class Given:
-    """The variables that tell a command of its run. Two that would have one name are refused: neither may win."""
+class RunVariables:
+    """Collects the variables of a run. Two sources of the same variable raise ConfigError: neither may overwrite the
+    other.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -106,40 +110,44 @@ class Given:
         if name in self._whose and self._whose[name] != whose:
             raise ConfigError(f"{self._whose[name]} and {whose} would both be the variable {name}; rename one of them")
         if "\0" in value:
-            raise ConfigError(f"{whose} has a NUL, which no environment can carry")
+            raise ConfigError(f"{whose} contains a NUL character, which environment variables cannot hold")
         if len(value.encode(errors="surrogateescape")) > LARGEST_VARIABLE:
-            raise ConfigError(f"{whose} has more than {LARGEST_VARIABLE} bytes, which no environment can carry")
+            raise ConfigError(f"{whose} has more than {LARGEST_VARIABLE} bytes, the limit of an environment variable")
         self._whose[name] = whose
         self.values[name] = value
 
 
-def inputs_and_needs(inputs: Mapping[str, str], needs: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str], bool]:
-    """INPUT_<NAME>, NEEDS_<JOB>_<KEY> and NEEDS_<JOB>_RESULT; False: the needs were too many and are left out."""
-    given = Given()
+def build_run_variables(
+    inputs: Mapping[str, str], needs: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, str], bool]:
+    """Build INPUT_<NAME> and NEEDS_<JOB>_<KEY>. The second value is False if the needs are too large and left out."""
+    given = RunVariables()
     for name, value in inputs.items():
-        given.put(f"INPUT_{variable(name)}", value, f"input {name!r}")
+        given.put(f"INPUT_{variable_name(name)}", value, f"input {name!r}")
     fixed = dict(given.values)
     size = 0
     for job, outputs in needs.items():
         for key, value in outputs.items():
-            given.put(f"NEEDS_{variable(job)}_{variable(key)}", value, f"output {key!r} of {job!r}")
+            given.put(f"NEEDS_{variable_name(job)}_{variable_name(key)}", value, f"output {key!r} of {job!r}")
             size += len(job) + len(key) + len(value.encode(errors="surrogateescape")) + 8
             if size > LARGEST_NEEDS:
                 return fixed, False
     return given.values, True
 
 
-def needs_document(needs: Mapping[str, Mapping[str, str]]) -> str:
-    """All outputs of the jobs before, as JSON: job, key, value."""
+def encode_needs(needs: Mapping[str, Mapping[str, str]]) -> str:
+    """Encode the outputs of the needed jobs as JSON: {job: {key: value}}."""
     return json.dumps(needs, ensure_ascii=False, indent=1)
 
 
 def check_env(env: Mapping[str, str], where: str) -> None:
-    """Refuse what no environment can carry."""
+    """Raise ConfigError for variables that an environment cannot hold."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name:
-            raise ConfigError(f"{name!r} in the env of {where} is no name of a variable")
+            raise ConfigError(f"{name!r} in the env of {where} is not a valid variable name")
         if "\0" in value:
-            raise ConfigError(f"{name} in the env of {where} has a NUL, which no environment can carry")
+            raise ConfigError(
+                f"{name} in the env of {where} contains a NUL character, which environment variables cannot hold"
+            )
         if len(value.encode(errors="surrogateescape")) > LARGEST_VARIABLE:
             raise ConfigError(f"{name} in the env of {where} has more than {LARGEST_VARIABLE} bytes")

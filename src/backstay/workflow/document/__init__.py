@@ -1,1 +1,1 @@
-"""Workflow documents: YAML and JSON, read with positions and validated."""
+"""Workflow documents in YAML and JSON: parsed with positions, validated, converted to definitions."""

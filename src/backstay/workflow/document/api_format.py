@@ -1,6 +1,7 @@
-"""A workflow as the HTTP API shows it, read as a definition: its jobs are a list, in the words of the worker protocol.
+"""Convert a workflow from the format of the HTTP API, in which jobs are a list with the field names of the worker
+protocol, to the format of a definition.
 
-What only a run has (status, times, outputs) is passed over, so that what was shown can be stored again.
+Fields that only runs have (status, times, outputs) are ignored, so that a response of the API can be stored again.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from backstay.errors import Problem
-from backstay.workflow.document.nodes import Listing, Node, Scalar, Table
+from backstay.workflow.document.nodes import ListNode, MappingNode, Node, ScalarNode
 
-#: Its words for those of a definition.
-WORDS = {
+#: Field names of the API, and the keys of a definition.
+FIELD_NAMES = {
     "depends_on": "needs",
     "command": "run",
     "required_labels": "labels",
@@ -19,100 +20,102 @@ WORDS = {
     "base_secs": "base",
     "max_secs": "max",
 }
-#: Seconds before the next attempt, where there is to be no back-off.
-AT_ONCE = 0.001
-#: What a run has made of a job, and of a workflow.
+#: Seconds of backoff that stand for the API's backoff "None".
+NO_BACKOFF = 0.001
+#: Fields of a job, and of a workflow, that describe a run.
 TIMES = ("duration_secs", "started_at", "finished_at")
-OF_A_RUN = frozenset(("status", "output", "outputs", "uid", "attempt", "worker_id", "error", *TIMES))
-OF_THE_LATEST = frozenset(("version", "run_id", "status"))
-#: What `trigger` says where nothing is to start it.
-NOTHING = ("", "manual", "api", "cli")
+RUN_FIELDS = frozenset(("status", "output", "outputs", "uid", "attempt", "worker_id", "error", *TIMES))
+LATEST_RUN_FIELDS = frozenset(("version", "run_id", "status"))
+#: Values of `trigger` that mean that nothing starts it automatically.
+NO_TRIGGER = ("", "manual", "api", "cli")
 
 
-def is_listed(node: Node) -> bool:
-    return isinstance(node, Table) and "jobs" in node.items and isinstance(node.items["jobs"][1], Listing)
+def is_api_format(node: Node) -> bool:
+    return isinstance(node, MappingNode) and "jobs" in node.items and isinstance(node.items["jobs"][1], ListNode)
 
 
-def unlisted(node: Table, problems: list[Problem]) -> tuple[Table, str]:
-    """The same with its jobs by id, and what people call it, if that is not its id."""
-    made = Table(node.line, node.column)
+def convert_api_format(node: MappingNode, problems: list[Problem]) -> tuple[MappingNode, str]:
+    """Return the definition's mapping with the jobs by id, and the title; "" if it equals the name."""
+    made = MappingNode(node.line, node.column)
     name, title = node.items.get("id") or node.items.get("name"), node.items.get("name")
     for word, (key, value) in node.items.items():
-        if word in OF_THE_LATEST or word in ("id", "name"):
+        if word in LATEST_RUN_FIELDS or word in ("id", "name"):
             continue
-        if word == "jobs" and isinstance(value, Listing):
-            made.items[word] = (key, _jobs(value, problems))
+        if word == "jobs" and isinstance(value, ListNode):
+            made.items[word] = (key, _convert_jobs(value, problems))
         elif word == "trigger":
-            if not (isinstance(value, Scalar) and str(value.value or "") in NOTHING):
+            if not (isinstance(value, ScalarNode) and str(value.value or "") in NO_TRIGGER):
                 made.items["on"] = (key, value)
         else:
             made.items[word] = (key, value)
     if name is not None:
         made.items["name"] = name
-    return made, _other(title, name)
+    return made, _title(title, name)
 
 
-def _other(title: tuple[Scalar, Node] | None, name: tuple[Scalar, Node] | None) -> str:
-    if title is None or name is None or not isinstance(title[1], Scalar) or not isinstance(name[1], Scalar):
+def _title(title: tuple[ScalarNode, Node] | None, name: tuple[ScalarNode, Node] | None) -> str:
+    if title is None or name is None or not isinstance(title[1], ScalarNode) or not isinstance(name[1], ScalarNode):
         return ""
     return title[1].text[:200] if title[1].text != name[1].text else ""
 
 
-def _jobs(jobs: Listing, problems: list[Problem]) -> Table:
-    made = Table(jobs.line, jobs.column)
+def _convert_jobs(jobs: ListNode, problems: list[Problem]) -> MappingNode:
+    made = MappingNode(jobs.line, jobs.column)
     for job in jobs.items:
-        own = job.items.get("id") if isinstance(job, Table) else None
-        if not isinstance(job, Table) or own is None or not isinstance(own[1], Scalar) or not own[1].text:
-            problems.append(Problem("each of jobs is an object with an id, a command, …", job.line, job.column))
+        own = job.items.get("id") if isinstance(job, MappingNode) else None
+        if not isinstance(job, MappingNode) or own is None or not isinstance(own[1], ScalarNode) or not own[1].text:
+            problems.append(
+                Problem("each entry of jobs must be an object with an id, a command, …", job.line, job.column)
+            )
             continue
         id_ = own[1]
         if id_.text in made.items:
             first = made.items[id_.text][0].line
             problems.append(
-                Problem(f"job {id_.text!r} is there twice; the first is in line {first}", id_.line, id_.column)
+                Problem(f"job {id_.text!r} is defined twice; the first is in line {first}", id_.line, id_.column)
             )
             continue
-        made.items[id_.text] = (id_, _job(id_.text, job))
+        made.items[id_.text] = (id_, _convert_job(id_.text, job))
     return made
 
 
-def _job(id_: str, job: Table) -> Table:
-    made = Table(job.line, job.column)
-    for word, (key, value) in [*job.items.items(), *_policy(job)]:
-        if word == "retry_policy" and isinstance(value, Table):
+def _convert_job(id_: str, job: MappingNode) -> MappingNode:
+    made = MappingNode(job.line, job.column)
+    for word, (key, value) in [*job.items.items(), *_flatten_retry_policy(job)]:
+        if word == "retry_policy" and isinstance(value, MappingNode):
             continue
-        if word == "name" and isinstance(value, Scalar) and value.text == id_:
-            continue  # shown where it has none
-        if word != "id" and word not in OF_A_RUN and not _is_empty(value):
-            made.items[WORDS.get(word, word)] = (key, value)
+        if word == "name" and isinstance(value, ScalarNode) and value.text == id_:
+            continue  # the API shows the id of a job without a name as its name
+        if word != "id" and word not in RUN_FIELDS and not _is_empty(value):
+            made.items[FIELD_NAMES.get(word, word)] = (key, value)
     return made
 
 
-def _policy(job: Table) -> Iterator[tuple[str, tuple[Scalar, Node]]]:
-    """What `retry_policy` says, as the worker protocol has it, in words of a definition."""
+def _flatten_retry_policy(job: MappingNode) -> Iterator[tuple[str, tuple[ScalarNode, Node]]]:
+    """Yield the entries of `retry_policy` as keys of the job itself."""
     policy = job.items.get("retry_policy", (None, None))[1]
-    for word, (key, value) in policy.items.items() if isinstance(policy, Table) else ():
+    for word, (key, value) in policy.items.items() if isinstance(policy, MappingNode) else ():
         if word == "backoff":
-            yield word, (key, _backoff(value))
+            yield word, (key, _convert_backoff(value))
         else:
             yield word, (key, value)
 
 
-def _backoff(node: Node) -> Node:
-    if isinstance(node, Scalar) and node.value == "None":
-        return Scalar(node.line, node.column, AT_ONCE, str(AT_ONCE))
-    if isinstance(node, Table) and list(node.items) in (["Fixed"], ["Exponential"]):
+def _convert_backoff(node: Node) -> Node:
+    if isinstance(node, ScalarNode) and node.value == "None":
+        return ScalarNode(node.line, node.column, NO_BACKOFF, str(NO_BACKOFF))
+    if isinstance(node, MappingNode) and list(node.items) in (["Fixed"], ["Exponential"]):
         ((_, value),) = node.items.values()
-        if isinstance(value, Table) and list(value.items) == ["delay_secs"]:
+        if isinstance(value, MappingNode) and list(value.items) == ["delay_secs"]:
             return value.items["delay_secs"][1]
-        if isinstance(value, Table):
-            own = {WORDS.get(word, word): found for word, found in value.items.items()}
-            return Table(value.line, value.column, own)
+        if isinstance(value, MappingNode):
+            own = {FIELD_NAMES.get(word, word): found for word, found in value.items.items()}
+            return MappingNode(value.line, value.column, own)
     return node
 
 
 def _is_empty(node: Node) -> bool:
-    """As shown where there is nothing: null, 0, "", []."""
-    if isinstance(node, Scalar):
+    """Whether the API shows this value for an absent one: null, 0, "", []."""
+    if isinstance(node, ScalarNode):
         return not node.value
-    return isinstance(node, (Listing, Table)) and not node.items
+    return isinstance(node, (ListNode, MappingNode)) and not node.items

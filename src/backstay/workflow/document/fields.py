@@ -1,4 +1,4 @@
-"""Every key that a workflow's document may have: one table for the reader, the JSON Schema and the reference page."""
+"""The keys of a workflow document: one set of tables for the reader, the JSON Schema and the reference page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import Struct
 from backstay.job.api.options import MOST_LABELS, MOST_RETRIES
 from backstay.job.model import LARGEST_PRIORITY
 
-#: What a job, an input, an axis of a matrix or an output may be called.
+#: Names of jobs, inputs, axes of a matrix and outputs.
 NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,99}"
-#: A number of seconds, or with a unit.
+#: A number of seconds, or a number with a unit.
 DURATION = r"\d+(\.\d+)?\s*(ms|s|m|h|d)?"
 
 
 class Field(Struct, frozen=True):
-    """A key, what may stand behind it (as JSON Schema says it), and what that means."""
+    """A key of a document: the JSON Schema of its value, and its description."""
 
     name: str
     kind: str
@@ -44,15 +44,15 @@ WORKFLOW: tuple[Field, ...] = (
         "name",
         "text",
         {**_TEXT, "minLength": 1, "maxLength": 200},
-        "What it is called. Without it, the file's name, if it comes from a file.",
+        "The workflow's name. Default: the file's name, if the document comes from a file.",
         "ci",
     ),
     Field(
         "on",
         "any",
         {},
-        "What is to start it: a word, a list, or a mapping. Kept for whoever starts runs; nothing starts by itself."
-        " Always text: `on` is not a boolean here.",
+        "The trigger: a word, a list, or a mapping. It is stored for programs that start runs; Backstay starts nothing"
+        " by itself. The key `on` is text here, not a boolean.",
         "push",
     ),
     Field(
@@ -63,15 +63,17 @@ WORKFLOW: tuple[Field, ...] = (
             "propertyNames": {"pattern": f"^{NAME}$"},
             "additionalProperties": {"$ref": "#/$defs/input"},
         },
-        "What a run is told when it starts, by name. A plain value is a default.",
+        "The inputs of a run, by name. A plain value is a default.",
         "{version: {required: true}}",
     ),
-    Field("env", "env", _TABLE_OF_SCALARS, "Variables of all commands. May speak of `inputs`.", "{CI: true}"),
+    Field(
+        "env", "env", _TABLE_OF_SCALARS, "Environment variables of all commands. May refer to `inputs`.", "{CI: true}"
+    ),
     Field(
         "timeout",
         "duration",
         _DURATION,
-        "How long a run may take; then it is cancelled. Seconds, or with ms, s, m, h, d.",
+        "How long a run may take; then it is cancelled. Seconds, or a number with ms, s, m, h, d.",
         "2h",
     ),
     Field(
@@ -94,7 +96,7 @@ JOB: tuple[Field, ...] = (
         "name",
         "text",
         {**_TEXT, "minLength": 1, "maxLength": 500},
-        "What people read instead of its id. May speak of `inputs` and `matrix`.",
+        "Display name; default: its id. May refer to `inputs` and `matrix`.",
         "Unit tests",
     ),
     Field(
@@ -115,59 +117,66 @@ JOB: tuple[Field, ...] = (
         "steps",
         "steps",
         {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/step"}},
-        "Several commands, one after another, in one place. This or `run`.",
+        "Several commands, run one after another in one environment. This or `run`.",
         "[{run: make}, {run: make test}]",
     ),
     Field(
         "env",
         "env",
         _TABLE_OF_SCALARS,
-        "Variables of its commands, on top of the workflow's. May speak of `needs`, `inputs`, `matrix` and `env`.",
+        "Environment variables of its commands, added to the workflow's. May refer to `needs`, `inputs`, `matrix` and"
+        " `env`.",
         "{LEVEL: debug}",
     ),
     Field(
         "labels",
         "labels",
         _one_or_many(_TEXT),
-        f"What its worker must have, all of it; up to {MOST_LABELS}. May speak of `inputs` and `matrix`.",
+        f"Labels that its worker must have, all of them; at most {MOST_LABELS}. May refer to `inputs` and `matrix`.",
         "[linux, gpu]",
     ),
     Field(
         "retries",
         "retries",
         {"type": "integer", "minimum": 0, "maximum": MOST_RETRIES},
-        "Attempts after the first (0).",
+        "Attempts after the first one (default 0).",
         "2",
     ),
     Field(
         "backoff",
         "backoff",
         {"anyOf": [_DURATION, {"$ref": "#/$defs/backoff"}]},
-        "How long it waits between attempts: seconds, or a mapping for a wait that grows.",
+        "The wait between attempts: seconds, or a mapping for a growing wait.",
         "{base: 1, max: 60}",
     ),
     Field(
         "timeout",
         "duration",
         _DURATION,
-        "How long an attempt may take; then it is ended and counts as failed. Seconds, or with ms, s, m, h, d.",
+        "How long an attempt may take; then it is stopped and has failed. Seconds, or a number with ms, s, m, h, d.",
         "10m",
     ),
     Field(
         "if",
         "condition",
         _CONDITION,
-        "Whether it is to be done. Without a status function, success() is meant as well.",
+        "Condition; the job is skipped if it does not hold. Without a status function, success() must hold as well.",
         "needs.build.outputs.changed == 'yes'",
     ),
     Field(
         "priority",
         "priority",
         {"type": "integer", "minimum": -LARGEST_PRIORITY, "maximum": LARGEST_PRIORITY},
-        "More is sooner (0); a point is worth ten minutes of waiting.",
+        "Jobs with a higher priority start first (default 0); one point equals ten minutes of waiting.",
         "5",
     ),
-    Field("continue-on-error", "boolean", _BOOLEAN, "Its failure holds nobody up, and is not the run's.", "true"),
+    Field(
+        "continue-on-error",
+        "boolean",
+        _BOOLEAN,
+        "Its failure neither skips the jobs that need it nor fails the run.",
+        "true",
+    ),
     Field(
         "matrix",
         "matrix",
@@ -177,68 +186,82 @@ JOB: tuple[Field, ...] = (
             "properties": {word: {"type": "array", "items": _TABLE_OF_SCALARS} for word in ("include", "exclude")},
             "additionalProperties": {"type": "array", "minItems": 1, "items": _SCALAR},
         },
-        "One job for each combination of its lists; `exclude` takes some away, `include` adds some.",
+        "Makes one job per combination of its lists; `exclude` removes some, `include` adds some.",
         "{python: ['3.11', '3.12']}",
     ),
     Field(
         "outputs",
         "outputs",
         {"type": "object", "propertyNames": {"pattern": f"^{NAME}$"}, "additionalProperties": _SCALAR},
-        "Outputs that are made of what its commands put out, beside those. May speak of `outputs`, too.",
+        "Additional outputs, computed from those of its commands. May also refer to `outputs`.",
         "{image: 'app:${{ outputs.tag }}'}",
     ),
-    Field("working-directory", "text", _TEXT, "Where its commands run; a relative one begins at the worker's.", "web"),
-    Field("shell", "text", _TEXT, "`bash`, `sh`, `python`, or a command with `{0}` for the script's file.", "bash"),
+    Field(
+        "working-directory",
+        "text",
+        _TEXT,
+        "The directory in which its commands run; a relative path is relative to the worker's.",
+        "web",
+    ),
+    Field(
+        "shell", "text", _TEXT, "`bash`, `sh`, `python`, or a command with `{0}` in place of the script's file.", "bash"
+    ),
 )
 
 STEP: tuple[Field, ...] = (
-    Field("name", "text", {**_TEXT, "maxLength": 500}, "What people read.", "Compile"),
+    Field("name", "text", {**_TEXT, "maxLength": 500}, "Display name.", "Compile"),
     Field("run", "command", {**_TEXT, "minLength": 1}, "The command.", "make", required=True),
-    Field("env", "env", _TABLE_OF_SCALARS, "Variables of this step alone, on top of the job's.", "{V: 1}"),
+    Field("env", "env", _TABLE_OF_SCALARS, "Environment variables of this step, added to the job's.", "{V: 1}"),
     Field(
         "if",
         "condition",
         _CONDITION,
-        "Whether it is to be done. `outputs.<key>` are those of the steps before it.",
+        "Condition; the step is skipped if it does not hold. `outputs.<key>` are the outputs of the earlier steps.",
         "outputs.changed == 'yes'",
     ),
-    Field("continue-on-error", "boolean", _BOOLEAN, "Its failure is noted, and the job goes on.", "true"),
-    Field("working-directory", "text", _TEXT, "Where it runs; a relative one begins at the job's.", "docs"),
-    Field("shell", "text", _TEXT, "As the job's, for this step.", "python"),
-    Field("timeout", "duration", _DURATION, "How long it may take. Seconds, or with ms, s, m, h, d.", "30s"),
+    Field("continue-on-error", "boolean", _BOOLEAN, "Its failure is logged, and the job goes on.", "true"),
+    Field(
+        "working-directory",
+        "text",
+        _TEXT,
+        "The directory in which it runs; a relative path is relative to the job's.",
+        "docs",
+    ),
+    Field("shell", "text", _TEXT, "The shell of this step; default: the job's.", "python"),
+    Field("timeout", "duration", _DURATION, "How long it may take. Seconds, or a number with ms, s, m, h, d.", "30s"),
 )
 
 INPUT: tuple[Field, ...] = (
-    Field("description", "text", _TEXT, "What people read.", "The version to be released"),
+    Field("description", "text", _TEXT, "Description for users.", "The version to be released"),
     Field("required", "boolean", _BOOLEAN, "A run cannot start without it, unless it has a default.", "true"),
-    Field("default", "scalar", _SCALAR, "What it is when a run does not say.", "'1.0'"),
+    Field("default", "scalar", _SCALAR, "The value if a run gives none.", "'1.0'"),
     Field(
         "type",
         "choice",
         {"enum": ["string", "number", "boolean"]},
-        "What it must be; text is read as that. Any of them without it.",
+        "The type of its value; text is converted to it. Default: any of them.",
         "string",
     ),
     Field(
         "options",
         "scalars",
         {"type": "array", "minItems": 1, "items": _SCALAR},
-        "The only values that it may have.",
+        "The allowed values.",
         "[staging, production]",
     ),
 )
 
 BACKOFF: tuple[Field, ...] = (
-    Field("base", "duration", _DURATION, "Before the second attempt.", "1", required=True),
+    Field("base", "duration", _DURATION, "The wait before the second attempt.", "1", required=True),
     Field(
         "factor",
         "factor",
         {"type": "number", "minimum": 1},
-        "How much longer each wait is than the one before (2).",
+        "Each wait is this many times the previous one (default 2).",
         "2",
     ),
-    Field("max", "duration", _DURATION, "The longest wait (5m).", "1m"),
-    Field("jitter", "boolean", _BOOLEAN, "Between half of it and all of it, at random (true).", "false"),
+    Field("max", "duration", _DURATION, "The longest wait (default 5m).", "1m"),
+    Field("jitter", "boolean", _BOOLEAN, "Randomize each wait between half and all of it (default true).", "false"),
 )
 
 TABLES = {"workflow": WORKFLOW, "job": JOB, "step": STEP, "input": INPUT, "backoff": BACKOFF}

@@ -1,4 +1,4 @@
-"""One job of a document."""
+"""Read one job of a document into a `JobSpec`."""
 
 from __future__ import annotations
 
@@ -9,67 +9,67 @@ from backstay.job.model import LARGEST_PRIORITY
 from backstay.workflow.command.spec import Step
 from backstay.workflow.definition import JobSpec, Matrix
 from backstay.workflow.document.fields import BACKOFF, JOB, STEP
-from backstay.workflow.document.nodes import Listing, Node, Scalar, Table
-from backstay.workflow.document.suggestion import meant
-from backstay.workflow.document.values import Values, kind_of
+from backstay.workflow.document.nodes import ListNode, MappingNode, Node, ScalarNode
+from backstay.workflow.document.problems import suggest
+from backstay.workflow.document.value_reader import ValueReader, describe_node
 from backstay.workflow.planning import matrix as matrices
 
 MOST_STEPS = 200
-#: What may be spoken of: before anything has run; when the job starts; while or after its commands run.
-EARLY = ("inputs", "matrix")
-START = ("needs", "inputs", "env", "matrix")
-LATE = (*START, "outputs")
+#: Roots that expressions may use: when the run is planned; when the job starts; while or after its steps run.
+AT_PLANNING = ("inputs", "matrix")
+AT_START = ("needs", "inputs", "env", "matrix")
+AT_STEP = (*AT_START, "outputs")
 
 
 class JobReader:
-    """Reads one job; what is wrong goes to `values`."""
+    """Reads one job; problems are added to `values`."""
 
-    def __init__(self, values: Values, id_: str) -> None:
+    def __init__(self, values: ValueReader, id_: str) -> None:
         self._values = values
         self._what = f"job {id_!r}"
 
-    def job(self, key: Scalar, node: Node) -> JobSpec:
+    def job(self, key: ScalarNode, node: Node) -> JobSpec:
         values, what = self._values, self._what
-        found = values.table(node, what, JOB)
+        found = values.read_mapping(node, what, JOB)
         if "run" in found and "steps" in found:
-            values.wrong(key, f"{what} has both run and steps; put the command into a step of its own")
-        elif isinstance(node, Table) and "run" not in node.items and "steps" not in node.items:
-            values.wrong(key, f"{what} has nothing to do; give it run: or steps:")
+            values.add_problem(key, f"{what} has both run and steps; move the command into a step")
+        elif isinstance(node, MappingNode) and "run" not in node.items and "steps" not in node.items:
+            values.add_problem(key, f"{what} has no command; give it run: or steps:")
         return JobSpec(**self._early(found), **self._start(found), **self._plain(found), steps=self._commands(found))
 
     def _early(self, found: dict[str, Node]) -> dict[str, Any]:
-        """What is known before anything has run."""
+        """Read the keys whose expressions are rendered when the run is planned."""
         values, what = self._values, self._what
-        values.roots = EARLY
+        values.roots = AT_PLANNING
         given: dict[str, Any] = {}
         if "name" in found:
-            given["name"] = values.filled(found["name"], f"name of {what}", values.text)
+            given["name"] = values.read_template(found["name"], f"name of {what}", values.read_text)
         if "labels" in found:
             given["labels"] = self._labels(found["labels"])
         if "needs" in found:
-            listed = values.listing(found["needs"], f"needs of {what}")
-            given["needs"] = tuple(values.text(one, f"needs of {what}", most=200) for one in listed)
+            listed = values.read_list(found["needs"], f"needs of {what}")
+            given["needs"] = tuple(values.read_text(one, f"needs of {what}", most=200) for one in listed)
         if "matrix" in found:
             given["matrix"] = self._matrix(found["matrix"], f"matrix of {what}")
         return given
 
     def _start(self, found: dict[str, Node]) -> dict[str, Any]:
-        """What may speak of the jobs before it."""
+        """Read the keys whose expressions may refer to the jobs upstream."""
         values, what = self._values, self._what
-        values.roots = START
+        values.roots = AT_START
         given: dict[str, Any] = {}
         if "env" in found:
-            given["env"] = values.env(found["env"], f"env of {what}")
+            given["env"] = values.read_env(found["env"], f"env of {what}")
         if "if" in found:
-            given["condition"] = values.condition(found["if"], f"if of {what}")
+            given["condition"] = values.read_condition(found["if"], f"if of {what}")
         if "working-directory" in found:
             where = f"working-directory of {what}"
-            given["working_directory"] = values.filled(found["working-directory"], where, values.text)
+            given["working_directory"] = values.read_template(found["working-directory"], where, values.read_text)
         if "outputs" in found:
-            values.roots = LATE
+            values.roots = AT_STEP
             given["outputs"] = {
-                name: values.filled(value, f"output {name!r} of {what}", values.variable)
-                for name, (_, value) in values.entries(found["outputs"], f"outputs of {what}").items()
+                name: values.read_template(value, f"output {name!r} of {what}", values.read_variable)
+                for name, (_, value) in values.read_entries(found["outputs"], f"outputs of {what}").items()
             }
         return given
 
@@ -77,72 +77,74 @@ class JobReader:
         values, what = self._values, self._what
         given: dict[str, Any] = {}
         if "shell" in found:
-            given["shell"] = values.text(found["shell"], f"shell of {what}", most=500)
+            given["shell"] = values.read_text(found["shell"], f"shell of {what}", most=500)
         if "retries" in found:
-            given["retries"] = values.whole(found["retries"], f"retries of {what}", 0, MOST_RETRIES)
+            given["retries"] = values.read_integer(found["retries"], f"retries of {what}", 0, MOST_RETRIES)
         if "backoff" in found:
-            given["backoff"] = values.backoff(found["backoff"], f"backoff of {what}", BACKOFF)
+            given["backoff"] = values.read_backoff(found["backoff"], f"backoff of {what}", BACKOFF)
         if "timeout" in found:
-            given["timeout"] = values.duration(found["timeout"], f"timeout of {what}")
+            given["timeout"] = values.read_duration(found["timeout"], f"timeout of {what}")
         if "priority" in found:
             of = f"priority of {what}"
-            given["priority"] = values.whole(found["priority"], of, -LARGEST_PRIORITY, LARGEST_PRIORITY)
+            given["priority"] = values.read_integer(found["priority"], of, -LARGEST_PRIORITY, LARGEST_PRIORITY)
         if "continue-on-error" in found:
-            given["soft"] = values.boolean(found["continue-on-error"], f"continue-on-error of {what}")
+            given["soft"] = values.read_boolean(found["continue-on-error"], f"continue-on-error of {what}")
         return given
 
     def _labels(self, node: Node) -> tuple[str, ...]:
         values, what = self._values, self._what
         labels: list[str] = []
-        for one in values.listing(node, f"labels of {what}"):
-            label = values.filled(one, f"a label of {what}", lambda n, w: values.text(n, w, most=200))
+        for one in values.read_list(node, f"labels of {what}"):
+            label = values.read_template(one, f"a label of {what}", lambda n, w: values.read_text(n, w, most=200))
             if "," in label:
-                values.wrong(one, f"label {label!r} of {what} has a comma; write a list")
+                values.add_problem(one, f"label {label!r} of {what} contains a comma; write a list")
             labels.append(label)
         if len(labels) > MOST_LABELS:
-            values.wrong(node, f"{what} has {len(labels)} labels, and at most {MOST_LABELS}")
+            values.add_problem(node, f"{what} has {len(labels)} labels, but at most {MOST_LABELS} are allowed")
         return tuple(labels)
 
     def _commands(self, found: dict[str, Node]) -> tuple[Step, ...]:
         values, what = self._values, self._what
-        values.roots = START
+        values.roots = AT_START
         if "run" in found:
-            return (Step(run=values.filled(found["run"], f"run of {what}", values.text)),)
+            return (Step(run=values.read_template(found["run"], f"run of {what}", values.read_text)),)
         if "steps" not in found:
             return ()
         node = found["steps"]
-        if not isinstance(node, Listing) or not node.items:
-            values.wrong(node, f"steps of {what} is a list of steps, as in [{{run: make}}]; got {kind_of(node)}")
+        if not isinstance(node, ListNode) or not node.items:
+            values.add_problem(
+                node, f"steps of {what} must be a list of steps, as in [{{run: make}}]; got {describe_node(node)}"
+            )
             return ()
         if len(node.items) > MOST_STEPS:
-            values.wrong(node, f"{what} has {len(node.items)} steps, and at most {MOST_STEPS}")
+            values.add_problem(node, f"{what} has {len(node.items)} steps, but at most {MOST_STEPS} are allowed")
             return ()
         return tuple(self._step(one, f"step {number} of {what}") for number, one in enumerate(node.items, 1))
 
     def _step(self, node: Node, what: str) -> Step:
         values = self._values
-        found = values.table(node, what, STEP)
+        found = values.read_mapping(node, what, STEP)
         own = found.get("env")
-        values.own_env = frozenset(own.items) if isinstance(own, Table) else frozenset()
+        values.own_env = frozenset(own.items) if isinstance(own, MappingNode) else frozenset()
         given: dict[str, Any] = {"run": ""}
         for word in ("run", "name"):
             if word in found:
-                given[word] = values.filled(found[word], f"{word} of {what}", values.text)
+                given[word] = values.read_template(found[word], f"{word} of {what}", values.read_text)
         if own is not None:
-            given["env"] = values.env(own, f"env of {what}")
+            given["env"] = values.read_env(own, f"env of {what}")
         if "if" in found:
-            values.roots = LATE
-            given["condition"] = values.condition(found["if"], f"if of {what}")
-            values.roots = START
+            values.roots = AT_STEP
+            given["condition"] = values.read_condition(found["if"], f"if of {what}")
+            values.roots = AT_START
         if "continue-on-error" in found:
-            given["continue_on_error"] = values.boolean(found["continue-on-error"], f"continue-on-error of {what}")
+            given["continue_on_error"] = values.read_boolean(found["continue-on-error"], f"continue-on-error of {what}")
         if "working-directory" in found:
             where = f"working-directory of {what}"
-            given["working_directory"] = values.filled(found["working-directory"], where, values.text)
+            given["working_directory"] = values.read_template(found["working-directory"], where, values.read_text)
         if "shell" in found:
-            given["shell"] = values.text(found["shell"], f"shell of {what}", most=500)
+            given["shell"] = values.read_text(found["shell"], f"shell of {what}", most=500)
         if "timeout" in found:
-            given["timeout"] = values.duration(found["timeout"], f"timeout of {what}")
+            given["timeout"] = values.read_duration(found["timeout"], f"timeout of {what}")
         values.own_env = frozenset()
         return Step(**given)
 
@@ -151,19 +153,21 @@ class JobReader:
         before = len(values.problems)
         axes: dict[str, tuple[Any, ...]] = {}
         lists: dict[str, tuple[dict[str, Any], ...]] = {}
-        for name, (_, value) in values.entries(node, what).items():
+        for name, (_, value) in values.read_entries(node, what).items():
             if name in ("include", "exclude"):
                 lists[name] = tuple(
                     {
-                        axis: values.scalar(one, f"{axis} in {name} of {what}")
-                        for axis, (_, one) in values.entries(entry, f"{name} of {what}").items()
+                        axis: values.read_scalar(one, f"{axis} in {name} of {what}")
+                        for axis, (_, one) in values.read_entries(entry, f"{name} of {what}").items()
                     }
-                    for entry in values.listing(value, f"{name} of {what}")
+                    for entry in values.read_list(value, f"{name} of {what}")
                 )
-            elif not isinstance(value, Listing) or not value.items:
-                values.wrong(value, f"{name} in {what} is a list, as in ['3.11', '3.12']; got {kind_of(value)}")
+            elif not isinstance(value, ListNode) or not value.items:
+                values.add_problem(
+                    value, f"{name} in {what} must be a list, as in ['3.11', '3.12']; got {describe_node(value)}"
+                )
             else:
-                axes[name] = tuple(values.scalar(one, f"{name} in {what}") for one in value.items)
+                axes[name] = tuple(values.read_scalar(one, f"{name} in {what}") for one in value.items)
         matrix = Matrix(axes=axes, **lists)
         if len(values.problems) == before:
             self._check_matrix(matrix, node, what)
@@ -172,17 +176,17 @@ class JobReader:
     def _check_matrix(self, matrix: Matrix, node: Node, what: str) -> None:
         values = self._values
         for name in {name: None for entry in matrix.exclude for name in entry if name not in matrix.axes}:
-            values.wrong(
-                node, f"exclude of {what} speaks of {name!r}, which is no list of it{meant(name, matrix.axes)}"
+            values.add_problem(
+                node, f"exclude of {what} names {name!r}, which is not a list of the matrix{suggest(name, matrix.axes)}"
             )
-        if (count := matrices.size(matrix)) > matrices.MOST:
-            values.wrong(node, f"{what} makes {count} jobs, and at most {matrices.MOST}")
+        if (count := matrices.count_combinations(matrix)) > matrices.MOST:
+            values.add_problem(node, f"{what} makes {count} jobs, but at most {matrices.MOST} are allowed")
             return
         made: dict[str, int] = {}
-        for one in matrices.spread(matrix):
-            text = matrices.suffix(one)
+        for one in matrices.expand(matrix):
+            text = matrices.format_values(one)
             made[text] = made.get(text, 0) + 1
         if not made:
-            values.wrong(node, f"{what} makes no job at all")
+            values.add_problem(node, f"{what} makes no jobs")
         elif twice := [text for text, times in made.items() if times > 1]:
-            values.wrong(node, f"{what} makes two jobs ({twice[0]}) that nothing tells apart")
+            values.add_problem(node, f"{what} makes two jobs with the same values ({twice[0]})")

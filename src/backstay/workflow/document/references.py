@@ -1,16 +1,16 @@
-"""Whether expressions speak of what is there."""
+"""Check that the references of a document's expressions exist."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from backstay.workflow.document.suggestion import meant
-from backstay.workflow.document.values import Met, Values
+from backstay.workflow.document.problems import suggest
+from backstay.workflow.document.value_reader import ExpressionUse, ValueReader
 from backstay.workflow.expressions.tree import Reference
 
 
-class Known(Struct, frozen=True):
-    """The names that there are, by what they begin with. What commands put out is known to nobody."""
+class KnownNames(Struct, frozen=True):
+    """The names that expressions may refer to, by root. Outputs of commands are not known before they run."""
 
     needs: frozenset[str] = frozenset()
     inputs: frozenset[str] = frozenset()
@@ -18,30 +18,30 @@ class Known(Struct, frozen=True):
     matrix: frozenset[str] = frozenset()
 
 
-_WAYS_OUT = {
+_HINTS = {
     "needs": "add it to needs",
     "inputs": "declare it under inputs",
-    "env": "declare it under env; a variable of the worker is the shell's, $NAME",
+    "env": "declare it under env; for a variable of the worker, use $NAME in the command",
     "matrix": "the matrix has no such list",
 }
 
 
-def check_met(values: Values, since: int, known: Known, what: str) -> None:
-    """All expressions that were met from there on."""
-    for met in values.met[since:]:
-        for reference in met.expression.references:
-            if message := _lost(met, reference, known):
-                values.wrong_inside(met.node, met.offset + reference.at, f"{what}: {message}")
+def check_references(values: ValueReader, since: int, known: KnownNames, what: str) -> None:
+    """Check the expressions that were found since index `since`, and add a problem for each unknown reference."""
+    for use in values.expressions[since:]:
+        for reference in use.expression.references:
+            if message := _describe_unresolved(use, reference, known):
+                values.add_problem_inside(use.node, use.offset + reference.at, f"{what}: {message}")
 
 
-def _lost(met: Met, reference: Reference, known: Known) -> str:
-    """Where a reference leads nowhere, what to say about it."""
+def _describe_unresolved(use: ExpressionUse, reference: Reference, known: KnownNames) -> str:
+    """Return the problem with a reference, or ""."""
     root, name = reference.path[0], reference.path[1]
-    if root not in met.roots:
-        return f"{root} cannot be spoken of here, only {', '.join(met.roots)}"
+    if root not in use.roots:
+        return f"{root} is not available here, only {', '.join(use.roots)}"
     if root == "outputs":
         return ""
     names: frozenset[str] = getattr(known, root)
     if root == "env":
-        names |= met.env
-    return "" if name in names else f"there is no {root}.{name}{meant(name, names) or '; ' + _WAYS_OUT[root]}"
+        names |= use.env
+    return "" if name in names else f"{root}.{name} does not exist{suggest(name, names) or '; ' + _HINTS[root]}"

@@ -1,4 +1,4 @@
-"""The JSON Schema of a workflow's document, for editors. The reader is stricter: it knows what refers to what."""
+"""Generate the JSON Schema of workflow documents, for editors. The reader is stricter: it also checks references."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Made from the reader's own tables."""
+    """Build the schema from the tables that the reader uses."""
     made = {name: _object(fields) for name, fields in TABLES.items()}
     made["job"]["oneOf"] = [{"required": ["run"]}, {"required": ["steps"]}]
     shorthand = {"type": ["string", "number", "boolean", "null"]}
@@ -29,7 +29,7 @@ def _object(fields: tuple[Field, ...]) -> dict[str, Any]:
 
 
 def reference_table(name: str) -> str:
-    """A table of the reference page."""
+    """Format one table of the reference page in Markdown."""
     lines = ["| key | what | example |", "|---|---|---|"]
     for field in TABLES[name]:
         needed = " **Required.**" if field.required else ""

@@ -1,10 +1,11 @@
-"""A workflow from YAML or JSON. Every problem is found in one go, each with its line and column; with one, there is no
-workflow.
+"""Read a workflow definition from YAML or JSON. One pass finds every problem, each with its line and column; a document
+with a problem gives no definition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 import msgspec
@@ -12,54 +13,65 @@ import msgspec
 from backstay.errors import BadDefinition, ConfigError, Problem
 from backstay.job.run_model import LARGEST_RUN
 from backstay.workflow.definition import Input, JobSpec, Workflow
-from backstay.workflow.document.api_format import is_listed, unlisted
+from backstay.workflow.document.api_format import convert_api_format, is_api_format
 from backstay.workflow.document.fields import INPUT, WORKFLOW
 from backstay.workflow.document.job_reader import JobReader
-from backstay.workflow.document.nodes import Listing, Node, Scalar, Table, Unreadable, compose, decode
-from backstay.workflow.document.references import Known, check_met
-from backstay.workflow.document.suggestion import meant
-from backstay.workflow.document.values import Values
+from backstay.workflow.document.nodes import (
+    ListNode,
+    MappingNode,
+    Node,
+    ScalarNode,
+    UnreadableDocument,
+    compose,
+    decode,
+)
+from backstay.workflow.document.problems import suggest
+from backstay.workflow.document.references import KnownNames, check_references
+from backstay.workflow.document.value_reader import ValueReader
 from backstay.workflow.planning import matrix as matrices
-from backstay.workflow.planning.inputs import value_of
-from backstay.workflow.planning.order import circle
+from backstay.workflow.planning.inputs import coerce_input
 
-#: Problems that are listed; a document with more is another document.
+#: Problems that are reported at most.
 MOST_PROBLEMS = 100
-#: Circles that are looked for, one after another.
-MOST_CIRCLES = 20
-#: `-` is no workflow over HTTP, and no client sends a path with one of the others in it.
-NO_NAMES = ("-", ".", "..")
+#: Dependency cycles that are reported at most.
+MOST_CYCLES = 20
+#: In paths of the HTTP API `-` means "no workflow", and clients normalise `.` and `..` away.
+INVALID_NAMES = ("-", ".", "..")
 
 
-def read(raw: bytes | str | Mapping[str, Any], *, name: str = "", source: str = "", listed: bool = False) -> Workflow:
-    """The workflow of a document: YAML, JSON, or the same as plain data. Raises BadDefinition with all its problems.
+def read(
+    raw: bytes | str | Mapping[str, Any], *, name: str = "", source: str = "", api_format: bool = False
+) -> Workflow:
+    """Read the definition from YAML, JSON, or the same as plain data. Raises BadDefinition with all problems.
 
-    name: what it is called unless the document says. source: where it comes from, for messages. listed: its jobs may
-    be a list, as the HTTP API shows them.
+    name: the workflow's name if the document has none. source: the document's origin, for messages. api_format: also
+    accept the format of the HTTP API, in which jobs are a list.
     """
     if isinstance(raw, Mapping):
         try:
             raw = msgspec.json.encode(raw)
         except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            raise ConfigError(f"a workflow as data is made of mappings, lists, text and numbers: {error}") from error
-    workflow, problems = inspect(raw, name=name, listed=listed)
+            raise ConfigError(
+                f"a workflow as data must consist of mappings, lists, text and numbers: {error}"
+            ) from error
+    workflow, problems = inspect(raw, name=name, api_format=api_format)
     if workflow is None:
         raise BadDefinition(tuple(problems), source=source)
     return workflow
 
 
-def inspect(raw: bytes | str, *, name: str = "", listed: bool = False) -> tuple[Workflow | None, list[Problem]]:
-    """The workflow, or what is wrong with it: never both, never anything else."""
+def inspect(raw: bytes | str, *, name: str = "", api_format: bool = False) -> tuple[Workflow | None, list[Problem]]:
+    """Return (definition, []) or (None, problems)."""
     problems: list[Problem] = []
     try:
         text = decode(raw)
         node = compose(text, problems)
-    except Unreadable as error:
+    except UnreadableDocument as error:
         return None, [*problems, error.problem][:MOST_PROBLEMS]
     title = ""
-    if listed and is_listed(node):
-        node, title = unlisted(cast("Table", node), problems)
-    reader = Reader(text)
+    if api_format and is_api_format(node):
+        node, title = convert_api_format(cast("MappingNode", node), problems)
+    reader = DocumentReader(text)
     workflow = reader.workflow(node, name)
     if title:
         workflow = msgspec.structs.replace(workflow, title=title)
@@ -70,143 +82,155 @@ def inspect(raw: bytes | str, *, name: str = "", listed: bool = False) -> tuple[
     return (None, problems) if problems else (workflow, [])
 
 
-class Reader:
-    """One document."""
+class DocumentReader:
+    """Reads the tree of one document."""
 
     def __init__(self, text: str) -> None:
-        self.values = Values(text)
+        self.values = ValueReader(text)
 
     def workflow(self, node: Node, name: str) -> Workflow:
         values = self.values
-        found = values.table(node, "a workflow", WORKFLOW)
+        found = values.read_mapping(node, "a workflow", WORKFLOW)
         if "name" in found:
-            name = values.text(found["name"], "name", most=200).strip()
-            if name in NO_NAMES or not name.isprintable():
-                values.wrong(found["name"], "name is one line that fits into a path, as in name: ci; not -, . or ..")
+            name = values.read_text(found["name"], "name", most=200).strip()
+            if name in INVALID_NAMES or not name.isprintable():
+                values.add_problem(found["name"], "name must be one printable line, as in name: ci; not -, . or ..")
         elif not name:
-            values.wrong(node, "a workflow lacks 'name', as in name: ci")
+            values.add_problem(node, "a workflow lacks 'name', as in name: ci")
         inputs = self._inputs(found["inputs"]) if "inputs" in found else {}
         values.roots = ("inputs", "env")
-        env = values.env(found["env"], "env") if "env" in found else {}
-        check_met(values, 0, Known(inputs=frozenset(inputs), env=frozenset(env)), "env")
+        env = values.read_env(found["env"], "env") if "env" in found else {}
+        check_references(values, 0, KnownNames(inputs=frozenset(inputs), env=frozenset(env)), "env")
         jobs = self._jobs(found["jobs"], inputs, env) if "jobs" in found else {}
         return Workflow(
             name=name,
             on=self._on(found["on"]) if "on" in found else (),
             inputs=inputs,
             env=env,
-            timeout=values.duration(found["timeout"], "timeout") if "timeout" in found else 0.0,
+            timeout=values.read_duration(found["timeout"], "timeout") if "timeout" in found else 0.0,
             jobs=jobs,
         )
 
     def _on(self, node: Node) -> tuple[str, ...]:
-        if isinstance(node, Table):
+        if isinstance(node, MappingNode):
             return tuple(node.items)
-        return tuple(self.values.text(one, "on", most=200) for one in self.values.listing(node, "on"))
+        return tuple(self.values.read_text(one, "on", most=200) for one in self.values.read_list(node, "on"))
 
     # ── inputs ──
 
     def _inputs(self, node: Node) -> dict[str, Input]:
         return {
             name: self._input(value, f"input {name!r}")
-            for name, (_, value) in self.values.entries(node, "inputs").items()
+            for name, (_, value) in self.values.read_entries(node, "inputs").items()
         }
 
     def _input(self, node: Node, what: str) -> Input:
         values = self.values
-        if isinstance(node, Scalar):
-            return Input(default=values.scalar(node, what))
-        found = values.table(node, what, INPUT)
+        if isinstance(node, ScalarNode):
+            return Input(default=values.read_scalar(node, what))
+        found = values.read_mapping(node, what, INPUT)
         kind: Any = ""
         if "type" in found:
-            kind = values.text(found["type"], f"type of {what}")
+            kind = values.read_text(found["type"], f"type of {what}")
             if kind not in ("string", "number", "boolean"):
-                values.wrong(found["type"], f"type of {what} is string, number or boolean; got {kind!r}")
+                values.add_problem(found["type"], f"type of {what} must be string, number or boolean; got {kind!r}")
                 kind = ""
         options: tuple[Any, ...] = ()
         if "options" in found:
-            listed = values.listing(found["options"], f"options of {what}")
-            options = tuple(self._of_input(one, f"an option of {what}", Input(type=kind)) for one in listed)
+            listed = values.read_list(found["options"], f"options of {what}")
+            options = tuple(self._read_input_value(one, f"an option of {what}", Input(type=kind)) for one in listed)
         default = None
         if "default" in found:
-            default = self._of_input(found["default"], f"default of {what}", Input(type=kind, options=options))
+            default = self._read_input_value(found["default"], f"default of {what}", Input(type=kind, options=options))
         return Input(
-            description=values.text(found["description"], f"description of {what}", empty=True)
+            description=values.read_text(found["description"], f"description of {what}", empty=True)
             if "description" in found
             else "",
-            required=values.boolean(found["required"], f"required of {what}") if "required" in found else False,
+            required=values.read_boolean(found["required"], f"required of {what}") if "required" in found else False,
             default=default,
             type=kind,
             options=options,
         )
 
-    def _of_input(self, node: Node, what: str, spec: Input) -> Any:
-        """A value that the input may have; null is none."""
-        value = self.values.scalar(node, what)
+    def _read_input_value(self, node: Node, what: str, spec: Input) -> Any:
+        """Read a value that the input accepts; null means that there is none."""
+        value = self.values.read_scalar(node, what)
         if value is None:
             return None
         try:
-            return value_of(value, spec)
+            return coerce_input(value, spec)
         except ValueError as error:
-            self.values.wrong(node, f"{what} {error}")
+            self.values.add_problem(node, f"{what} {error}")
             return value
 
     # ── jobs ──
 
     def _jobs(self, node: Node, inputs: dict[str, Input], env: dict[str, str]) -> dict[str, JobSpec]:
         values = self.values
-        entries = values.entries(node, "jobs")
-        if isinstance(node, Table) and not node.items:
-            values.wrong(node, "there are no jobs; a workflow has at least one, as in jobs: {build: {run: make}}")
+        entries = values.read_entries(node, "jobs")
+        if isinstance(node, MappingNode) and not node.items:
+            values.add_problem(node, "the workflow has no jobs; add at least one, as in jobs: {build: {run: make}}")
         jobs: dict[str, JobSpec] = {}
         for id_, (key, value) in entries.items():
-            since = len(values.met)
+            since = len(values.expressions)
             jobs[id_] = job = JobReader(values, id_).job(key, value)
             axes = {name for one in (job.matrix.include if job.matrix else ()) for name in one}
-            known = Known(
+            known = KnownNames(
                 needs=frozenset(job.needs),
                 inputs=frozenset(inputs),
                 env=frozenset({**env, **job.env}),
                 matrix=frozenset(axes.union(job.matrix.axes if job.matrix else ())),
             )
-            check_met(values, since, known, f"job {id_!r}")
+            check_references(values, since, known, f"job {id_!r}")
         needs = self._needs(entries, jobs, node)
-        for around in _circles(needs):
-            values.wrong(entries[around[0]][0], f"these jobs wait for one another: {' → '.join(around)}")
-        total = sum(matrices.size(job.matrix) if job.matrix else 1 for job in jobs.values())
+        for around in _find_cycles(needs):
+            values.add_problem(entries[around[0]][0], f"these jobs form a cycle: {' → '.join(around)}")
+        total = sum(matrices.count_combinations(job.matrix) if job.matrix else 1 for job in jobs.values())
         if total > LARGEST_RUN // 2:
-            values.wrong(node, f"a run would have {total} jobs, and at most {LARGEST_RUN // 2}")
+            values.add_problem(node, f"a run would have {total} jobs, but at most {LARGEST_RUN // 2} are allowed")
         return jobs
 
     def _needs(
-        self, entries: dict[str, tuple[Scalar, Node]], jobs: dict[str, JobSpec], node: Node
+        self, entries: dict[str, tuple[ScalarNode, Node]], jobs: dict[str, JobSpec], node: Node
     ) -> dict[str, list[str]]:
-        """Who waits for whom, without those that are not there."""
-        written = node.items if isinstance(node, Table) else {}
+        """Return the dependencies of each job, without unknown ones. Bad entries of `needs` become problems."""
+        written = node.items if isinstance(node, MappingNode) else {}
         answer: dict[str, list[str]] = {}
         for id_, job in jobs.items():
             place = entries[id_][1]
-            where = place.items["needs"][1] if isinstance(place, Table) and "needs" in place.items else place
-            items = where.items if isinstance(where, Listing) else [where]
+            where = place.items["needs"][1] if isinstance(place, MappingNode) and "needs" in place.items else place
+            items = where.items if isinstance(where, ListNode) else [where]
             answer[id_] = []
             for number, need in enumerate(job.needs):
                 at = items[number] if number < len(items) else where
                 if need == id_:
-                    self.values.wrong(at, f"job {id_!r} needs itself")
+                    self.values.add_problem(at, f"job {id_!r} needs itself")
                 elif need in job.needs[:number]:
-                    self.values.wrong(at, f"job {id_!r} needs {need!r} twice")
+                    self.values.add_problem(at, f"job {id_!r} needs {need!r} twice")
                 elif need not in written:
-                    self.values.wrong(at, f"job {id_!r} needs {need!r}, and there is no such job{meant(need, written)}")
+                    self.values.add_problem(
+                        at, f"job {id_!r} needs {need!r}, which does not exist{suggest(need, written)}"
+                    )
                 elif need in jobs:
                     answer[id_].append(need)
         return answer
 
 
-def _circles(needs: dict[str, list[str]]) -> list[list[str]]:
-    """Circles that share no job."""
+def _find_cycles(needs: dict[str, list[str]]) -> list[list[str]]:
+    """Return dependency cycles that share no job."""
     found: list[list[str]] = []
-    while len(found) < MOST_CIRCLES and (around := circle(needs)):
+    while len(found) < MOST_CYCLES and (around := _find_cycle(needs)):
         found.append(around)
         gone = set(around)
         needs = {id_: [need for need in its if need not in gone] for id_, its in needs.items() if id_ not in gone}
     return found
+
+
+def _find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the jobs of one dependency cycle, with the first one repeated at the end; empty if there is none."""
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        # graphlib lists each job before the jobs that need it; the message reads "a needs b needs a".
+        return list(reversed(error.args[1]))
+    return []

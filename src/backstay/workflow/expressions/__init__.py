@@ -1,1 +1,1 @@
-"""The language of `if:` and `${{ … }}`."""
+"""The expression language of `if:` and `${{ … }}`: parser, evaluation, templates."""

@@ -1,9 +1,10 @@
-"""The language of `if:` and `${{ … }}`: read by hand, with positions, into a small tree; never `eval`.
+"""Evaluate expressions of `if:` and `${{ … }}`. They are parsed by hand into a small tree with positions; `eval` is
+never used.
 
     success() && needs.build.outputs.changed == 'yes' || inputs.force
 
-Text and depth are bounded, so that no definition can make a worker think for long. Text and numbers compare as numbers
-where the text is one; text is true unless it is empty, so compare with `== 'true'`.
+Length and nesting are bounded, so no definition can make a worker spend long on one. A text and a number compare as
+numbers if the text is numeric. Non-empty text is true, also 'false': compare with `== 'true'`.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from msgspec import Struct
 
 from backstay.errors import BadExpression
 from backstay.workflow.expressions.parser import LONGEST, Parser
-from backstay.workflow.expressions.tree import All, Any_, Call, Compare, Constant, Not, Reference, Tree
+from backstay.workflow.expressions.tree import And, Compare, Constant, Not, Or, Reference, StatusCall, Tree
 
 Result = Literal["success", "failure", "cancelled", "skipped"]
 
 
 class Need(Struct, frozen=True):
-    """What a job that was waited for came to."""
+    """Result and outputs of a job that the expression's job waited for."""
 
     result: Result = "success"
     outputs: Mapping[str, Any] = {}
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """What an expression may speak of. `failed`: a job before it failed, however far away."""
+    """The values that an expression can refer to. `failed`: any job upstream failed, directly or transitively."""
 
     needs: Mapping[str, Need] = {}
     inputs: Mapping[str, Any] = {}
@@ -37,35 +38,35 @@ class Context(Struct, frozen=True, kw_only=True):
     matrix: Mapping[str, Any] = {}
     outputs: Mapping[str, Any] = {}
     failed: bool = False
-    #: Inside a job: how the steps before came out, which is what success() and failure() ask then.
+    #: For the condition of a step: the result of the earlier steps, which status functions test instead of `needs`.
     steps: Result | None = None
 
 
 class Expression(Struct, frozen=True):
-    """An expression that was read."""
+    """A parsed expression."""
 
     text: str
     tree: Tree
     references: tuple[Reference, ...] = ()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[StatusCall, ...] = ()
 
     @property
-    def asks_status(self) -> bool:
-        """Whether it says itself when it holds after a failure. One that does not holds after success only."""
+    def has_status_call(self) -> bool:
+        """Whether it calls a status function. An expression without one implies `success() &&`."""
         return bool(self.calls)
 
     def value(self, context: Context) -> Any:
         return _value(self.tree, context)
 
     def holds(self, context: Context) -> bool:
-        """As the condition of a job: without a status function, `success()` is meant as well."""
-        if not self.asks_status and not _call("success", context):
+        """Evaluate the expression as a condition. If it calls no status function, `success()` must hold as well."""
+        if not self.has_status_call and not _call_status("success", context):
             return False
         return is_true(self.value(context))
 
 
 def parse(text: str) -> Expression:
-    """Read an expression, with or without `${{ }}` around it. Raises BadExpression."""
+    """Parse an expression, with or without `${{ }}` around it. Raises BadExpression."""
     offset, inner = 0, text
     bare = text.strip()
     if bare.startswith("${{") and bare.endswith("}}") and "${{" not in bare[3:]:
@@ -74,7 +75,7 @@ def parse(text: str) -> Expression:
     if len(inner) > LONGEST:
         raise BadExpression(f"an expression has at most {LONGEST} characters, not {len(inner)}", text="…", position=0)
     parser = Parser(text, inner, offset)
-    tree = parser.whole()
+    tree = parser.parse()
     return Expression(text, tree, tuple(parser.references), tuple(parser.calls))
 
 
@@ -83,20 +84,20 @@ def _value(tree: Tree, context: Context) -> Any:
         case Constant(value):
             return value
         case Reference(path):
-            return _look(path, context)
-        case Call(name):
-            return _call(name, context)
-        case Not(one):
-            return not is_true(_value(one, context))
+            return _resolve(path, context)
+        case StatusCall(name):
+            return _call_status(name, context)
+        case Not(operand):
+            return not is_true(_value(operand, context))
         case Compare(left, right, equal):
-            return same(_value(left, context), _value(right, context)) is equal
-        case All(parts):
-            return _first(parts, context, stop_at=False)
-        case Any_(parts):
-            return _first(parts, context, stop_at=True)
+            return loosely_equal(_value(left, context), _value(right, context)) is equal
+        case And(parts):
+            return _short_circuit(parts, context, stop_at=False)
+        case Or(parts):
+            return _short_circuit(parts, context, stop_at=True)
 
 
-def _first(parts: tuple[Tree, ...], context: Context, *, stop_at: bool) -> Any:
+def _short_circuit(parts: tuple[Tree, ...], context: Context, *, stop_at: bool) -> Any:
     value: Any = None
     for part in parts:
         value = _value(part, context)
@@ -105,8 +106,8 @@ def _first(parts: tuple[Tree, ...], context: Context, *, stop_at: bool) -> Any:
     return value
 
 
-def _look(path: tuple[str, ...], context: Context) -> Any:
-    """What is not there is null, which is as good as empty text."""
+def _resolve(path: tuple[str, ...], context: Context) -> Any:
+    """Look up a reference. A missing value is null, which equals empty text."""
     if path[0] == "needs":
         need = context.needs.get(path[1])
         if need is None:
@@ -115,7 +116,7 @@ def _look(path: tuple[str, ...], context: Context) -> Any:
     return cast("Mapping[str, Any]", getattr(context, path[0])).get(path[1])
 
 
-def _call(name: str, context: Context) -> bool:
+def _call_status(name: str, context: Context) -> bool:
     inside = context.steps is not None
     results = {context.steps} if inside else {need.result for need in context.needs.values()}
     match name:
@@ -130,12 +131,12 @@ def _call(name: str, context: Context) -> bool:
 
 
 def is_true(value: Any) -> bool:
-    """False, 0, null and empty text are not."""
+    """Whether a value counts as true: all values but false, 0, null, empty text and empty collections."""
     return bool(value)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal, with text read as what it is compared with."""
+def loosely_equal(one: Any, other: Any) -> bool:
+    """Compare two values; a text is converted to the type of the other operand."""
     if isinstance(other, str) and not isinstance(one, str):
         one, other = other, one
     if isinstance(one, str) and not isinstance(other, str):
@@ -155,14 +156,14 @@ def same(one: Any, other: Any) -> bool:
 
 
 def as_text(value: Any) -> str:
-    """A value as it stands in text: true, 3, nothing for null, JSON for what has parts."""
+    """Format a value for a template: true, 3, "" for null, JSON for lists and mappings."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004 - exact up to there
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004 - floats are exact integers below it
         return str(int(value))
     if isinstance(value, (int, float)):
         return str(value)

@@ -1,4 +1,4 @@
-"""An expression that was read, as a tree. See `expression.py`."""
+"""Nodes of the syntax tree of an expression. `at` is the offset in the source."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Constant(Struct, frozen=True):
 
 
 class Reference(Struct, frozen=True):
-    """`needs.build.outputs.path`, as its names."""
+    """A dotted name like `needs.build.outputs.path`, split into its parts."""
 
     path: tuple[str, ...]
     at: int
 
 
-class Call(Struct, frozen=True):
+class StatusCall(Struct, frozen=True):
     name: str
     at: int
 
 
 class Not(Struct, frozen=True):
-    one: Tree
+    operand: Tree
 
 
 class Compare(Struct, frozen=True):
@@ -34,16 +34,16 @@ class Compare(Struct, frozen=True):
     equal: bool
 
 
-class All(Struct, frozen=True):
-    """`&&`: the first that is not true, else the last."""
+class And(Struct, frozen=True):
+    """`&&`: evaluates to the first operand that is not true, else to the last."""
 
     parts: tuple[Tree, ...]
 
 
-class Any_(Struct, frozen=True):  # noqa: N801 - `Any` is taken
-    """`||`: the first that is true, else the last."""
+class Or(Struct, frozen=True):
+    """`||`: evaluates to the first true operand, else to the last."""
 
     parts: tuple[Tree, ...]
 
 
-Tree = Constant | Reference | Call | Not | Compare | All | Any_
+Tree = Constant | Reference | StatusCall | Not | Compare | And | Or

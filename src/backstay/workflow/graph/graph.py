@@ -1,11 +1,12 @@
-"""What a run does next, and nothing else: `advance(graph, event) -> changes`. No I/O, no clock.
+"""Reference model of a run: `advance(graph, event) -> changes`, a pure function without I/O or clock.
 
-It is the meaning of a run, readable in one sitting; stores do the same in their own words, and a property test demands
-that they agree. A call looks only at the edges of jobs that it moves: a run of any size costs what it is made of.
+No production code imports it. The stores implement the same transitions in SQL and Lua, and property tests hold every
+engine's transitions to this model. `advance` visits only the edges of the jobs that it moves, so the total cost of a
+run is linear in its jobs and edges.
 
-A chain is one thing to wait for: it ends with its last job. A blocker that did not complete skips those who wait for it
-with `all_success` at once, though others of theirs still run; `failed` and whatever was skipped because of it *fail*
-those who wait with `any_failure`. A job's own failure, if it is soft, counts as completed.
+Jobs wait for chains; a chain ends with its last job. A chain that ends without completing skips its `all_success`
+dependents at once, even while their other blockers still run. A failed job, and a job that was skipped because of a
+failure, satisfy their `any_failure` dependents. A soft job's failure counts as completed.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from collections.abc import Iterable, Sequence
 
 from backstay.job.model import FINAL, NewJob
 from backstay.job.run_model import FINISHED
-from backstay.workflow.graph.draft import Draft
+from backstay.workflow.graph.change_builder import ChangeBuilder
 from backstay.workflow.graph.state import (
-    AGAIN,
-    SPOILT,
+    RETRYABLE,
+    UNSUCCESSFUL,
     Cancelled,
     Changes,
     Completed,
     Event,
     Failed,
     FailedRerun,
+    GraphState,
     Node,
-    PutOff,
+    Requeued,
     Retried,
     RunCancelled,
     Skipped,
-    Standing,
     Started,
 )
 
@@ -42,83 +43,85 @@ __all__ = [
     "FailedRerun",
     "Graph",
     "Node",
-    "PutOff",
+    "Requeued",
     "Retried",
     "RunCancelled",
     "Skipped",
     "Started",
     "advance",
-    "is_held_back",
+    "would_skip_again",
 ]
 
 
-class Graph(Standing):
-    """A run's jobs and where they stand. Only `apply` changes it."""
+class Graph(GraphState):
+    """A run's jobs and their states, built from its nodes. Only `apply` mutates it."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         super().__init__()
-        self.apply(_begin(self, tuple(nodes)))
+        self.apply(_initial_changes(self, tuple(nodes)))
 
     @classmethod
     def of(cls, jobs: Sequence[NewJob]) -> Graph:
-        """The graph of a run's jobs."""
+        """Build the graph of a run's jobs."""
         return cls(Node(job.id, job.after, job.when, job.soft, job.chain) for job in jobs)
 
 
 def advance(graph: Graph, event: Event) -> Changes:
-    """What an event comes to. Events that do not suit a job's state change nothing: the store calls them stale."""
-    draft = Draft(graph)
+    """Return the changes that an event makes. An event that does not fit the job's state (a stale one) changes
+    nothing.
+    """
+    builder = ChangeBuilder(graph)
     match event:
         case Started(job):
-            if draft.state(job) == "pending":
-                draft.move(job, "running")
-        case PutOff(job):
-            if draft.state(job) == "running":
-                # Cancelled work must not be brought back by its own late failure.
-                draft.end(job, "cancelled") if graph.cancelling else draft.move(job, "pending")
+            if builder.state(job) == "pending":
+                builder.move(job, "running")
+        case Requeued(job):
+            if builder.state(job) == "running":
+                # A late failure must not requeue a job of a run that is being cancelled.
+                builder.end(job, "cancelled") if graph.cancelling else builder.move(job, "pending")
         case Completed(job, following, adds):
-            if draft.state(job) == "running":
-                draft.complete(job, following, adds)
+            if builder.state(job) == "running":
+                builder.complete(job, following, adds)
         case Failed(job):
-            if draft.state(job) == "running":
-                draft.end(job, "cancelled" if graph.cancelling else "failed")
+            if builder.state(job) == "running":
+                builder.end(job, "cancelled" if graph.cancelling else "failed")
         case Skipped(job):
-            if draft.state(job) == "running":
-                draft.end(job, "cancelled" if graph.cancelling else "skipped")
+            if builder.state(job) == "running":
+                builder.end(job, "cancelled" if graph.cancelling else "skipped")
         case Cancelled(job):
-            if draft.state(job) not in (*FINAL, None):
-                draft.end(job, "cancelled")
+            if builder.state(job) not in (*FINAL, None):
+                builder.end(job, "cancelled")
         case RunCancelled():
-            draft.cancel_run()
+            builder.cancel_run()
         case Retried(job):
-            if draft.state(job) in AGAIN and not is_held_back(graph, job):
-                draft.retry([job])
+            if builder.state(job) in RETRYABLE and not would_skip_again(graph, job):
+                builder.retry([job])
         case FailedRerun():
             if graph.status in FINISHED:
                 again = [id_ for id_, cell in graph.jobs.items() if cell.state in ("failed", "cancelled")]
-                draft.retry(again)
-    return draft.changes()
+                builder.retry(again)
+    return builder.changes()
 
 
-def is_held_back(graph: Graph, job: str) -> bool:
-    """Whether one that has ended would be skipped again at once: with `all_success`, something that it waits for did
-    not succeed, and has not begun anew; with `any_failure`, all of it has ended, and nothing failed. One that failed
-    had its turn, and may have it again whatever has been mended since.
+def would_skip_again(graph: Graph, job: str) -> bool:
+    """Whether a retry of an ended job would skip it again at once: with `all_success`, when a blocker ended without
+    success and was not reopened; with `any_failure`, when all blockers ended and none failed. A job that failed did
+    start, so it may be retried whatever its blockers' states are.
     """
     cell = graph.jobs[job]
     if cell.state == "failed" or cell.node.when == "all_done":
         return False
     over = {chain for chain in cell.node.after if graph.jobs[graph.tails[chain]].state in FINAL}
-    hows = {how for chain, how in cell.lost.items() if chain in over}
+    outcomes = {outcome for chain, outcome in cell.uncompleted.items() if chain in over}
     if cell.node.when == "all_success":
-        return not hows.isdisjoint(SPOILT)
-    return len(over) == len(cell.node.after) and "failed" not in hows
+        return not outcomes.isdisjoint(UNSUCCESSFUL)
+    return len(over) == len(cell.node.after) and "failed" not in outcomes
 
 
-def _begin(graph: Standing, nodes: tuple[Node, ...]) -> Changes:
-    draft = Draft(graph)
+def _initial_changes(graph: GraphState, nodes: tuple[Node, ...]) -> Changes:
+    builder = ChangeBuilder(graph)
     for node in nodes:
-        draft.add(node)
+        builder.add(node)
     for node in nodes:
-        draft.place(node.id)
-    return draft.changes()
+        builder.admit(node.id)
+    return builder.changes()

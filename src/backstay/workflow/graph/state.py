@@ -1,4 +1,4 @@
-"""Where a run stands, what may happen in it, and what that comes to: the data of `graph.py`."""
+"""Data types of the reference model in `graph.py`: nodes, events, changes and the state of a run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec import Struct
 from backstay.job.model import FINAL, State, When
 from backstay.job.run_model import RunStatus
 
-#: What a chain's end is to those who wait for it: completed; failed, and soft; ended without completing; failed, or
-#: skipped because of a failure.
-End = Literal["completed", "soft", "ended", "failed"]
+#: How a chain's end counts for the jobs that wait for it. "completed"; "soft": failed, but soft; "ended": cancelled or
+#: skipped without a failure; "failed": failed, or skipped because of a failure.
+ChainOutcome = Literal["completed", "soft", "ended", "failed"]
 
 
-SPOILT: tuple[End, ...] = ("ended", "failed")
-#: Jobs that have ended, and may be tried again.
-AGAIN: tuple[State, ...] = ("failed", "cancelled", "skipped")
+UNSUCCESSFUL: tuple[ChainOutcome, ...] = ("ended", "failed")
+#: Final states from which a job may be retried.
+RETRYABLE: tuple[State, ...] = ("failed", "cancelled", "skipped")
 
 
 class Node(Struct, frozen=True):
-    """A job as the graph sees it."""
+    """A job with the fields that the graph needs."""
 
     id: str
     #: Chains that must end before it starts.
@@ -33,19 +33,19 @@ class Node(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """Somebody has it."""
+    """A worker claimed the job."""
 
     job: str
 
 
-class PutOff(Struct, frozen=True):
-    """It is to be had again: a retry, a snooze, a lease that ran out."""
+class Requeued(Struct, frozen=True):
+    """The job became claimable again: a retry, a snooze or an expired lease."""
 
     job: str
 
 
 class Completed(Struct, frozen=True):
-    """It is done. With `next`, its chain goes on; `adds` are made before, and `next` may wait for them."""
+    """The job completed. `next` continues its chain; `adds` are created first, so `next` may wait for them."""
 
     job: str
     next: Node | None = None
@@ -53,52 +53,51 @@ class Completed(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """For good."""
+    """The job failed, with no attempts left."""
 
     job: str
 
 
 class Skipped(Struct, frozen=True):
-    """It said itself that it need not be done."""
+    """The job's handler skipped it."""
 
     job: str
 
 
 class Cancelled(Struct, frozen=True):
-    """Somebody ended this one, or it did itself."""
+    """The job was cancelled, by a caller or by its own handler."""
 
     job: str
 
 
 class RunCancelled(Struct, frozen=True):
-    """Whatever does not run is cancelled, whatever runs is told to stop."""
+    """The run was cancelled: idle jobs are cancelled, running jobs are asked to stop."""
 
 
 class Retried(Struct, frozen=True):
-    """One that failed, was cancelled or was skipped is tried again, unless it would be skipped again at once."""
+    """A failed, cancelled or skipped job is retried, unless it would be skipped again at once."""
 
     job: str
 
 
 class FailedRerun(Struct, frozen=True):
-    """All that failed or were cancelled are tried again, once the run has ended."""
+    """All failed and cancelled jobs of a finished run are retried."""
 
 
-Event = (
-    Started | PutOff | Completed | Failed | Skipped | Cancelled | RunCancelled | Retried | FailedRerun
-)  # one for each way in which a store moves jobs of a run
+Event = Started | Requeued | Completed | Failed | Skipped | Cancelled | RunCancelled | Retried | FailedRerun
 
 
 @dataclass(eq=False, slots=True)
-class Cell:
-    """Where one job stands."""
+class NodeState:
+    """A node with its current state."""
 
     node: Node
     state: State = "blocked"
-    #: Chains that have not ended; and of those that ended, the ones that did not complete, and how they ended.
+    #: Chains that have not ended.
     waits: set[str] = field(default_factory=set[str])
-    lost: dict[str, End] = field(default_factory=dict[str, "End"])
-    #: It was skipped because one before it failed.
+    #: Ended chains that did not complete, and their outcomes.
+    uncompleted: dict[str, ChainOutcome] = field(default_factory=dict[str, "ChainOutcome"])
+    #: It was skipped because a job upstream failed.
     tainted: bool = False
 
     @property
@@ -107,37 +106,37 @@ class Cell:
 
 
 class Changes(Struct, frozen=True):
-    """What an event comes to. `apply` writes it down."""
+    """The changes that one event makes. `GraphState.apply` writes them."""
 
-    #: Jobs and the states they come to.
+    #: (job, new state).
     moves: tuple[tuple[str, State], ...] = ()
-    #: Those that were skipped because one before them failed.
+    #: Jobs that are skipped because a job upstream failed.
     tainted: frozenset[str] = frozenset()
-    #: Jobs, and a chain that they waited for and that has ended so.
-    ended: tuple[tuple[str, str, End], ...] = ()
-    #: (job, chain): it has to be waited for again.
+    #: (job, chain that it waited for, outcome of that chain).
+    ended: tuple[tuple[str, str, ChainOutcome], ...] = ()
+    #: (job, chain): the job waits for the chain (again).
     waits: tuple[tuple[str, str], ...] = ()
     added: tuple[Node, ...] = ()
-    #: Running jobs that are to be told to stop.
+    #: Running jobs to be asked to stop.
     stop: tuple[str, ...] = ()
-    #: None: as it was.
+    #: None: unchanged.
     status: RunStatus | None = None
     cancelling: bool | None = None
-    #: Edges that were looked at: the price.
-    touched: int = 0
+    #: Number of edges that `advance` visited, its cost.
+    edges_visited: int = 0
 
 
-class Standing:
-    """A run's jobs and where they stand. Only `apply` changes it."""
+class GraphState:
+    """The mutable state of a run: its jobs, their states and counters. Only `apply` mutates it."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Cell] = {}
-        #: Chain → its last job, and the jobs that wait or waited for it.
+        self.jobs: dict[str, NodeState] = {}
+        #: By chain: its last job; and the jobs that wait or waited for it.
         self.tails: dict[str, str] = {}
         self.dependents: dict[str, list[str]] = {}
         self.status: RunStatus = "queued"
         self.cancelling = False
-        #: Jobs that have not ended, and jobs that failed and are not soft.
+        #: Number of jobs that have not ended, and of failed jobs that are not soft.
         self.open = 0
         self.failures = 0
 
@@ -146,13 +145,13 @@ class Standing:
         return {id_: cell.state for id_, cell in self.jobs.items()}
 
     def ready(self) -> list[str]:
-        """Jobs that can be had."""
+        """Return the jobs that a worker can claim."""
         return [id_ for id_, cell in self.jobs.items() if cell.state == "pending"]
 
     def apply(self, changes: Changes) -> None:
-        """Write down what `advance` answered, before the next event is asked about."""
+        """Write the changes that `advance` returned. Must happen before the next `advance`."""
         for node in changes.added:
-            cell = Cell(node)
+            cell = NodeState(node)
             self.jobs[node.id] = cell
             self.tails[cell.chain] = node.id
             self.open += 1
@@ -161,12 +160,12 @@ class Standing:
         for id_, chain in changes.waits:
             cell = self.jobs[id_]
             cell.waits.add(chain)
-            cell.lost.pop(chain, None)
-        for id_, chain, how in changes.ended:
+            cell.uncompleted.pop(chain, None)
+        for id_, chain, outcome in changes.ended:
             cell = self.jobs[id_]
             cell.waits.discard(chain)
-            if how != "completed":
-                cell.lost[chain] = how
+            if outcome != "completed":
+                cell.uncompleted[chain] = outcome
         for id_, state in changes.moves:
             self._move(self.jobs[id_], state)
             self.jobs[id_].tainted = id_ in changes.tainted
@@ -175,7 +174,7 @@ class Standing:
         if changes.cancelling is not None:
             self.cancelling = changes.cancelling
 
-    def _move(self, cell: Cell, state: State) -> None:
+    def _move(self, cell: NodeState, state: State) -> None:
         self.open += (cell.state in FINAL) - (state in FINAL)
         if not cell.node.soft:
             self.failures += (state == "failed") - (cell.state == "failed")

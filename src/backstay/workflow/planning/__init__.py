@@ -1,1 +1,1 @@
-"""From a definition and its inputs to the jobs of a run."""
+"""Turn a definition and its inputs into the jobs of a run."""

@@ -1,4 +1,4 @@
-"""When a job of a run starts: what the store can see by itself, and what has to be decided."""
+"""Split the `if` of a job into the condition that the store checks and the expression that a decide job evaluates."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from msgspec import Struct
 
 from backstay.job.model import When
 from backstay.workflow.expressions.expression import Expression, parse
-from backstay.workflow.expressions.tree import Call
+from backstay.workflow.expressions.tree import StatusCall
 
-_PLAIN: dict[str, When] = {"success": "all_success", "always": "all_done", "failure": "any_failure"}
+_STORE_CONDITIONS: dict[str, When] = {"success": "all_success", "always": "all_done", "failure": "any_failure"}
 
 
 class Condition(Struct, frozen=True):
-    """`when` is the store's. `text`, if there is any, is decided once that holds."""
+    """`when`: checked by the store. `text`: the expression that is evaluated once `when` holds; "": none."""
 
     when: When = "all_success"
     text: str = ""
 
 
-def condition(text: str, *, needs: bool = True) -> Condition:
-    """Raises BadExpression. `needs`: whether the job waits for others at all."""
+def compile_condition(text: str, *, needs: bool = True) -> Condition:
+    """Compile the text of an `if`. `needs`: whether the job waits for other jobs. Raises BadExpression."""
     if not text.strip():
         return Condition()
     expression = parse(text)
-    plain = _PLAIN.get(expression.tree.name) if isinstance(expression.tree, Call) else None
+    plain = _STORE_CONDITIONS.get(expression.tree.name) if isinstance(expression.tree, StatusCall) else None
     if plain is not None and (plain != "any_failure" or needs):
         return Condition(plain)
-    return Condition(_first(expression), text)
+    return Condition(_store_condition(expression), text)
 
 
-def _first(expression: Expression) -> When:
-    # One that speaks of failure itself must be asked whatever happened. Any other means success as well: then the
-    # store skips it, and knows whose failure that was.
-    return "all_done" if expression.asks_status else "all_success"
+def _store_condition(expression: Expression) -> When:
+    # An expression with a status function must be evaluated whatever the blockers' results are. Any other implies
+    # success(): the store checks that, and so records that the failure caused the skip.
+    return "all_done" if expression.has_status_call else "all_success"

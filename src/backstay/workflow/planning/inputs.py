@@ -1,4 +1,4 @@
-"""What a run is told when it starts, checked against what its workflow takes."""
+"""Validate the inputs of a run against the inputs that its workflow declares."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from backstay.errors import BadInput
 from backstay.workflow.definition import Input, Scalar, Workflow
-from backstay.workflow.document.suggestion import meant
+from backstay.workflow.document.problems import suggest
 
-#: Bytes of one text.
+#: Largest text input, in bytes.
 LARGEST_INPUT = 64 * 1024
-#: Beyond it, no engine keeps a number as it is.
+#: Largest integer input: engines do not store larger integers exactly.
 LARGEST_NUMBER = 2**63 - 1
 
 
-def checked(workflow: Workflow, given: Mapping[str, Any]) -> dict[str, Scalar]:
-    """All inputs with their defaults. Raises BadInput, which names every one that is wrong."""
+def validate_inputs(workflow: Workflow, given: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return all inputs, with defaults for those not given. Raises BadInput, which names every wrong input."""
     known = workflow.inputs
-    wrong = [f"it has no input {name!r}{meant(str(name), known)}" for name in given if name not in known]
+    wrong = [f"unknown input {name!r}{suggest(str(name), known)}" for name in given if name not in known]
     values: dict[str, Scalar] = {}
     for name, spec in workflow.inputs.items():
         if name not in given:
@@ -27,7 +27,7 @@ def checked(workflow: Workflow, given: Mapping[str, Any]) -> dict[str, Scalar]:
             values[name] = spec.default
             continue
         try:
-            values[name] = value_of(given[name], spec)
+            values[name] = coerce_input(given[name], spec)
         except ValueError as error:
             wrong.append(f"input {name!r} {error}")
     if wrong:
@@ -35,27 +35,29 @@ def checked(workflow: Workflow, given: Mapping[str, Any]) -> dict[str, Scalar]:
     return values
 
 
-def value_of(given: Any, spec: Input) -> Scalar:
-    """Text is read as what the input is: a command line and a form have nothing else. Raises ValueError."""
+def coerce_input(given: Any, spec: Input) -> Scalar:
+    """Convert a value to the input's declared type. Text is accepted for every type: command lines and forms send only
+    text. Raises ValueError, whose message follows the input's name.
+    """
     if given is not None and not isinstance(given, (str, int, float, bool)):
-        raise ValueError(f"is text, a number or a boolean; got {type(given).__name__}")
+        raise ValueError(f"must be text, a number or a boolean; got {type(given).__name__}")
     value: Scalar = given
     if spec.type == "boolean":
         value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
         if not isinstance(value, bool):
-            raise ValueError(f"is true or false; got {value!r}")
+            raise ValueError(f"must be true or false; got {value!r}")
     elif spec.type == "number":
         value = _number(value)
     elif spec.type == "string":
         value = value if isinstance(value, str) else str(value)
     if isinstance(value, (int, float)) and not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
-        raise ValueError(f"is a number between -2^63 and 2^63; got {str(given)[:40]}")
+        raise ValueError(f"must be a number between -2^63 and 2^63; got {str(given)[:40]}")
     if isinstance(value, str) and "\0" in value:
-        raise ValueError("has a NUL, which no environment can carry")
+        raise ValueError("contains a NUL character, which environment variables cannot hold")
     if isinstance(value, str) and len(value.encode(errors="replace")) > LARGEST_INPUT:
-        raise ValueError(f"has at most {LARGEST_INPUT} bytes")
+        raise ValueError(f"may have at most {LARGEST_INPUT} bytes")
     if spec.options and value not in spec.options:
-        raise ValueError(f"is one of {', '.join(map(repr, spec.options))}; got {value!r}")
+        raise ValueError(f"must be one of {', '.join(map(repr, spec.options))}; got {value!r}")
     return value
 
 
@@ -67,5 +69,5 @@ def _number(value: Scalar) -> float | int:
             except ValueError:
                 continue
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"is a number; got {value!r}")  # noqa: TRY004 - one kind for all that is wrong
+        raise ValueError(f"must be a number; got {value!r}")  # noqa: TRY004 - one exception type for all errors
     return value

@@ -1,4 +1,4 @@
-"""A matrix spread out: one set of values for each job that it makes."""
+"""Expand a matrix into one set of values per job."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from itertools import product
 from backstay.workflow.definition import Matrix, Scalar
 from backstay.workflow.expressions.expression import as_text
 
-#: Jobs that one matrix makes at most.
+#: Limit of jobs per matrix.
 MOST = 1000
 
 Values = dict[str, Scalar]
 
 
-def size(matrix: Matrix) -> int:
-    """How many combinations there are before `exclude`: known without making them."""
+def count_combinations(matrix: Matrix) -> int:
+    """Count the combinations before `exclude`, without building them."""
     count = 1 if matrix.axes else 0
     for values in matrix.axes.values():
         count *= len(values)
     return count + len(matrix.include)
 
 
-def spread(matrix: Matrix) -> list[Values]:
-    """All combinations of the axes without those that an `exclude` covers; then every `include`: its values join those
-    combinations whose axes it does not contradict, or stand for themselves where there is none.
+def expand(matrix: Matrix) -> list[Values]:
+    """Build all combinations of the axes, drop those that an `exclude` matches, then apply each `include`: it extends
+    the combinations whose axis values it matches, or becomes a combination of its own if it matches none.
     """
     axes = list(matrix.axes)
     found: list[Values] = [dict(zip(axes, values, strict=True)) for values in product(*matrix.axes.values())]
@@ -44,14 +44,14 @@ def spread(matrix: Matrix) -> list[Values]:
 
 
 def _covers(part: Mapping[str, Scalar], whole: Mapping[str, Scalar]) -> bool:
-    return all(name in whole and _same(whole[name], value) for name, value in part.items())
+    return all(name in whole and _equal(whole[name], value) for name, value in part.items())
 
 
-def _same(one: Scalar, other: Scalar) -> bool:
-    """1 and true are not the same."""
+def _equal(one: Scalar, other: Scalar) -> bool:
+    """Compare two values; unlike in Python, 1 and true differ."""
     return one == other and isinstance(one, bool) is isinstance(other, bool)
 
 
-def suffix(values: Mapping[str, Scalar]) -> str:
-    """What tells the jobs of a matrix apart: "3.11, linux"."""
+def format_values(values: Mapping[str, Scalar]) -> str:
+    """Format the values for the key of a matrix job: "3.11, linux"."""
     return ", ".join(as_text(value) for value in values.values())

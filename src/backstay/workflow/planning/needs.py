@@ -1,26 +1,26 @@
-"""What the jobs that one waited for came to, as expressions and commands see them."""
+"""Load results and outputs of the jobs that a job waited for, for expressions and commands."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from backstay.job.api.registry import store_of
 from backstay.job.flows import send
 from backstay.job.model import Job
+from backstay.job.store import JOB_STORE
 from backstay.job.view import plain
 from backstay.runtime.core import Core
 from backstay.workflow.expressions.expression import Need, Result, as_text
 from backstay.workflow.run import unpack_doc
 
-#: Jobs that are looked at, at most, to find out whether one before them failed.
+#: Limit of jobs that are read to find a failure further upstream.
 MOST_LOOKS = 1000
 
 _RESULTS: dict[str, Result] = {"completed": "success", "failed": "failure", "cancelled": "cancelled"}
 
 
-def outputs_of(raw: bytes | None) -> dict[str, Any]:
-    """Outputs by key: a result that is a mapping is its outputs; anything else is called `result`."""
+def decode_outputs(raw: bytes | None) -> dict[str, Any]:
+    """Decode a job's outputs by key: a mapping is used as it is; any other result is the output `result`."""
     value: Any = plain(raw) if raw else None
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
@@ -28,12 +28,12 @@ def outputs_of(raw: bytes | None) -> dict[str, Any]:
 
 
 def as_strings(outputs: Mapping[str, Any]) -> dict[str, str]:
-    """The same as text: what travels over HTTP and into environments. What has parts is JSON."""
+    """Format outputs as text, for HTTP and environment variables. Lists and mappings become JSON."""
     return {str(key): as_text(value) for key, value in outputs.items()}
 
 
-def merged(parts: Sequence[Need]) -> Need:
-    """A matrix as one need: the outputs of the later ones win; its result is the worst of theirs."""
+def merge_needs(parts: Sequence[Need]) -> Need:
+    """Merge the jobs of a matrix into one need: later outputs win, and the result is the worst of all."""
     outputs: dict[str, Any] = {}
     for part in parts:
         outputs.update(part.outputs)
@@ -44,13 +44,13 @@ def merged(parts: Sequence[Need]) -> Need:
     return Need("skipped" if results and set(results) == {"skipped"} else "success", outputs)
 
 
-async def needs_of(
+async def load_needs(
     core: Core, run: str, needs: Mapping[str, Sequence[str]], upstream: Mapping[str, bytes | None]
 ) -> tuple[dict[str, Need], bool]:
-    """By job of the definition; and whether one before it failed, however far away. Only those that did not complete
-    are looked at in the store.
+    """Return the result and outputs of each needed job, by its key in the definition, and whether any job upstream
+    failed. `upstream` has the results of completed jobs; only the other jobs are read from the store.
     """
-    look = _Look(core, run)
+    lookup = _JobLookup(core, run)
     answer: dict[str, Need] = {}
     failed = False
     for job, chains in needs.items():
@@ -58,20 +58,20 @@ async def needs_of(
         for chain in chains:
             raw = upstream.get(chain)
             if raw is not None:
-                parts.append(Need("success", outputs_of(raw)))
+                parts.append(Need("success", decode_outputs(raw)))
                 continue
-            last = await look.last(chain)
-            result = await look.result(last)
+            last = await lookup.last(chain)
+            result = await lookup.result(last)
             if result == "skipped" and last is not None:
-                failed = failed or await look.failed_before(last)
+                failed = failed or await lookup.failed_before(last)
             done = last is not None and last.state == "completed"
-            parts.append(Need(result, outputs_of(last.result) if last is not None and done else {}))
-        answer[job] = merged(parts)
+            parts.append(Need(result, decode_outputs(last.result) if last is not None and done else {}))
+        answer[job] = merge_needs(parts)
     return answer, failed or any(need.result == "failure" for need in answer.values())
 
 
-class _Look:
-    """At jobs of a run that have ended, each once."""
+class _JobLookup:
+    """Reads ended jobs of a run from the store, each chain at most once."""
 
     def __init__(self, core: Core, run: str) -> None:
         self._core = core
@@ -81,7 +81,7 @@ class _Look:
 
     async def last(self, chain: str) -> Job | None:
         if chain not in self._seen:
-            self._seen[chain] = await send(self._core, store_of(self._core).watch(chain, chain=True))
+            self._seen[chain] = await send(self._core, self._core.services.get(JOB_STORE).watch(chain, chain=True))
         return self._seen[chain]
 
     async def result(self, job: Job | None) -> Result:
@@ -93,13 +93,13 @@ class _Look:
 
     async def _is_soft(self, job: Job) -> bool:
         if self._soft is None:
-            run = await send(self._core, store_of(self._core).get_run(self._run))
+            run = await send(self._core, self._core.services.get(JOB_STORE).get_run(self._run))
             known = unpack_doc(run.doc).jobs if run is not None else ()
             self._soft = frozenset(one.id for one in known if one.soft)
         return (job.chain or job.id) in self._soft
 
     async def failed_before(self, job: Job) -> bool:
-        """Whether a job was skipped because one before it failed."""
+        """Whether a job was skipped because a job upstream failed."""
         queue = list(job.after)
         while queue and len(self._seen) < MOST_LOOKS:
             before = await self.last(queue.pop())

@@ -1,62 +1,62 @@
-"""A definition and its inputs as a run: every job of it, made ready for the store."""
+"""Plan a run: turn a definition and its inputs into the jobs that the store inserts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from graphlib import TopologicalSorter
 from typing import Any
 
 from msgspec.structs import replace
 
 from backstay.job import metadata
-from backstay.job.api.registry import ids_of, store_of
-from backstay.job.ids import shard_of
+from backstay.job.ids import JOB_IDS, shard_of
 from backstay.job.metadata import Meta, trace_context
 from backstay.job.model import NewJob
 from backstay.job.reserved import COMMAND, COMMANDS, DECIDE
 from backstay.job.run_model import NewRun
+from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
-from backstay.runtime.validation import micros
+from backstay.runtime.validation import to_micros
 from backstay.workflow.command import spec as command_spec
-from backstay.workflow.command.render import fit, speaks_of_needs
+from backstay.workflow.command.render import references_needs, render_command
 from backstay.workflow.command.spec import CommandSpec
 from backstay.workflow.definition import JobSpec, Workflow
 from backstay.workflow.expressions.expression import Context
-from backstay.workflow.expressions.interpolation import OPEN, fill, template
-from backstay.workflow.planning.condition import condition
-from backstay.workflow.planning.decide import Decision, internal_job
-from backstay.workflow.planning.inputs import checked
-from backstay.workflow.planning.matrix import Values, spread, suffix
-from backstay.workflow.planning.order import in_order
+from backstay.workflow.expressions.interpolation import OPEN, interpolate, parse_template
+from backstay.workflow.planning.condition import compile_condition
+from backstay.workflow.planning.inputs import validate_inputs
+from backstay.workflow.planning.internal_jobs import DecidePlan, build_internal_job
+from backstay.workflow.planning.matrix import Values, expand, format_values
 from backstay.workflow.run import RunDoc, RunJob, pack_doc
 
-#: What a run shows of a command.
+#: Characters of a command that the run's document keeps for display.
 LONGEST_COMMAND = 10_000
 
 
-class Builder:
-    """Makes one run."""
+class RunPlanner:
+    """Plans one run: builds its jobs in dependency order."""
 
     def __init__(self, core: Core, workflow: Workflow, values: Mapping[str, Any], run_id: str) -> None:
         self._workflow = workflow
         self._inputs = dict(values)
         self._trace = trace_context()
-        self._ids = ids_of(core)
-        self.id = run_id or self._ids.anywhere(store_of(core).shards)
+        self._ids = core.services.get(JOB_IDS)
+        self.id = run_id or self._ids.new_in_any_shard(core.services.get(JOB_STORE).shards)
         self._shard = shard_of(self.id)
-        #: By job of the definition: its keys and chains.
+        #: By job of the definition: the chain of each key.
         self._made: dict[str, dict[str, str]] = {}
         self.jobs: list[NewJob] = []
         self.doc: list[RunJob] = []
 
     def build(self) -> None:
-        for id_ in in_order({id_: job.needs for id_, job in self._workflow.jobs.items()}):
+        for id_ in TopologicalSorter({id_: job.needs for id_, job in self._workflow.jobs.items()}).static_order():
             spec = self._workflow.jobs[id_]
             self._made[id_] = {}
             if spec.matrix is None:
                 self._add(id_, spec, id_, {})
             else:
-                for values in spread(spec.matrix):
-                    self._add(id_, spec, f"{id_} ({suffix(values)})", values)
+                for values in expand(spec.matrix):
+                    self._add(id_, spec, f"{id_} ({format_values(values)})", values)
         written = {id_: place for place, id_ in enumerate(self._workflow.jobs)}
         self.doc.sort(key=lambda job: written[job.job])
 
@@ -77,11 +77,13 @@ class Builder:
             needs=chains,
             outputs=spec.outputs,
         )
-        known = condition(spec.condition, needs=bool(needs))
-        decided = bool(known.text) or speaks_of_needs(command)
-        if not decided:  # once only: what was filled in is never read as an expression
-            command = fit(command, context)
-        labels = tuple(sorted({fill(label, context) for label in spec.labels}))
+        known = compile_condition(spec.condition, needs=bool(needs))
+        decided = bool(known.text) or references_needs(command)
+        # Render a command exactly once: interpolated text must never be parsed as an expression (injection). If it
+        # depends on needs, its decide job renders it.
+        if not decided:
+            command = render_command(command, context)
+        labels = tuple(sorted({interpolate(label, context) for label in spec.labels}))
         job = NewJob(
             id=self._ids.new(self._shard),
             type=COMMAND,
@@ -98,14 +100,14 @@ class Builder:
         )
         if decided:
             first = replace(job, id=self._ids.new(self._shard))
-            decision = Decision(
+            decision = DecidePlan(
                 job=replace(job, when="all_done"),
                 condition=known.text,
                 needs=needs,
                 inputs=self._inputs,
                 matrix=values,
             )
-            job = internal_job(DECIDE, decision, first)
+            job = build_internal_job(DECIDE, decision, first)
         self._made[id_][key] = job.id
         self.jobs.append(job)
         self.doc.append(
@@ -130,12 +132,12 @@ class Builder:
 def _name(spec: JobSpec, key: str, values: Values, context: Context) -> str:
     if not spec.name:
         return key
-    if values and not (OPEN in spec.name and template(spec.name).expressions):
-        return f"{spec.name} ({suffix(values)})"
-    return fill(spec.name, context)
+    if values and not (OPEN in spec.name and parse_template(spec.name).expressions):
+        return f"{spec.name} ({format_values(values)})"
+    return interpolate(spec.name, context)
 
 
-def new_run(
+def plan_run(
     core: Core,
     workflow: Workflow,
     inputs: Mapping[str, Any],
@@ -144,23 +146,23 @@ def new_run(
     trigger: str = "manual",
     run_id: str = "",
 ) -> NewRun:
-    """`run_id`: made by the caller, so that asking twice makes one run. Raises BadInput."""
-    values = checked(workflow, inputs)
-    builder = Builder(core, workflow, values, run_id)
-    builder.build()
+    """Plan a run. `run_id`: chosen by the caller for idempotency: two calls with it start one run. Raises BadInput."""
+    values = validate_inputs(workflow, inputs)
+    planner = RunPlanner(core, workflow, values, run_id)
+    planner.build()
     doc = RunDoc(
         workflow=workflow.name,
         inputs=values,
-        jobs=tuple(builder.doc),
+        jobs=tuple(planner.doc),
         trigger=trigger,
         on=workflow.on,
         title=workflow.title,
     )
     return NewRun(
-        id=builder.id,
+        id=planner.id,
         workflow=workflow.name,
         version=version,
         doc=pack_doc(doc),
-        jobs=tuple(builder.jobs),
-        timeout=micros(workflow.timeout) if workflow.timeout else 0,
+        jobs=tuple(planner.jobs),
+        timeout=to_micros(workflow.timeout) if workflow.timeout else 0,
     )

@@ -1,4 +1,4 @@
-"""`backstay n8n hydrate` and `validate`: what n8n gets, and whether it will do."""
+"""`backstay n8n hydrate` and `validate`: build workflows for n8n and check them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def hydrate(
     environments: Envs = None,
     workflow_key: Keys = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="An empty value, or what looks like a placeholder, is an error.")
+        bool, typer.Option("--strict", help="Treat empty values and malformed placeholders as errors.")
     ] = False,
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build workflows for n8n: placeholders get their values, from the environment's settings and from files.
+    """Build workflows for n8n: resolve placeholders from the environment's settings and from files.
 
-    All that was asked for is built, or nothing. The result is in n8n-build/ENV/KEY.json.
+    Builds all selected workflows or none. The result is written to n8n-build/ENV/KEY.json.
 
     [bold]Examples[/bold]
 
@@ -46,12 +46,12 @@ def hydrate(
 
     built: list[str] = []
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        for env in view.chosen(environments):
+        for env in view.select_environments(environments):
             for key in _chosen(view, workflow_key):
                 view.write_built(env, key, view.hydrate(env, key, strict=strict))
                 built.append(view.built_path(env, key))
     changed = {change.path for change in view.changes}
-    lines = [f"{path}{'' if path in changed else ' (as it was)'}" for path in built]
+    lines = [f"{path}{'' if path in changed else ' (unchanged)'}" for path in built]
     finish(view, {"built": built}, lines, as_json=as_json, dry_run=dry_run)
 
 
@@ -64,7 +64,7 @@ def validate(
         typer.Option(
             "--source",
             metavar="built|template",
-            help="What to look at.",
+            help="What to check.",
             show_default="built with --env, else template",
         ),
     ] = "",
@@ -72,10 +72,10 @@ def validate(
     _: NoDryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look workflows over: graph, locks, scopes, code, credentials; all that n8n itself does not check.
+    """Check workflows for what n8n itself does not check: graph, locks, scopes, code, credentials.
 
-    Exit code 0: nothing that is wrong, though there may be warnings; 1: errors; 2: something could not be
-    looked at, because it is not there or no workflow.
+    Exit code 0: no errors, though there may be warnings; 1: errors; 2: a file could not be checked, because
+    it does not exist or is not a workflow.
 
     [bold]Examples[/bold]
 
@@ -90,12 +90,12 @@ def validate(
         raise ConfigError(f"--source {source!r} is neither built nor template")
     verdicts: list[dict[str, Any]] = []
     try:
-        with Workspace.open(workspace).look() as view:
-            for env in view.chosen(environments):
+        with Workspace.open(workspace).read_view() as view:
+            for env in view.select_environments(environments):
                 looked = _Source(view, env, is_built=chosen == "built")
                 verdicts += [_verdict(looked, key) for key in _chosen(view, workflow_key)]
                 if chosen == "template" and not environments:
-                    break  # a template is the same for all; ids and scopes are those of the first environment
+                    break  # a template is the same for all environments; ids and scopes come from the first one
     except N8nError as error:
         raise refuse(str(error), type(error).__name__, exit_codes.PROBLEMS, as_json=as_json) from error
     worst = "unreadable" if any(one["verdict"] == "unreadable" for one in verdicts) else "valid"
@@ -112,12 +112,12 @@ def _chosen(view: Workspace, keys: list[str] | None) -> list[str]:
     if keys:
         return list(dict.fromkeys(keys))
     if not view.keys:
-        raise ConfigError("there is no workflow: put one into n8n-workflows-template/KEY.template.json")
+        raise ConfigError("the workspace has no workflow: put one into n8n-workflows-template/KEY.template.json")
     return list(view.keys)
 
 
 class _Source:
-    """The workflows of one environment, built or as templates, each read once."""
+    """The workflows of one environment, as built files or templates, each read once."""
 
     def __init__(self, view: Workspace, env: str, *, is_built: bool) -> None:
         self.view, self.env, self.is_built = view, env, is_built
@@ -127,7 +127,7 @@ class _Source:
         return self.view.built_path(self.env, key) if self.is_built else self.view.template_path(key)
 
     def read(self, key: str) -> Workflow:
-        """Raises N8nError when it cannot be looked at."""
+        """Return the workflow; raise N8nError when it cannot be read."""
         if key not in self._found:
             try:
                 self._found[key] = self.view.read_built(self.env, key) if self.is_built else self.view.read(key)
@@ -140,7 +140,9 @@ class _Source:
 
     @cached_property
     def known(self) -> dict[str, Workflow]:
-        """By key, with the template of what was not built. What cannot be read is told where it is looked at itself."""
+        """All readable workflows by key; the template stands in for a missing built file. An unreadable workflow is
+        reported only by its own verdict.
+        """
         found: dict[str, Workflow] = {}
         for key in self.view.keys:
             for read in (self.read, self.view.read) if self.is_built else (self.read,):
@@ -151,7 +153,7 @@ class _Source:
 
 
 def _verdict(source: _Source, key: str) -> dict[str, Any]:
-    from backstay.n8n.rules.validate import Surroundings
+    from backstay.n8n.rules.validate import WorkspaceContext
     from backstay.n8n.rules.validate import validate as check
 
     view, env = source.view, source.env
@@ -160,13 +162,13 @@ def _verdict(source: _Source, key: str) -> dict[str, Any]:
         workflow = source.read(key)
     except N8nError as error:
         return {**head, "verdict": "unreadable", "error": str(error), "errors": 1, "warnings": 0, "findings": []}
-    around = Surroundings(
+    context = WorkspaceContext(
         scopes=view.scopes(env),
         workflow_ids=view.workflow_ids(env),
         built=source.is_built,
         others={other: read for other, read in source.known.items() if other != key},
     )
-    findings = check(workflow, around)
+    findings = check(workflow, context)
     errors = sum(finding.level == "error" for finding in findings)
     return {
         **head,
@@ -181,8 +183,8 @@ def _verdict(source: _Source, key: str) -> dict[str, Any]:
 def _show(verdicts: list[dict[str, Any]]) -> None:
     for one in verdicts:
         if one["verdict"] == "unreadable":
-            told, path = one["error"], one["path"]
-            say(printable(told if path in told else f"{path}: {told}"))
+            message, path = one["error"], one["path"]
+            say(printable(message if path in message else f"{path}: {message}"))
             continue
         counts = [f"{n} {kind}{'s' if n > 1 else ''}" for kind in ("error", "warning") if (n := one[f"{kind}s"])]
         say(f"{one['path']}: {one['verdict']}{f' ({listed(counts)})' if counts else ''}")

@@ -1,4 +1,4 @@
-"""`backstay n8n manage-credentials`: credentials in n8n, and what templates call them. No secret is shown or kept."""
+"""`backstay n8n manage-credentials`: create and link n8n credentials. Secrets are never shown or stored."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
-Name = Annotated[str, typer.Option("--name", metavar="TEXT", help="What n8n calls it.", show_default=False)]
+Name = Annotated[str, typer.Option("--name", metavar="TEXT", help="The credential's name in n8n.", show_default=False)]
 
 
 @app.callback()
 def group() -> None:
-    """Create credentials in n8n, or link those that are there."""
+    """Create credentials in n8n, or link existing ones."""
 
 
 @app.command()
@@ -29,7 +29,7 @@ def create(
     env: Env,
     key: Annotated[
         str,
-        typer.Option("--key", metavar="KEY", help="What templates call it: credentials.KEY.", show_default=False),
+        typer.Option("--key", metavar="KEY", help="The name that templates use: credentials.KEY.", show_default=False),
     ],
     kind: Annotated[
         str, typer.Option("--type", metavar="TYPE", help="n8n's type: redis, httpHeaderAuth, …", show_default=False)
@@ -40,7 +40,7 @@ def create(
         typer.Option(
             "--env-vars",
             metavar="FIELD=VARIABLE,…",
-            help="Which variable each field is read from: the process's, or n8n-config/.env.ENV.",
+            help="The variable that each field is read from, in the process or n8n-config/.env.ENV.",
             show_default=False,
         ),
     ] = None,
@@ -48,10 +48,10 @@ def create(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create a credential through n8n's API and write its id into the environment's settings.
+    """Create a credential through n8n's API and write its id to the environment's settings.
 
-    Called again, it does nothing. Values are read from variables and typed as n8n's schema says: a port is a
-    number. They are shown nowhere, and kept nowhere but in n8n.
+    Idempotent. Values are read from variables and converted to the types of n8n's schema: a port becomes a
+    number. They are never shown, and stored only in n8n.
 
     [bold]Examples[/bold]
 
@@ -73,7 +73,7 @@ def create(
         facts: dict[str, Any] = {"env": env, "key": key, "type": kind, "name": called, "created": False}
         if credentials.is_linked(before):
             facts |= {"id": before["id"], "name": str(before.get("name", ""))}
-            lines = [f"credentials.{key} of {env} is {before.get('name', '')} ({before['id']}) already."]
+            lines = [f"credentials.{key} of {env} is already {before.get('name', '')} ({before['id']})."]
         else:
             variables = credentials.variables_of(view, env)
             server = None if dry_run and kind in credentials.KNOWN else connect(view, env)
@@ -81,7 +81,7 @@ def create(
             sources = credentials.Sources.parse(env_vars or [], schema)
             data = sources.values(schema, variables)
             facts["fields"] = sources.shown(schema)
-            made = "(given by n8n)" if dry_run else _connected(server).create_credential(called, kind, data)
+            made = "(assigned by n8n)" if dry_run else _connected(server).create_credential(called, kind, data)
             try:
                 credentials.link(view, env, key, id=made, name=called, type=kind)
             except N8nError:
@@ -89,7 +89,7 @@ def create(
                     _connected(server).delete_credential(made)
                 raise
             facts |= {"id": None if dry_run else made, "created": not dry_run}
-            lines = [f"{called} ({made}) was created in n8n; templates call it credentials.{key}."]
+            lines = [f"{called} ({made}) was created in n8n; templates refer to it as credentials.{key}."]
     if dry_run and not as_json and "fields" in facts:
         for field, shown in facts["fields"].items():
             say(printable(f"{field}: {shown}"))
@@ -98,7 +98,7 @@ def create(
 
 def _connected(server: Any) -> Any:
     if server is None:
-        raise TypeError("nothing is created without a server")
+        raise TypeError("a server connection is required here")
     return server
 
 
@@ -108,22 +108,31 @@ def list_link(
     env: Env,
     key: Annotated[
         str,
-        typer.Option("--key", metavar="KEY", help="Link one under this name; else list.", show_default=False),
+        typer.Option(
+            "--key", metavar="KEY", help="Link a credential under this name; without it, list.", show_default=False
+        ),
     ] = "",
-    kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="Only of n8n's type.", show_default=False)] = "",
+    kind: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="Only credentials of this n8n type.", show_default=False)
+    ] = "",
     name: Name = "",
     known: Annotated[
         str,
-        typer.Option("--id", metavar="ID", help="Its id, from its page in n8n; nobody is asked.", show_default=False),
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="The credential's id, from its page in n8n; n8n is not contacted.",
+            show_default=False,
+        ),
     ] = "",
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """List credentials, or link one that is in n8n already.
+    """List credentials, or link one that exists in n8n.
 
-    n8n's API does not list credentials. Those that its workflows use can be found by name; any other is
-    linked by --id, which is at the end of the address of its page.
+    n8n's API cannot list credentials. Those that workflows use are found by name; link any other one
+    by --id, the last part of its page's URL.
 
     [bold]Examples[/bold]
 
@@ -140,7 +149,7 @@ def list_link(
 
     opened = Workspace.open(workspace)
     if not key:
-        with opened.look() as view:
+        with opened.read_view() as view:
             _list(view, env, kind, as_json=as_json)
         return
     environments.check_key(key, "credential key")
@@ -148,7 +157,7 @@ def list_link(
         before = view.entry(env, key, "credentials")
         if known:
             if not (kind or before.get("type")):
-                raise ConfigError("--id needs --type: n8n's API does not tell it")
+                raise ConfigError("--id needs --type: n8n's API does not return the type")
             found = {"id": known, "name": name or str(before.get("name") or key), "type": kind or str(before["type"])}
         else:
             seen = used_credentials(connect(view, env))
@@ -156,7 +165,7 @@ def list_link(
             if len(fits) != 1:
                 there = ", ".join(f"{one['name']} ({one['type']})" for one in fits or seen) or "none"
                 raise WorkspaceError(
-                    f"{len(fits)} credentials fit, among those that workflows use: {there}. Say --name and --type,"
+                    f"{len(fits)} credentials match among those that workflows use: {there}. Pass --name and --type,"
                     " or --id"
                 )
             found = fits[0]
@@ -166,7 +175,7 @@ def list_link(
 
 
 def _list(view: Workspace, env: str, kind: str, *, as_json: bool) -> None:
-    """Those of the settings, and those that n8n's workflows use where it can be asked."""
+    """List the credentials of the settings, and those that n8n's workflows use when n8n can be reached."""
     from backstay.n8n.sync.deployment import connect, used_credentials
 
     linked = {key: view.entry(env, key, "credentials") for key in view.credentials(env)}
@@ -178,7 +187,7 @@ def _list(view: Workspace, env: str, kind: str, *, as_json: bool) -> None:
     try:
         seen = used_credentials(connect(view, env))
     except (ConfigError, N8nError) as error:
-        warn(f"only those of the settings: {error}")
+        warn(f"listing only the credentials in the settings: {error}")
         seen = []
     rows += [{"key": "", **one} for one in seen if one["id"] not in keys]
     rows = [row for row in rows if kind in ("", row["type"])]

@@ -1,4 +1,4 @@
-"""`backstay n8n init`, `create-lock`, `copy-primitive`: a workspace, and the primitives in it."""
+"""`backstay n8n init`, `create-lock` and `copy-primitive`: create a workspace and install the primitives."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from backstay.n8n.workspace.workspace import Workspace
 
 Force = Annotated[
-    bool, typer.Option("--force-overwrite", help="Replace files that are there; else they are kept, and named.")
+    bool, typer.Option("--force-overwrite", help="Replace existing files; otherwise they are kept and listed.")
 ]
 TransportName = Annotated[
     str,
     typer.Option(
         "--transport",
         metavar="redis|http",
-        help="redis: n8n's own Redis nodes, no service needed. http: backstay serve; atomic, fenced, fair.",
-        show_default="redis, or what is installed",
+        help="redis: n8n's own Redis nodes, no service needed. http: backstay serve; atomic, fenced, FIFO.",
+        show_default="redis, or the installed one",
     ),
 ]
 
-#: What a workspace begins with.
+#: The environments of a new workspace.
 ENVIRONMENTS = ["dev", "prod"]
 
 
@@ -37,14 +37,14 @@ def init(
         list[str] | None,
         typer.Option("--env", metavar="ENV", help="An environment; may be repeated.", show_default="dev, prod"),
     ] = None,
-    url: Annotated[str, typer.Option("--n8n-url", metavar="URL", help="Where n8n is.")] = "http://127.0.0.1:5678",
+    url: Annotated[str, typer.Option("--n8n-url", metavar="URL", help="n8n's URL.")] = "http://127.0.0.1:5678",
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a workspace: settings for each environment, a folder for templates, one for what is built.
+    """Create a workspace: settings for each environment, a folder for templates, a folder for built files.
 
-    Files that are there stay as they are, so it can be called again, for another environment say.
+    Existing files are not changed, so it can be run again, for example to add an environment.
 
     [bold]Examples[/bold]
 
@@ -53,19 +53,19 @@ def init(
       backstay n8n init --workspace flows --env dev --env staging --env prod
     """
     from backstay.n8n.sync.client import check_url
-    from backstay.n8n.workspace.init import check_place, lay_out
+    from backstay.n8n.workspace.init import check_location, create_missing_files
     from backstay.n8n.workspace.workspace import Workspace
 
     check_url(url)
-    check_place(workspace)
+    check_location(workspace)
     known = Workspace(workspace).environments
     with Workspace(workspace).edit(dry_run=dry_run) as view:
-        lay_out(view, environments or ([] if known else ENVIRONMENTS), url)
+        create_missing_files(view, environments or ([] if known else ENVIRONMENTS), url)
     finish(
         view,
         {"workspace": str(workspace), "environments": list(view.environments)},
         [
-            f"{workspace}: a workspace with the environments {listed(view.environments)}.",
+            f"{workspace}: workspace with the environments {listed(view.environments)}.",
             "Next: put a workflow into n8n-workflows-template/KEY.template.json, then backstay n8n create-lock",
         ],
         as_json=as_json,
@@ -76,25 +76,25 @@ def init(
 def create_lock(
     *,
     include_error_handler: Annotated[
-        bool, typer.Option("--include-error-handler", help="And error_handler_lock_cleanup, for --lock-on-error.")
+        bool, typer.Option("--include-error-handler", help="Also error_handler_lock_cleanup, for --lock-on-error.")
     ] = False,
     include_rate_limit: Annotated[
-        bool, typer.Option("--include-rate-limit", help="And rate_limit_check, for add-rate-limit-to-workflow.")
+        bool, typer.Option("--include-rate-limit", help="Also rate_limit_check, for add-rate-limit-to-workflow.")
     ] = False,
     force_overwrite: Force = False,
     transport: TransportName = "",
     environments: Envs = None,
     mint: Annotated[
-        bool, typer.Option("--mint", help="Create them in each environment's n8n, too, through its API.")
+        bool, typer.Option("--mint", help="Also create them in each environment's n8n through its API.")
     ] = False,
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Install the primitives: lock_acquisition and lock_release, and the others when asked.
+    """Install the primitives: lock_acquisition and lock_release, and the others on request.
 
-    They are copied as templates and registered in each environment. No network is needed; with --mint they are
-    made in n8n as well, and their ids are n8n's own.
+    Copies them as templates and registers them in each environment. No network is needed; --mint also
+    creates them in n8n and uses n8n's ids.
 
     [bold]Examples[/bold]
 
@@ -109,7 +109,7 @@ def create_lock(
 
     chosen = _transport(transport)
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        envs = view.chosen(environments)
+        envs = view.select_environments(environments)
         done = install.create_lock(
             view,
             environments=envs,
@@ -121,9 +121,9 @@ def create_lock(
         keys = [*done.written, *done.kept]
         minted: dict[str, dict[str, str]] = {}
         if mint and not dry_run:
-            from backstay.cli.commands.n8n.server import mint as create
+            from backstay.cli.commands.n8n.server import create_in_n8n
 
-            minted = create(view, envs, keys)
+            minted = create_in_n8n(view, envs, keys)
     ids = {env: {key: str(view.entry(env, key).get("id", "")) for key in keys} for env in envs}
     finish(
         view,
@@ -150,16 +150,16 @@ def copy_primitive(
     *,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="KEY", help="Which one; may be repeated.", show_default=False),
+        typer.Option("--name", metavar="KEY", help="The primitive to copy; may be repeated.", show_default=False),
     ] = None,
-    show: Annotated[bool, typer.Option("--list", help="List them, and which of them are here.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the primitives and which of them are installed.")] = False,
     force_overwrite: Force = False,
     transport: TransportName = "",
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy primitives as templates, without registering them anywhere.
+    """Copy primitives as templates without registering them.
 
     [bold]Examples[/bold]
 
@@ -174,14 +174,14 @@ def copy_primitive(
     chosen = _transport(transport)
     if show or not name:
         if not show:
-            raise ConfigError(f"say which with --name: {', '.join(primitives.KEYS)}; --list shows more")
+            raise ConfigError(f"choose a primitive with --name: {', '.join(primitives.KEYS)}; --list shows more")
         _list(Workspace.open(workspace), as_json=as_json)
         return
     if unknown := [one for one in name if one not in primitives.KEYS]:
-        raise ConfigError(f"there is no primitive {unknown[0]!r}: {', '.join(primitives.KEYS)}")
+        raise ConfigError(f"unknown primitive {unknown[0]!r}; the primitives are {', '.join(primitives.KEYS)}")
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        spoken = install.spoken(install.transports(view), chosen)
-        done = install.copy(view, name, spoken, force=force_overwrite)
+        used = install.choose_transport(install.transports(view), chosen)
+        done = install.copy_primitives(view, name, used, force=force_overwrite)
     finish(
         view,
         {"transport": done.transport, "written": list(done.written), "kept": list(done.kept)},
@@ -199,7 +199,7 @@ def _list(workspace: Workspace, *, as_json: bool) -> None:
     from backstay.n8n import primitives
 
     found: list[dict[str, object]] = []
-    with workspace.look() as view:
+    with workspace.read_view() as view:
         for key in primitives.KEYS:
             here = primitives.identify(view.read(key)) if view.has(key) else None
             found.append(
@@ -222,12 +222,12 @@ def _list(workspace: Workspace, *, as_json: bool) -> None:
                 str(one["version"]),
                 f"version {one['here_version']}, {one['transport']}"
                 if one["here_version"]
-                else ("not ours" if one["here"] else "no"),
+                else ("not Backstay's" if one["here"] else "no"),
             )
             for one in found
         ],
     )
-    say("Copy one with --name; create-lock installs and registers.")
+    say("Copy one with --name; create-lock installs and registers them.")
 
 
 def _transport(given: str) -> Transport | None:

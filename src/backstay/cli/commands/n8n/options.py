@@ -1,4 +1,4 @@
-"""What the commands of `backstay n8n` share: options, and how they tell what they did."""
+"""Options that the `backstay n8n` commands share, and how they report results."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ AsJson = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print JSON, in the shape that the reference documents; refusals, too.",
+        help="Print JSON in the documented format, also for refusals.",
         callback=asks_for_json,
         is_eager=True,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would change, as a diff.")]
-NoDryRun = Annotated[bool, typer.Option("--dry-run", help="Accepted like everywhere; this command changes nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show the changes as a diff.")]
+NoDryRun = Annotated[bool, typer.Option("--dry-run", help="Accepted for uniformity; this command changes nothing.")]
 Key = Annotated[
-    str, typer.Option("--workflow-key", metavar="KEY", help="Its template is KEY.template.json.", show_default=False)
+    str,
+    typer.Option(
+        "--workflow-key", metavar="KEY", help="The workflow; its template is KEY.template.json.", show_default=False
+    ),
 ]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--workflow-key", metavar="KEY", help="Only this one; may be repeated.", show_default="all"),
+    typer.Option("--workflow-key", metavar="KEY", help="Only this workflow; may be repeated.", show_default="all"),
 ]
 Env = Annotated[str, typer.Option("--env", metavar="ENV", help="The environment.", show_default=False)]
 Envs = Annotated[
     list[str] | None,
     typer.Option("--env", metavar="ENV", help="Only this environment; may be repeated.", show_default="all"),
 ]
-#: Where a command works unless it is told otherwise.
+#: The default workspace: the current folder.
 HERE = Path()
 
 
@@ -60,23 +63,23 @@ def finish(
     warnings: Iterable[str] = (),
     elsewhere: bool = False,
 ) -> None:
-    """Tell what was done, or what would be: facts for programs, lines for people, warnings for both.
+    """Report the result: facts as JSON, lines as text, warnings for both.
 
-    `elsewhere`: something changes in n8n, whatever happens to the files.
+    `elsewhere`: the command also changes n8n, even when no file changes.
     """
-    told = [*view.notes, *warnings]
+    messages = [*view.notes, *warnings]
     changes = view.changes
     if as_json:
         say_json(
             {
                 **facts,
                 "changes": [{"path": change.path, "action": change.action} for change in changes],
-                "warnings": told,
+                "warnings": messages,
                 "dry_run": dry_run,
                 **({"diff": view.files.diff()} if dry_run else {}),
             }
         )
-    for one in told:
+    for one in messages:
         warn(one)
     if as_json:
         return
@@ -89,7 +92,7 @@ def finish(
 
 
 def refuse(message: str, kind: str, code: int, *, as_json: bool) -> typer.Exit:
-    """Told, and to be raised: for what is no error of anybody's, and yet not done."""
+    """Report a refusal and return the exit to raise, for outcomes that are neither an error nor a success."""
     warn(message)
     if as_json:
         say_refusal(message, kind, code)
@@ -97,7 +100,7 @@ def refuse(message: str, kind: str, code: int, *, as_json: bool) -> typer.Exit:
 
 
 def say_diff(text: str) -> None:
-    """Line by line, so that nothing in a file can move the cursor."""
+    """Print a diff line by line, escaped, so that file content cannot send terminal control sequences."""
     for line in text.splitlines():
         say(printable(line))
 

@@ -1,4 +1,4 @@
-"""`backstay n8n add-…-to-workflow` and back: locks, limits and error handlers of one workflow."""
+"""`backstay n8n add-…-to-workflow` and `remove-…`: locks, limits and error handlers of one workflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backstay.cli.output import quoted
 from backstay.errors import ConfigError
 
 if TYPE_CHECKING:
-    from backstay.n8n.patch.patch import Woven
+    from backstay.n8n.patch.patch import Patched
     from backstay.n8n.workspace.workspace import Workspace
 
 Scope = Annotated[
@@ -21,7 +21,7 @@ Scope = Annotated[
     typer.Option(
         "--scope-expression",
         metavar="TEXT",
-        help="What is protected: ={{ 'excel-' + $json.fileId }}, =user-{{ $json.id }}, or plain text.",
+        help="The protected resource: ={{ 'excel-' + $json.fileId }}, =user-{{ $json.id }}, or plain text.",
         show_default=False,
     ),
 ]
@@ -33,31 +33,34 @@ def add_lock(
     workflow_key: Key,
     scope_expression: Scope,
     ttl_seconds: Annotated[
-        int, typer.Option("--ttl-seconds", metavar="N", min=1, help="How long a crashed holder is in the way.")
+        int,
+        typer.Option("--ttl-seconds", metavar="N", min=1, help="The lock of a crashed holder expires after this time."),
     ] = 86_400,
     max_wait_seconds: Annotated[
-        int, typer.Option("--max-wait-seconds", metavar="N", min=0, help="How long to wait for the lock.")
+        int, typer.Option("--max-wait-seconds", metavar="N", min=0, help="The longest wait for the lock.")
     ] = 86_400,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Do not wait: fail when it is held.")] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Fail at once when the lock is held.")] = False,
     per_item: Annotated[
-        bool, typer.Option("--per-item", help="A lock for each item, one after the other, not one for all.")
+        bool, typer.Option("--per-item", help="Take a lock for each item in turn instead of one for all.")
     ] = False,
     lock_on_error: Annotated[
         bool,
-        typer.Option("--lock-on-error", help="Release it after a failed execution: error_handler_lock_cleanup."),
+        typer.Option(
+            "--lock-on-error", help="Release the lock after a failed execution with error_handler_lock_cleanup."
+        ),
     ] = False,
     in_place: Annotated[
         bool,
         typer.Option(
             "--in-place",
-            help="Over http, accept a body that must stay in its place: n8n in queue mode retries it without the lock.",
+            help="Over http, accept a body that must stay inline: n8n in queue mode can retry it without the lock.",
         ),
     ] = False,
     keep_failed: Annotated[
         bool,
         typer.Option(
             "--keep-failed-executions",
-            help="Over http, of a body that must stay in its place: but a retry of one runs without the lock. "
+            help="Over http, keep failed executions of an inline body; a retry of one runs without the lock. "
             "Implies --in-place.",
         ),
     ] = False,
@@ -65,13 +68,13 @@ def add_lock(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a lock around a workflow: taken after every trigger, released once, however the body ends.
+    """Add a lock to a workflow: acquired after every trigger, released once, however the body ends.
 
-    The body sees exactly what the trigger sent. A scope that is the same in every run is registered
-    in lockScopes of every environment; for another, the command says what to add.
+    The body sees exactly the trigger's items. A scope that is the same in every run is registered
+    in lockScopes of every environment; for a computed one, the command prints what to add.
 
-    Over http a body that cannot become a sub-workflow (it answers from its midst, uses static data, waits
-    for more than a minute) is refused: n8n in queue mode would retry it without the lock. --in-place accepts that.
+    Over http a body that cannot become a sub-workflow (it responds before its end, uses static data, waits
+    for more than a minute) is refused: n8n in queue mode could retry it without the lock. --in-place accepts that.
 
     [bold]Examples[/bold]
 
@@ -84,7 +87,7 @@ def add_lock(
     from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        woven = apply.add_lock(
+        patched = apply.add_lock(
             view,
             workflow_key,
             scope=scope_expression,
@@ -96,20 +99,20 @@ def add_lock(
             keep_failed=keep_failed,
             in_place=in_place,
         )
-    _finish(view, workflow_key, woven, _about_scope(woven), as_json=as_json, dry_run=dry_run)
+    _finish(view, workflow_key, patched, _about_scope(patched), as_json=as_json, dry_run=dry_run)
 
 
-def _about_scope(woven: Woven) -> str:
+def _about_scope(patched: Patched) -> str:
     from backstay.n8n.patch.patch import locks_of
 
-    if woven.static_scope is not None:
-        return f"The scope {quoted(woven.static_scope)} is in lockScopes of every environment."
-    options = locks_of(woven.workflow)
+    if patched.static_scope is not None:
+        return f"The scope {quoted(patched.static_scope)} is in lockScopes of every environment."
+    options = locks_of(patched.workflow)
     if options is not None and options.transport == "http":
-        return "What the scope comes to is not known here; clean-up after a failed execution finds it all the same."
+        return "The scope is computed at run time; clean-up after a failed execution finds it through the server."
     return (
-        "What the scope comes to is not known here, so it is in no lockScopes: clean-up after a failed execution finds"
-        " only what is registered. Add the values that you know: backstay n8n scopes add VALUE"
+        "The scope is computed at run time, so it is not in lockScopes: clean-up after a failed execution finds"
+        " only registered scopes. Register the known values: backstay n8n scopes add VALUE"
     )
 
 
@@ -117,10 +120,13 @@ def add_rate_limit(
     *,
     workflow_key: Key,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="How many in a window.", show_default=False)
+        int,
+        typer.Option(
+            "--limit", metavar="N", min=1, help="The number of executions that a window allows.", show_default=False
+        ),
     ],
     window_seconds: Annotated[
-        int, typer.Option("--window-seconds", metavar="N", min=1, help="How long a window is.", show_default=False)
+        int, typer.Option("--window-seconds", metavar="N", min=1, help="The length of a window.", show_default=False)
     ],
     scope_expression: Scope,
     on_denied: Annotated[
@@ -128,14 +134,14 @@ def add_rate_limit(
         typer.Option(
             "--on-denied",
             metavar="|".join(Denials),
-            help="Mark the items and go on, end quietly, or fail.",
+            help="Mark the items and continue, end quietly, or fail.",
         ),
     ] = "passthrough",
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a rate limit before a workflow. Before its lock, too, whichever was added first.
+    """Add a rate limit to a workflow. It is checked before a lock, in whichever order they were added.
 
     [bold]Examples[/bold]
 
@@ -146,9 +152,9 @@ def add_rate_limit(
     from backstay.n8n.workspace.workspace import Workspace
 
     if on_denied not in Denials:
-        raise ConfigError(f"--on-denied {on_denied!r} is none of {', '.join(Denials)}")
+        raise ConfigError(f"--on-denied {on_denied!r} must be one of {', '.join(Denials)}")
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        woven = apply.add_limit(
+        patched = apply.add_limit(
             view,
             workflow_key,
             scope=scope_expression,
@@ -156,13 +162,13 @@ def add_rate_limit(
             window_seconds=window_seconds,
             on_denied=on_denied,  # type: ignore[arg-type]  # one of the three
         )
-    _finish(view, workflow_key, woven, "", as_json=as_json, dry_run=dry_run)
+    _finish(view, workflow_key, patched, "", as_json=as_json, dry_run=dry_run)
 
 
 def remove_lock(
     *, workflow_key: Key, workspace: Where = HERE, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
-    """Take the lock off a workflow again: its file is byte for byte what it was before.
+    """Remove the lock from a workflow. The file is restored byte for byte.
 
     [bold]Examples[/bold]
 
@@ -172,15 +178,15 @@ def remove_lock(
     from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        woven = apply.remove_lock(view, workflow_key)
-    about = f"{workflow_key}: the lock is off. Scopes stay registered; backstay n8n scopes rm takes one out."
-    _finish(view, workflow_key, woven, about, as_json=as_json, dry_run=dry_run)
+        patched = apply.remove_lock(view, workflow_key)
+    about = f"{workflow_key}: lock removed. Scopes stay registered; backstay n8n scopes rm removes one."
+    _finish(view, workflow_key, patched, about, as_json=as_json, dry_run=dry_run)
 
 
 def remove_rate_limit(
     *, workflow_key: Key, workspace: Where = HERE, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
-    """Take the rate limit off a workflow again: its file is byte for byte what it was before.
+    """Remove the rate limit from a workflow. The file is restored byte for byte.
 
     [bold]Examples[/bold]
 
@@ -190,22 +196,22 @@ def remove_rate_limit(
     from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        woven = apply.remove_limit(view, workflow_key)
-    _finish(view, workflow_key, woven, f"{workflow_key}: the rate limit is off.", as_json=as_json, dry_run=dry_run)
+        patched = apply.remove_limit(view, workflow_key)
+    _finish(view, workflow_key, patched, f"{workflow_key}: rate limit removed.", as_json=as_json, dry_run=dry_run)
 
 
 def register_error_handler(
     *,
     workflow_key: Key,
     handler_key: Annotated[
-        str, typer.Option("--handler-key", metavar="KEY", help="The workflow that is told.", show_default=False)
+        str, typer.Option("--handler-key", metavar="KEY", help="The error workflow.", show_default=False)
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace another handler without asking.")] = False,
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Name the workflow that n8n starts when this one fails. Asks before it replaces another.
+    """Set the workflow that n8n starts when this one fails. Asks before it replaces another one.
 
     [bold]Examples[/bold]
 
@@ -215,14 +221,14 @@ def register_error_handler(
     from backstay.n8n.workspace.workspace import Workspace
 
     opened = Workspace.open(workspace)
-    # Asked before anything is locked: people take their time.
-    before = apply.handler_of(opened, workflow_key)
-    replaced = before not in ("", apply.reference(handler_key))
+    # Ask before the workspace is locked, because the user may take long to reply.
+    before = apply.error_handler_of(opened, workflow_key)
+    replaced = before not in ("", apply.workflow_reference(handler_key))
     if replaced and not force and not dry_run:
         asked = f"Replace the error handler {before} of {workflow_key}?"
         if not sys.stdin.isatty() or as_json or not typer.confirm(asked, err=True):
-            told = f"{workflow_key} has another error handler ({before}); it was left alone. --force replaces it"
-            raise refuse(told, "AnotherHandler", exit_codes.FAILED, as_json=as_json)
+            message = f"{workflow_key} has another error handler ({before}), which was kept. --force replaces it"
+            raise refuse(message, "AnotherHandler", exit_codes.FAILED, as_json=as_json)
     with opened.edit(dry_run=dry_run) as view:
         changed = apply.register_error_handler(view, workflow_key, handler_key, force=replaced or force)
     finish(
@@ -234,27 +240,27 @@ def register_error_handler(
             "replaced": before if replaced else None,
         },
         [
-            f"{handler_key} is told when {workflow_key} fails."
+            f"{handler_key} runs when {workflow_key} fails."
             if changed
-            else f"{handler_key} is the error handler of {workflow_key} already."
+            else f"{handler_key} is already the error handler of {workflow_key}."
         ],
         as_json=as_json,
         dry_run=dry_run,
     )
 
 
-def _finish(view: Workspace, key: str, woven: Woven, about: str, *, as_json: bool, dry_run: bool) -> None:
+def _finish(view: Workspace, key: str, patched: Patched, about: str, *, as_json: bool, dry_run: bool) -> None:
     facts: dict[str, Any] = {
         "workflow_key": key,
-        "wiring": woven.wiring,
-        "why": woven.why,
-        "static_scope": woven.static_scope,
-        "also": sorted(woven.others),
-        "gone": list(woven.gone),
+        "wiring": patched.wiring,
+        "why": patched.why,
+        "static_scope": patched.static_scope,
+        "also": sorted(patched.others),
+        "gone": list(patched.gone),
     }
-    lines = [f"{key}: {woven.wiring}. {woven.why}"] if woven.why else []
-    if woven.others:
-        lines.append(f"Beside it: {', '.join(sorted(woven.others))}.")
+    lines = [f"{key}: {patched.wiring}. {patched.why}"] if patched.why else []
+    if patched.others:
+        lines.append(f"Also created: {', '.join(sorted(patched.others))}.")
     if about:
         lines.append(about)
-    finish(view, facts, lines, as_json=as_json, dry_run=dry_run, warnings=woven.warnings)
+    finish(view, facts, lines, as_json=as_json, dry_run=dry_run, warnings=patched.warnings)

@@ -1,4 +1,4 @@
-"""`backstay n8n picture`: a workflow's graph as SVG."""
+"""`backstay n8n picture`: render a workflow's graph as SVG."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def picture(
     *,
     workflow_key: Key,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there.", show_default="standard output")
+        Path | None, typer.Option("--out", metavar="FILE", help="The file to write.", show_default="standard output")
     ] = None,
     workspace: Where = HERE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Draw it, and write no file.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Render the picture without writing a file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a workflow's graph as SVG. The nodes that a lock or a limit has added have a colour of their own.
+    """Render a workflow's graph as SVG. The nodes that a lock or a limit added have their own colour.
 
     [bold]Examples[/bold]
 
@@ -30,14 +30,14 @@ def picture(
 
       backstay n8n picture --workflow-key excel_body --out docs/excel.svg
     """
-    from backstay.n8n.patch.record import our_nodes
+    from backstay.n8n.patch.record import added_nodes
     from backstay.n8n.picture import picture as draw
     from backstay.n8n.workspace.workspace import Workspace
 
-    with Workspace.open(workspace).look() as view:
+    with Workspace.open(workspace).read_view() as view:
         workflow = view.read(workflow_key)
-    added = our_nodes(workflow)
-    svg = draw(workflow, added=added).encode("utf-8", "replace").decode()  # a name may hold half a character
+    added = added_nodes(workflow)
+    svg = draw(workflow, added=added).encode("utf-8", "replace").decode()  # a name may contain a lone surrogate
     if out is not None and not dry_run:
         try:
             out.write_text(svg, encoding="utf-8")

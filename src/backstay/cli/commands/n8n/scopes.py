@@ -1,4 +1,4 @@
-"""`backstay n8n scopes`: which locks clean-up looks for after a failed execution."""
+"""`backstay n8n scopes`: the lock scopes that clean-up checks after a failed execution."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from backstay.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
-Scopes = Annotated[list[str], typer.Argument(metavar="SCOPE...", help="As it is at run time.", show_default=False)]
+Scopes = Annotated[
+    list[str], typer.Argument(metavar="SCOPE...", help="The scope's value at run time.", show_default=False)
+]
 
 
 @app.callback()
 def group() -> None:
-    """The registry of lock scopes: clean-up after a failed execution looks through these."""
+    """Manage the registered lock scopes, which clean-up checks after a failed execution."""
 
 
 @app.command()
@@ -30,7 +32,7 @@ def add(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Register scopes in lockScopes of each environment. One that is there stays once.
+    """Register scopes in lockScopes of each environment. Idempotent.
 
     [bold]Examples[/bold]
 
@@ -41,10 +43,13 @@ def add(
     from backstay.n8n.workspace.workspace import Workspace
 
     if any(not scope.strip() for scope in scopes):
-        raise ConfigError("a scope is empty")
+        raise ConfigError("a scope must not be empty")
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        added = {env: [scope for scope in scopes if view.add_scope(env, scope)] for env in view.chosen(environments)}
-    lines = [f"{env}: {listed(map(quoted, new), 'all were there')}" for env, new in added.items()]
+        added = {
+            env: [scope for scope in scopes if view.add_scope(env, scope)]
+            for env in view.select_environments(environments)
+        }
+    lines = [f"{env}: {listed(map(quoted, new), 'all were registered')}" for env, new in added.items()]
     finish(view, {"scopes": scopes, "added": added}, lines, as_json=as_json, dry_run=dry_run)
 
 
@@ -57,7 +62,7 @@ def remove(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take scopes out of lockScopes. Exit code 1 when none of them was there.
+    """Remove scopes from lockScopes. Exit code 1 when none of them was registered.
 
     [bold]Examples[/bold]
 
@@ -66,11 +71,14 @@ def remove(
     from backstay.n8n.workspace.workspace import Workspace
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
-        gone = {env: [one for one in scopes if view.remove_scope(env, one)] for env in view.chosen(environments)}
+        gone = {
+            env: [one for one in scopes if view.remove_scope(env, one)]
+            for env in view.select_environments(environments)
+        }
     if not any(gone.values()):
-        told = f"{listed(map(quoted, scopes))}: registered nowhere"
-        raise refuse(told, "NotRegistered", exit_codes.FAILED, as_json=as_json)
-    lines = [f"{env}: {listed(map(quoted, old), 'none was there')}" for env, old in gone.items()]
+        message = f"{listed(map(quoted, scopes))}: not registered in any environment"
+        raise refuse(message, "NotRegistered", exit_codes.FAILED, as_json=as_json)
+    lines = [f"{env}: {listed(map(quoted, old), 'none was registered')}" for env, old in gone.items()]
     finish(view, {"scopes": scopes, "removed": gone}, lines, as_json=as_json, dry_run=dry_run)
 
 
@@ -82,7 +90,7 @@ def list_scopes(
     _: NoDryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the scopes that are registered, by environment.
+    """List the registered scopes by environment.
 
     [bold]Examples[/bold]
 
@@ -92,8 +100,8 @@ def list_scopes(
     """
     from backstay.n8n.workspace.workspace import Workspace
 
-    with Workspace.open(workspace).look() as view:
-        found = {env: list(view.scopes(env)) for env in view.chosen(environments)}
+    with Workspace.open(workspace).read_view() as view:
+        found = {env: list(view.scopes(env)) for env in view.select_environments(environments)}
     if as_json:
         say_json({"scopes": found})
     elif any(found.values()):

@@ -1,4 +1,4 @@
-"""`backstay n8n push`, `pull`, `diff`, `status`, `doctor`: a workspace and the n8n of one environment."""
+"""`backstay n8n push`, `pull`, `diff`, `status` and `doctor`: sync a workspace with the n8n of one environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from backstay.n8n.workspace.workspace import Workspace
 
 ForceSync = Annotated[
-    bool, typer.Option("--force", help="Also where both sides changed: the other side's edits are lost.")
+    bool, typer.Option("--force", help="Overwrite also when both sides changed: the other side's edits are lost.")
 ]
 COLUMNS = ("WORKFLOW", "STATE", "ID", "WHY")
 
@@ -34,7 +34,7 @@ def _deployment(workspace: Path, env: str, *, dry_run: bool) -> Generator[Deploy
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         deployment = Deployment.of(view, env)
         yield deployment
-        deployment.keep()
+        deployment.save_state()
 
 
 def push(
@@ -46,10 +46,10 @@ def push(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring n8n up to the templates: hydrates, creates what is missing there, updates the rest.
+    """Update n8n to the templates: hydrate them, create missing workflows, update the others.
 
-    Nothing is written when somebody changed a workflow in n8n since the last push or pull: see diff, then
-    pull, or --force. Workflows that others call are published on n8n 2.x; nothing else is activated.
+    Nothing is written when a workflow was edited in n8n since the last push or pull: see diff, then
+    pull, or --force. Called workflows are published on n8n 2.x; nothing else is activated.
 
     [bold]Examples[/bold]
 
@@ -59,7 +59,7 @@ def push(
     """
     with _deployment(workspace, env, dry_run=dry_run) as deployment:
         changes = deployment.push(workflow_key, force=force, dry_run=dry_run)
-    _told(deployment, changes, as_json=as_json, dry_run=dry_run)
+    _report(deployment, changes, as_json=as_json, dry_run=dry_run)
 
 
 def pull(
@@ -68,14 +68,14 @@ def pull(
     workflow_key: Keys = None,
     known: Annotated[
         str,
-        typer.Option("--id", metavar="ID", help="A workflow that has no template yet, by its id.", show_default=False),
+        typer.Option("--id", metavar="ID", help="The id of a workflow that has no template yet.", show_default=False),
     ] = "",
     force: ForceSync = False,
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take what was changed in n8n into the templates. Placeholders stay where nothing changed.
+    """Update the templates from n8n. Unchanged parts keep their placeholders.
 
     [bold]Examples[/bold]
 
@@ -86,13 +86,13 @@ def pull(
     from backstay.n8n.workspace.environments import check_key
 
     if known and len(workflow_key or ()) != 1:
-        raise ConfigError("--id needs one --workflow-key: what its template is to be called")
+        raise ConfigError("--id needs one --workflow-key: the name of its template")
     more = {check_key(key): known for key in (workflow_key or ())} if known else {}
     with _deployment(workspace, env, dry_run=dry_run) as deployment:
         if taken := [key for key in more if deployment.workspace.has(key)]:
-            raise ConfigError(f"there is a template {taken[0]} already; pull it without --id")
+            raise ConfigError(f"the template {taken[0]} already exists; pull it without --id")
         changes = deployment.pull(workflow_key, more=more, force=force, dry_run=dry_run)
-    _told(deployment, changes, as_json=as_json, dry_run=dry_run)
+    _report(deployment, changes, as_json=as_json, dry_run=dry_run)
 
 
 def diff(
@@ -103,7 +103,7 @@ def diff(
     _: NoDryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how n8n and the templates differ: what a push would change. Exit code 1 when they do.
+    """Show what a push would change. Exit code 1 when n8n and the templates differ.
 
     [bold]Examples[/bold]
 
@@ -112,15 +112,15 @@ def diff(
     with _deployment(workspace, env, dry_run=True) as deployment:
         changes = deployment.diff(workflow_key)
     if as_json:
-        from backstay.n8n.sync.deployment import shown
+        from backstay.n8n.sync.deployment import as_fields
 
-        say_json({"env": env, "workflows": [{**shown(change), "diff": change.diff} for change in changes]})
+        say_json({"env": env, "workflows": [{**as_fields(change), "diff": change.diff} for change in changes]})
     else:
         for change in changes:
             say(printable(f"{change.key}: {change.detail}"))
             say_diff(change.diff)
         if not changes:
-            say("n8n and the templates are the same.")
+            say("n8n and the templates are equal.")
     raise typer.Exit(exit_codes.FAILED if changes else exit_codes.OK)
 
 
@@ -132,7 +132,7 @@ def status(
     _: NoDryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say for each workflow which side changed since they were last the same.
+    """Show for each workflow which side changed since the last sync.
 
     [bold]Examples[/bold]
 
@@ -140,7 +140,7 @@ def status(
     """
     with _deployment(workspace, env, dry_run=True) as deployment:
         changes = deployment.status(workflow_key)
-    _told(deployment, changes, as_json=as_json, dry_run=False)
+    _report(deployment, changes, as_json=as_json, dry_run=False)
 
 
 def doctor(
@@ -151,9 +151,9 @@ def doctor(
     _: NoDryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at a workspace and its n8n: scopes that are not registered, old primitives, ids, what differs.
+    """Check a workspace and its n8n: unregistered scopes, old primitives, ids, differences.
 
-    Without an API key n8n itself is not looked at. Exit code 0: fine, or warnings; 1: warnings, with --strict;
+    Without an API key n8n itself is not checked. Exit code 0: ok, or warnings; 1: warnings, with --strict;
     2: errors.
 
     [bold]Examples[/bold]
@@ -167,18 +167,18 @@ def doctor(
 
     checks: list[Check] = []
     opened = Workspace.open(workspace)
-    with opened.look() as view:
-        view.chosen([env])
+    with opened.read_view() as view:
+        view.select_environments([env])
         checks += [Check("workspace", "warning", note) for note in view.notes]
         checks += health.examine(view, env)
     try:
         if any(check.level == "error" for check in checks):
-            checks.append(Check("n8n", "warning", "not looked at: mend what is wrong first"))
+            checks.append(Check("n8n", "warning", "not checked: fix the errors above first"))
         else:
             with _deployment(workspace, env, dry_run=True) as deployment:
                 checks += look(deployment.client, deployment.built(), deployment.state)
     except ConfigError as error:
-        checks.append(Check("n8n", "warning", f"not looked at: {error}"))
+        checks.append(Check("n8n", "warning", f"not checked: {error}"))
     _show(checks, env, as_json=as_json)
     levels = {check.level for check in checks}
     if "error" in levels:
@@ -186,10 +186,11 @@ def doctor(
     raise typer.Exit(exit_codes.WARNINGS if strict and "warning" in levels else exit_codes.OK)
 
 
-def mint(view: Workspace, environments: tuple[str, ...], keys: list[str]) -> dict[str, dict[str, str]]:
-    """For `create-lock --mint`, inside edit(): made and pushed, so that they can be called at once. Answers the ids.
+def create_in_n8n(view: Workspace, environments: tuple[str, ...], keys: list[str]) -> dict[str, dict[str, str]]:
+    """Create and push the primitives for `create-lock --mint`, inside edit(), so that they can be called at once.
+    Return their ids.
 
-    Every n8n is asked first whether it is there and takes the key: where one does not, nothing is done anywhere.
+    Every n8n is probed first: when one is unreachable or rejects its key, nothing is changed anywhere.
     """
     from backstay.n8n.sync.deployment import Deployment
 
@@ -199,18 +200,18 @@ def mint(view: Workspace, environments: tuple[str, ...], keys: list[str]) -> dic
     made: dict[str, dict[str, str]] = {}
     for deployment in deployments:
         made[deployment.env] = {change.key: change.id for change in deployment.push(keys)}
-        deployment.keep()
+        deployment.save_state()
     return made
 
 
-def _told(deployment: Deployment, changes: list[Change], *, as_json: bool, dry_run: bool) -> None:
-    from backstay.n8n.sync.deployment import shown
+def _report(deployment: Deployment, changes: list[Change], *, as_json: bool, dry_run: bool) -> None:
+    from backstay.n8n.sync.deployment import as_fields
 
     view = deployment.workspace
-    facts: dict[str, Any] = {"env": deployment.env, "workflows": [shown(change) for change in changes]}
+    facts: dict[str, Any] = {"env": deployment.env, "workflows": [as_fields(change) for change in changes]}
     if as_json:
         if dry_run:
-            facts["workflows"] = [{**shown(change), "diff": change.diff} for change in changes]
+            facts["workflows"] = [{**as_fields(change), "diff": change.diff} for change in changes]
         finish(view, facts, (), as_json=True, dry_run=dry_run)
         return
     if dry_run:

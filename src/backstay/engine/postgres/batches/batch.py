@@ -1,7 +1,7 @@
-"""One group of operations as one transaction, in two round trips: lock and read; then write and commit.
+"""Run one batch of operations as one transaction, in two round trips: lock and read; then write and commit.
 
-Names are inserted where missing, locked in one order and never waited for while others are held: a name that somebody
-else works on is put off. So two groups cannot deadlock, and one slow neighbour holds up its own name only.
+Missing names are inserted; names are locked in a fixed order, and locked names are skipped and deferred, never waited
+for while other locks are held. So two batches cannot deadlock, and a slow transaction delays only its own names.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from backstay.engine.base import (
     Untag,
     Wake,
 )
-from backstay.engine.commit_thread import LATER
-from backstay.engine.postgres.batches.hint_counters import HINT, TAKE, order
+from backstay.engine.commit_thread import DEFERRED
+from backstay.engine.postgres.batches.hint_counters import HINT, TAKE, lock_order
 from backstay.engine.postgres.connection.arrays import Array, Bytes, Numbers, Texts
-from backstay.engine.postgres.connection.wire import COMMIT, Rows, Statement, Wire
-from backstay.engine.postgres.notify import encode, note
+from backstay.engine.postgres.connection.wire import COMMIT, Pipeline, Rows, Statement
+from backstay.engine.postgres.notify import encode, notify_statement
 
 HOUR = 3_600_000_000
-#: How many names a connection remembers to have a row.
+#: How many names a connection caches as having a row.
 KNOWN = 10_000
-#: What counts, and has a row of its own.
+#: Operations on hint counters, which have their own table.
 COUNTERS = (TakeHint, PublishHint)
 KINDS: dict[type, type[Array]] = {str: Texts, bytes: Bytes, int: Numbers}
 
-#: What is there is not inserted again, although that would do no harm: it would wait for whoever changes the row.
+#: Existing rows are filtered out first, because ON CONFLICT would wait for a transaction that is changing the row.
 INSERT = b"""
 INSERT INTO backstay_state (space, room, name)
 SELECT %(space)s, wanted.room, wanted.name FROM unnest(%(rooms)b, %(names)b) AS wanted (room, name)
@@ -57,17 +57,17 @@ JOIN backstay_state state ON state.space = %(space)s AND state.room = wanted.roo
 """
 LOCK = LOOK + b"ORDER BY state.room, state.name FOR UPDATE OF state"
 SKIP = LOCK + b" SKIP LOCKED"
-#: After the locks, in a statement of its own: a time read before one waits would be old.
+#: A separate statement after the locks: a time that is read before a lock wait would be outdated.
 CLOCK = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-#: A row that is already kept up to an hour longer stays so: in the last minutes before a full hour, taking and giving
-#: back would else move it to the next hour and back again, each time in the index.
+#: A `keep_until` that is up to an hour too late stays: in the last minutes before a full hour, acquire and release
+#: would otherwise move it to the next hour and back, with an index update each time.
 WRITE = b"""
 UPDATE backstay_state state SET doc = new.doc, keep_until = CASE
     WHEN state.keep_until - new.keep_until BETWEEN 0 AND 3600000000 THEN state.keep_until ELSE new.keep_until END
 FROM unnest(%(rooms)b, %(names)b, %(docs)b, %(until)b) AS new (room, name, doc, keep_until)
 WHERE state.space = %(space)s AND state.room = new.room AND state.name = new.name
 """
-#: Apart from the record: most records have nothing beside them, and large values are then not sent again.
+#: Separate from WRITE: most records have no body, and an unchanged large body is not sent again.
 BODY = b"""
 UPDATE backstay_state state SET body = new.body FROM unnest(%(rooms)b, %(names)b, %(bodies)b) AS new (room, name, body)
 WHERE state.space = %(space)s AND state.room = new.room AND state.name = new.name
@@ -101,122 +101,124 @@ Key = tuple[str, bytes]
 
 
 class Batch:
-    """Operations on their way through one transaction."""
+    """The operations of one transaction."""
 
     def __init__(
         self,
-        wire: Wire,
+        pipeline: Pipeline,
         space: str,
         ops: Sequence[Op[Any]],
         *,
         known: set[Key] | None,
         now: Micros | None,
     ) -> None:
-        """`known`: names that have a row, as far as this connection has seen; None: wait for names, and know none."""
-        self._wire = wire
+        """`known`: a cache of the names that have a row; None: wait for locked names instead of skipping them."""
+        self._pipeline = pipeline
         self._space = space
         self._ops = ops
-        #: The names of commands, by the operation's identity; whether something counts.
+        #: The names of commands, by the operation's identity; whether there are counter operations.
         self._keys: dict[int, Key] = {}
-        self._counts = False
-        #: The same, each once and in order, and how they travel.
+        self._has_counters = False
+        #: The distinct names of commands, sorted, and their statement parameters.
         self._wanted: list[Key] = []
-        self._ours: dict[str, Any] = {}
+        self._wanted_columns: dict[str, Any] = {}
         self._known = known
         self._test_now = now
-        #: The records of the names that are ours now, and of those only looked at.
+        #: The records of locked names (`_locked`) and of names that were read without a lock (`_seen`).
         self._locked: dict[Key, bytes | None] = {}
         self._seen: dict[Key, bytes | None] = {}
-        #: Records read once, for all commands on a name.
+        #: Decoded records, shared by all commands on a name.
         self._states: dict[Key, Any] = {}
         self._written: dict[Key, Micros] = {}
-        #: What is kept beside the records that are ours, and what is new of it.
+        #: The bodies of the locked records, and the changed ones.
         self._bodies: dict[Key, bytes | None] = {}
         self._new_bodies: dict[Key, bytes] = {}
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
-        #: Counters that are set, by the hint.
+        #: Statements that create counters.
         self._hints: list[Statement] = []
         self._published: list[Wake] = []
-        #: For whoever waits: told after the commit, by a hub.
+        #: Hints for waiters, which a hub delivers after the commit.
         self.wakes: list[Wake] = []
-        #: The server's clock, read while the names were ours.
+        #: The server's clock, read while the names were locked.
         self.now: Micros = 0
-        #: True from the moment at which the COMMIT is on its way.
+        #: True from the moment the COMMIT is sent.
         self.committing = False
 
     def run(self) -> list[Any]:
-        """Results or exceptions, in order; LATER for what somebody else holds. Raises psycopg's errors."""
+        """Return results or exceptions, in order; DEFERRED for locked names. Raises psycopg's errors."""
         results: dict[int, Any] = {}
         now = self._begin()
-        for place, op in self._in_order():
-            results[place] = self._carry_out(op, now)
-        untold = self._commit()
-        if untold is not None:
-            for place, op in enumerate(self._ops):
+        for index, op in self._in_order():
+            results[index] = self._run_op(op, now)
+        unpublished = self._commit()
+        if unpublished is not None:
+            for index, op in enumerate(self._ops):
                 if isinstance(op, (Publish, PublishHint)):
-                    results[place] = untold
-        self._remember()
-        return [results[place] for place in range(len(self._ops))]
+                    results[index] = unpublished
+        self._update_known()
+        return [results[index] for index in range(len(self._ops))]
 
     def _begin(self) -> Micros:
         known = self._known
-        keys, looks = self._keys, set[Key]()
+        keys, reads = self._keys, set[Key]()
         for op in self._ops:
             kind = type(op)
             if kind is Apply:
                 keys[id(op)] = _key(cast("Apply", op))
             elif kind is Read:
-                looks.add(_key(cast("Read", op)))
+                reads.add(_key(cast("Read", op)))
             elif kind in COUNTERS:
-                self._counts = True
+                self._has_counters = True
         self._wanted = wanted = sorted(set(keys.values()))
         missing = wanted if not known else [key for key in wanted if key not in known]
-        statements = self._wire.session.beginning()
+        statements = self._pipeline.session.begin_statements()
         if missing:
             statements.append((INSERT, self._named(missing)))
         if wanted:
-            self._ours = self._named(wanted)
-            statements.append((LOCK if known is None else SKIP, self._ours))
-        if looks:
-            statements.append((LOOK, self._named(sorted(looks))))
-        rows = self._ask([*statements, (CLOCK, {})])
+            self._wanted_columns = self._named(wanted)
+            statements.append((LOCK if known is None else SKIP, self._wanted_columns))
+        if reads:
+            statements.append((LOOK, self._named(sorted(reads))))
+        rows = self._query([*statements, (CLOCK, {})])
         if wanted:
-            for room, name, doc, body in rows[-3 if looks else -2]:
+            for room, name, doc, body in rows[-3 if reads else -2]:
                 self._locked[room, name] = doc
                 self._bodies[room, name] = body
-            if known is not None and len(self._locked) < len(wanted):  # in use, or removed by a neighbour
+            if known is not None and len(self._locked) < len(wanted):  # locked, or deleted by another transaction
                 known.difference_update(key for key in wanted if key not in self._locked)
-        if looks:
+        if reads:
             self._seen = {(room, name): doc for room, name, doc, _ in rows[-2]}
         ((now,),) = rows[-1]
         self.now = int(now) if self._test_now is None else self._test_now
         return self.now
 
-    def _ask(self, statements: list[Statement]) -> list[Rows]:
-        """Their rows. Raises what went wrong."""
-        answers, failed = self._wire.send(statements)
+    def _query(self, statements: list[Statement]) -> list[Rows]:
+        """Send statements and return their rows. Raises the first error."""
+        results, failed = self._pipeline.send(statements)
         if failed is not None:
             raise failed
-        return [answer.rows for answer in answers]
+        return [result.rows for result in results]
 
     def _named(self, keys: Sequence[Key]) -> dict[str, Any]:
         return self._columns(("rooms", "names"), keys)
 
     def _columns(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-        """Rows as one array per column, for unnest."""
+        """Convert rows to one array per column, for unnest."""
         columns = zip(*rows, strict=True)
         arrays: dict[str, Any] = {name: KINDS[type(c[0])](c) for name, c in zip(names, columns, strict=True)}
         arrays["space"] = self._space
         return arrays
 
     def _in_order(self) -> Iterable[tuple[int, Op[Any]]]:
-        """As they came; but counters are waited for while others are held: in one order, or two wait in a circle."""
-        if self._counts:
-            return sorted(enumerate(self._ops), key=order)
+        """Return the operations in submission order; counters, whose row locks are waited for, in a fixed order that
+        prevents deadlock.
+        """
+        if self._has_counters:
+            return sorted(enumerate(self._ops), key=lock_order)
         return enumerate(self._ops)
 
-    def _remember(self) -> None:
+    def _update_known(self) -> None:
         known = self._known
         if known is None:
             return
@@ -225,24 +227,24 @@ class Batch:
         if len(known) > KNOWN:
             known.clear()
 
-    def _carry_out(self, op: Op[Any], now: Micros) -> Any:
+    def _run_op(self, op: Op[Any], now: Micros) -> Any:
         try:
             return self._handlers[type(op)](self, op, now)
-        except psycopg.Error:  # the server's trouble is everybody's
+        except psycopg.Error:  # a server error fails the whole transaction
             raise
-        except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
+        except Exception as error:  # noqa: BLE001 - an exception is the result of this operation only
             return error
 
     def _apply(self, op: Apply, now: Micros) -> Any:
         key, room, locked, states = self._keys[id(op)], op.room, self._locked, self._states
         if key not in locked:
-            return LATER
+            return DEFERRED
         if key not in states:
             states[key] = _state(room, op.name, locked[key])
-        step = room.step(states[key], op.command, now)
-        state, reply, wakes, keep_until, write, body, quotes = step
-        if quotes:
-            reply = room.quote(op.name, step, self._bodies[key])
+        transition = room.step(states[key], op.command, now)
+        state, reply, wakes, keep_until, write, body, includes_body = transition
+        if includes_body:
+            reply = room.complete_reply(op.name, transition, self._bodies[key])
         if write:
             locked[key] = None if state is None else room.encode(state)
             states[key] = state
@@ -271,7 +273,7 @@ class Batch:
         return self._names(TAGGED, {"room": op.room.name, "tag": op.tag.encode(), "now": now})
 
     def _names(self, statement: bytes, values: dict[str, Any]) -> list[str]:
-        (rows,) = self._ask([(statement, {"space": self._space, **values})])
+        (rows,) = self._query([(statement, {"space": self._space, **values})])
         return [name.decode() for (name,) in rows]
 
     def _untag(self, op: Untag, now: Micros) -> None:
@@ -279,7 +281,7 @@ class Batch:
 
     def _publish(self, op: Publish | PublishHint, now: Micros) -> None:
         wake = Wake(op.channel, op.payload)
-        encode(wake)  # too long: this one's own trouble, and now
+        encode(wake)  # raises here, for this operation only, if the message is too long
         self._published.append(wake)
 
     def _publish_hint(self, op: PublishHint, now: Micros) -> None:
@@ -287,8 +289,8 @@ class Batch:
         self._hints.append((HINT, {"hint": op.hint, "count": op.count, "life": op.life, "now": now}))
 
     def _take_hint(self, op: TakeHint, now: Micros) -> int:
-        hints, self._hints = self._hints, []  # set before in this group, and taken now
-        rows = self._ask([*hints, (TAKE, {"hint": op.hint, "n": op.n, "now": now})])[-1]
+        hints, self._hints = self._hints, []  # counters of this batch are created before they are taken from
+        rows = self._query([*hints, (TAKE, {"hint": op.hint, "n": op.n, "now": now})])[-1]
         return int(rows[0][0]) if rows else op.n
 
     def _ping(self, op: Ping, now: Micros) -> Micros:
@@ -308,13 +310,15 @@ class Batch:
     }
 
     def _commit(self) -> psycopg.Error | None:
-        """Write all and commit, in one write. An error: all is committed, but the messages behind it did not leave."""
+        """Write the records and commit, in one write. Returns the error if the commit succeeded but the NOTIFY after it
+        failed.
+        """
         kept = [key for key in self._wanted if key in self._written and self._locked[key] is not None]
         gone = [key for key in self._written if self._locked[key] is None]
         bodies = [(*key, body) for key, body in self._new_bodies.items()]
         statements = self._hints
         if kept:
-            names = self._ours if len(kept) == len(self._wanted) else self._named(kept)
+            names = self._wanted_columns if len(kept) == len(self._wanted) else self._named(kept)
             docs = Bytes([self._locked[key] for key in kept])
             until = Numbers([self._written[key] for key in kept])
             statements.append((WRITE, {**names, "docs": docs, "until": until}))
@@ -331,15 +335,15 @@ class Batch:
         statements.append(COMMIT)
         commit = len(statements)
         if self._published:
-            statements.append(note(self._published))
-        self._wire.session.check()  # what was not sent cannot have an unknown outcome
+            statements.append(notify_statement(self._published))
+        self._pipeline.session.check()  # fail before sending: an unsent COMMIT cannot have an unknown outcome
         self.committing = True
-        answers, failed = self._wire.send(statements)
-        if len(answers) >= commit and answers[commit - 1].done == COMMIT[0]:
+        results, failed = self._pipeline.send(statements)
+        if len(results) >= commit and results[commit - 1].command == COMMIT[0]:
             return failed
         if failed is not None:
             raise failed
-        self.committing = False  # a failed transaction ends so without an error
+        self.committing = False  # COMMIT of a failed transaction reports ROLLBACK, not an error
         raise psycopg.OperationalError("the server rolled the transaction back")
 
 
@@ -352,6 +356,6 @@ def _state(room: Room[Any], name: str, doc: bytes | None) -> Any:
 
 
 def _after(prefix: bytes) -> bytes | None:
-    """The first bytes after everything that starts with `prefix`; None: there is no end."""
+    """Return the smallest bytes after all that start with `prefix`; None: there are none."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

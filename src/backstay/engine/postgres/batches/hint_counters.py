@@ -1,7 +1,7 @@
-"""Hints and their counters as a group of their own: one round trip, and nobody waits for the disk.
+"""Run a batch that holds only hints and counters: one round trip, with an asynchronous commit.
 
-What a crash takes with it was a hint: whoever finds no counter looks for itself. Everything else in a group is true and
-must last (`batch.py`), and hints that come together with it travel as it does.
+A crash can lose a counter, which is harmless: a worker that finds no counter claims as if it were hinted. Machine
+commands must be durable (`batch.py`), and hints in the same batch as commands commit with them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import psycopg
 
 from backstay.engine.base import Micros, Op, Publish, PublishHint, TakeHint, Wake
 from backstay.engine.postgres.connection.arrays import Numbers, Texts
-from backstay.engine.postgres.connection.wire import COMMIT, Answer, Statement, Wire
-from backstay.engine.postgres.notify import encode, note, wire_channel
+from backstay.engine.postgres.connection.wire import COMMIT, Pipeline, Statement, StatementResult
+from backstay.engine.postgres.notify import encode, notify_statement, wire_channel
 
 NOW = b"coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 CLOCK = b"SELECT " + NOW
@@ -24,7 +24,7 @@ HINT = (
     + NOW
     + b" ON CONFLICT (hint) DO UPDATE SET remaining = excluded.remaining, keep_until = excluded.keep_until"
 )
-#: `before` waits for whoever takes at the same time, and then sees what is left.
+#: `before` waits for concurrent takers of the same counter and then reads the remaining count.
 TAKE = (
     b"WITH before AS (SELECT remaining FROM backstay_hint_counter WHERE hint = %(hint)s AND keep_until > "
     + NOW
@@ -33,8 +33,8 @@ TAKE = (
     b" FROM before WHERE hint = %(hint)s RETURNING least(before.remaining, %(n)s)"
 )
 
-#: A counter and the message that tells of it, as one statement. Alone behind a COMMIT: it is a transaction by itself,
-#: which nobody waits for on disk, and whose failure undoes nothing else.
+#: Creates a counter and publishes its message in one statement. Sent after a COMMIT it is its own transaction, with an
+#: asynchronous commit, and its failure rolls nothing else back.
 ANNOUNCE = (
     b"WITH lazy AS (SELECT set_config('synchronous_commit', 'off', true)), made AS ("
     b"INSERT INTO backstay_hint_counter (hint, remaining, keep_until) SELECT n.hint, n.count, %(life)s + "
@@ -43,44 +43,44 @@ ANNOUNCE = (
     b" SELECT pg_notify(%(channel)s, payload) FROM unnest(%(payloads)b) AS n (payload)"
 )
 
-#: What may be lost.
+#: Operations that a crash may lose.
 HINTS = (Publish, PublishHint, TakeHint)
 
 
 class HintBatch:
-    """Hints on their way through one transaction; what is published leaves right behind it."""
+    """The hint operations of one transaction; messages are published right after its COMMIT."""
 
-    def __init__(self, wire: Wire, ops: Sequence[Op[Any]], *, now: Micros | None) -> None:
-        self._wire = wire
+    def __init__(self, pipeline: Pipeline, ops: Sequence[Op[Any]], *, now: Micros | None) -> None:
+        self._pipeline = pipeline
         self._ops = ops
         self._test_now = now
         self._statements: list[Statement] = []
-        #: Operations that are answered by a statement's row.
+        #: Operations whose result is the row of a statement, with the statement's index.
         self._takes: list[tuple[int, TakeHint]] = []
         self._published: list[Wake] = []
         #: The server's clock.
         self.now: Micros = 0
-        #: True from the moment at which the COMMIT is on its way.
+        #: True from the moment the COMMIT is sent.
         self.committing = False
-        #: Nobody waits for these.
+        #: Always empty: these operations wake no waiters.
         self.wakes: list[Wake] = []
 
     def run(self) -> list[Any]:
-        """Results or exceptions, in order. Raises psycopg's errors."""
+        """Return results or exceptions, in order. Raises psycopg's errors."""
         results: list[Any] = [None] * len(self._ops)
-        # Counters are waited for while others are held: in one order, or two wait in a circle.
-        for place, op in sorted(enumerate(self._ops), key=order):
+        # A transaction locks several counter rows: the fixed order prevents deadlock.
+        for index, op in sorted(enumerate(self._ops), key=lock_order):
             try:
-                self._add(place, op)
-            except Exception as error:  # noqa: BLE001 - one operation's trouble is its own
-                results[place] = error
+                self._add(op)
+            except Exception as error:  # noqa: BLE001 - an exception is the result of this operation only
+                results[index] = error
         self._send(results)
         return results
 
-    def _add(self, place: int, op: Op[Any]) -> None:
+    def _add(self, op: Op[Any]) -> None:
         if isinstance(op, (Publish, PublishHint)):
             wake = Wake(op.channel, op.payload)
-            encode(wake)  # too long: this one's own trouble, and now
+            encode(wake)  # raises here, for this operation only, if the message is too long
             self._published.append(wake)
         if isinstance(op, PublishHint):
             given = {"hint": op.hint, "count": op.count, "life": op.life, "now": self._test_now}
@@ -90,41 +90,41 @@ class HintBatch:
             self._statements.append((TAKE, {"hint": op.hint, "n": op.n, "now": self._test_now}))
 
     def _send(self, results: list[Any]) -> None:
-        first = [*self._wire.session.beginning(), LAZY]
+        first = [*self._pipeline.session.begin_statements(), LAZY]
         statements = [*first, *self._statements, (CLOCK, {"now": self._test_now}), COMMIT]
         commit = len(statements)
         if self._published:
-            statements.append(note(self._published))
-        self._wire.session.check()  # what was not sent cannot have an unknown outcome
+            statements.append(notify_statement(self._published))
+        self._pipeline.session.check()  # fail before sending: an unsent COMMIT cannot have an unknown outcome
         self.committing = True
-        answers, failed = self._wire.send(statements)
-        if len(answers) < commit or answers[commit - 1].done != COMMIT[0]:
+        found, failed = self._pipeline.send(statements)
+        if len(found) < commit or found[commit - 1].command != COMMIT[0]:
             if failed is not None:
                 raise failed
-            self.committing = False  # a failed transaction ends so without an error
+            self.committing = False  # COMMIT of a failed transaction reports ROLLBACK, not an error
             raise psycopg.OperationalError("the server rolled the transaction back")
-        ((now,),) = answers[commit - 2].rows
+        ((now,),) = found[commit - 2].rows
         self.now = int(now)
-        self._answer(results, answers[len(first) :], failed)
+        self._set_results(results, found[len(first) :], failed)
 
-    def _answer(self, results: list[Any], answers: list[Answer], untold: psycopg.Error | None) -> None:
-        places = {id(op): place for place, op in enumerate(self._ops)}
+    def _set_results(self, results: list[Any], found: list[StatementResult], unpublished: psycopg.Error | None) -> None:
+        indexes = {id(op): index for index, op in enumerate(self._ops)}
         for at, take in self._takes:
-            rows = answers[at].rows
-            results[places[id(take)]] = int(rows[0][0]) if rows else take.n
-        if untold is not None:
-            for place, op in enumerate(self._ops):
+            rows = found[at].rows
+            results[indexes[id(take)]] = int(rows[0][0]) if rows else take.n
+        if unpublished is not None:
+            for index, op in enumerate(self._ops):
                 if isinstance(op, (Publish, PublishHint)):
-                    results[place] = untold
+                    results[index] = unpublished
 
 
-def order(placed: tuple[int, Op[Any]]) -> str:
-    """By counter: everybody takes them in this order."""
-    return placed[1].hint if isinstance(placed[1], (TakeHint, PublishHint)) else ""
+def lock_order(indexed: tuple[int, Op[Any]]) -> str:
+    """Return the sort key of an operation: all transactions lock counters in this order."""
+    return indexed[1].hint if isinstance(indexed[1], (TakeHint, PublishHint)) else ""
 
 
 def announce(hints: Sequence[PublishHint], now: Micros | None) -> Statement:
-    """Several hints on one channel, for a place right behind a COMMIT."""
+    """Return a statement that publishes several hints on one channel, to be sent right after a COMMIT."""
     return ANNOUNCE, {
         "hints": Texts([hint.hint for hint in hints]),
         "counts": Numbers([hint.count for hint in hints]),

@@ -1,4 +1,4 @@
-"""Columns as PostgreSQL arrays, packed in one go: psycopg's own way looks at every element several times."""
+"""Encode columns as PostgreSQL arrays in one pass: psycopg's own dumpers visit every element several times."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _BIGINT = struct.Struct("!iq")
 _DOUBLE = struct.Struct("!id")
-#: Most elements are short: their lengths are packed once and for all.
+#: Most elements are short: their encoded lengths are precomputed.
 _SHORT = 512
 _LENGTHS = [_LENGTH.pack(size) for size in range(_SHORT)]
-#: Below it, a length is a text, too.
+#: A length below this is one ASCII character, so it can be joined with the elements as text.
 _ASCII = 128
-#: Names are shorter; ids and arguments, of which no two are alike, mostly are not.
+#: Elements shorter than this are worth caching: most names are, most ids and arguments (which are unique) are not.
 _NAME = 24
 
 
@@ -31,7 +31,7 @@ def _sized(raw: bytes) -> bytes:
 
 
 class Array:
-    """One column of rows on its way to `unnest`."""
+    """One column of rows, as a parameter of `unnest`."""
 
     __slots__ = ("dumped", "items")
 
@@ -40,38 +40,38 @@ class Array:
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
-        #: How it travels, once that is known: names go out twice, to be locked and to be written.
+        #: The cached encoding: names are sent twice, for the lock and for the write.
         self.dumped: bytes | None = None
 
-    def packed(self) -> bytes:
-        """Each element with its length before it."""
+    def pack(self) -> bytes:
+        """Encode the elements, each preceded by its length."""
         items = self.items
         if not items:
             return b""
-        if items.count(items[0]) == len(items):  # many a column is the same in all rows
-            return self._each(items[:1]) * len(items)
-        return self._each(items)
+        if items.count(items[0]) == len(items):  # many columns have the same value in all rows
+            return self._pack_items(items[:1]) * len(items)
+        return self._pack_items(items)
 
-    def _each(self, items: Sequence[Any]) -> bytes:
+    def _pack_items(self, items: Sequence[Any]) -> bytes:
         raise NotImplementedError
 
-    def recurs(self, item: Any) -> bool:
-        """Whether a lone element may be seen again, and costs little to remember."""
+    def is_cacheable(self, item: Any) -> bool:
+        """Whether the encoding of a one-element array is worth caching: it may recur and is small."""
         return len(item) < _NAME
 
 
 class Bytes(Array):
     element, oid = 17, 1001
 
-    def _each(self, items: Sequence[bytes]) -> bytes:
+    def _pack_items(self, items: Sequence[bytes]) -> bytes:
         if len(set(map(len, items))) == 1:
             length = _LENGTH.pack(len(items[0]))
             return length + length.join(items)
         return b"".join([_sized(item) for item in items])
 
 
-class Places(Bytes):
-    """Where rows lie (`ctid`)."""
+class RowLocations(Bytes):
+    """Row locations (`ctid`)."""
 
     element, oid = 27, 1010
 
@@ -79,8 +79,8 @@ class Places(Bytes):
 class Texts(Array):
     element, oid = 25, 1009
 
-    def _each(self, items: Sequence[str]) -> bytes:
-        if len(items[0]) < _ASCII and len(set(map(len, items))) == 1:  # as ids are
+    def _pack_items(self, items: Sequence[str]) -> bytes:
+        if len(items[0]) < _ASCII and len(set(map(len, items))) == 1:  # ids all have the same length
             length = f"\0\0\0{chr(len(items[0]))}"
             text = length + length.join(items)
             if text.isascii():
@@ -91,50 +91,50 @@ class Texts(Array):
 class Numbers(Array):
     element, oid = 20, 1016
 
-    def recurs(self, item: int) -> bool:
+    def is_cacheable(self, item: int) -> bool:
         return True
 
-    def _each(self, items: Sequence[int]) -> bytes:
+    def _pack_items(self, items: Sequence[int]) -> bytes:
         return b"".join(map(_BIGINT.pack, repeat(8), items))
 
 
 class Floats(Array):
     element, oid = 701, 1022
 
-    def recurs(self, item: float) -> bool:
-        return False  # 0.0 and -0.0 are the same key
+    def is_cacheable(self, item: float) -> bool:
+        return False  # 0.0 and -0.0 are the same cache key
 
-    def _each(self, items: Sequence[float]) -> bytes:
+    def _pack_items(self, items: Sequence[float]) -> bytes:
         return b"".join(map(_DOUBLE.pack, repeat(8), items))
 
 
 def dump(column: Array) -> bytes:
-    """How a column travels: one dimension, no NULLs, counted from 1."""
+    """Encode a column as a one-dimensional array without NULLs, with the lower bound 1."""
     if column.dumped is None:
         items = column.items
-        if len(items) == 1 and column.recurs(items[0]):
-            column.dumped = _lone(column.oid, items[0])
+        if len(items) == 1 and column.is_cacheable(items[0]):
+            column.dumped = _dump_single(column.oid, items[0])
         else:
             column.dumped = _dump(column)
     return column.dumped
 
 
 def _dump(column: Array) -> bytes:
-    return _HEAD.pack(1, 0, column.element, len(column.items), 1) + column.packed()
+    return _HEAD.pack(1, 0, column.element, len(column.items), 1) + column.pack()
 
 
-#: By what an array of it is called.
-_KINDS: dict[int, type[Array]] = {kind.oid: kind for kind in (Bytes, Places, Texts, Numbers)}
+#: Column classes by the OID of their array type.
+_KINDS: dict[int, type[Array]] = {kind.oid: kind for kind in (Bytes, RowLocations, Texts, Numbers)}
 
 
 @lru_cache(maxsize=1024)
-def _lone(oid: int, item: Any) -> bytes:
-    """Of a lone row most columns are as they always are."""
+def _dump_single(oid: int, item: Any) -> bytes:
+    """Encode a one-element array. Cached: in single-row calls most columns have recurring values."""
     return _dump(_KINDS[oid]([item]))
 
 
 class ArrayDumper(Dumper):
-    """The same for psycopg."""
+    """Base of the psycopg dumpers for columns."""
 
     format = Format.BINARY
 
@@ -158,7 +158,7 @@ class FloatsDumper(ArrayDumper):
     oid = Floats.oid
 
 
-def teach(connection: psycopg.Connection[Any]) -> None:
-    """Let a connection take columns as parameters."""
+def register_dumpers(connection: psycopg.Connection[Any]) -> None:
+    """Register the dumpers, so that a connection accepts columns as parameters."""
     for kind, dumper in ((Bytes, BytesDumper), (Texts, TextsDumper), (Numbers, NumbersDumper), (Floats, FloatsDumper)):
         connection.adapters.register_dumper(kind, dumper)

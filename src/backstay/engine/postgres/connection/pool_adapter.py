@@ -1,4 +1,4 @@
-"""Connections from a pool that belongs to somebody else: taken for one group, and given back at once."""
+"""Adapters for the caller's psycopg pool: a connection is borrowed for one batch and returned right after it."""
 
 from __future__ import annotations
 
@@ -11,141 +11,141 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, TooManyRequests
 
 from backstay.engine.base import steady
-from backstay.engine.postgres.connection.pooled_session import Borrowed
+from backstay.engine.postgres.connection.pooled_session import PooledSession
 from backstay.errors import EngineUnavailable
 
 T = TypeVar("T")
 
-#: Seconds that an event loop may take to notice that we ask, at most. One that is blocked must not hold us up.
+#: Seconds that the pool's event loop may take to start a request. A blocked loop must not block the engine's threads.
 LOOP_PATIENCE = 0.5
 
 Pool = ConnectionPool[Any] | AsyncConnectionPool[Any]
-Theirs = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+CallerConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 class LoopBusy(EngineUnavailable):
-    """The pool's event loop does not answer, so the pool cannot be asked."""
+    """The pool's event loop does not respond, so no connection can be borrowed."""
 
 
-class Lender(ABC):
-    """A pool as the lanes see it, from their threads."""
+class PoolAdapter(ABC):
+    """Borrows connections from a pool for the engine's threads. Thread-safe."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def borrow(self, patience: float) -> Borrowed:
-        """A connection that lives, as far as one can tell without asking. Raises errors of our tree."""
+    def borrow(self, patience: float) -> PooledSession:
+        """Borrow a connection that is alive as far as can be seen without a round trip. Raises BackstayError."""
         patience = min(patience, self._pool.timeout)
         until = steady() + patience
         while True:
             try:
                 connection = self._take(until - steady())
             except PoolClosed as error:
-                raise EngineUnavailable(self._closed()) from error
+                raise EngineUnavailable(self._closed_text()) from error
             except TooManyRequests as error:
                 raise EngineUnavailable(f"{error} (max_waiting={self._pool.max_waiting})") from error
             except psycopg.OperationalError as error:
-                raise EngineUnavailable(self._dry(patience)) from error
+                raise EngineUnavailable(self._exhausted_text(patience)) from error
             try:
-                session = Borrowed(connection)
+                session = PooledSession(connection)
             except BaseException:
                 self._return(connection)
                 raise
-            if session.lives():
+            if session.is_alive():
                 return session
             self.give_back(session)
 
     @property
     def size(self) -> int:
-        """How many it may lend at once."""
+        """The largest number of connections in the pool."""
         return self._pool.max_size
 
-    def give_back(self, session: Borrowed) -> None:
+    def give_back(self, session: PooledSession) -> None:
         session.restore()
         self._return(session.owner)
 
     @abstractmethod
-    def _take(self, patience: float) -> Theirs:
-        """Raises the pool's own errors, or LoopBusy."""
+    def _take(self, patience: float) -> CallerConnection:
+        """Take a connection from the pool. Raises the pool's own errors, or LoopBusy."""
 
     @abstractmethod
-    def _return(self, connection: Theirs) -> None: ...
+    def _return(self, connection: CallerConnection) -> None: ...
 
-    async def settle(self) -> None:
-        """From the loop: until everything has been given back."""
+    async def wait_returned(self) -> None:
+        """Wait, on the pool's event loop, until all borrowed connections are returned."""
         return
 
-    def _closed(self) -> str:
+    def _closed_text(self) -> str:
         name = self._pool.name
         if getattr(self._pool, "_opened", True):
             return f"the pool {name!r} was closed by its owner; close this Backstay first, or pass it an open pool"
         return f"the pool {name!r} is not open yet: open() it before the first lock"
 
-    def _dry(self, patience: float) -> str:
+    def _exhausted_text(self, patience: float) -> str:
         pool = self._pool
-        said = f"the pool {pool.name!r} (max_size={pool.max_size}) had no connection free within {patience:g} s"
+        what = f"the pool {pool.name!r} (max_size={pool.max_size}) had no connection free within {patience:g} s"
         if failures := pool.get_stats().get("connections_errors", 0):
             return (
-                f"{said}: its server may be away, for it failed to connect {failures} times (the log of psycopg.pool"
-                " tells why); or all are in use"
+                f"{what}: it failed to connect {failures} times, so its server may be down (see the log of"
+                " psycopg.pool); or all its connections are in use"
             )
         return (
-            f"{said}: let it be larger, or take locks before connections, for whoever waits for a lock with a"
-            " connection in hand keeps it from others"
+            f"{what}: raise max_size, or acquire locks before taking a connection, because code that waits for a lock"
+            " while it holds a connection keeps that connection from others"
         )
 
 
-class BlockingLender(Lender):
-    """psycopg_pool's ConnectionPool: any thread may ask it."""
+class BlockingPoolAdapter(PoolAdapter):
+    """An adapter for psycopg_pool's ConnectionPool, which any thread may use."""
 
     def __init__(self, pool: ConnectionPool[Any]) -> None:
         super().__init__(pool)
         self._blocking = pool
 
-    def _take(self, patience: float) -> Theirs:
+    def _take(self, patience: float) -> CallerConnection:
         connection: psycopg.Connection[Any] = self._blocking.getconn(patience)
         return connection
 
-    def _return(self, connection: Theirs) -> None:
+    def _return(self, connection: CallerConnection) -> None:
         self._blocking.putconn(connection)
 
 
-class AsyncLender(Lender):
-    """psycopg_pool's AsyncConnectionPool: asked on the event loop that it lives on."""
+class AsyncPoolAdapter(PoolAdapter):
+    """An adapter for psycopg_pool's AsyncConnectionPool: threads make requests, the pool's event loop serves them."""
 
     def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
         super().__init__(pool)
-        self._waiting = pool
+        self._async_pool = pool
         self.loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def _take(self, patience: float) -> Theirs:
-        request = Request(patience)
-        self._on_loop(lambda: self._start(self._give(request)))
-        turn = min(patience, LOOP_PATIENCE)
-        for event, wait in ((request.begun, turn), (request.answered, patience + turn)):
+    def _take(self, patience: float) -> CallerConnection:
+        request = ConnectionRequest(patience)
+        self._on_loop(lambda: self._start(self._serve(request)))
+        grace = min(patience, LOOP_PATIENCE)
+        for event, wait in ((request.started, grace), (request.done, patience + grace)):
             if not event.wait(wait) and request.withdraw():
                 raise LoopBusy(f"the event loop of pool {self._pool.name!r} does not answer")
         return request.result()
 
-    async def _give(self, request: Request) -> None:
-        request.begun.set()
+    async def _serve(self, request: ConnectionRequest) -> None:
+        request.started.set()
         if request.withdrawn:
             return
         try:
-            connection = await self._waiting.getconn(request.patience)
+            connection = await self._async_pool.getconn(request.patience)
         except BaseException as error:
             request.fail(error)
             if not isinstance(error, Exception):
                 raise
             return
-        if not request.answer(connection):  # nobody waits any more
-            await self._waiting.putconn(connection)
+        if not request.fulfil(connection):  # the thread has given up
+            await self._async_pool.putconn(connection)
 
-    def _return(self, connection: Theirs) -> None:
+    def _return(self, connection: CallerConnection) -> None:
         try:
-            self._on_loop(lambda: self._start(self._waiting.putconn(connection)))
-        except LoopBusy:  # the loop has ended, and so has the pool
+            self._on_loop(lambda: self._start(self._async_pool.putconn(connection)))
+        except LoopBusy:  # the loop is closed, and with it the pool
             connection.pgconn.finish()
 
     def _start(self, work: Any) -> None:
@@ -161,44 +161,46 @@ class AsyncLender(Lender):
         except RuntimeError as error:
             raise LoopBusy(f"the event loop of pool {self._pool.name!r} is closed") from error
 
-    async def settle(self) -> None:
+    async def wait_returned(self) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
 
-class Request:
-    """One connection asked for by a thread and handed over on a loop: it is either taken, or given back there."""
+class ConnectionRequest:
+    """A thread's request for a connection, served on the pool's event loop. The connection is never leaked: the thread
+    takes it, or the loop returns it to the pool.
+    """
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
-        self.begun = threading.Event()
-        self.answered = threading.Event()
+        self.started = threading.Event()
+        self.done = threading.Event()
         self.withdrawn = False
         self._lock = threading.Lock()
-        self._connection: Theirs | None = None
+        self._connection: CallerConnection | None = None
         self._error: BaseException | None = None
 
-    def answer(self, connection: Theirs) -> bool:
-        """Whether somebody takes it."""
+    def fulfil(self, connection: CallerConnection) -> bool:
+        """Hand the connection over. Returns False if the thread has given up."""
         with self._lock:
             if self.withdrawn:
                 return False
             self._connection = connection
-            self.answered.set()
+            self.done.set()
             return True
 
     def fail(self, error: BaseException) -> None:
         with self._lock:
             self._error = error
-            self.answered.set()
+            self.done.set()
 
     def withdraw(self) -> bool:
-        """False: too late, there is an answer."""
+        """Give the request up. Returns False if it is already done."""
         with self._lock:
-            self.withdrawn = not self.answered.is_set()
+            self.withdrawn = not self.done.is_set()
             return self.withdrawn
 
-    def result(self) -> Theirs:
+    def result(self) -> CallerConnection:
         if isinstance(self._error, Exception):
             raise self._error
         if self._connection is None:

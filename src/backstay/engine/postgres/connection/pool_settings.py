@@ -1,4 +1,4 @@
-"""What a pool of psycopg_pool's says about its server, for the connections that Backstay makes by itself."""
+"""Read the server's address from a psycopg pool, for the connections that Backstay opens itself (hub, keeper)."""
 
 from __future__ import annotations
 
@@ -12,83 +12,84 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from backstay.engine.postgres.address import Address
-from backstay.engine.postgres.connection.pool_adapter import AsyncLender, BlockingLender, Pool
+from backstay.engine.postgres.connection.pool_adapter import AsyncPoolAdapter, BlockingPoolAdapter, Pool
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.pooled_engine import PooledEngine
 from backstay.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
 
-#: Arguments of psycopg's that are about its objects, not about the server.
-OBJECTS = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
-#: Seconds that an async function of the user's may take to tell the parameters.
+#: psycopg's connection arguments that configure Python objects, not the server.
+OBJECT_ARGUMENTS = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
+#: Seconds that the caller's async function may take to return the parameters.
 PATIENCE = 5.0
 
 
 def open_pool(pool: Any, namespace: str, *, blocking: bool) -> PostgresEngine:
-    """The engine for a pool. An async pool serves the async API; for the blocking one it is read for its address."""
-    anything = cast("object", pool)  # what is known of it then would be half of its type
-    if isinstance(anything, ConnectionPool):
-        theirs: ConnectionPool[Any] = pool
-        return PooledEngine(_address(theirs, None), BlockingLender(theirs), namespace=namespace)
-    if not isinstance(anything, AsyncConnectionPool):
-        raise ConfigError(f"a pool is a ConnectionPool or an AsyncConnectionPool; got {type(anything).__name__}")
-    awaited: AsyncConnectionPool[Any] = pool
+    """Return the engine for a pool. An async pool serves the async API; the blocking API only uses its address."""
+    given = cast("object", pool)  # isinstance on Any would leave a half-typed pool
+    if isinstance(given, ConnectionPool):
+        blocking_pool: ConnectionPool[Any] = pool
+        return PooledEngine(_address(blocking_pool, None), BlockingPoolAdapter(blocking_pool), namespace=namespace)
+    if not isinstance(given, AsyncConnectionPool):
+        raise ConfigError(f"a pool is a ConnectionPool or an AsyncConnectionPool; got {type(given).__name__}")
+    async_pool: AsyncConnectionPool[Any] = pool
     if blocking:
-        return PostgresEngine(_address(awaited, None), namespace=namespace)
-    lender = AsyncLender(awaited)
-    return PooledEngine(_address(awaited, lender), lender, namespace=namespace)
+        return PostgresEngine(_address(async_pool, None), namespace=namespace)
+    pool_adapter = AsyncPoolAdapter(async_pool)
+    return PooledEngine(_address(async_pool, pool_adapter), pool_adapter, namespace=namespace)
 
 
-def _address(pool: Pool, lender: AsyncLender | None) -> Address:
+def _address(pool: Pool, pool_adapter: AsyncPoolAdapter | None) -> Address:
     if pool.closed and getattr(pool, "_opened", False):
         raise ConfigError(f"the pool {pool.name!r} is closed; pass an open one, or one that will be opened")
     kind: Any = pool.connection_class
     plain: Any = psycopg.AsyncConnection if isinstance(pool, AsyncConnectionPool) else psycopg.Connection
     if kind.connect.__func__ is not plain.connect.__func__:
         raise ConfigError(
-            f"the pool's connection_class {kind.__name__} has a connect() of its own, which Backstay's"
-            " own connections (for hints) would not go through: let conninfo= or kwargs= be a function instead"
+            f"the pool's connection_class {kind.__name__} overrides connect(), which Backstay's own connections"
+            " (for hints) do not use: pass a function as conninfo= or kwargs= instead"
         )
     conninfo, kwargs = pool.conninfo, pool.kwargs
     if not callable(conninfo) and not callable(kwargs):
         return Address(_read(pool, conninfo, kwargs))
-    if lender is None and any(map(inspect.iscoroutinefunction, (conninfo, kwargs))):
+    if pool_adapter is None and any(map(inspect.iscoroutinefunction, (conninfo, kwargs))):
         raise ConfigError("this pool's conninfo or kwargs is an async function, which blocking code cannot await")
 
     def fetch() -> dict[str, Any]:
         try:
-            return _read(pool, _now(conninfo, lender), _now(kwargs, lender))
+            return _read(pool, _call(conninfo, pool_adapter), _call(kwargs, pool_adapter))
         except EngineError:
             raise
         except ConfigError as error:
             raise EngineRefused(str(error)) from None
         except Exception as error:
             what = f"the conninfo or kwargs of pool {pool.name!r}"
-            raise EngineUnavailable(f"{what} could not be had ({type(error).__name__})") from error
+            raise EngineUnavailable(f"{what} raised {type(error).__name__}") from error
 
     return Address({}, fetch=fetch, name=f"the server of pool {pool.name!r}")
 
 
 def _read(pool: Pool, conninfo: str | None, kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    theirs = {name: value for name, value in (kwargs or {}).items() if name not in OBJECTS}
+    parameters = {name: value for name, value in (kwargs or {}).items() if name not in OBJECT_ARGUMENTS}
     try:
-        return conninfo_to_dict(conninfo or "", **theirs)
-    except psycopg.ProgrammingError:  # it repeats what it could not read, and that may be a password
-        raise ConfigError(f"the conninfo or kwargs of pool {pool.name!r} cannot be read") from None
+        return conninfo_to_dict(conninfo or "", **parameters)
+    except psycopg.ProgrammingError:  # its message repeats the unreadable part, which may be a password
+        raise ConfigError(f"the conninfo or kwargs of pool {pool.name!r} cannot be parsed") from None
 
 
-def _now(source: Any | Callable[[], Any], lender: AsyncLender | None) -> Any:
+def _call(source: Any | Callable[[], Any], pool_adapter: AsyncPoolAdapter | None) -> Any:
+    """Return the value of a parameter source: a plain value, or a function's result, awaited on the pool's loop."""
     value = source() if callable(source) else source
     if not inspect.isawaitable(value):
         return value
-    if lender is None or lender.loop is None:
+    if pool_adapter is None or pool_adapter.loop is None:
         if inspect.iscoroutine(value):
             value.close()
         raise EngineUnavailable("the pool's parameters come from an async function, and there is no event loop yet")
 
-    async def told() -> Any:
+    async def await_value() -> Any:
         return await value
 
     try:
-        return asyncio.run_coroutine_threadsafe(told(), lender.loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(await_value(), pool_adapter.loop).result(PATIENCE)
     except TimeoutError:
-        raise EngineUnavailable("the pool's parameters did not come in time") from None
+        raise EngineUnavailable(f"the pool's parameters did not arrive within {PATIENCE:g} s") from None

@@ -1,4 +1,4 @@
-"""A connection of our own to PostgreSQL: bounded in time, and its errors in our words."""
+"""Backstay's own connections to PostgreSQL: every wait is bounded, and errors become Backstay errors."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from psycopg.conninfo import make_conninfo
 
 from backstay.engine.base import steady
 from backstay.engine.postgres.address import Address
-from backstay.engine.postgres.connection.arrays import teach
+from backstay.engine.postgres.connection.arrays import register_dumpers
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
 
 T = TypeVar("T")
 
-#: A session that stands still inside a transaction holds everybody up: the server ends it after this (ms).
+#: The server ends a session that stalls inside a transaction after this time (ms), because its row locks block others.
 IDLE_IN_TRANSACTION = 2000
-#: One statement waits for a row that somebody holds no longer than this (ms): others wait behind it.
+#: How long a statement waits for a locked row (ms). Other operations wait behind it.
 LOCK_TIMEOUT = 250
-#: What every session of ours relies on, whatever was set for the user or the database.
+#: Settings that every session of ours depends on; they override those of the user and the database.
 SETTINGS = {
     "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION),
     "idle_session_timeout": "0",
     "lock_timeout": str(LOCK_TIMEOUT),
-    # A host that vanished holds its rows until the server asks after it; by default in two hours.
+    # A vanished host keeps its row locks until the server's keepalive finds out, which takes two hours by default.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
-    # A snapshot from before a lock was waited for would show old records.
+    # With a snapshot from before a lock wait, a transaction would read outdated records.
     "default_transaction_isolation": r"read\ committed",
-    # Everything goes by a key: a plan made while a table was small or unknown must not scan it once it is large.
+    # All access is by key: a plan from when a table was small must not scan it once it is large.
     "enable_seqscan": "off",
 }
-#: The oldest server with everything the statements use.
+#: The oldest supported server version.
 OLDEST = 140_000
 
-#: It will not get better by trying again: a wrong password, a missing right, a missing database or table.
+#: Permanent errors: a wrong password, a missing privilege, a missing database or table. A retry does not help.
 FINAL = (
     pg.InvalidAuthorizationSpecification,
     pg.InsufficientPrivilege,
@@ -48,9 +48,9 @@ FINAL = (
     pg.UndefinedColumn,
     pg.SyntaxError,
 )
-#: Nor by sending the same once more: a value that no column takes.
+#: Errors of the values themselves: sending the same operation again fails again.
 UNFIT = (pg.DataError, pg.IntegrityError, pg.ProgramLimitExceeded)
-#: The same while connecting, where libpq tells the server's words only.
+#: Texts of permanent errors while connecting, where libpq reports the server's message without an SQLSTATE.
 REFUSALS = (
     "authentication failed",
     "no password supplied",
@@ -63,19 +63,19 @@ REFUSALS = (
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
-    """Every wait ends: a server that has stopped answering is given up, and the connection with it."""
+    """A connection whose waits all have a deadline. If the server does not answer by then, the connection is closed."""
 
-    #: When (on the steady clock) what is under way must have ended.
+    #: The deadline (steady clock) of the current batch.
     until = float("inf")
-    #: Whether its prepared statements are ours to name.
+    #: Whether statements may be prepared under our own names.
     prepares = True
 
     def begin(self) -> None:
-        for statement, given in self.beginning():
+        for statement, given in self.begin_statements():
             self.execute(statement, given)
 
-    def beginning(self) -> list[tuple[bytes, Mapping[str, Any]]]:
-        """What begins a transaction, as statements with named parameters."""
+    def begin_statements(self) -> list[tuple[bytes, Mapping[str, Any]]]:
+        """Return the statements that begin a transaction."""
         return [(b"BEGIN", {})]
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -84,18 +84,18 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             timeout = left if timeout is None else min(timeout, left)
         try:
             return super().wait(gen, min(interval, left), timeout)
-        except pg._WaitTimeout:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - it has no other name
-            self.pgconn.finish()  # whatever comes now answers something else
+        except pg._WaitTimeout:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - psycopg has no public name for it
+            self.pgconn.finish()  # a late reply would be taken for the reply to the next request
             raise pg.OperationalError("no answer in time") from None
 
     def check(self) -> None:
-        """Raises when the time is over, or the server has said goodbye: nothing needs to be sent then."""
+        """Raise if the deadline has passed or the server has closed the connection, before anything is sent."""
         self.check_time()
-        for _ in ("its last words", "the end"):
+        for _ in ("final message", "end of stream"):  # the second read sees the closed socket
             self.pgconn.consume_input()
 
     def check_time(self) -> float:
-        """The seconds left. Raises when there are none, and gives the connection up."""
+        """Return the seconds left. Past the deadline, close the connection and raise."""
         left = self.until - steady()
         if left <= 0:
             self.pgconn.finish()
@@ -104,10 +104,10 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
 
 def connect(address: Address, name: str) -> Session:
-    """Reach the server and set the session's own limits. Raises errors of our tree."""
+    """Connect and set the session's limits. Raises BackstayError."""
     ours = " ".join(f"-c {setting}={value}" for setting, value in SETTINGS.items())
     given = address.current()
-    # libpq knows whole seconds, and not fewer than two.
+    # libpq takes whole seconds, at least two.
     parameters: dict[str, Any] = {"connect_timeout": max(2, round(address.timeout)), **given}
     parameters["application_name"] = given.get("application_name", name)
     parameters["options"] = f"{given['options']} {ours}" if given.get("options") else ours
@@ -122,33 +122,35 @@ def connect(address: Address, name: str) -> Session:
     except EngineRefused:
         session.close()
         raise
-    teach(session)
+    register_dumpers(session)
     return session
 
 
 def check(version: int, where: object) -> None:
-    """Refuse a server that is too old for the statements."""
+    """Raise EngineRefused if the server is too old."""
     if version < OLDEST:
         raise EngineRefused(f"{where} is PostgreSQL {version // 10000}; Backstay needs {OLDEST // 10000} or newer")
 
 
 def translate(error: psycopg.Error, address: Address, *, sent: bool = False) -> EngineError:
-    """`sent`: a COMMIT was under way, so nobody knows, unless the server says that it came to nothing."""
+    """Convert a psycopg error. `sent`: a COMMIT was sent, so the outcome is unknown unless the server reports a
+    rollback.
+    """
     why = " ".join(str(error).split()) or type(error).__name__
-    if sent and not came_to_nothing(error):
+    if sent and not rolled_back(error):
         return OutcomeUnknown(f"{address}: {why}; the commit may have arrived")
     if isinstance(error, FINAL) or (not error.sqlstate and any(words in why for words in REFUSALS)):
         return EngineRefused(f"{address} refused: {why}")
     if isinstance(error, (pg.OperationalError, pg.InterfaceError, pg.InternalError)) and not isinstance(error, UNFIT):
         return EngineUnavailable(f"{address}: {why}")
     refused = EngineRefused(f"{address} refused: {why}")
-    refused.pointless = isinstance(error, UNFIT)
+    refused.is_permanent = isinstance(error, UNFIT)
     return refused
 
 
-def came_to_nothing(error: psycopg.Error) -> bool:
-    """Whether the transaction of a statement that failed so was certainly rolled back. A server that ends the session
-    (FATAL) may have committed before, except where it had tired of waiting for our next word.
+def rolled_back(error: psycopg.Error) -> bool:
+    """Whether this error proves that the transaction was rolled back. A server that ends the session (FATAL) may have
+    committed before, except after an idle-in-transaction time-out.
     """
     if isinstance(error, pg.IdleInTransactionSessionTimeout):
         return True

@@ -1,7 +1,7 @@
-"""Several statements to the server in one write, and all of their answers: libpq's pipeline without psycopg's cursors.
+"""Send several statements in one write and read all their results: libpq's pipeline mode without psycopg's cursors.
 
-A cursor looks at the text, the parameters and the columns of every statement anew, which costs more than what most of
-them do. Here a text is read once, prepared once for each session, and what it answers is loaded at once.
+A cursor analyses the text, the parameters and the columns of every execution, which costs more than most statements do.
+Here a text is parsed once and prepared once per session, and a result is loaded in one call.
 """
 
 from __future__ import annotations
@@ -24,73 +24,73 @@ from psycopg.waiting import Ready, Wait
 from backstay.engine.postgres.connection.arrays import Array, dump
 from backstay.engine.postgres.connection.session import Session
 
-#: A text with `%(name)s` in it, and what they stand for; a `b` instead of the `s` means the same.
+#: A text with `%(name)s` placeholders, and their values; `%(name)b` means the same.
 Statement = tuple[bytes, Mapping[str, Any]]
 
 COMMIT: Statement = (b"COMMIT", {})
-#: Travel as text every time: whoever looks at the traffic can tell where a transaction begins and ends.
+#: Never prepared, so that transactions stay visible in a traffic dump.
 PLAIN = frozenset({b"BEGIN", COMMIT[0]})
 
 _PLACE = re.compile(rb"%\((\w+)\)[sb]")
 _BIGINT = struct.Struct("!q")
-#: A text with the kinds of its parameters.
+#: A text with the type OIDs of its parameters: the identity of a prepared statement.
 Key = tuple[bytes, tuple[int, ...]]
 
 
 Rows = list[tuple[Any, ...]]
 
 
-class Answer(NamedTuple):
-    """What a statement came to: its rows, and what the server says that it did."""
+class StatementResult(NamedTuple):
+    """The rows of a statement, and the server's command tag (`COMMIT`, `UPDATE 3`, …)."""
 
     rows: Rows
-    done: bytes
+    command: bytes
 
 
-Came = tuple[list[list[PGresult]], psycopg.Error | None]
+TripResults = tuple[list[list[PGresult]], psycopg.Error | None]
 
 
-class Exchange:
-    """Statements on their way, and what waits for the answers: it may pass from one who waits to another."""
+class PipelineTrip:
+    """One write of statements and the wait for their results. An event loop can start it and a thread can finish it."""
 
-    __slots__ = ("_going", "_wants", "expected")
+    __slots__ = ("_generator", "_waits_for", "expected")
 
-    def __init__(self, expected: list[Key | None], going: PQGen[Came]) -> None:
+    def __init__(self, expected: list[Key | None], generator: PQGen[TripResults]) -> None:
         self.expected = expected
-        self._going = going
-        #: What it waits for, once it was begun.
-        self._wants: Wait | None = None
+        self._generator = generator
+        #: The socket event it waits for; None: not started.
+        self._waits_for: Wait | None = None
 
-    def go_on(self, ready: Ready | None = None) -> Came | None:
-        """Send and read as far as that goes without waiting; None: not all of it is there yet."""
+    def advance(self, ready: Ready | None = None) -> TripResults | None:
+        """Send and read as far as possible without blocking; None: more results are to come."""
         try:
-            self._wants = next(self._going) if ready is None else self._going.send(ready)
+            self._waits_for = next(self._generator) if ready is None else self._generator.send(ready)
         except StopIteration as end:
-            came: Came = end.value
-            return came
+            results: TripResults = end.value
+            return results
         return None
 
     @property
     def is_sent(self) -> bool:
-        """Everything has left: only answers are waited for."""
-        return self._wants == Wait.R
+        """Whether all statements have been sent and only results are awaited."""
+        return self._waits_for == Wait.R
 
-    def rest(self) -> PQGen[Came]:
-        """For whoever waits from here on."""
-        going, wants = self._going, self._wants
-        if wants is None:
-            return (yield from going)
+    def rest(self) -> PQGen[TripResults]:
+        """Return the rest as a generator, for psycopg's `wait`."""
+        generator, waits_for = self._generator, self._waits_for
+        if waits_for is None:
+            return (yield from generator)
         while True:
-            ready = yield wants
+            ready = yield waits_for
             try:
-                wants = going.send(ready)
+                waits_for = generator.send(ready)
             except StopIteration as end:
-                came: Came = end.value
-                return came
+                results: TripResults = end.value
+                return results
 
 
-class Wire:
-    """The way to the server through one session."""
+class Pipeline:
+    """Sends statements through one session in libpq's pipeline mode. Not thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -98,46 +98,46 @@ class Wire:
         self._made = 0
         self._loading = Transformer(session)
 
-    def send(self, statements: Sequence[Statement]) -> tuple[list[Answer], psycopg.Error | None]:
-        """What was answered up to the first error, and that."""
+    def send(self, statements: Sequence[Statement]) -> tuple[list[StatementResult], psycopg.Error | None]:
+        """Send statements and wait. Returns the results up to the first error, and that error."""
         return self.receive(self.begin(statements))
 
-    def begin(self, statements: Sequence[Statement]) -> Exchange:
-        """The same, to be driven by whoever waits for the server: nothing has been sent yet."""
+    def begin(self, statements: Sequence[Statement]) -> PipelineTrip:
+        """Queue statements without sending them: the caller drives the returned trip."""
         pgconn = self.session.pgconn
         pgconn.enter_pipeline_mode()
         try:
-            # For each answer that will come: what it makes known, if it is about preparing.
-            expected = [about for statement in statements for about in self._queue(statement)]
+            # One entry per expected result: the statement that it prepares, or None for an execution.
+            expected = [prepared for statement in statements for prepared in self._queue(statement)]
             pgconn.pipeline_sync()
         except BaseException:
-            pgconn.finish()  # whatever comes now answers something else
+            pgconn.finish()  # queued messages and replies no longer match
             raise
-        return Exchange(expected, _exchange(pgconn, len(expected) + 1))
+        return PipelineTrip(expected, _run_trip(pgconn, len(expected) + 1))
 
-    def receive(self, exchange: Exchange) -> tuple[list[Answer], psycopg.Error | None]:
-        """Wait for all of it, also where somebody else began to."""
+    def receive(self, trip: PipelineTrip) -> tuple[list[StatementResult], psycopg.Error | None]:
+        """Wait for all results of a trip, also of one that an event loop has started."""
         pgconn = self.session.pgconn
         try:
-            results, broken = self.session.wait(exchange.rest())
+            results, broken = self.session.wait(trip.rest())
         except BaseException:
             pgconn.finish()
             raise
-        return self.read(exchange, results, broken)
+        return self.read(trip, results, broken)
 
     def read(
-        self, exchange: Exchange, results: list[list[PGresult]], broken: psycopg.Error | None
-    ) -> tuple[list[Answer], psycopg.Error | None]:
-        """What came of an exchange that is over."""
+        self, trip: PipelineTrip, results: list[list[PGresult]], broken: psycopg.Error | None
+    ) -> tuple[list[StatementResult], psycopg.Error | None]:
+        """Decode the results of a completed round trip."""
         pgconn = self.session.pgconn
         try:
-            answers, failed = self._read(results, exchange.expected, broken)
+            loaded, failed = self._read(results, trip.expected, broken)
             if pgconn.status == ConnStatus.OK:
                 pgconn.exit_pipeline_mode()
         except BaseException:
             pgconn.finish()
             raise
-        return answers, failed
+        return loaded, failed
 
     def _queue(self, statement: Statement) -> list[Key | None]:
         text, names = numbered(statement[0])
@@ -154,7 +154,7 @@ class Wire:
             pgconn.send_query_prepared(name, values, formats, Format.BINARY)
             return [None]
         self._made += 1
-        # Known from now on: the same may come again in this very round.
+        # Registered before the server confirms: the same statement may follow in this trip.
         name = self._names[key] = b"backstay_%d" % self._made
         pgconn.send_prepare(name, text, oids)
         pgconn.send_query_prepared(name, values, formats, Format.BINARY)
@@ -162,21 +162,21 @@ class Wire:
 
     def _read(
         self, results: list[list[PGresult]], expected: list[Key | None], broken: psycopg.Error | None
-    ) -> tuple[list[Answer], psycopg.Error | None]:
-        answers: list[Answer] = []
+    ) -> tuple[list[StatementResult], psycopg.Error | None]:
+        loaded: list[StatementResult] = []
         failed: psycopg.Error | None = None
-        silent = broken or pg.OperationalError("no answer")
-        for place, about in enumerate(expected):
-            result = results[place][0] if place < len(results) and results[place] else None
+        no_result = broken or pg.OperationalError("no answer")
+        for index, prepared in enumerate(expected):
+            result = results[index][0] if index < len(results) and results[index] else None
             if failed is None and result is not None and result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-                if about is None:
-                    answers.append(Answer(self._load(result), result.command_status or b""))
+                if prepared is None:
+                    loaded.append(StatementResult(self._load(result), result.command_status or b""))
                 continue
-            if about is not None:
-                self._names.pop(about, None)  # not prepared
+            if prepared is not None:
+                self._names.pop(prepared, None)  # the prepare failed or was skipped
             if failed is None:
-                failed = pg.error_from_result(result) if result is not None else silent
-        return answers, failed or broken
+                failed = pg.error_from_result(result) if result is not None else no_result
+        return loaded, failed or broken
 
     def _load(self, result: PGresult) -> Rows:
         if result.status != ExecStatus.TUPLES_OK or not result.ntuples:
@@ -185,12 +185,14 @@ class Wire:
         return self._loading.load_rows(0, result.ntuples, tuple)
 
 
-def _exchange(pgconn: PGconn, answers: int) -> PQGen[Came]:
-    """What came, and why no more: what was said before a connection broke counts."""
+def _run_trip(pgconn: PGconn, expected: int) -> PQGen[TripResults]:
+    """Send and fetch `expected` results. Returns them with the error that cut them short: results that arrived before a
+    connection broke are valid.
+    """
     results: list[list[PGresult]] = []
     try:
         yield from generators.send(pgconn)
-        while len(results) < answers:
+        while len(results) < expected:
             results.append((yield from generators.fetch_many(pgconn)))
     except psycopg.Error as error:
         return results, error
@@ -199,14 +201,14 @@ def _exchange(pgconn: PGconn, answers: int) -> PQGen[Came]:
 
 @cache
 def numbered(text: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """A text with `$1`, `$2`, … instead of names, and the names in that order."""
+    """Replace named placeholders with `$1`, `$2`, …; return the text and the names in that order."""
     places: dict[bytes, int] = {}
     made = _PLACE.sub(lambda found: b"$%d" % places.setdefault(found[1], len(places) + 1), text)
     return made, tuple(name.decode() for name in places)
 
 
 def _parameters(given: Iterable[Any]) -> tuple[list[bytes | None], tuple[int, ...]]:
-    """Values as the server wants them, and their kinds."""
+    """Encode values in the binary format; return them with their type OIDs."""
     values: list[bytes | None] = []
     oids: list[int] = []
     for value in given:
@@ -230,5 +232,5 @@ def _parameters(given: Iterable[Any]) -> tuple[list[bytes | None], tuple[int, ..
             values.append(value)
             oids.append(17)
         else:
-            raise TypeError(f"no parameter of a statement: {type(value).__name__}")
+            raise TypeError(f"a statement takes no parameter of type {type(value).__name__}")
     return values, tuple(oids)

@@ -1,8 +1,8 @@
-"""A lane of talks that a loop carries out on its own thread: no other has to wake up, twice, for one round trip.
+"""Run store operations on the event loop's own thread, which saves two thread switches per round trip.
 
-Only rounds that are whole transactions, and leave in one write: should the loop stand still from then on, nobody at the
-server waits for it. Everything else (a connection to be made, a transaction of several rounds, any trouble) is handed
-to the lane's thread, which goes on where the loop has stopped.
+The loop runs only round trips that are whole transactions and are sent in one write: if the loop then blocks, no
+transaction stays open on the server. Everything else (connecting, a transaction of several round trips, any error) is
+handed to the connection's thread, which continues where the loop stopped.
 """
 
 from __future__ import annotations
@@ -18,205 +18,212 @@ from psycopg import errors as pg
 from psycopg.waiting import Ready
 
 from backstay.engine.base import Wake, steady
-from backstay.engine.commit_thread import Group, Item, settle
-from backstay.engine.postgres.pipeline.pipeline import Handed, Sending, Talking, WithinLane, batches
+from backstay.engine.commit_thread import CommitThread, QueuedOp, deliver_results
+from backstay.engine.postgres.pipeline.pipeline import (
+    LoopHandoff,
+    PipelineConnection,
+    RunningProcedure,
+    SentRoundTrip,
+    batches,
+)
 
 if TYPE_CHECKING:
     from backstay.engine.postgres.engine import PostgresEngine
 
 
-class Brisk:
-    """One connection for talks, held by its thread or by one conversation of a loop, never by both. Any thread may put
-    something in.
+class LoopConnection:
+    """One connection for procedures, used by its thread or by one batch of an event loop, never by both at once. Any
+    thread may queue operations.
     """
 
     def __init__(self, engine: PostgresEngine, name: str) -> None:
         self._engine = engine
-        self.lane = WithinLane(engine)
-        self._group = Group(name, commit=self._commit, end=self.lane.end)
-        #: Guards what follows.
+        self.connection = PipelineConnection(engine)
+        self._commit_thread = CommitThread(name, commit=self._commit, end=self.connection.end)
+        #: Guards the fields below.
         self._lock = threading.RLock()
-        #: Operations that the thread has, or is about to have.
+        #: How many operations are queued on the thread or run there.
         self._at_thread = 0
-        self._under_way: Conversation | None = None
-        #: What came meanwhile, for the loop to go on with.
-        self._later: list[Item] = []
+        self._in_flight: InFlight | None = None
+        #: Operations that arrived while a batch is in flight: the loop's next batch.
+        self._queued: list[QueuedOp] = []
         self._stopped = False
 
-    def put_items(self, items: list[Item], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """`loop`: the running one, if there is one."""
+    def put_items(self, items: list[QueuedOp], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Run operations on the running `loop` if the connection is free, else on the thread."""
         with self._lock:
-            talking = self._under_way
-            if talking is not None and loop is talking.loop and not self._stopped:
-                self._later += items
+            flight = self._in_flight
+            if flight is not None and loop is flight.loop and not self._stopped:
+                self._queued += items
                 return
-            if talking is not None:
-                self._take_over(talking)
-            if loop is None or self._at_thread or self._stopped or not self._go(items, loop):
+            if flight is not None:
+                self._move_to_thread(flight)
+            if loop is None or self._at_thread or self._stopped or not self._start(items, loop):
                 self._to_thread(items)
 
     def stop(self) -> None:
-        """Finish what was put in, then end. Safe twice."""
+        """Finish the queued operations, then end the thread. Safe to call twice."""
         with self._lock:
             self._stopped = True
-            if self._under_way is not None:
-                self._take_over(self._under_way)
-        self._group.stop()
+            if self._in_flight is not None:
+                self._move_to_thread(self._in_flight)
+        self._commit_thread.stop()
 
     # ── under the lock ──
 
-    def _to_thread(self, items: list[Item]) -> None:
+    def _to_thread(self, items: list[QueuedOp]) -> None:
         if items:
             self._at_thread += len(items)
-            self._group.put_items(items)
+            self._commit_thread.put_items(items)
 
-    def _take_over(self, talking: Conversation) -> None:
-        """The thread goes on with what a loop has begun."""
-        self._under_way = None
-        talking.leave()
-        later, self._later = self._later, []
-        self._hand(talking.handed())
-        self._to_thread(later)
+    def _move_to_thread(self, flight: InFlight) -> None:
+        """Let the thread continue a batch that the loop has started."""
+        self._in_flight = None
+        flight.detach()
+        queued, self._queued = self._queued, []
+        self._hand_off(flight.handoff())
+        self._to_thread(queued)
 
-    def _hand(self, handed: Handed) -> None:
-        def answer(results: Sequence[tuple[int, Any]]) -> None:
+    def _hand_off(self, handoff: LoopHandoff) -> None:
+        def on_results(results: Sequence[tuple[int, Any]]) -> None:
             ((_, found),) = results
-            # Of a lane that is closed there is one answer for all.
-            settle(handed.items, [found] * len(handed.items) if isinstance(found, BaseException) else found)
+            # A closed connection returns one exception for the whole batch.
+            deliver_results(handoff.items, [found] * len(handoff.items) if isinstance(found, BaseException) else found)
 
-        self._to_thread([Item(handed, 0, answer)])
+        self._to_thread([QueuedOp(handoff, 0, on_results)])
 
-    def _go(self, items: list[Item], loop: asyncio.AbstractEventLoop) -> bool:
-        """Begin on the loop. Returns whether it could be: else nothing has happened."""
-        wire = self.lane.ready(steady() + self._engine.address.timeout)
-        if wire is None:
+    def _start(self, items: list[QueuedOp], loop: asyncio.AbstractEventLoop) -> bool:
+        """Start a batch on the loop. Returns False, without side effects, if the connection is not open."""
+        pipeline = self.connection.open_pipeline(steady() + self._engine.address.timeout)
+        if pipeline is None:
             return False
         (reads, some), *rest = batches(items)
         wakes: list[Wake] = []
-        talks = self.lane.talks(some, wakes)
-        for one in talks:
-            one.go_on(None)
-        begun = [one for one in talks if one.round is not None]
+        procedures = self.connection.start(some, wakes)
+        for one in procedures:
+            one.advance(None)
+        begun = [one for one in procedures if one.next_trip is not None]
         more = [item for _, others in rest for item in others]
-        if not begun or not all(one.round.commit for one in begun if one.round is not None):
-            self._hand(Handed(some, reads, talks, wakes))  # with what they have put together by now
+        if not begun or not all(one.next_trip.commit for one in begun if one.next_trip is not None):
+            self._hand_off(LoopHandoff(some, reads, procedures, wakes))  # the procedures keep their first statements
             self._to_thread(more)
             return True
-        self._later = more + self._later
-        talking = Conversation(self, loop, some, reads, talks, wakes)
+        self._queued = more + self._queued
+        flight = InFlight(self, loop, some, reads, procedures, wakes)
         try:
-            talking.sending = self.lane.compose(wire.session, wire, begun, begin=True, reads=reads)
-            if (came := talking.sending.exchange.go_on()) is not None:
-                raise came[1] or pg.OperationalError("no answer")
-            if talking.sending.exchange.is_sent:
-                talking.listen(wire.session.pgconn.socket, self._engine.address.timeout)
-                self._under_way = talking
+            flight.sent = self.connection.compose(pipeline.session, pipeline, begun, begin=True, reads=reads)
+            if (results := flight.sent.trip.advance()) is not None:
+                raise results[1] or pg.OperationalError("no answer")
+            if flight.sent.trip.is_sent:
+                flight.attach(pipeline.session.pgconn.socket, self._engine.address.timeout)
+                self._in_flight = flight
                 return True
-        except Exception as error:  # noqa: BLE001 - whatever it is, the thread knows what to do about it
-            talking.trouble = error
-        self._take_over(talking)
+        except Exception as error:  # noqa: BLE001 - the thread handles all errors
+            flight.error = error
+        self._move_to_thread(flight)
         return True
 
     # ── on the loop ──
 
-    def go_on(self, talking: Conversation, ready: Ready | None) -> None:
-        """Something has come for a conversation, or (None) nothing in time."""
+    def on_ready(self, flight: InFlight, ready: Ready | None) -> None:
+        """Handle a readable socket, or (None) the time-out of a batch in flight."""
         with self._lock:
-            sending = talking.sending
-            if talking is not self._under_way or sending is None:
-                talking.leave()
+            sent = flight.sent
+            if flight is not self._in_flight or sent is None:
+                flight.detach()
                 return
             try:
-                if not self._receive(sending, ready):
+                if not self._receive(sent, ready):
                     return
-            except Exception as error:  # noqa: BLE001 - whatever it is, the thread knows what to do about it
-                talking.trouble = error
-            talking.sending = None
-            if talking.trouble is not None or any(one.round is not None for one in talking.talks):
-                self._take_over(talking)
+            except Exception as error:  # noqa: BLE001 - the thread handles all errors
+                flight.error = error
+            flight.sent = None
+            if flight.error is not None or any(one.next_trip is not None for one in flight.procedures):
+                self._move_to_thread(flight)
                 return
-            talking.leave()
-            self._under_way = None
-            later, self._later = self._later, []
-            if later and not self._go(later, talking.loop):
-                self._to_thread(later)
-        self._engine.tell(talking.wakes)
-        settle(talking.items, [one.result for one in talking.talks])
+            flight.detach()
+            self._in_flight = None
+            queued, self._queued = self._queued, []
+            if queued and not self._start(queued, flight.loop):
+                self._to_thread(queued)
+        self._engine.deliver_wakes(flight.wakes)
+        deliver_results(flight.items, [one.result for one in flight.procedures])
 
-    def _receive(self, sending: Sending, ready: Ready | None) -> bool:
-        """Whether all is there, and the talks have gone on."""
-        wire = self.lane.ready(steady() + self._engine.address.timeout)
-        if wire is None:
+    def _receive(self, sent: SentRoundTrip, ready: Ready | None) -> bool:
+        """Read from the socket. Returns whether all results have arrived; if so, the procedures have advanced."""
+        pipeline = self.connection.open_pipeline(steady() + self._engine.address.timeout)
+        if pipeline is None:
             raise pg.OperationalError("the connection is gone")
         if ready is None:
-            wire.session.pgconn.finish()  # whatever comes now answers something else
+            pipeline.session.pgconn.finish()  # a late reply would be taken for the reply to the next request
             raise pg.OperationalError("no answer in time")
-        came = sending.exchange.go_on(ready)
-        if came is not None:
-            self.lane.heard(sending, *wire.read(sending.exchange, *came))
-        return came is not None
+        results = sent.trip.advance(ready)
+        if results is not None:
+            self.connection.receive_results(sent, *pipeline.read(sent.trip, *results))
+        return results is not None
 
     # ── on the thread ──
 
-    def _commit(self, items: list[Item]) -> list[Any]:
+    def _commit(self, items: list[QueuedOp]) -> list[Any]:
         try:
-            return self.lane.commit(items)
+            return self.connection.commit(items)
         finally:
             with self._lock:
                 self._at_thread -= len(items)
 
 
-class Conversation:
-    """Operations of a loop that travel together, from their one write to their answer."""
+class InFlight:
+    """A batch of a loop's operations, from its one write to its results."""
 
     def __init__(
         self,
-        lane: Brisk,
+        connection: LoopConnection,
         loop: asyncio.AbstractEventLoop,
-        items: list[Item],
+        items: list[QueuedOp],
         reads: bool,
-        talks: list[Talking],
+        procedures: list[RunningProcedure],
         wakes: list[Wake],
     ) -> None:
         self.loop = loop
         self.items = items
-        self.talks = talks
+        self.procedures = procedures
         self.wakes = wakes
-        #: What is on its way, and what went wrong.
-        self.sending: Sending | None = None
-        self.trouble: Exception | None = None
-        self._lane = lane
+        #: The round trip whose results are awaited, and the error that the loop met.
+        self.sent: SentRoundTrip | None = None
+        self.error: Exception | None = None
+        self._connection = connection
         self._reads = reads
-        self._ear = -1
+        self._fd = -1
         self._timer: asyncio.TimerHandle | None = None
 
-    def handed(self) -> Handed:
-        return Handed(self.items, self._reads, self.talks, self.wakes, self.sending, self.trouble)
+    def handoff(self) -> LoopHandoff:
+        return LoopHandoff(self.items, self._reads, self.procedures, self.wakes, self.sent, self.error)
 
-    def listen(self, socket: int, timeout: float) -> None:
-        # A copy: the connection may be closed by the thread, and its number given to another, before the loop knows.
-        self._ear = os.dup(socket)
-        self.loop.add_reader(self._ear, self._lane.go_on, self, Ready.R)
-        self._timer = self.loop.call_later(timeout, self._lane.go_on, self, None)
+    def attach(self, socket: int, timeout: float) -> None:
+        """Let the loop watch the socket and the time-out."""
+        # A duplicate: the thread may close the connection, and the number may be reused, before the loop removes it.
+        self._fd = os.dup(socket)
+        self.loop.add_reader(self._fd, self._connection.on_ready, self, Ready.R)
+        self._timer = self.loop.call_later(timeout, self._connection.on_ready, self, None)
 
-    def leave(self) -> None:
-        """Nobody waits on the loop any more. From any thread."""
-        if self._ear < 0:
+    def detach(self) -> None:
+        """Stop watching. May be called from any thread."""
+        if self._fd < 0:
             return
         try:
-            here = asyncio.get_running_loop() is self.loop
+            on_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:
-            here = False
-        if here:
-            self._deafen()
+            on_loop = False
+        if on_loop:
+            self._stop_watching()
         else:
-            with suppress(RuntimeError):  # closed: it hears nothing
-                self.loop.call_soon_threadsafe(self._deafen)
+            with suppress(RuntimeError):  # the loop is closed, and watches no descriptors any more
+                self.loop.call_soon_threadsafe(self._stop_watching)
 
-    def _deafen(self) -> None:
-        ear, self._ear = self._ear, -1
-        if ear >= 0:
-            self.loop.remove_reader(ear)
-            os.close(ear)
+    def _stop_watching(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self.loop.remove_reader(fd)
+            os.close(fd)
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
-"""Verbs of rooms with tables of their own: each a talk with the server, on connections apart from the gates'.
+"""Run store operations: each is a procedure that talks to the server, on connections separate from those of the gates.
 
-A talk yields rounds of statements and is sent their rows. A round with `commit` is a whole transaction, or the end of
-one, and leaves in one write; those of several talks that gather share a transaction. When the server undid something,
-the talk is begun anew: verbs are made to be sent twice.
+A procedure is a generator: it yields round trips of statements and is sent their rows. A round trip with `commit` is a
+whole transaction, or the end of one, and is sent in one write; those of several queued procedures share a transaction.
+If the server rolls a transaction back, its procedures restart: store operations are idempotent.
 """
 
 from __future__ import annotations
@@ -15,277 +15,289 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import psycopg
 from psycopg import errors as pg
 
-from backstay.engine.base import Micros, Op, Wake, Within, steady
-from backstay.engine.commit_thread import Item
-from backstay.engine.postgres.connection.pooled_session import Borrowed
+from backstay.engine.base import Micros, Op, StoreOperation, Wake, steady
+from backstay.engine.commit_thread import QueuedOp
+from backstay.engine.postgres.connection.pooled_session import PooledSession
 from backstay.engine.postgres.connection.session import Session, translate
-from backstay.engine.postgres.connection.wire import COMMIT, Answer, Exchange, Rows, Statement, Wire
+from backstay.engine.postgres.connection.wire import COMMIT, Pipeline, PipelineTrip, Rows, Statement, StatementResult
 from backstay.errors import EngineError
 
 if TYPE_CHECKING:
     from backstay.engine.postgres.engine import PostgresEngine
 
-#: The server undid everything, or somebody holds a row for longer than a statement waits: from the beginning. So does a
-#: talk whose last statement finds, right before its COMMIT, that it should have gone another way: it divides by zero.
-AGAIN = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.DivisionByZero)
-#: Seconds of pause before that, at random: whoever was in the way has gone by then.
-PAUSE = (0.001, 0.02)
-#: One transaction takes at most this many talks.
-LARGEST = 100
-#: Everything here goes by a key, in nested loops: whatever a plan made for empty tables guesses, it must not read all
-#: of them once they are full. Plans are made once, for any parameters.
-PLANS = {
+#: Errors after which procedures restart: the server rolled back, or a row stayed locked longer than `lock_timeout`. A
+#: procedure forces a restart with a division by zero in its last statement, if that finds right before the COMMIT that
+#: another path was needed.
+RETRIED = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.DivisionByZero)
+#: Random pause (seconds) before a restart, so that the conflicting transaction can end.
+RETRY_PAUSE = (0.001, 0.02)
+#: One transaction takes at most this many procedures.
+MAX_BATCH = 100
+#: Plans are made once, for any parameters, possibly while the tables are empty. All statements look rows up by key, so
+#: these settings force nested index loops: a plan must not scan whole tables once they are full.
+PLAN_SETTINGS = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
-SET = ("SELECT " + ", ".join(f"set_config('{name}', '{value}', %(local)s)" for name, value in PLANS.items())).encode()
+SET = (
+    "SELECT " + ", ".join(f"set_config('{name}', '{value}', %(local)s)" for name, value in PLAN_SETTINGS.items())
+).encode()
 
 
-class Round(NamedTuple):
-    """Statements that travel together. Without `commit`, the transaction stays open for the next round."""
+class RoundTrip(NamedTuple):
+    """Statements that are sent together. Without `commit`, the transaction stays open for the next round trip."""
 
     statements: Sequence[Statement]
     commit: bool = True
-    #: A transaction by itself, ahead of this one in the same write. Whether it is waited for on disk is its own affair.
-    #: On a session that is not ours (`local`), where nothing may be left behind, it is the beginning of this one.
+    #: A separate transaction before this one, in the same write; it sets its own `synchronous_commit`. On a pooled
+    #: session (`local`), where settings must not outlive the transaction, these statements begin this transaction.
     ahead: Sequence[Statement] = ()
-    #: Hints that leave right behind the COMMIT, in the same write. Their trouble is nobody's.
+    #: Hints that follow the COMMIT in the same write. Their errors are ignored.
     behind: Sequence[Statement] = ()
 
 
-#: What `Within.work(now, wakes)` makes here: `now` is the time of a test's clock, else None and the server's counts;
-#: hints put into `wakes` go out after the commit that they follow.
-Talk = Generator[Round, list[Rows], Any]
+#: The generator that `StoreOperation.work(now, wakes)` returns here. `now` is the time of a test clock; None: the
+#: server's clock counts. Hints appended to `wakes` are sent after the commit.
+Procedure = Generator[RoundTrip, list[Rows], Any]
 
 
-class Talking:
-    """A talk under way: what it wants next, or what it came to."""
+class RunningProcedure:
+    """A started procedure with its next round trip, or its result."""
 
-    def __init__(self, item: Item, now: Micros | None, wakes: list[Wake]) -> None:
+    def __init__(self, item: QueuedOp, now: Micros | None, wakes: list[Wake]) -> None:
         self.item = item
-        self.talk: Talk = cast("Within[Any]", item.op).work(now, wakes)
-        self.round: Round | None = None
+        self._generator: Procedure = cast("StoreOperation[Any]", item.op).work(now, wakes)
+        self.next_trip: RoundTrip | None = None
         self.result: Any = None
-        #: It has come to something, and that is committed: whatever happens to others, it is not begun anew.
-        self.over = False
+        #: The result is final and its writes are committed: when the batch restarts, this procedure is not run again.
+        self.is_done = False
 
-    def go_on(self, rows: list[Rows] | None) -> None:
+    def advance(self, rows: list[Rows] | None) -> None:
+        """Send the rows of the last round trip to the generator; None starts it."""
         try:
-            self.round = self.talk.send(cast("list[Rows]", rows))  # None begins it
+            self.next_trip = self._generator.send(cast("list[Rows]", rows))
         except StopIteration as end:
-            self.round, self.result = None, end.value
-        except Exception as error:  # noqa: BLE001 - one verb's trouble is its own
-            self.round, self.result = None, error
+            self.next_trip, self.result = None, end.value
+        except Exception as error:  # noqa: BLE001 - an exception is the result of this operation only
+            self.next_trip, self.result = None, error
 
 
-class Sending(NamedTuple):
-    """One round of some talks on its way. `at`: where their own statements begin; `before`: how many leave before the
-    COMMIT that `ends` it.
+class SentRoundTrip(NamedTuple):
+    """The round trips of some procedures in one write. `first`: the index of their first own statement; `commit_at`:
+    the index of the COMMIT, if the write `ends` the transaction.
     """
 
-    exchange: Exchange
-    talks: list[Talking]
-    rounds: list[Round]
-    at: int
-    before: int
+    trip: PipelineTrip
+    procedures: list[RunningProcedure]
+    round_trips: list[RoundTrip]
+    first: int
+    commit_at: int
     ends: bool
 
 
-class Handed(Op[list[Any]], frozen=True):
-    """Operations that were begun on a loop (`brisk.py`), and go on here: with a round that is on its way, or with those
-    that follow it; or with what undid it, as if it had been met here.
+class LoopHandoff(Op[list[Any]], frozen=True):
+    """Operations that an event loop started (`loop_connection.py`) and the connection's thread finishes: with a sent
+    round trip, with the procedures' next ones, or with the error that the loop met.
     """
 
-    items: list[Item]
+    items: list[QueuedOp]
     reads: bool
-    talks: list[Talking]
+    procedures: list[RunningProcedure]
     wakes: list[Wake]
-    sending: Sending | None = None
-    trouble: Exception | None = None
+    sent: SentRoundTrip | None = None
+    error: Exception | None = None
 
 
-class WithinLane:
-    """One connection for talks, one group after another. Everything runs on its group's thread, or
-    on the loop of whoever holds it meanwhile (`brisk.py`).
+class PipelineConnection:
+    """One connection that runs procedures, one batch after another. All its code runs on its commit thread, or on the
+    event loop that holds the connection (`loop_connection.py`).
     """
 
     def __init__(self, engine: PostgresEngine) -> None:
         self._engine = engine
         self._session: Session | None = None
-        self._wire: Wire | None = None
-        #: True from the moment at which a COMMIT is on its way until its answer.
+        self._pipeline: Pipeline | None = None
+        #: True from the moment a COMMIT is sent until its result arrives.
         self._committing = False
 
-    def commit(self, items: list[Item]) -> list[Any]:
-        """Results or exceptions, in order."""
+    def commit(self, items: list[QueuedOp]) -> list[Any]:
+        """Return results or exceptions, in order."""
         results: dict[int, Any] = {}
         try:
-            for item in items:  # those first: they have begun
-                if isinstance(item.op, Handed):
-                    results[id(item)] = self._together(item.op.items, item.op.reads, item.op)
+            for item in items:  # handoffs first: their procedures have started
+                if isinstance(item.op, LoopHandoff):
+                    results[id(item)] = self._run_batch(item.op.items, item.op.reads, item.op)
             for reads, some in batches([item for item in items if id(item) not in results]):
-                results.update(zip(map(id, some), self._together(some, reads), strict=True))
+                results.update(zip(map(id, some), self._run_batch(some, reads), strict=True))
         finally:
             if not self._engine.keeps_sessions:
                 self.end()
         return [results[id(item)] for item in items]
 
-    def _together(self, items: list[Item], reads: bool, handed: Handed | None = None) -> list[Any]:
-        results = self._try(items, reads, handed)
+    def _run_batch(self, items: list[QueuedOp], reads: bool, handoff: LoopHandoff | None = None) -> list[Any]:
+        results = self._try(items, reads, handoff)
         if len(items) > 1 and any(isinstance(r, EngineError) for r in results):
-            # Whose fault it was is not known: each by itself.
+            # It is unknown which operation failed the transaction, so each one is retried alone.
             return [
                 self._try([item], reads)[0] if isinstance(result, EngineError) else result
                 for item, result in zip(items, results, strict=True)
             ]
         return results
 
-    def _try(self, items: list[Item], reads: bool, handed: Handed | None = None) -> list[Any]:
+    def _try(self, items: list[QueuedOp], reads: bool, handoff: LoopHandoff | None = None) -> list[Any]:
         engine = self._engine
         until = steady() + engine.address.timeout
         tries = engine.tries
-        talks: list[Talking] = []
+        procedures: list[RunningProcedure] = []
         while True:
             used = self._session is not None or not engine.keeps_sessions
             wakes: list[Wake] = []
             try:
-                if handed is not None:
-                    begun, talks, wakes, handed = handed, handed.talks, handed.wakes, None
-                    self._go_on(begun, until)
-                    return [one.result for one in talks]
+                if handoff is not None:
+                    begun, procedures, wakes, handoff = handoff, handoff.procedures, handoff.wakes, None
+                    self._resume(begun, until)
+                    return [one.result for one in procedures]
                 self._committing = False
                 session = self._open(until)
                 now = engine.test_now()
-                talks = [one if one.over else Talking(one.item, now, wakes) for one in talks]
-                talks = talks or self.talks(items, wakes)
-                self._converse(session, [one for one in talks if not one.over], reads)
-                return [one.result for one in talks]
+                procedures = [one if one.is_done else RunningProcedure(one.item, now, wakes) for one in procedures]
+                procedures = procedures or self.start(items, wakes)
+                self._run(session, [one for one in procedures if not one.is_done], reads)
+                return [one.result for one in procedures]
             except psycopg.Error as error:
                 sent = self._committing
                 self._recover()
                 tries -= 1
                 stale = used and not sent and self._session is None and tries > 0
-                if steady() < until and (stale or isinstance(error, AGAIN)):
+                if steady() < until and (stale or isinstance(error, RETRIED)):
                     if not stale:
-                        time.sleep(random.uniform(*PAUSE))
+                        time.sleep(random.uniform(*RETRY_PAUSE))
                     continue
-                return _told(items, talks, [translate(error, engine.address, sent=sent) for _ in items])
+                return _results_or_errors(
+                    items, procedures, [translate(error, engine.address, sent=sent) for _ in items]
+                )
             except EngineError as error:
                 self.end()
-                return _told(items, talks, [type(error)(str(error)) for _ in items])
-            except Exception as error:  # noqa: BLE001 - a bug: every caller gets it; the thread must live on
+                return _results_or_errors(items, procedures, [type(error)(str(error)) for _ in items])
+            except Exception as error:  # noqa: BLE001 - a bug: every caller gets it, and the thread must survive it
                 self._break()
-                return _told(items, talks, [error for _ in items])
+                return _results_or_errors(items, procedures, [error for _ in items])
             finally:
-                engine.tell(wakes)
+                engine.deliver_wakes(wakes)
 
     def _open(self, until: float) -> Session:
         session = self._session
         if session is None or session.closed:
             session = self._session = self._engine.session()
-            self._wire = Wire(session)
+            self._pipeline = Pipeline(session)
             if session.prepares:
                 session.execute(SET, {"local": False})
-        else:  # a new one counts from the moment at which it was there
+        else:  # the deadline of a new session starts when it is connected
             session.until = until
         return session
 
-    def talks(self, items: list[Item], wakes: list[Wake]) -> list[Talking]:
-        """They begin: nothing of theirs is on its way."""
+    def start(self, items: list[QueuedOp], wakes: list[Wake]) -> list[RunningProcedure]:
+        """Create the procedures of operations, without sending anything."""
         self._committing = False
         now = self._engine.test_now()
-        return [Talking(item, now, wakes) for item in items]
+        return [RunningProcedure(item, now, wakes) for item in items]
 
-    def _converse(self, session: Session, talks: list[Talking], reads: bool) -> None:
-        for one in talks:
-            one.go_on(None)
-        begun = [one for one in talks if one.round is not None]
-        if all(one.round.commit for one in begun if one.round is not None):
-            self._round(session, begun, begin=True, reads=reads)
-        self._each(session, talks)
+    def _run(self, session: Session, procedures: list[RunningProcedure], reads: bool) -> None:
+        for one in procedures:
+            one.advance(None)
+        begun = [one for one in procedures if one.next_trip is not None]
+        if all(one.next_trip.commit for one in begun if one.next_trip is not None):
+            self._send_round_trip(session, begun, begin=True, reads=reads)
+        self._run_each(session, procedures)
 
-    def _each(self, session: Session, talks: list[Talking]) -> None:
-        """What has more to say is alone from here on."""
-        for one in talks:
-            one.over = one.round is None
-        for one in talks:
+    def _run_each(self, session: Session, procedures: list[RunningProcedure]) -> None:
+        """Run the procedures that have more round trips one by one, each in its own transaction."""
+        for one in procedures:
+            one.is_done = one.next_trip is None
+        for one in procedures:
             fresh = True
-            while one.round is not None:
-                commit = one.round.commit
-                self._round(session, [one], begin=fresh, reads=False)
+            while one.next_trip is not None:
+                commit = one.next_trip.commit
+                self._send_round_trip(session, [one], begin=fresh, reads=False)
                 fresh = commit
-            if not fresh:  # it gave up inside its transaction
+            if not fresh:  # the procedure ended inside its transaction
                 session.execute(b"ROLLBACK")
-            one.over = True
+            one.is_done = True
 
-    def _go_on(self, handed: Handed, until: float) -> None:
-        """What was begun elsewhere: its first round, if that is not over, and then the others."""
-        session, wire = self._session, self._wire
-        if session is None or wire is None:
+    def _resume(self, handoff: LoopHandoff, until: float) -> None:
+        """Continue after an event loop: receive the sent round trip, if there is one, then run the next ones."""
+        session, pipeline = self._session, self._pipeline
+        if session is None or pipeline is None:
             raise psycopg.OperationalError("the connection is gone")
         session.until = until
-        if handed.trouble is not None:
-            raise handed.trouble
-        if handed.sending is not None:
-            self.heard(handed.sending, *wire.receive(handed.sending.exchange))
-        self._each(session, handed.talks)
+        if handoff.error is not None:
+            raise handoff.error
+        if handoff.sent is not None:
+            self.receive_results(handoff.sent, *pipeline.receive(handoff.sent.trip))
+        self._run_each(session, handoff.procedures)
 
-    def ready(self, until: float) -> Wire | None:
-        """The way to the server, if it is open."""
+    def open_pipeline(self, until: float) -> Pipeline | None:
+        """Return the pipeline if the connection is open, and set its deadline."""
         session = self._session
         if session is None or session.closed or not self._engine.keeps_sessions:
             return None
         session.until = until
-        return self._wire
+        return self._pipeline
 
-    def _round(self, session: Session, talks: list[Talking], *, begin: bool, reads: bool) -> None:
-        """One round of each, in one write."""
-        if not talks or self._wire is None:
+    def _send_round_trip(
+        self, session: Session, procedures: list[RunningProcedure], *, begin: bool, reads: bool
+    ) -> None:
+        """Run the next round trip of each procedure, all in one write."""
+        if not procedures or self._pipeline is None:
             return
-        sending = self.compose(session, self._wire, talks, begin=begin, reads=reads)
-        self.heard(sending, *self._wire.receive(sending.exchange))
+        sent = self.compose(session, self._pipeline, procedures, begin=begin, reads=reads)
+        self.receive_results(sent, *self._pipeline.receive(sent.trip))
 
-    def compose(self, session: Session, wire: Wire, talks: list[Talking], *, begin: bool, reads: bool) -> Sending:
-        """One round of each, ready to leave in one write."""
-        rounds = [one.round for one in talks if one.round is not None]
-        commit = rounds[0].commit
-        borrowed = isinstance(session, Borrowed)
-        alone = reads and not borrowed  # who only looks needs no transaction
+    def compose(
+        self, session: Session, pipeline: Pipeline, procedures: list[RunningProcedure], *, begin: bool, reads: bool
+    ) -> SentRoundTrip:
+        """Queue the next round trip of each procedure for one write."""
+        trips = [one.next_trip for one in procedures if one.next_trip is not None]
+        commit = trips[0].commit
+        pooled = isinstance(session, PooledSession)
+        no_transaction = reads and not pooled  # reads need no transaction
         first: list[Statement] = []
-        if begin and not alone:
-            ahead = [(text, {**given, "local": borrowed}) for wanted in rounds for text, given in wanted.ahead]
-            if ahead and not borrowed:
-                first += [*session.beginning(), *ahead, COMMIT]
-            first += session.beginning()
-            if borrowed:
+        if begin and not no_transaction:
+            ahead = [(text, {**given, "local": pooled}) for trip in trips for text, given in trip.ahead]
+            if ahead and not pooled:
+                first += [*session.begin_statements(), *ahead, COMMIT]
+            first += session.begin_statements()
+            if pooled:
                 first += [(SET, {"local": True}), *ahead]
-        statements = [*first, *(each for wanted in rounds for each in wanted.statements)]
-        ends = commit and not alone
-        session.check()  # what was not sent cannot have an unknown outcome
+        statements = [*first, *(each for trip in trips for each in trip.statements)]
+        ends = commit and not no_transaction
+        session.check()  # fail before sending: an unsent COMMIT cannot have an unknown outcome
         self._committing = ends and not reads
-        behind = [each for wanted in rounds for each in wanted.behind] if ends else []
-        exchange = wire.begin([*statements, COMMIT, *behind] if ends else statements)
-        return Sending(exchange, talks, rounds, len(first), len(statements), ends)
+        behind = [each for trip in trips for each in trip.behind] if ends else []
+        trip = pipeline.begin([*statements, COMMIT, *behind] if ends else statements)
+        return SentRoundTrip(trip, procedures, trips, len(first), len(statements), ends)
 
-    def heard(self, sending: Sending, answers: list[Answer], failed: psycopg.Error | None) -> None:
-        """What a round came to: its talks go on. Raises what undid it."""
-        _, talks, rounds, at, before, ends = sending
-        done = ends and len(answers) > before and answers[before].done == b"COMMIT"
-        if failed is not None and not done:
+    def receive_results(
+        self, sent: SentRoundTrip, results: list[StatementResult], failed: psycopg.Error | None
+    ) -> None:
+        """Advance the procedures with the rows of their round trips. Raises the error that rolled them back."""
+        _, procedures, trips, at, commit_at, ends = sent
+        committed = ends and len(results) > commit_at and results[commit_at].command == b"COMMIT"
+        if failed is not None and not committed:
             raise failed
         self._committing = False
-        if ends and not done:  # a failed transaction ends so without an error
+        if ends and not committed:  # COMMIT of a failed transaction reports ROLLBACK, not an error
             raise psycopg.OperationalError("the server rolled the transaction back")
-        for one, wanted in zip(talks, rounds, strict=True):
-            mine = answers[at : at + len(wanted.statements)]
-            at += len(mine)
-            one.go_on([answer.rows for answer in mine])
+        for one, trip in zip(procedures, trips, strict=True):
+            own = results[at : at + len(trip.statements)]
+            at += len(own)
+            one.advance([result.rows for result in own])
 
     def _recover(self) -> None:
-        """After an error: out of the transaction, or out of the connection."""
+        """Roll back after an error; if that fails, close the connection."""
         if self._session is not None:
             try:
                 self._session.execute(b"ROLLBACK")
@@ -293,33 +305,35 @@ class WithinLane:
                 self._break()
 
     def _break(self) -> None:
-        """The connection is of no more use to anybody."""
+        """Close a connection in an unknown state."""
         if self._session is not None:
             self._session.close()
         self.end()
 
     def end(self) -> None:
-        """Let go of the connection. Safe twice."""
+        """Release the session. Safe to call twice."""
         session, self._session = self._session, None
         if session is not None:
-            self._engine.let_go(session)
+            self._engine.release_session(session)
 
 
-def _told(items: list[Item], talks: list[Talking], errors: Sequence[BaseException]) -> list[Any]:
-    """What each came to; its error, where that is nothing."""
-    done = {id(one.item): one.result for one in talks if one.over}
+def _results_or_errors(
+    items: list[QueuedOp], procedures: list[RunningProcedure], errors: Sequence[BaseException]
+) -> list[Any]:
+    """Return the results of the procedures that are done, and the errors of the others."""
+    done = {id(one.item): one.result for one in procedures if one.is_done}
     return [done.get(id(item), error) for item, error in zip(items, errors, strict=True)]
 
 
-def batches(items: list[Item]) -> Iterator[tuple[bool, list[Item]]]:
-    """Those that only look, then the others, a hundred at a time. What has a key has a transaction of its own: whoever
-    sends it twice must not meet itself there.
+def batches(items: list[QueuedOp]) -> Iterator[tuple[bool, list[QueuedOp]]]:
+    """Split operations into transactions: reads first, then writes, at most `MAX_BATCH` each. An operation with a key
+    gets its own transaction: a resent one must not share a transaction with its first copy.
     """
-    ops = [(cast("Within[Any]", item.op), item) for item in items]
+    ops = [(cast("StoreOperation[Any]", item.op), item) for item in items]
     for reads in (True, False):
-        alike = [item for op, item in ops if op.reads == reads and not op.key]
-        for first in range(0, len(alike), LARGEST):
-            yield reads, alike[first : first + LARGEST]
+        shared = [item for op, item in ops if op.reads == reads and not op.key]
+        for first in range(0, len(shared), MAX_BATCH):
+            yield reads, shared[first : first + MAX_BATCH]
     for op, item in ops:
         if op.key:
             yield op.reads, [item]

@@ -1,4 +1,4 @@
-"""One multiplexed connection for an event loop: every command of a loop turn leaves in one write."""
+"""One multiplexed connection for an event loop: all commands of one loop iteration are sent in one write."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from backstay.engine.base import steady
 from backstay.engine.redis.address import Address
 from backstay.engine.redis.link.credentials import Credentials
 from backstay.engine.redis.link.protocol import (
-    AFTER_YOU,
     ASKING,
+    PING_FIRST,
+    ErrorReply,
+    Handshake,
     Hello,
-    Refusal,
-    SignIn,
+    describe_failure,
     is_push,
     new_reader,
     sign_in,
-    why_not,
 )
 from backstay.engine.redis.link.tls import refusal as tls_refusal
 from backstay.errors import EngineUnavailable, OutcomeUnknown
 
-#: Commands on the wire at once; more wait in this process, and leave it if they are cancelled.
+#: The largest number of commands in flight. Further ones wait in this process, where a cancellation removes them.
 IN_FLIGHT = 10_000
-#: What a silent server gets before the connection is given up, once its time is over.
-LAST_LOOK = 0.05
-#: A lone command leaves at once. A turn that makes more than this sends them in bursts: the server works meanwhile.
+#: Extra seconds after the time-out before the connection is closed: the event loop may have been blocked.
+GRACE = 0.05
+#: A single command is sent at once. After this many in one loop iteration they are sent early, to keep the server busy.
 BURST = 16
-#: How often a link that is to be closed is looked at.
+#: Seconds between two checks whether a retired link has no pending replies.
 RETIRE = 0.1
-#: How long a server that hung up on us is listened to, to learn why.
-LAST_WORDS = 1.0
+#: Seconds to read the TLS alert of a server that closes the connection.
+ALERT_PATIENCE = 1.0
 
 
 class AsyncLink(asyncio.Protocol):
-    """A connection. Replies resolve futures in order; a cancelled future's reply is read and dropped."""
+    """A connection. Replies resolve futures in order; the reply to a cancelled future is read and dropped."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
         self.ready = False
-        #: What the sign-in, or what was said instead of it, came to.
-        self.told: Any = None
-        #: What ended the connection, where that is known.
+        #: The result of the handshake: a `Hello`, or the result of another one.
+        self.handshake_result: Any = None
+        #: The exception that ended the connection, if known.
         self.why: Exception | None = None
-        #: Whether the server ever said a word.
-        self.heard = False
+        #: Whether the server has sent anything.
+        self.has_received = False
         self.connected_at = 0.0
         self._loop = loop
         self._reader = new_reader()
@@ -64,17 +64,17 @@ class AsyncLink(asyncio.Protocol):
         self._fd = -1
         self._watching: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = loop.create_future()
-        #: Stands for a reply that nobody wants.
-        self._nobody: asyncio.Future[Any] = loop.create_future()
-        self._nobody.cancel()
-        #: For a subscription: takes what the server sends unasked, and what it refuses.
-        self.on_push: Callable[[list[Any] | Refusal], None] | None = None
+        #: A cancelled future for replies that are dropped.
+        self._discarded: asyncio.Future[Any] = loop.create_future()
+        self._discarded.cancel()
+        #: For a subscription: receives messages and error replies.
+        self.on_push: Callable[[list[Any] | ErrorReply], None] | None = None
 
     @classmethod
     async def connect(
-        cls, address: Address, client_name: str, tls: ssl.SSLContext | None, talk: SignIn | None = None
+        cls, address: Address, client_name: str, tls: ssl.SSLContext | None, handshake: Handshake | None = None
     ) -> AsyncLink:
-        """Reach the server and sign in, within `connect_timeout`. `talk` is what to say instead of signing in."""
+        """Connect and sign in within `connect_timeout`. `handshake` replaces the sign-in."""
         loop = asyncio.get_running_loop()
         link = cls(address, loop)
         try:
@@ -84,55 +84,55 @@ class AsyncLink(asyncio.Protocol):
                 else:
                     await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
                 started = steady()
-                talk = talk or sign_in(address, client_name)
-                batch = next(talk)
+                handshake = handshake or sign_in(address, client_name)
+                batch = next(handshake)
                 while True:
                     if isinstance(batch, Credentials):
                         replies: Any = await batch.fetch_async()
                     else:
                         replies = await asyncio.gather(*[link.send(command) for command in batch])
                     try:
-                        batch = talk.send(replies)
+                        batch = handshake.send(replies)
                     except StopIteration as done:
-                        link.told = done.value
+                        link.handshake_result = done.value
                         break
                     started = steady()
                 link.connected_at = (started + steady()) / 2
         except BaseException as error:
             link.abort()
             why: BaseException = link.why or error
-            if tls is not None and not link.heard and isinstance(why, (ConnectionError, OutcomeUnknown)):
-                why = await _last_words(address, tls, loop) or why
+            if tls is not None and not link.has_received and isinstance(why, (ConnectionError, OutcomeUnknown)):
+                why = await _read_tls_alert(address, tls, loop) or why
             if refusal := tls_refusal(why, address):
                 raise refusal from error
             if isinstance(error, (OSError, TimeoutError, OutcomeUnknown)):
-                raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error
+                raise EngineUnavailable(f"cannot reach {address}: {describe_failure(error, address)}") from error
             raise
         link.ready = True
         return link
 
     @property
     def hello(self) -> Hello | None:
-        return self.told if isinstance(self.told, Hello) else None
+        return self.handshake_result if isinstance(self.handshake_result, Hello) else None
 
-    def hand_over(self, request: bytes) -> asyncio.Future[Any]:
-        """Send a command whose effect others wait for; they hear of it first."""
+    def send_after_ping(self, request: bytes) -> asyncio.Future[Any]:
+        """Send a command that wakes waiters, so that they are notified before this caller (`PING_FIRST`)."""
         if not self._pending and not self.closed.done():
-            self._pending.append(self._nobody)
-            request = AFTER_YOU + request
+            self._pending.append(self._discarded)
+            request = PING_FIRST + request
         return self.send(request)
 
     def send_asking(self, request: bytes) -> asyncio.Future[Any]:
-        """Send to a node that takes a slot over: ASKING and the command leave together."""
+        """Send to a node that imports a slot: ASKING and the command in one write."""
         if self.closed.done():
             return self.send(request)
-        if len(self._pending) >= IN_FLIGHT:  # the two must not be parted
-            raise EngineUnavailable(f"too much is under way to {self.address}")
-        self._pending.append(self._nobody)
+        if len(self._pending) >= IN_FLIGHT:  # ASKING and its command must not be separated
+            raise EngineUnavailable(f"too many commands in flight to {self.address}")
+        self._pending.append(self._discarded)
         return self.send(ASKING + request)
 
     def retire(self) -> None:
-        """Close as soon as everything under way is answered; nobody sends here any more."""
+        """Close once all pending replies have arrived. Callers must send nothing more."""
         if self._pending and not self.closed.done():
             self._loop.call_later(RETIRE, self.retire)
         else:
@@ -150,31 +150,33 @@ class AsyncLink(asyncio.Protocol):
         return future
 
     def write(self, request: bytes) -> None:
-        """Send what has no reply of its own: SUBSCRIBE and UNSUBSCRIBE are answered by pushes."""
+        """Send a command without a reply: SUBSCRIBE and UNSUBSCRIBE are confirmed by messages."""
         if self._transport is not None and not self.closed.done():
             self._transport.write(request)
 
     def _put(self, request: bytes, future: asyncio.Future[Any]) -> None:
         pending, out = self._pending, self._out
-        lone = not pending or (len(pending) == 1 and pending[0] is self._nobody)
-        if lone:
+        is_first = not pending or (len(pending) == 1 and pending[0] is self._discarded)
+        if is_first:
             self._progress = self._loop.time()
         pending.append(future)
         out.append(request)
-        if self._fd >= 0 and (lone or len(out) >= BURST):
+        if self._fd >= 0 and (is_first or len(out) >= BURST):
             self._write_now()
         if len(out) == 1:
             self._loop.call_soon(self._flush)
 
     def _write_now(self) -> None:
-        """Let the server begin while this loop turn still makes commands: past the transport, if it has nothing."""
+        """Write to the socket before the loop iteration ends, so that the server can start. Bypasses the transport,
+        which is safe only while its buffer is empty.
+        """
         transport = self._transport
         if transport is None or self.closed.done() or transport.get_write_buffer_size():
             return
         data = b"".join(self._out)
         try:
             sent = os.write(self._fd, data)
-        except OSError:  # full, or gone: the turn's own flush will see
+        except OSError:  # the buffer is full or the connection lost: `_flush` handles it
             return
         self._out.clear()
         self._arm()
@@ -193,7 +195,7 @@ class AsyncLink(asyncio.Protocol):
             self._watching = self._loop.call_later(self.address.timeout / 2, self._watch)
 
     def _watch(self) -> None:
-        """One timer for all commands: replies come in order, so the oldest tells of all."""
+        """Close the connection if no reply arrives in time. One timer is enough, because replies come in order."""
         self._watching = None
         if not self._pending:
             return
@@ -202,7 +204,7 @@ class AsyncLink(asyncio.Protocol):
             if self._suspect:
                 self.abort()
                 return
-            pause = LAST_LOOK  # the loop itself may have stood still, with the reply already here
+            pause = GRACE  # if the loop was blocked, the reply may be in the socket's buffer
             self._suspect = True
         self._watching = self._loop.call_later(pause, self._watch)
 
@@ -210,12 +212,12 @@ class AsyncLink(asyncio.Protocol):
         self.abort()
 
     def interrupt(self) -> None:
-        """Give it up from another thread."""
+        """Close the connection from another thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self.abort)
 
     def abort(self) -> None:
-        """Give the connection up. Everything under way ends in OutcomeUnknown. Safe twice."""
+        """Close the connection. All pending commands fail with OutcomeUnknown. Safe to call twice."""
         if self._transport is not None:
             self._transport.abort()
         self.connection_lost(None)
@@ -230,26 +232,26 @@ class AsyncLink(asyncio.Protocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if transport.get_extra_info("sslcontext") is None:
                 self._fd = sock.fileno()
-        if self.closed.done():  # given up while connecting
+        if self.closed.done():  # aborted while connecting
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         reader, pending = self._reader, self._pending
-        self.heard = True
+        self.has_received = True
         self._progress = self._loop.time()
         self._suspect = False
         try:
             reader.feed(data)
             reply = reader.gets()
             while reply is not False:
-                if self.on_push is not None and (is_push(reply) or isinstance(reply, Refusal)):
+                if self.on_push is not None and (is_push(reply) or isinstance(reply, ErrorReply)):
                     self.on_push(reply)
                 else:
                     future = pending.popleft()
                     if not future.done():
                         future.set_result(reply)
                 reply = reader.gets()
-        except Exception:  # noqa: BLE001 - not RESP, or more replies than commands: trust nothing after it
+        except Exception:  # noqa: BLE001 - invalid RESP, or more replies than commands: replies no longer match
             self.abort()
             return
         while self._overflow and len(pending) < IN_FLIGHT:
@@ -282,14 +284,16 @@ class AsyncLink(asyncio.Protocol):
         self._out.clear()
 
 
-async def _last_words(address: Address, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> BaseException | None:
-    """Why a server hangs up after the handshake. It says so (that it wants a certificate, say) and resets the
-    connection; whoever writes at that moment meets the reset first, and the loop drops what was not yet read. So
-    reach it once more, and only listen.
+async def _read_tls_alert(
+    address: Address, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop
+) -> BaseException | None:
+    """Return the TLS alert with which a server closes connections after the handshake (it requires a client
+    certificate, for example). A client that writes at that moment sees only the reset, and asyncio drops the unread
+    alert. So this connects once more and only reads.
     """
     link = AsyncLink(address, loop)
     try:
-        async with asyncio.timeout(LAST_WORDS):
+        async with asyncio.timeout(ALERT_PATIENCE):
             await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
             await link.closed
     except (OSError, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""A plain socket for one thread: batches out, replies in."""
+"""One blocking socket for a thread: it writes batches of commands and reads their replies."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from backstay.engine.base import steady
 from backstay.engine.redis.address import Address
 from backstay.engine.redis.link.credentials import Credentials
 from backstay.engine.redis.link.protocol import (
+    ErrorReply,
+    Handshake,
     Hello,
-    Refusal,
-    SignIn,
+    describe_failure,
     is_push,
     new_reader,
     pack,
-    refused,
     sign_in,
-    why_not,
+    translate_error,
 )
 from backstay.engine.redis.link.tls import refusal as tls_refusal
 from backstay.errors import EngineUnavailable, OutcomeUnknown
 
 CHUNK = 65536
-#: How long a server that has hung up is listened to.
-LAST_WORDS = 0.1
+#: Seconds to read the TLS alert of a server that has closed the connection.
+ALERT_PATIENCE = 0.1
 
 
 class BlockingLink:
-    """A connection that belongs to one thread. Any trouble closes it: a half-read reply must not meet a new command."""
+    """A connection that belongs to one thread. Any error closes it: a half-read reply must not be taken for the reply
+    to the next command.
+    """
 
     def __init__(
         self,
@@ -42,9 +44,9 @@ class BlockingLink:
         client_name: str,
         tls: ssl.SSLContext | None,
         patience: float | None = None,
-        talk: SignIn | None = None,
+        handshake: Handshake | None = None,
     ) -> None:
-        """`talk` is what to say instead of signing in."""
+        """Connect and sign in. `handshake` replaces the sign-in."""
         patience = patience or address.connect_timeout
         self.address = address
         self._reader = new_reader()
@@ -53,36 +55,36 @@ class BlockingLink:
         self._on_push: Callable[[list[Any]], None] | None = None
         self._sock: socket.socket | None = None
         self.ready = False
-        #: What the sign-in, or what was said instead of it, came to.
-        self.told: Any = None
+        #: The result of the handshake: a `Hello`, or the result of another one.
+        self.handshake_result: Any = None
         try:
-            self._sock = sock = self._reach(address, patience)
+            self._sock = sock = self._open_socket(address, patience)
             if tls is not None:
                 self._sock = sock = tls.wrap_socket(sock, server_hostname=address.host)
             started = steady()
-            talk = talk or sign_in(address, client_name)
-            batch = next(talk)
+            handshake = handshake or sign_in(address, client_name)
+            batch = next(handshake)
             while True:
                 replies: Any = batch.fetch() if isinstance(batch, Credentials) else self.call_many(batch, patience)
                 try:
-                    batch = talk.send(replies)
+                    batch = handshake.send(replies)
                 except StopIteration as done:
-                    self.told = done.value
+                    self.handshake_result = done.value
                     break
                 started = steady()
             self.connected_at = (started + steady()) / 2
             self.ready = True
         except BaseException as error:
             self.close()
-            # What a credential provider stumbled over is not the server's.
+            # Only the cause of OutcomeUnknown comes from the server; a credential provider's error has other causes.
             if refusal := tls_refusal(error.__cause__ if isinstance(error, OutcomeUnknown) else error, address):
                 raise refusal from error
             if isinstance(error, (OSError, OutcomeUnknown)):
-                raise EngineUnavailable(f"cannot reach {address}: {why_not(error, address)}") from error
+                raise EngineUnavailable(f"cannot reach {address}: {describe_failure(error, address)}") from error
             raise
 
     @staticmethod
-    def _reach(address: Address, patience: float) -> socket.socket:
+    def _open_socket(address: Address, patience: float) -> socket.socket:
         if address.path:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         else:
@@ -100,7 +102,7 @@ class BlockingLink:
 
     @property
     def hello(self) -> Hello | None:
-        return self.told if isinstance(self.told, Hello) else None
+        return self.handshake_result if isinstance(self.handshake_result, Hello) else None
 
     def fileno(self) -> int:
         return self._sock.fileno() if self._sock is not None else -1
@@ -108,8 +110,9 @@ class BlockingLink:
     def call_many(
         self, requests: list[bytes], timeout: float | None = None, *, until: bytes | None = None, count: int = 0
     ) -> list[Any]:
-        """One write, all replies. Raises OutcomeUnknown when they do not all come. `until`: the reply that ends it,
-        of which only the first is answered. `count`: how many to read, where all is written already.
+        """Write all requests and read all replies. Raises OutcomeUnknown if a reply is missing. `until`: read up to
+        this reply and return only the first one. `count`: the number of replies to read if the requests are already
+        written.
         """
         sock = self._sock
         if sock is None:
@@ -117,7 +120,7 @@ class BlockingLink:
         if timeout is None:
             timeout = self.address.timeout
         if timeout != self._timeout:
-            self._within(sock, timeout)
+            self._set_timeout(sock, timeout)
         replies: list[Any] = []
         try:
             if requests:
@@ -128,7 +131,7 @@ class BlockingLink:
                 if not data:
                     raise ConnectionResetError("closed by the server")
                 self._reader.feed(data)
-                self._gather(replies)
+                self._parse(replies)
                 if until is not None:
                     if until in replies:
                         return replies[:1]
@@ -137,39 +140,41 @@ class BlockingLink:
                 elif len(replies) > count:
                     raise ConnectionError("more replies than commands")
         except BaseException as error:
-            self._give_up(sock, error)
+            self._close_after(sock, error)
             raise
 
     def begin(self, requests: list[bytes], timeout: float | None = None) -> None:
-        """Write only. The replies are for the `finish` that must come next."""
+        """Write requests without reading. `finish` must follow and reads the replies."""
         sock = self._sock
         if sock is None:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
-        self._within(sock, timeout if timeout is not None else self.address.timeout)
+        self._set_timeout(sock, timeout if timeout is not None else self.address.timeout)
         try:
             sock.sendall(b"".join(requests))
         except BaseException as error:
-            self._give_up(sock, error)
+            self._close_after(sock, error)
             raise
 
     def finish(self, count: int, timeout: float | None = None) -> list[Any]:
-        """The replies to what `begin` wrote. Raises OutcomeUnknown when they do not all come."""
+        """Read the replies to the requests of `begin`. Raises OutcomeUnknown if a reply is missing."""
         return self.call_many([], timeout, count=count)
 
-    def _give_up(self, sock: socket.socket, error: BaseException) -> None:
-        """Close. Raises OutcomeUnknown, or returns when somebody interrupts us."""
+    def _close_after(self, sock: socket.socket, error: BaseException) -> None:
+        """Close the link. Raises OutcomeUnknown; returns only for a KeyboardInterrupt and the like."""
         if isinstance(error, OSError):
-            error = self._last_words(sock, error)
+            error = self._read_tls_alert(sock, error)
         self.close()
         if isinstance(error, Exception):
             why = "no reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else str(error)
             raise OutcomeUnknown(f"{self.address}: {why}") from error
 
-    def _last_words(self, sock: socket.socket, error: OSError) -> OSError:
-        """With TLS a server says why it hangs up, and we may find the line closed before we have read that."""
+    def _read_tls_alert(self, sock: socket.socket, error: OSError) -> OSError:
+        """Return the server's TLS alert instead of `error`, if there is one: a write can fail before the alert is
+        read.
+        """
         if self._tls and not isinstance(error, TimeoutError):
             try:
-                sock.settimeout(LAST_WORDS)
+                sock.settimeout(ALERT_PATIENCE)
                 sock.recv(1)
             except ssl.SSLError as last:
                 return last
@@ -177,8 +182,8 @@ class BlockingLink:
                 pass
         return error
 
-    def _within(self, sock: socket.socket, timeout: float) -> None:
-        """How long the socket waits. The kernel's own time-out spares the poll that Python's needs before each call."""
+    def _set_timeout(self, sock: socket.socket, timeout: float) -> None:
+        """Set the socket's time-out in the kernel: `settimeout` would cost a poll() before each send and receive."""
         self._timeout = timeout
         if self._tls:
             sock.settimeout(timeout)
@@ -188,8 +193,8 @@ class BlockingLink:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
-    def _gather(self, replies: list[Any]) -> None:
-        """Everything that has come: messages to whoever listens here, the rest to `replies`."""
+    def _parse(self, replies: list[Any]) -> None:
+        """Parse all received data: messages go to `on_push`, replies to `replies`."""
         reader, on_push = self._reader, self._on_push
         reply = reader.gets()
         while reply is not False:
@@ -200,44 +205,46 @@ class BlockingLink:
             reply = reader.gets()
 
     def subscribe(self, channel: str, on_push: Callable[[list[Any]], None]) -> None:
-        """Hear a channel between commands (RESP3 only). Returns when the server has confirmed it; raises
-        EngineRefused when it may not be heard.
+        """Subscribe to a channel, beside commands (RESP3 only). Returns once the server has confirmed it; raises
+        EngineRefused if the ACL forbids the channel.
         """
         self._on_push = on_push
-        # The confirmation is a message, a refusal is a reply: PONG tells that one of the two has come.
-        (answer,) = self.call_many([pack("SUBSCRIBE", channel) + pack("PING")], until=b"PONG")
-        if isinstance(answer, Refusal):
-            raise refused(answer, self.address)
+        # The confirmation is a message and a refusal is a reply: PONG proves that one of them has arrived before it.
+        (reply,) = self.call_many([pack("SUBSCRIBE", channel) + pack("PING")], until=b"PONG")
+        if isinstance(reply, ErrorReply):
+            raise translate_error(reply, self.address)
 
     def take_pushes(self) -> None:
-        """Hand over the messages that are here. Trouble closes the link; the next command tells."""
+        """Deliver the messages that have arrived, without blocking. An error closes the link; the next command reports
+        it.
+        """
         if self._sock is None:
             return
         try:
             data = self._sock.recv(CHUNK, socket.MSG_DONTWAIT)
             replies: list[Any] = []
             self._reader.feed(data)
-            self._gather(replies)
+            self._parse(replies)
             if replies or not data:
-                raise ConnectionError("closed by the server, or a reply that nobody asked for")
+                raise ConnectionError("closed by the server, or a reply without a command")
         except BlockingIOError:
             pass
         except (OSError, hiredis.ProtocolError):
             self.close()
 
     def write(self, request: bytes) -> None:
-        """Send what has no reply of its own. Trouble shows at the next receive."""
+        """Send a command without a reply. Errors appear at the next `receive`."""
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 self._sock.sendall(request)
 
     def receive(self, timeout: float) -> list[Any] | None:
-        """What came, or None when nothing did within `timeout`. Raises ConnectionError at the end."""
+        """Return the received messages, or None after `timeout`. Raises ConnectionError when the connection ends."""
         sock = self._sock
         if sock is None:
             raise ConnectionResetError("closed")
         if timeout != self._timeout:
-            self._within(sock, timeout)
+            self._set_timeout(sock, timeout)
         try:
             data = sock.recv(CHUNK)
         except (TimeoutError, BlockingIOError):
@@ -246,7 +253,7 @@ class BlockingLink:
             raise ConnectionResetError("closed by the server")
         self._reader.feed(data)
         replies: list[Any] = []
-        self._gather(replies)
+        self._parse(replies)
         return replies
 
     def close(self) -> None:
@@ -256,7 +263,7 @@ class BlockingLink:
             sock.close()
 
     def interrupt(self) -> None:
-        """Give it up from another thread: whoever reads here wakes up, and its own thread closes it."""
+        """Shut the socket down from another thread: a blocked read returns, and the link's own thread closes it."""
         self.ready = False
         sock = self._sock
         if sock is not None:
@@ -264,7 +271,7 @@ class BlockingLink:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def shutdown(self) -> None:
-        """Close from another thread: whoever reads here wakes up."""
+        """Close from another thread: a blocked read returns."""
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Whom a redis-py client trusts, as a context of our own. Verification is never switched off."""
+"""Build a TLS context from the settings of a redis-py client. Certificate verification is always on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backstay.engine.redis.link.tls import locked, why
+from backstay.engine.redis.link.tls import reject_passphrase, why
 from backstay.errors import ConfigError
 
-#: What is read here. Anything else that begins with `ssl_` is refused by whoever reads the client.
+#: The supported settings. The caller rejects any other that begins with `ssl_`.
 TLS_SETTINGS = {
     "ssl_ca_certs",
     "ssl_ca_data",
@@ -24,16 +24,16 @@ TLS_SETTINGS = {
     "ssl_min_version",
     "ssl_password",
 }
-#: Who asks for less than a checked certificate. (For a client, "optional" is as strict as "required".)
+#: Values of ssl_cert_reqs that switch verification off. (For a client, "optional" is as strict as "required".)
 UNCHECKED = ("none", None, ssl.CERT_NONE)
 
 
 def trust(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Raises ConfigError that names the setting which cannot work."""
+    """Return the TLS context. Raises ConfigError that names the unusable setting."""
     if options.get("ssl_cert_reqs", "required") in UNCHECKED:
         raise ConfigError(
-            "this client uses ssl_cert_reqs='none': anybody could pose as its server, and Backstay always checks"
-            " certificates. Name the authority with ssl_ca_certs=FILE; ssl_check_hostname=False is taken over"
+            "this client uses ssl_cert_reqs='none', which allows any host to impersonate the server; Backstay always"
+            " verifies certificates. Pass the authority with ssl_ca_certs=FILE; ssl_check_hostname=False is supported"
         )
     made = ssl.create_default_context()
     made.check_hostname = bool(options.get("ssl_check_hostname", True))
@@ -46,7 +46,7 @@ def trust(options: Mapping[str, Any]) -> ssl.SSLContext:
         file, folder, data = authority.values()
         _try(lambda: made.load_verify_locations(file, folder, data), "ssl_ca_certs, ssl_ca_path or ssl_ca_data")
     if cert := options.get("ssl_certfile"):
-        password = options.get("ssl_password") or locked
+        password = options.get("ssl_password") or reject_passphrase
         key = options.get("ssl_keyfile")
         _try(lambda: made.load_cert_chain(cert, key, password), "ssl_certfile, ssl_keyfile or ssl_password")
     elif options.get("ssl_keyfile"):

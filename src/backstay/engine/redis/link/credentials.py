@@ -1,4 +1,4 @@
-"""A user's own credential provider: asked anew for every connection, so that tokens may change."""
+"""Fetch credentials from a redis-py credential provider for every connection, so that tokens can rotate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from backstay.errors import ConfigError, EngineUnavailable
 
 
 class Credentials:
-    """Username and password at the time of asking. What the provider says, or why it failed, is never shown."""
+    """Fetches username and password. Neither they nor the provider's error text ever appear in messages."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
@@ -27,7 +27,7 @@ class Credentials:
             raise self._failed(error) from error
 
     async def fetch_async(self) -> tuple[str, str]:
-        """Through the provider's own async way, where it has one; else in a thread, for it may take its time."""
+        """Call the provider's async method if it has one; otherwise call the blocking one in a thread."""
         provider = self._provider
         try:
             if _defines(provider, "get_credentials_async"):
@@ -46,11 +46,11 @@ class Credentials:
                 raise TypeError("neither (password,) nor (username, password)")
 
     def _failed(self, error: Exception) -> EngineUnavailable:
-        return EngineUnavailable(f"no sign-in: the credential provider {self._name} failed ({type(error).__name__})")
+        return EngineUnavailable(f"cannot sign in: the credential provider {self._name} raised {type(error).__name__}")
 
 
 def _defines(provider: Any, method: str) -> bool:
-    """Whether a class of the user's has it, beyond the one in redis-py that only says what to write."""
+    """Whether a class other than redis-py's abstract CredentialProvider defines the method."""
     for kind in type(provider).__mro__:
         if method in vars(kind):
             return kind.__name__ != "CredentialProvider"

@@ -1,4 +1,4 @@
-"""Encrypted connections: what a URL says about certificates, and what a failed handshake means."""
+"""Build TLS contexts from a URL's options, and explain failed TLS handshakes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import ssl
 from backstay.engine.redis.address import Address
 from backstay.errors import ConfigError, EngineRefused
 
-#: What OpenSSL calls it when the other side wants a certificate, or dislikes ours.
-OURS = ("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE", "HANDSHAKE_FAILURE")
-#: … and when it does not speak TLS at all.
+#: OpenSSL's error reasons if the server requires a client certificate or rejects ours.
+CLIENT_CERTIFICATE = (
+    "CERTIFICATE_REQUIRED",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE",
+    "HANDSHAKE_FAILURE",
+)
+#: OpenSSL's error reasons if the server does not speak TLS.
 PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 
 
 def context(address: Address) -> ssl.SSLContext | None:
-    """How to talk to a server; None: in the clear. A certificate is always checked, and its name unless the URL says
-    `insecure_skip_hostname_check=yes`: then any holder of a certificate of that authority may pose as the server.
+    """Return the TLS context of an address; None: no TLS. The certificate is always verified, and so is its host name
+    unless the URL has `insecure_skip_hostname_check=yes`: then any certificate of that authority passes, which allows
+    its holders to impersonate the server.
     """
     if not address.tls:
         return None
@@ -26,15 +33,15 @@ def context(address: Address) -> ssl.SSLContext | None:
     made.check_hostname = address.check_hostname
     if address.cert:
         try:
-            made.load_cert_chain(address.cert, address.key or None, password=locked)
+            made.load_cert_chain(address.cert, address.key or None, password=reject_passphrase)
         except (OSError, ValueError) as error:
             files = f"cert={address.cert}" + (f" and key={address.key}" if address.key else "")
             raise ConfigError(f"{files}: not a certificate with its key ({why(error)})") from None
     return made
 
 
-def locked() -> str:
-    """OpenSSL would ask at the terminal, and a service would hang."""
+def reject_passphrase() -> str:
+    """Raise for an encrypted key: OpenSSL would prompt at the terminal, and a service would hang."""
     raise ValueError("the key has a passphrase; use one without, in a file that only its user can read")
 
 
@@ -43,18 +50,18 @@ def why(error: Exception) -> str:
 
 
 def refusal(error: BaseException | None, address: Address) -> EngineRefused | None:
-    """What waiting will not heal: certificates that do not match. None: any other trouble."""
+    """Return the error for a certificate problem, which a retry does not solve. None: another kind of error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return EngineRefused(
             f"the certificate of {address} is not accepted: {error.verify_message}. "
-            "Name the authority that signed it with ?ca=FILE, and the server as its certificate does"
+            "Pass the authority that signed it with ?ca=FILE, and use the host name of the certificate"
         )
     if not isinstance(error, ssl.SSLError):
         return None
     reason = error.reason or str(error)
-    if any(word in reason for word in OURS):
+    if any(word in reason for word in CLIENT_CERTIFICATE):
         return EngineRefused(
-            f"{address} wants a certificate from us that it can check: add ?cert=FILE&key=FILE ({reason})"
+            f"{address} requires a client certificate that it trusts: add ?cert=FILE&key=FILE ({reason})"
         )
     if any(word in reason for word in PLAIN):
         return EngineRefused(f"{address} does not speak TLS: use redis:// there ({reason})")

@@ -1,5 +1,5 @@
--- Purpose: the time of this script, in µs of the server's clock, and the record as stored (false: none).
--- ARGV[2] is a test clock; in service it is absent.
+-- Purpose: set `now` (µs, the server's clock) and `stored` (the record, false if there is none) for the including script.
+-- ARGV[2] is a test clock; it is absent in production.
 local now
 if ARGV[2] then
   now = tonumber(ARGV[2])
@@ -9,7 +9,7 @@ else
 end
 local stored = redis.call('GET', KEYS[1])
 
--- A reply is a msgpack array: its header, then its items.
+-- Encodes a reply: a msgpack array (header, then items).
 local function reply(...)
   return string.char(144 + select('#', ...)) .. cmsgpack.pack(...)
 end

@@ -1,4 +1,4 @@
--- Purpose: one record and the server's clock at that moment.
+-- Purpose: read one record together with the server's clock.
 -- KEYS: 1 = the record
 -- ARGV: 1 = unused; 2 = test clock
 -- Returns: {seconds, microseconds, record or false}

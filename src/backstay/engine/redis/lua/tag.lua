@@ -1,4 +1,4 @@
--- Purpose: remember a name under a tag, and keep the set at least as long as its longest-lived name.
+-- Purpose: index a name under a tag, and keep the set at least as long as its longest-lived name.
 -- KEYS: 1 = the tag's set
 -- ARGV: 1 = name; 2 = life in ms
 -- Returns: 1

@@ -1,1 +1,1 @@
-"""Which server to talk to: a single one, Sentinel, Cluster."""
+"""Find the server for a request: a single server, Sentinel or Cluster."""

@@ -1,4 +1,4 @@
-"""Redis Cluster as an engine: each name lives on the node that serves its slot, on that node's clock."""
+"""The Redis Cluster engine: each name lives on the node that serves its slot, on that node's clock."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from backstay.engine.base import UNREADABLE, Apply, Expired, Micros, Op, Scan, only, steady
-from backstay.engine.redis.address import Place
-from backstay.engine.redis.coalescing import Gathered
-from backstay.engine.redis.encoder import Talk, To
+from backstay.engine.base import DECODE_ERRORS, Apply, Expired, Micros, Op, Scan, single_result, steady
+from backstay.engine.redis.address import HostPort
+from backstay.engine.redis.coalescing import Coalesced
+from backstay.engine.redis.encoder import KeyedRequest, Procedure
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.async_link import AsyncLink
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import AFTER_YOU, Hello, Refusal, refused
-from backstay.engine.redis.topology.cluster_batch import Errands
-from backstay.engine.redis.topology.cluster_nodes import Nodes
-from backstay.engine.redis.topology.cluster_replica_ack import ClusterWitness
+from backstay.engine.redis.link.protocol import PING_FIRST, ErrorReply, Hello, translate_error
+from backstay.engine.redis.topology.cluster_batch import ClusterBatch
+from backstay.engine.redis.topology.cluster_nodes import NodeLinks
+from backstay.engine.redis.topology.cluster_replica_ack import ClusterReplicaAcks
 from backstay.engine.redis.topology.open import Seeds
-from backstay.engine.redis.topology.slots import HEALS, HOPS, PAUSE, SlotMap, redirect, slot_of
+from backstay.engine.redis.topology.slots import MAX_REDIRECTS, PAUSE, TRANSIENT, SlotMap, parse_redirect, slot_of
 from backstay.errors import Closed, EngineError, EngineRefused, EngineUnavailable
 
 T = TypeVar("T")
 
 
 class ClusterEngine(RedisEngine):
-    """One link per node for the event loop, and one per node for each thread that asks."""
+    """An engine on a Cluster: one link per node for the event loop, and one per node for each thread."""
 
-    spreads = True
+    is_clustered = True
 
     def __init__(
         self,
@@ -43,16 +43,16 @@ class ClusterEngine(RedisEngine):
     ) -> None:
         super().__init__(seeds.address, namespace=namespace, client_name=client_name, tls=tls, clock=clock)
         self.seeds = seeds
-        self.talks = self._talks
+        self.encoder = self._encoder
         self.map = SlotMap()
-        self._witness = ClusterWitness(self)
-        #: Who is told what any node may be told.
-        self._anyone: Place | None = None
+        self._replica_acks = ClusterReplicaAcks(self)
+        #: The node for requests that any node can serve.
+        self._any_master: HostPort | None = None
         self._forget_links()
 
     def _forget_links(self) -> None:
-        self._nodes = Nodes(self)
-        self._clocks: dict[Place, float] = {}
+        self._nodes = NodeLinks(self)
+        self._clocks: dict[HostPort, float] = {}
         self._clocks_lock = threading.Lock()
 
     # ── from the loop ──
@@ -60,109 +60,112 @@ class ClusterEngine(RedisEngine):
     async def submit(self, op: Op[T]) -> T:
         if type(op) is Scan:
             return cast("T", await self._scan(op))
-        if type(op) is Gathered:
-            return cast("T", await self._gathered().submit(op))
-        key = self._talks.key(op)
+        if type(op) is Coalesced:
+            return cast("T", await self._loop_coalescer().submit(op))
+        key = self._encoder.key(op)
         slot = slot_of(key) if key is not None else None
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
-            raw, link = await self._send(slot, op.wire or self._talks.request(op), hands_over=op.command.hands_over)
+            request = op.encoded or self._encoder.request(op)
+            raw, link = await self._send(slot, request, wakes_waiters=op.command.wakes_waiters)
             if type(raw) is bytes:
                 try:
-                    answer = op.room.decode_reply(raw)
-                except UNREADABLE as error:
-                    raise op.room.unreadable(op.name, error) from error
-                if type(answer) is Expired:
-                    self.told(link, answer.now)
-                return cast("T", answer)
+                    result = op.room.decode_reply(raw)
+                except DECODE_ERRORS as error:
+                    raise op.room.corrupt_record(op.name, error) from error
+                if type(result) is Expired:
+                    self.note_clock(link, result.now)
+                return cast("T", result)
             if raw.code != "NOSCRIPT":
-                raise self._refused(raw, link)
-        return cast("T", await self._converse(self._talks.of(op), slot))
+                raise self._error(raw, link)
+        return cast("T", await self._run(self._encoder.procedure(op), slot))
 
-    async def _converse(self, talk: Talk, slot: int | None, only_at: Place | None = None) -> Any:
+    async def _run(self, procedure: Procedure, slot: int | None, only_at: HostPort | None = None) -> Any:
         link: AsyncLink | None = None
         try:
-            request = next(talk)
+            request = next(procedure)
             while True:
-                if isinstance(request, To):
+                if isinstance(request, KeyedRequest):
                     reply, link = await self._send(slot_of(request.key), request.request)
                 else:
                     reply, link = await self._send(slot, request, only_at=only_at)
-                request = talk.send(reply)
+                request = procedure.send(reply)
         except StopIteration as done:
             return done.value
-        except Refusal as refusal:
-            raise refused(refusal, link.address if link else self.address) from None
+        except ErrorReply as error_reply:
+            raise translate_error(error_reply, link.address if link else self.address) from None
 
     async def _send(
-        self, slot: int | None, request: bytes, *, hands_over: bool = False, only_at: Place | None = None
+        self, slot: int | None, request: bytes, *, wakes_waiters: bool = False, only_at: HostPort | None = None
     ) -> tuple[Any, AsyncLink]:
-        """Send to whoever serves the slot, and on to wherever it says. Waits for a failover to end."""
-        place, asking, hops, until = only_at, False, 0, 0.0
+        """Send a request to the node that serves the slot; follow redirects and wait for a failover to end."""
+        node, asking, hops, until = only_at, False, 0, 0.0
         while True:
             try:
-                target = place or (self.map.serving(slot) if slot is not None else self.anyone())
+                target = node or (self.map.node_for(slot) if slot is not None else self.any_master())
                 if target is None:
-                    target = await self._locate(slot)
+                    target = await self._locate_fresh(slot)
                 link = self._nodes.links.get(target)
                 if link is None or not link.ready:
-                    link = await self._nodes.join(target)
+                    link = await self._nodes.link_to(target)
                 if asking:
                     reply = await link.send_asking(request)
                 else:
-                    reply = await (link.hand_over(request) if hands_over else link.send(request))
+                    reply = await (link.send_after_ping(request) if wakes_waiters else link.send(request))
             except EngineUnavailable as error:
                 if only_at is not None:
                     raise
-                place, asking = None, False
+                node, asking = None, False
                 if slot is None:
-                    self.not_that_one()
-                until = await self._heal(error, until)
+                    self.avoid_current_master()
+                until = await self._wait_and_remap(error, until)
                 continue
-            if type(reply) is not Refusal:
+            if type(reply) is not ErrorReply:
                 return reply, link
-            if to := redirect(reply, target):
+            if to := parse_redirect(reply, target):
                 hops += 1
-                if hops > HOPS:
-                    raise EngineUnavailable(f"{self.seeds}: slot {to.slot} is sent from node to node")
-                place, asking = to.place, to.once
-                if not to.once:
-                    self.map.moved(to)
-            elif reply.code in HEALS and only_at is None:
-                place, asking = None, False
-                until = await self._heal(self.unserved(reply, link, slot), until)
+                if hops > MAX_REDIRECTS:
+                    raise EngineUnavailable(f"{self.seeds}: slot {to.slot} is redirected from node to node")
+                node, asking = to.node, to.is_ask
+                if not to.is_ask:
+                    self.map.apply_redirect(to)
+            elif reply.code in TRANSIENT and only_at is None:
+                node, asking = None, False
+                until = await self._wait_and_remap(self.unavailable_error(reply, link, slot), until)
             else:
                 return reply, link
 
-    def unserved(self, refusal: Refusal, link: AsyncLink | BlockingLink, slot: int | None) -> EngineError:
-        if refusal.code == "CLUSTERDOWN" and slot is not None:
-            return EngineUnavailable(f"{self.seeds}: slot {slot} is not served: {link.address} says {refusal}")
-        return refused(refusal, link.address)
+    def unavailable_error(self, reply: ErrorReply, link: AsyncLink | BlockingLink, slot: int | None) -> EngineError:
+        if reply.code == "CLUSTERDOWN" and slot is not None:
+            return EngineUnavailable(f"{self.seeds}: slot {slot} is not served: {link.address} replied {reply}")
+        return translate_error(reply, link.address)
 
-    def anyone(self) -> Place | None:
-        """A master, and always the same: messages that one process sends through two nodes may overtake each other."""
-        if self._anyone not in self.map.masters:
-            self._anyone = random.choice(self.map.masters) if self.map.masters else None
-        return self._anyone
+    def any_master(self) -> HostPort | None:
+        """Return a master, always the same one: messages that a process publishes through two nodes can be
+        reordered.
+        """
+        if self._any_master not in self.map.masters:
+            self._any_master = random.choice(self.map.masters) if self.map.masters else None
+        return self._any_master
 
-    def not_that_one(self) -> None:
-        """It does not answer: another is asked until the map is right again."""
-        others = [place for place in self.map.masters if place != self._anyone]
-        self._anyone = random.choice(others) if others else None
+    def avoid_current_master(self) -> None:
+        """Choose another master for such requests, because the current one does not respond."""
+        others = [node for node in self.map.masters if node != self._any_master]
+        self._any_master = random.choice(others) if others else None
 
-    async def _locate(self, slot: int | None) -> Place:
+    async def _locate_fresh(self, slot: int | None) -> HostPort:
         await self._nodes.remap()
-        return self.located(slot)
+        return self.locate(slot)
 
-    def located(self, slot: int | None) -> Place:
-        """Where a fresh map says that a slot is."""
-        place = self.map.serving(slot) if slot is not None else self.anyone()
-        if place is None:
+    def locate(self, slot: int | None) -> HostPort:
+        """Return the node of a slot by the current map. Raises EngineUnavailable if there is none."""
+        node = self.map.node_for(slot) if slot is not None else self.any_master()
+        if node is None:
             raise EngineUnavailable(f"{self.seeds}: no node serves slot {slot}; see CLUSTER SLOTS")
-        return place
+        return node
 
-    async def _heal(self, error: EngineError, until: float) -> float:
-        """Look at the map again, unless this has lasted too long; answers when that will be."""
-        if not until:  # before there was a map, waiting would only hide a mistake in the URL
+    async def _wait_and_remap(self, error: EngineError, until: float) -> float:
+        """Pause and reload the map; return the deadline of these retries. Raises `error` after the deadline."""
+        if not until:  # without a first map, waiting would only hide a mistake in the URL
             until = steady() + self.seeds.failover if self.map.masters else -1.0
         if steady() > until or self._closed:
             raise error
@@ -177,125 +180,127 @@ class ClusterEngine(RedisEngine):
     async def _scan(self, op: Scan) -> list[str]:
         found: set[str] = set()
         await self._nodes.remap()
-        for place in self.map.masters:
-            found.update(await self._converse(self._talks.of(op), None, place))
+        for node in self.map.masters:
+            found.update(await self._run(self._encoder.procedure(op), None, node))
         return sorted(found)
 
     # ── the map ──
 
-    def guides(self) -> list[Place]:
-        """Whom to ask for the map: in no order, lest we ask one that is cut off again and again."""
+    def map_sources(self) -> list[HostPort]:
+        """Return the nodes that can provide the map, masters first in random order: a fixed order would always start
+        with the same unreachable node.
+        """
         known = list(self.map.masters)
         random.shuffle(known)
-        return list(dict.fromkeys([*known, *self.seeds.places, *self.map.replicas]))
+        return list(dict.fromkeys([*known, *self.seeds.hosts, *self.map.replicas]))
 
-    def lost(self, troubles: list[EngineError]) -> EngineError:
-        said = "; ".join(dict.fromkeys(map(str, troubles)))
-        kind = EngineRefused if all(isinstance(error, EngineRefused) for error in troubles) else EngineUnavailable
-        return kind(f"{self.seeds}: no node tells who serves what: {said}")
+    def map_error(self, errors: list[EngineError]) -> EngineError:
+        texts = "; ".join(dict.fromkeys(map(str, errors)))
+        kind = EngineRefused if all(isinstance(error, EngineRefused) for error in errors) else EngineUnavailable
+        return kind(f"{self.seeds}: no node returned the slot map: {texts}")
 
     # ── from threads ──
 
     def apply(self, op: Op[T]) -> T:
         if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
-            key = self._talks.key(op)
-            place = self.map.serving(slot_of(key)) if key is not None else None
-            link = self.thread_links().get(place) if place is not None else None
+            key = self._encoder.key(op)
+            node = self.map.node_for(slot_of(key)) if key is not None else None
+            link = self.thread_links().get(node) if node is not None else None
             if link is not None and link.ready:
-                request = op.wire or self._talks.request(op)
-                raw = link.call_many([AFTER_YOU, request] if op.command.hands_over else [request])[-1]
+                request = op.encoded or self._encoder.request(op)
+                raw = link.call_many([PING_FIRST, request] if op.command.wakes_waiters else [request])[-1]
                 if type(raw) is bytes:
                     try:
-                        answer = op.room.decode_reply(raw)
-                    except UNREADABLE as error:
-                        raise op.room.unreadable(op.name, error) from error
-                    if type(answer) is Expired:
-                        self.told(link, answer.now)
-                    return cast("T", answer)
-        return cast("T", only(self.apply_many([op])))
+                        result = op.room.decode_reply(raw)
+                    except DECODE_ERRORS as error:
+                        raise op.room.corrupt_record(op.name, error) from error
+                    if type(result) is Expired:
+                        self.note_clock(link, result.now)
+                    return cast("T", result)
+        return cast("T", single_result(self.apply_many([op])))
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
-        """All operations in one trip per node, to all nodes at once; more trips for those that were sent on."""
-        return Errands(self, timeout).run(ops)
+        """Run all operations with one round trip per node, to all nodes at once, and further ones after redirects."""
+        return ClusterBatch(self, timeout).run(ops)
 
     def check_open(self) -> None:
         if self._closed:
             raise Closed("this engine is closed")
 
-    def thread_links(self) -> dict[Place, BlockingLink]:
-        links: dict[Place, BlockingLink] | None = getattr(self._threads, "links", None)
+    def thread_links(self) -> dict[HostPort, BlockingLink]:
+        links: dict[HostPort, BlockingLink] | None = getattr(self._threads, "links", None)
         if links is None:
             links = self._threads.links = {}
         return links
 
-    def silent_nodes(self) -> dict[Place, float]:
-        """When a node last failed this thread."""
-        silent: dict[Place, float] | None = getattr(self._threads, "silent", None)
-        if silent is None:
-            silent = self._threads.silent = {}
-        return silent
+    def failed_nodes(self) -> dict[HostPort, float]:
+        """Return when each node last failed this thread (steady clock)."""
+        failed: dict[HostPort, float] | None = getattr(self._threads, "failed", None)
+        if failed is None:
+            failed = self._threads.failed = {}
+        return failed
 
-    def has_line(self, place: Place) -> bool:
-        link = self.thread_links().get(place)
+    def has_link(self, node: HostPort) -> bool:
+        link = self.thread_links().get(node)
         return link is not None and link.ready
 
-    def thread_link_to(self, place: Place, timeout: float | None) -> BlockingLink:
+    def thread_link_to(self, node: HostPort, timeout: float | None) -> BlockingLink:
         links = self.thread_links()
-        link = links.get(place)
+        link = links.get(node)
         if link is None or not link.ready:
             self.check_open()
             patience = min(self.address.connect_timeout, timeout or self.address.connect_timeout)
-            link = links[place] = BlockingLink(self.seeds.at(place), self.client_name, self.tls, patience)
-            self.meet(place, link.hello, link.connected_at)
-            self._keep(link)
+            link = links[node] = BlockingLink(self.seeds.at(node), self.client_name, self.tls, patience)
+            self.learn_clock(node, link.hello, link.connected_at)
+            self._register(link)
         return link
 
-    def thread_ears(self) -> None:
-        """The hub hears for threads: a thread's own line to one node would not notice when that node falls silent
-        while the thread only talks to others.
+    def thread_subscribers(self) -> None:
+        """None: the hub wakes threads. A thread's own subscription to one node would not notice that this node has died
+        while the thread only uses others.
         """
 
-    # ── for the hub: every node hears what is published on any ──
+    # ── for the hub: a message that is published on any node reaches all nodes ──
 
-    async def dial(self, client_name: str) -> AsyncLink:
+    async def connect(self, client_name: str) -> AsyncLink:
         if not self.map.masters:
             await self._nodes.remap()
-        troubles: list[EngineError] = []
-        for place in self.guides():
+        errors: list[EngineError] = []
+        for node in self.map_sources():
             try:
-                return await AsyncLink.connect(self.seeds.at(place), client_name, self.tls)
+                return await AsyncLink.connect(self.seeds.at(node), client_name, self.tls)
             except EngineError as error:
-                troubles.append(error)
-        raise self.lost(troubles)
+                errors.append(error)
+        raise self.map_error(errors)
 
-    def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
-        troubles: list[EngineError] = []
-        for place in self.guides():
+    def connect_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
+        errors: list[EngineError] = []
+        for node in self.map_sources():
             try:
-                return BlockingLink(self.seeds.at(place), client_name, self.tls, patience)
+                return BlockingLink(self.seeds.at(node), client_name, self.tls, patience)
             except EngineError as error:
-                troubles.append(error)
-        raise self.lost(troubles)
+                errors.append(error)
+        raise self.map_error(errors)
 
     # ── the clocks ──
 
-    def meet(self, place: Place, hello: Hello | None, at: float) -> None:
-        """A node said what time it is."""
+    def learn_clock(self, node: HostPort, hello: Hello | None, at: float) -> None:
+        """Record the clock of a node at sign-in."""
         if hello is not None:
-            self._set_clock(place, hello.now / 1_000_000 - at)
+            self._set_clock(node, hello.now / 1_000_000 - at)
 
-    def told(self, link: AsyncLink | BlockingLink, now: Micros) -> None:
-        """A node found a command too late: its clock is ahead of what we thought."""
-        self._set_clock(Place(link.address.host, link.address.port), now / 1_000_000 - steady())
+    def note_clock(self, link: AsyncLink | BlockingLink, now: Micros) -> None:
+        """Record the clock of a node that found a command expired: it is ahead of the estimate."""
+        self._set_clock(HostPort(link.address.host, link.address.port), now / 1_000_000 - steady())
 
-    def _set_clock(self, place: Place, offset: float) -> None:
+    def _set_clock(self, node: HostPort, offset: float) -> None:
         with self._clocks_lock:
-            self._clocks[place] = offset
-            known = [self._clocks[place] for place in self.map.masters if place in self._clocks]
+            self._clocks[node] = offset
+            known = [self._clocks[node] for node in self.map.masters if node in self._clocks]
             self._offset = max(known, default=offset)
 
-    def correct(self, now: Micros) -> None:
-        """Nothing to do: the node that said so has been remembered as the one that did."""
+    def correct_clock(self, now: Micros) -> None:
+        """Do nothing: `note_clock` has already recorded the clock of the node that reported it."""
 
     # ── life ──
 

@@ -1,4 +1,4 @@
-"""A thread's batch of operations on a Cluster: written to every node first, read from every node then."""
+"""Run a thread's batch of operations on a Cluster: write to all nodes first, then read from all nodes."""
 
 from __future__ import annotations
 
@@ -8,232 +8,238 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.base import Expired, Op, Scan, steady
-from backstay.engine.redis.address import Place
-from backstay.engine.redis.encoder import Talk, To
+from backstay.engine.redis.address import HostPort
+from backstay.engine.redis.encoder import KeyedRequest, Procedure
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import ASKING, Refusal, refused
-from backstay.engine.redis.topology.slots import HEALS, HOPS, PAUSE, WHOLE_MAP, redirect, slot_of
+from backstay.engine.redis.link.protocol import ASKING, ErrorReply, translate_error
+from backstay.engine.redis.topology.slots import CLUSTER_SLOTS, MAX_REDIRECTS, PAUSE, TRANSIENT, parse_redirect, slot_of
 from backstay.errors import BackstayError, Closed, ConfigError, EngineError, EngineUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from backstay.engine.redis.topology.cluster import ClusterEngine
 
 
-#: The shortest time-out there is.
+#: The shortest time-out (seconds): replies that have already arrived can still be read.
 NO_TIME = 0.001
 
 
-class Errand:
-    """One conversation under way: its next request, and where it was sent on to. `only_at`: there or nowhere."""
+class RoutedProcedure:
+    """A procedure with its next request and the node it goes to. `only_at`: it may run on this node only."""
 
-    __slots__ = ("asking", "home", "hops", "index", "only_at", "request", "slot", "talk", "to")
+    __slots__ = ("asking", "home", "hops", "index", "only_at", "procedure", "request", "slot", "to")
 
-    def __init__(self, index: int, talk: Talk, slot: int | None, only_at: Place | None = None) -> None:
+    def __init__(self, index: int, procedure: Procedure, slot: int | None, only_at: HostPort | None = None) -> None:
         self.index = index
-        self.talk = talk
+        self.procedure = procedure
         self.slot = self.home = slot
         self.only_at = self.to = only_at
         self.asking = False
         self.hops = 0
         self.request = b""
-        self.go_on(None)
+        self.advance(None)
 
-    def go_on(self, reply: Any) -> None:
-        """On to the next request. Raises StopIteration at the end, and what the conversation raises."""
-        request = self.talk.send(reply)
+    def advance(self, reply: Any) -> None:
+        """Send a reply to the procedure and take its next request. Raises StopIteration at the end, and the procedure's
+        own exceptions.
+        """
+        request = self.procedure.send(reply)
         slot, self.request = (
-            (slot_of(request.key), request.request) if isinstance(request, To) else (self.home, request)
+            (slot_of(request.key), request.request) if isinstance(request, KeyedRequest) else (self.home, request)
         )
         if slot != self.slot:
             self.slot, self.to, self.asking = slot, self.only_at, False
 
     @property
-    def wire(self) -> list[bytes]:
+    def requests(self) -> list[bytes]:
         return [ASKING, self.request] if self.asking else [self.request]
 
 
-class Errands:
-    """A batch. Answers results or exceptions. With a time-out of its own it takes no longer than that, whatever the
-    nodes do, and a silent one gets only its share of the time: the keeper's other leases must not end meanwhile.
+class ClusterBatch:
+    """A batch of operations; it returns results or exceptions. With a `timeout` it never takes longer than that, and an
+    unresponsive node gets only a share of the time: the keeper's leases on other nodes must be renewed in time.
     """
 
     def __init__(self, engine: ClusterEngine, timeout: float | None) -> None:
         self._engine = engine
         self._timeout = timeout
         self._ends = None if timeout is None else steady() + timeout
-        self._answers: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
         self._until = 0.0
-        self._looked_again = False
+        self._remapped = False
 
     def run(self, ops: Sequence[Op[Any]]) -> list[Any]:
         try:
-            waiting: list[Errand] = []
+            waiting: list[RoutedProcedure] = []
             for i, op in enumerate(ops):
                 try:
                     if type(op) is Scan:
-                        self._answers[i] = self._scan(op)
+                        self._results[i] = self._scan(op)
                     else:
-                        waiting.append(self._errand(i, op))
-                except StopIteration as done:  # it needed nobody
-                    self._answers[i] = done.value
+                        waiting.append(self._route(i, op))
+                except StopIteration as done:  # the procedure needed no request
+                    self._results[i] = done.value
                 except ConfigError as error:
-                    self._answers[i] = error
+                    self._results[i] = error
             while waiting:
-                waiting = self._round(waiting)
+                waiting = self._send(waiting)
         except Closed as error:
             return [error] * len(ops)
-        return [self._answers[i] for i in range(len(ops))]
+        return [self._results[i] for i in range(len(ops))]
 
-    def _errand(self, index: int, op: Op[Any]) -> Errand:
-        talks = self._engine.talks
-        key = talks.key(op)
-        return Errand(index, talks.of(op), slot_of(key) if key is not None else None)
+    def _route(self, index: int, op: Op[Any]) -> RoutedProcedure:
+        encoder = self._engine.encoder
+        key = encoder.key(op)
+        return RoutedProcedure(index, encoder.procedure(op), slot_of(key) if key is not None else None)
 
     def _scan(self, op: Scan) -> Any:
-        """Every master in turn."""
+        """Scan all masters, one after another."""
         found: set[str] = set()
         try:
             self._remap()
         except EngineError as error:
             return error
-        for i, place in enumerate(self._engine.map.masters):
-            part = Errands(self._engine, self._timeout)
-            waiting = [Errand(i, self._engine.talks.of(op), None, place)]
+        for i, node in enumerate(self._engine.map.masters):
+            part = ClusterBatch(self._engine, self._timeout)
+            waiting = [RoutedProcedure(i, self._engine.encoder.procedure(op), None, node)]
             while waiting:
-                waiting = part._round(waiting)
-            answer = part._answers[i]
-            if isinstance(answer, BaseException):
-                return answer
-            found.update(answer)
+                waiting = part._send(waiting)
+            result = part._results[i]
+            if isinstance(result, BaseException):
+                return result
+            found.update(result)
         return sorted(found)
 
-    def _round(self, errands: list[Errand]) -> list[Errand]:
-        """Send everything once. Answers what is to be sent again, elsewhere or later."""
-        again: list[Errand] = []
-        stuck: list[tuple[Errand, EngineError]] = []
-        sent: list[tuple[BlockingLink, Place, list[Errand]]] = []
-        places = self._by_place(errands, stuck)
-        order = self._best_first(places)
-        strangers = [place for place in order if not self._engine.has_line(place)]
-        for place in order:
-            batch = places[place]
-            shares = 1 + len(strangers) - strangers.index(place) if place in strangers else 1
+    def _send(self, procedures: list[RoutedProcedure]) -> list[RoutedProcedure]:
+        """Send each procedure's next request once. Returns the procedures that need another request."""
+        again: list[RoutedProcedure] = []
+        stuck: list[tuple[RoutedProcedure, EngineError]] = []
+        sent: list[tuple[BlockingLink, HostPort, list[RoutedProcedure]]] = []
+        by_node = self._by_node(procedures, stuck)
+        order = self._best_first(by_node)
+        unconnected = [node for node in order if not self._engine.has_link(node)]
+        for node in order:
+            batch = by_node[node]
+            shares = 1 + len(unconnected) - unconnected.index(node) if node in unconnected else 1
             try:
-                link = self._engine.thread_link_to(place, self._left(shares))
-                link.begin([part for errand in batch for part in errand.wire], self._left())
+                link = self._engine.thread_link_to(node, self._time_left(shares))
+                link.begin([part for routed in batch for part in routed.requests], self._time_left())
             except EngineUnavailable as error:
-                self._engine.silent_nodes()[place] = steady()
-                stuck += [(errand, error) for errand in batch]
+                self._engine.failed_nodes()[node] = steady()
+                stuck += [(routed, error) for routed in batch]
             except EngineError as error:
                 self._fail(batch, error)
             else:
-                sent.append((link, place, batch))
-        for link, place, batch in sent:
+                sent.append((link, node, batch))
+        for link, node, batch in sent:
             try:
-                replies = link.finish(sum(len(errand.wire) for errand in batch), self._left())
+                replies = link.finish(sum(len(routed.requests) for routed in batch), self._time_left())
             except OutcomeUnknown as error:
-                self._engine.silent_nodes()[place] = steady()
+                self._engine.failed_nodes()[node] = steady()
                 self._fail(batch, error)
                 continue
-            for errand in batch:
-                del replies[: len(errand.wire) - 1]
-                self._answered(errand, replies.pop(0), link, place, again, stuck)
+            for routed in batch:
+                del replies[: len(routed.requests) - 1]
+                self._handle_reply(routed, replies.pop(0), link, node, again, stuck)
         if stuck:
-            again += self._later(stuck)
+            again += self._retry_or_fail(stuck)
         return again
 
-    def _best_first(self, places: Iterable[Place]) -> list[Place]:
-        """Nodes to whom this thread has a line, then those that did not fail it, then those that did: connecting to
-        one that is silent takes its time.
+    def _best_first(self, nodes: Iterable[HostPort]) -> list[HostPort]:
+        """Sort nodes: those with a link of this thread first, then those that never failed it, then those that did.
+        Connecting to an unresponsive node can use up the time.
         """
-        silent = self._engine.silent_nodes()
-        return sorted(places, key=lambda place: (not self._engine.has_line(place), silent.get(place, 0.0)))
+        failed = self._engine.failed_nodes()
+        return sorted(nodes, key=lambda node: (not self._engine.has_link(node), failed.get(node, 0.0)))
 
-    def _left(self, shares: int = 1) -> float | None:
-        """What is left of the batch's time, or a share of it. What has come already can be read without any."""
+    def _time_left(self, shares: int = 1) -> float | None:
+        """Return the rest of the batch's time, or a share of it; None: no limit."""
         return None if self._ends is None else max(NO_TIME, (self._ends - steady()) / shares)
 
-    def _by_place(self, errands: list[Errand], stuck: list[tuple[Errand, EngineError]]) -> dict[Place, list[Errand]]:
-        places: dict[Place, list[Errand]] = {}
+    def _by_node(
+        self, procedures: list[RoutedProcedure], stuck: list[tuple[RoutedProcedure, EngineError]]
+    ) -> dict[HostPort, list[RoutedProcedure]]:
+        by_node: dict[HostPort, list[RoutedProcedure]] = {}
         engine = self._engine
-        for errand in errands:
+        for routed in procedures:
             try:
                 if not engine.map.masters:
                     self._remap()
-                places.setdefault(errand.to or engine.located(errand.slot), []).append(errand)
+                by_node.setdefault(routed.to or engine.locate(routed.slot), []).append(routed)
             except EngineUnavailable as error:
-                stuck.append((errand, error))
+                stuck.append((routed, error))
             except EngineError as error:
-                self._fail([errand], error)
-        return places
+                self._fail([routed], error)
+        return by_node
 
-    def _answered(
+    def _handle_reply(
         self,
-        errand: Errand,
+        routed: RoutedProcedure,
         reply: Any,
         link: BlockingLink,
-        place: Place,
-        again: list[Errand],
-        stuck: list[tuple[Errand, EngineError]],
+        node: HostPort,
+        again: list[RoutedProcedure],
+        stuck: list[tuple[RoutedProcedure, EngineError]],
     ) -> None:
-        if type(reply) is Refusal:
-            if to := redirect(reply, place):
-                errand.hops += 1
-                errand.to, errand.asking = to.place, to.once
-                if not to.once:
-                    self._engine.map.moved(to)
-                if errand.hops > HOPS:
-                    self._fail([errand], EngineUnavailable(f"slot {to.slot} is sent from node to node"))
+        if type(reply) is ErrorReply:
+            if to := parse_redirect(reply, node):
+                routed.hops += 1
+                routed.to, routed.asking = to.node, to.is_ask
+                if not to.is_ask:
+                    self._engine.map.apply_redirect(to)
+                if routed.hops > MAX_REDIRECTS:
+                    self._fail([routed], EngineUnavailable(f"slot {to.slot} is redirected from node to node"))
                 else:
-                    again.append(errand)
+                    again.append(routed)
                 return
-            if reply.code in HEALS:
-                stuck.append((errand, self._engine.unserved(reply, link, errand.slot)))
+            if reply.code in TRANSIENT:
+                stuck.append((routed, self._engine.unavailable_error(reply, link, routed.slot)))
                 return
         try:
-            errand.go_on(reply)
-            again.append(errand)
+            routed.advance(reply)
+            again.append(routed)
         except StopIteration as done:
-            self._answers[errand.index] = done.value
+            self._results[routed.index] = done.value
             if type(done.value) is Expired:
-                self._engine.told(link, done.value.now)
-        except Refusal as refusal:
-            self._answers[errand.index] = refused(refusal, link.address)
-        except BackstayError as error:  # a record that cannot be read: this operation's trouble alone
-            self._answers[errand.index] = error
+                self._engine.note_clock(link, done.value.now)
+        except ErrorReply as error_reply:
+            self._results[routed.index] = translate_error(error_reply, link.address)
+        except BackstayError as error:  # an unreadable record: the result of this operation only
+            self._results[routed.index] = error
 
-    def _later(self, stuck: list[tuple[Errand, EngineError]]) -> list[Errand]:
-        """Those that found nobody: with a fresh map they try again, until this has lasted too long."""
-        bound = [(errand, error) for errand, error in stuck if errand.only_at is not None]
-        free = [(errand, error) for errand, error in stuck if errand.only_at is None]
-        again: list[Errand] = []
-        if free and self._may_wait():
+    def _retry_or_fail(self, stuck: list[tuple[RoutedProcedure, EngineError]]) -> list[RoutedProcedure]:
+        """Return the procedures to retry with a new slot map; fail the others, and all of them after the failover
+        time-out.
+        """
+        failed = [(routed, error) for routed, error in stuck if routed.only_at is not None]
+        movable = [(routed, error) for routed, error in stuck if routed.only_at is None]
+        again: list[RoutedProcedure] = []
+        if movable and self._may_retry():
             try:
                 self._remap()
             except EngineUnavailable:
                 if self._timeout is not None:
-                    bound, free = bound + free, []
-            except EngineError as trouble:
-                bound, free = bound + [(errand, trouble) for errand, _ in free], []
-            again = [errand for errand, _ in free]
+                    failed, movable = failed + movable, []
+            except EngineError as map_error:
+                failed, movable = failed + [(routed, map_error) for routed, _ in movable], []
+            again = [routed for routed, _ in movable]
         else:
-            bound += free
-        for errand, error in bound:
-            self._fail([errand], error)
-        for errand in again:
-            errand.to, errand.asking = None, False
-        if any(errand.slot is None for errand in again):
-            self._engine.not_that_one()
+            failed += movable
+        for routed, error in failed:
+            self._fail([routed], error)
+        for routed in again:
+            routed.to, routed.asking = None, False
+        if any(routed.slot is None for routed in again):
+            self._engine.avoid_current_master()
         return again
 
-    def _may_wait(self) -> bool:
+    def _may_retry(self) -> bool:
         engine = self._engine
-        if not engine.map.masters:  # before there was a map, waiting would only hide a mistake in the URL
+        if not engine.map.masters:  # without a first map, waiting would only hide a mistake in the URL
             return False
         if self._timeout is not None:
-            # Who brings a time-out comes again by itself: one more try with a fresh map, and no waiting.
-            first, self._looked_again = not self._looked_again, True
-            return first and (self._left() or 0.0) > NO_TIME
+            # A caller with a time-out (the keeper) retries by itself: one more try with a new map, without waiting.
+            first, self._remapped = not self._remapped, True
+            return first and (self._time_left() or 0.0) > NO_TIME
         self._until = self._until or steady() + engine.seeds.failover
         if steady() > self._until:
             return False
@@ -241,21 +247,21 @@ class Errands:
         return True
 
     def _remap(self) -> None:
-        """Ask any node for the map."""
+        """Load the slot map from any node."""
         engine = self._engine
-        troubles: list[EngineError] = []
-        for place in self._best_first(engine.guides()):
+        errors: list[EngineError] = []
+        for node in self._best_first(engine.map_sources()):
             try:
-                link = engine.thread_link_to(place, self._left(2))
-                (reply,) = link.call_many([WHOLE_MAP], self._left(2))
-                engine.map.learn(reply, link.address)
+                link = engine.thread_link_to(node, self._time_left(2))
+                (reply,) = link.call_many([CLUSTER_SLOTS], self._time_left(2))
+                engine.map.update(reply, link.address)
             except EngineError as error:
-                engine.silent_nodes()[place] = steady()
-                troubles.append(error)
+                engine.failed_nodes()[node] = steady()
+                errors.append(error)
             else:
                 return
-        raise engine.lost(troubles)
+        raise engine.map_error(errors)
 
-    def _fail(self, errands: list[Errand], error: EngineError) -> None:
-        for errand in errands:
-            self._answers[errand.index] = type(error)(str(error))
+    def _fail(self, batch: list[RoutedProcedure], error: EngineError) -> None:
+        for routed in batch:
+            self._results[routed.index] = type(error)(str(error))

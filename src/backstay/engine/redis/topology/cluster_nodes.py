@@ -1,95 +1,93 @@
-"""The event loop's links to a Cluster: one for each node, made when it is first needed."""
+"""The event loop's links to the nodes of a Cluster, one per node, opened on first use."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from backstay.engine.redis.address import Place
+from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.link.async_link import AsyncLink
-from backstay.engine.redis.topology.slots import WHOLE_MAP
+from backstay.engine.redis.topology.slots import CLUSTER_SLOTS
 from backstay.errors import EngineError
 
 if TYPE_CHECKING:
     from backstay.engine.redis.topology.cluster import ClusterEngine
 
 
-class Nodes:
-    """Links by place. Whoever asks for the same thing at the same time shares one attempt; a caller's cancellation
-    is its own.
-    """
+class NodeLinks:
+    """Links by node. Concurrent callers share one connection attempt; cancelling one caller does not cancel it."""
 
     def __init__(self, engine: ClusterEngine) -> None:
         self._engine = engine
-        self.links: dict[Place, AsyncLink] = {}
-        self._joining: dict[Place, asyncio.Task[AsyncLink]] = {}
-        self._mapping: asyncio.Task[None] | None = None
-        #: Links that nobody uses any more, with replies still to come.
+        self.links: dict[HostPort, AsyncLink] = {}
+        self._connecting: dict[HostPort, asyncio.Task[AsyncLink]] = {}
+        self._remapping: asyncio.Task[None] | None = None
+        #: Links to nodes that serve no slots any more, with replies still pending.
         self._retired: set[AsyncLink] = set()
 
-    async def join(self, place: Place) -> AsyncLink:
-        """The link to a node."""
+    async def link_to(self, node: HostPort) -> AsyncLink:
+        """Return the link to a node; connect if necessary."""
         self._engine.check_open()
-        task = self._joining.get(place)
+        task = self._connecting.get(node)
         if task is None:
-            task = self._joining[place] = asyncio.get_running_loop().create_task(self._connect(place))
-            task.add_done_callback(lambda done: self._joined(place, done))
+            task = self._connecting[node] = asyncio.get_running_loop().create_task(self._connect(node))
+            task.add_done_callback(lambda done: self._connect_done(node, done))
         return await asyncio.shield(task)
 
-    async def _connect(self, place: Place) -> AsyncLink:
+    async def _connect(self, node: HostPort) -> AsyncLink:
         engine = self._engine
-        link = await AsyncLink.connect(engine.seeds.at(place), engine.client_name, engine.tls)
-        engine.meet(place, link.hello, link.connected_at)
-        self.links[place] = link
+        link = await AsyncLink.connect(engine.seeds.at(node), engine.client_name, engine.tls)
+        engine.learn_clock(node, link.hello, link.connected_at)
+        self.links[node] = link
         link.closed.add_done_callback(lambda _: engine.observe("disconnected"))
         engine.observe("connected")
         return link
 
-    def _joined(self, place: Place, task: asyncio.Task[AsyncLink]) -> None:
-        self._joining.pop(place, None)
+    def _connect_done(self, node: HostPort, task: asyncio.Task[AsyncLink]) -> None:
+        self._connecting.pop(node, None)
         if not task.cancelled():
-            task.exception()  # looked at, so that nobody is warned when all callers have gone
+            task.exception()  # retrieved, so that asyncio logs no warning if all callers were cancelled
 
     async def remap(self) -> None:
-        """Ask any node for the map."""
-        if self._mapping is None:
-            self._mapping = asyncio.get_running_loop().create_task(self._ask_for_map())
-            self._mapping.add_done_callback(self._mapped)
-        await asyncio.shield(self._mapping)
+        """Load the slot map from any node."""
+        if self._remapping is None:
+            self._remapping = asyncio.get_running_loop().create_task(self._load_map())
+            self._remapping.add_done_callback(self._remap_done)
+        await asyncio.shield(self._remapping)
 
-    def _mapped(self, task: asyncio.Task[None]) -> None:
-        self._mapping = None
+    def _remap_done(self, task: asyncio.Task[None]) -> None:
+        self._remapping = None
         if not task.cancelled():
             task.exception()
 
-    async def _ask_for_map(self) -> None:
+    async def _load_map(self) -> None:
         engine = self._engine
-        troubles: list[EngineError] = []
-        for place in engine.guides():
+        errors: list[EngineError] = []
+        for node in engine.map_sources():
             try:
-                link = self.links.get(place)
+                link = self.links.get(node)
                 if link is None or not link.ready:
-                    link = await self.join(place)
-                engine.map.learn(await link.send(WHOLE_MAP), link.address)
+                    link = await self.link_to(node)
+                engine.map.update(await link.send(CLUSTER_SLOTS), link.address)
             except EngineError as error:
-                troubles.append(error)
+                errors.append(error)
             else:
-                self._drop_strangers()
+                self._retire_unused()
                 return
-        if not engine.map.masters:  # whoever was reached is of no use
-            self._drop_strangers()
-        raise engine.lost(troubles)
+        if not engine.map.masters:  # no connected node could provide a map
+            self._retire_unused()
+        raise engine.map_error(errors)
 
-    def _drop_strangers(self) -> None:
-        """Links to nodes that serve nothing any more: a replica, or one that was taken out."""
-        for place in [place for place in self.links if place not in self._engine.map.masters]:
-            link = self.links.pop(place)
+    def _retire_unused(self) -> None:
+        """Retire links to nodes that serve no slots any more: replicas, and nodes that left the Cluster."""
+        for node in [node for node in self.links if node not in self._engine.map.masters]:
+            link = self.links.pop(node)
             self._retired = {link, *(other for other in self._retired if not other.closed.done())}
             link.retire()
 
     def close(self) -> None:
-        """Let go of everything. Safe twice."""
-        for task in [*self._joining.values(), *([self._mapping] if self._mapping else [])]:
+        """Close all links. Safe to call twice."""
+        for task in [*self._connecting.values(), *([self._remapping] if self._remapping else [])]:
             task.cancel()
         for link in [*self.links.values(), *self._retired]:
             link.abort()

@@ -1,4 +1,4 @@
-"""How many replicas have a command, on a Cluster: those of the node that serves its name at that moment."""
+"""Count replica acknowledgements on a Cluster, for the node that currently serves the name."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.engine.base import Apply, Expired, steady
 from backstay.engine.redis import keys
-from backstay.engine.redis.link.protocol import Refusal
-from backstay.engine.redis.replica_ack import RedisWitness
-from backstay.engine.redis.topology.slots import HOPS, redirect, slot_of
+from backstay.engine.redis.link.protocol import ErrorReply
+from backstay.engine.redis.replica_ack import RedisReplicaAcks
+from backstay.engine.redis.topology.slots import MAX_REDIRECTS, parse_redirect, slot_of
 from backstay.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from backstay.engine.redis.topology.cluster import ClusterEngine
 
-#: What a node gets whose name has just come to it, when those before it have used up the time.
+#: Seconds for the last node, if redirects have used up the time.
 LEAST = 0.01
 
 
-class ClusterWitness(RedisWitness):
-    """A second link to each node that is asked. Where a name has moved on, its new node is asked: the record went
-    along, and what counts is who has it there.
+class ClusterReplicaAcks(RedisReplicaAcks):
+    """Opens a second link to each node it asks, and follows redirects: if the slot has moved, its record has moved
+    along, and the new node's replicas count.
     """
 
     def __init__(self, engine: ClusterEngine) -> None:
@@ -30,17 +30,17 @@ class ClusterWitness(RedisWitness):
     def confirm(self, op: Apply, replicas: int, within: float) -> tuple[Any, int]:
         engine = self._engine
         slot = slot_of(keys.wire_state(engine.namespace, op.room.name, op.name))
-        place, asking, ends = engine.located(slot), False, steady() + within
-        for _ in range(HOPS):
-            told = self._ask(place, op, replicas, max(LEAST, ends - steady()), asking=asking)
-            # Whatever WAIT counted after a refusal was about something else.
-            if isinstance(told.raw, Refusal) and (to := redirect(told.raw, place)):
-                place, asking = to.place, to.once
-                if not to.once:
-                    engine.map.moved(to)
+        node, asking, ends = engine.locate(slot), False, steady() + within
+        for _ in range(MAX_REDIRECTS):
+            acked = self._call(node, op, replicas, max(LEAST, ends - steady()), asking=asking)
+            # After a redirect the WAIT counts for nothing, because the command did not run.
+            if isinstance(acked.raw, ErrorReply) and (to := parse_redirect(acked.raw, node)):
+                node, asking = to.node, to.is_ask
+                if not to.is_ask:
+                    engine.map.apply_redirect(to)
                 continue
-            reply, confirmed = self._judge(op, told)
+            reply, confirmed = self._decode(op, acked)
             if type(reply) is Expired:
-                engine.told(told.link, reply.now)
+                engine.note_clock(acked.link, reply.now)
             return reply, confirmed
-        raise EngineUnavailable(f"{engine.seeds}: slot {slot} is sent from node to node")
+        raise EngineUnavailable(f"{engine.seeds}: slot {slot} is redirected from node to node")

@@ -1,4 +1,4 @@
-"""Which servers a URL means: one, those that Sentinels name, or the nodes of a Cluster."""
+"""Open the engine for a Redis URL: a single server, a master behind Sentinels, or a Cluster."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from backstay.engine.base import Micros
-from backstay.engine.redis.address import SCHEMES, Address, Place, build, parse, seconds, split
+from backstay.engine.redis.address import SCHEMES, Address, HostPort, build, parse, seconds, split
 from backstay.engine.redis.engine import RedisEngine
 from backstay.errors import ConfigError
 
-#: Where Sentinels listen when a URL does not say.
+#: The default port of a Sentinel.
 SENTINEL_PORT = 26379
-#: Seconds that callers wait for a new master before they are told that there is none.
+#: Seconds that callers wait for a new master before they fail.
 FAILOVER = 10.0
 SENTINEL_OPTIONS = ("failover", "sentinel_username", "sentinel_password")
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Where to begin looking. `str()` of it is safe to show."""
+    """The servers of a URL, from which the topology is discovered. `str()` of it contains no secret."""
 
     url: str
-    #: What holds for every server: the sign-in, TLS, time-outs.
+    #: The settings of every server: credentials, TLS, time-outs.
     address: Address
-    places: tuple[Place, ...]
+    hosts: tuple[HostPort, ...]
     failover: float = FAILOVER
-    #: Sentinel only: what the master is called, and what holds for the Sentinels themselves.
+    #: Sentinel only: the master's service name, and the settings of the Sentinels themselves.
     service: str = ""
     sentinels: Address = field(default_factory=Address)
 
     def __str__(self) -> str:
         return f"{self.url}/{self.service}" if self.service else self.url
 
-    def at(self, place: Place) -> Address:
+    def at(self, place: HostPort) -> Address:
         return replace(self.address, host=place.host, port=place.port)
 
-    def sentinel(self, place: Place) -> Address:
+    def sentinel(self, place: HostPort) -> Address:
         return replace(self.sentinels, host=place.host, port=place.port)
 
 
 def parse_sentinel(url: str) -> Seeds:
-    """`redis+sentinel://[user:password@]host1:26379,host2:26379/service[/db]?…`."""
+    """Parse `redis+sentinel://[user:password@]host1:26379,host2:26379/service[/db]?…`."""
     found = split(url, port=SENTINEL_PORT)
     if len(found.path) not in (1, 2):
         raise ConfigError(f"{found.safe}: name the service that the Sentinels watch, as in {found.safe}/mymaster/0")
@@ -51,7 +51,7 @@ def parse_sentinel(url: str) -> Seeds:
     return Seeds(
         found.safe,
         address,
-        found.places,
+        found.hosts,
         seconds(found.options, "failover", FAILOVER),
         service,
         replace(address, username=username, password=password, db=0),
@@ -59,12 +59,12 @@ def parse_sentinel(url: str) -> Seeds:
 
 
 def parse_cluster(url: str) -> Seeds:
-    """`redis+cluster://[user:password@]host1:6379,host2:6379?…`."""
+    """Parse `redis+cluster://[user:password@]host1:6379,host2:6379?…`."""
     found = split(url)
     address = build(found, db="".join(found.path), tls=_tls(found.scheme), more=("failover",))
     if address.db:
         raise ConfigError(f"{found.safe}: a Cluster has one database, 0")
-    return Seeds(found.safe, address, found.places, seconds(found.options, "failover", FAILOVER))
+    return Seeds(found.safe, address, found.hosts, seconds(found.options, "failover", FAILOVER))
 
 
 def _tls(scheme: str) -> bool:
@@ -72,7 +72,7 @@ def _tls(scheme: str) -> bool:
 
 
 def open_redis(url: str, namespace: str, clock: Callable[[], Micros] | None = None) -> RedisEngine:
-    """The engine for a URL. What a single server does not need is loaded only for the others."""
+    """Return the engine for a URL. The Sentinel and Cluster modules are imported only if they are needed."""
     base, _, kind = url.partition(":")[0].partition("+")
     if base in SCHEMES and kind == "sentinel":
         from backstay.engine.redis.topology.sentinel import SentinelEngine

@@ -1,4 +1,4 @@
-"""Redis behind Sentinels: they are asked who the master is, and the master is asked whether it is one."""
+"""The Redis engine behind Sentinels: ask a Sentinel for the master, then verify the role on that server."""
 
 from __future__ import annotations
 
@@ -11,42 +11,54 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, cast
 
 from backstay.engine.base import Micros, steady
-from backstay.engine.redis.address import Address, Place
+from backstay.engine.redis.address import Address, HostPort
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.async_link import AsyncLink
 from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.engine.redis.link.credentials import Credentials
-from backstay.engine.redis.link.protocol import Hello, Refusal, SignIn, auth_of, pack, refused, sign_in
+from backstay.engine.redis.link.protocol import (
+    ErrorReply,
+    Handshake,
+    Hello,
+    auth_command,
+    pack,
+    sign_in,
+    translate_error,
+)
 from backstay.engine.redis.link.tls import context
 from backstay.engine.redis.topology.open import Seeds
 from backstay.engine.redis.topology.sentinel_watch import SentinelWatch
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable
 
-#: Between two looks for a master while there is none; at random from half of it.
+#: The longest pause (seconds) between two searches while there is no master; random from half of it.
 PAUSE = 0.1
 
 
-class Named(NamedTuple):
-    """The master in a Sentinel's eyes. The epoch grows with each failover; None: not for us to know."""
+class MasterReport(NamedTuple):
+    """The master that a Sentinel reports. The epoch grows with each failover; None: the ACL hides it."""
 
-    place: Place
+    node: HostPort
     epoch: int | None
 
 
-class Visit(NamedTuple):
-    """A server to connect to, and what to say there. `named`: that is the connection we came for."""
+class Attempt(NamedTuple):
+    """A server to connect to, and the handshake to run there. `report`: the server is the reported master, so this is
+    the connection that the search is for; None: it is a Sentinel.
+    """
 
     address: Address
-    talk: SignIn
-    named: Named | None = None
+    handshake: Handshake
+    report: MasterReport | None = None
 
 
-#: Yields visits, is sent what each came to or thrown what went wrong. Raises when all was in vain.
-Hunt = Generator[Visit, Any, None]
+#: Yields attempts and is sent their handshake results or thrown their errors. Raises if no master is found.
+MasterSearch = Generator[Attempt, Any, None]
 
 
 class SentinelEngine(RedisEngine):
-    """A RedisEngine whose server may be another after each reconnect. Once connected it costs nothing more."""
+    """A RedisEngine that looks up the master for each new connection. Commands on an open connection cost nothing
+    more.
+    """
 
     def __init__(
         self,
@@ -62,105 +74,110 @@ class SentinelEngine(RedisEngine):
         self.seeds = seeds
         same = seeds.sentinels.tls == seeds.address.tls
         self.sentinel_tls = sentinel_tls or (self.tls if same else context(seeds.sentinels))
-        #: The Sentinel that answered last comes first.
-        self.sentinels = list(seeds.places)
-        #: Of the last failover that we have heard of. A Sentinel that knows an earlier one only is not believed.
+        #: The last Sentinel that responded comes first.
+        self.sentinels = list(seeds.hosts)
+        #: The epoch of the last known failover. The report of a Sentinel with an older one is ignored.
         self._epoch = 0
         self._watch = SentinelWatch(self)
-        #: All connections to masters, the hub's too: those to a master that was replaced are given up.
-        self._dialled: weakref.WeakSet[AsyncLink | BlockingLink] = weakref.WeakSet()
-        #: Before the first master was found, waiting would only hide a mistake in the URL.
-        self._met = False
+        #: All connections to masters, including the hub's. They are closed when their master is replaced.
+        self._master_links: weakref.WeakSet[AsyncLink | BlockingLink] = weakref.WeakSet()
+        #: Whether a master was ever found. Before that, waiting would only hide a mistake in the URL.
+        self._has_connected = False
 
-    async def dial(self, client_name: str) -> AsyncLink:
-        hunt = self._hunt(client_name)
-        visit = next(hunt)
+    async def connect(self, client_name: str) -> AsyncLink:
+        search = self._search_master(client_name)
+        attempt = next(search)
         while True:
             try:
-                link = await AsyncLink.connect(visit.address, client_name, self._trust(visit), visit.talk)
-                if visit.named is not None:
-                    self._arrived(link, visit.named)
+                link = await AsyncLink.connect(attempt.address, client_name, self._trust(attempt), attempt.handshake)
+                if attempt.report is not None:
+                    self._accept(link, attempt.report)
                     return link
             except EngineError as error:
-                visit = hunt.throw(error)
+                attempt = search.throw(error)
                 continue
             link.abort()
-            visit = hunt.send(link.told)
+            attempt = search.send(link.handshake_result)
 
-    def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
-        hunt = self._hunt(client_name)
-        visit = next(hunt)
+    def connect_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
+        search = self._search_master(client_name)
+        attempt = next(search)
         while True:
             try:
-                link = BlockingLink(visit.address, client_name, self._trust(visit), patience, visit.talk)
-                if visit.named is not None:
-                    self._arrived(link, visit.named)
+                link = BlockingLink(attempt.address, client_name, self._trust(attempt), patience, attempt.handshake)
+                if attempt.report is not None:
+                    self._accept(link, attempt.report)
                     return link
             except EngineError as error:
-                visit = hunt.throw(error)
+                attempt = search.throw(error)
                 continue
             link.close()
-            visit = hunt.send(link.told)
+            attempt = search.send(link.handshake_result)
 
-    def _trust(self, visit: Visit) -> ssl.SSLContext | None:
-        return self.sentinel_tls if visit.named is None else self.tls
+    def _trust(self, attempt: Attempt) -> ssl.SSLContext | None:
+        return self.sentinel_tls if attempt.report is None else self.tls
 
-    def _arrived(self, link: AsyncLink | BlockingLink, named: Named) -> None:
-        """Raises EngineUnavailable when another was named while we were on our way. Remembered first, looked at
-        second; `told_of_master` does it the other way round, so one of the two sees the other.
+    def _accept(self, link: AsyncLink | BlockingLink, report: MasterReport) -> None:
+        """Accept a connection to the reported master. Raises EngineUnavailable if a newer master was reported
+        meanwhile. This registers the link and then reads the epoch; `on_master_report` sets the epoch and then reads
+        the links. So in any interleaving at least one of the two closes an outdated link.
         """
         with self._links_lock:
-            self._dialled.add(link)
-            if not self._watch.running and not self._closed:
+            self._master_links.add(link)
+            if not self._watch.is_running and not self._closed:
                 self._watch.start()
-        if self._behind(named):
+        if self._is_outdated(report):
             link.close()
             raise EngineUnavailable(f"{link.address} is not the master any more")
-        self._met = True
+        self._has_connected = True
 
-    def _behind(self, named: Named) -> bool:
-        return named.epoch is not None and named.epoch < self._epoch
+    def _is_outdated(self, report: MasterReport) -> bool:
+        return report.epoch is not None and report.epoch < self._epoch
 
-    def call_sentinel(self, sentinel: Place, client_name: str, patience: float | None = None) -> BlockingLink:
-        """A connection to a Sentinel, which has told who the master is."""
+    def call_sentinel(self, sentinel: HostPort, client_name: str, patience: float | None = None) -> BlockingLink:
+        """Connect to a Sentinel and ask for the master; the link's handshake result is a MasterReport."""
         address = self.seeds.sentinel(sentinel)
-        return BlockingLink(address, client_name, self.sentinel_tls, patience, _where(address, self.seeds.service))
+        return BlockingLink(
+            address, client_name, self.sentinel_tls, patience, _ask_for_master(address, self.seeds.service)
+        )
 
-    def told_of_master(self, sentinel: Place, named: Named) -> None:
-        """From the watch: leave every other server, whether or not it still answers."""
-        if self._behind(named):
+    def on_master_report(self, sentinel: HostPort, report: MasterReport) -> None:
+        """Handle a report of the watch: close the links to all other servers, even if they still respond."""
+        if self._is_outdated(report):
             return
-        self._epoch = max(self._epoch, named.epoch or 0)
-        self._believe(sentinel)
+        self._epoch = max(self._epoch, report.epoch or 0)
+        self._prefer(sentinel)
         with self._links_lock:
-            left = [link for link in self._dialled if Place(link.address.host, link.address.port) != named.place]
+            left = [
+                link for link in self._master_links if HostPort(link.address.host, link.address.port) != report.node
+            ]
         for link in left:
             link.interrupt()
 
-    def _believe(self, sentinel: Place) -> None:
+    def _prefer(self, sentinel: HostPort) -> None:
         self.sentinels = [sentinel, *(other for other in self.sentinels if other != sentinel)]
 
-    def _refused(self, refusal: Refusal, link: AsyncLink | BlockingLink) -> EngineError:
-        if refusal.code == "NOREPLICAS":  # they may have left for a new master
+    def _error(self, reply: ErrorReply, link: AsyncLink | BlockingLink) -> EngineError:
+        if reply.code == "NOREPLICAS":  # the replicas may follow a new master
             link.close()
-        return super()._refused(refusal, link)
+        return super()._error(reply, link)
 
-    async def _reach(self) -> AsyncLink:
-        until = steady() + self.seeds.failover if self._met else 0.0
+    async def _connect_shared(self) -> AsyncLink:
+        until = steady() + self.seeds.failover if self._has_connected else 0.0
         while True:
             try:
-                return await super()._reach()
+                return await super()._connect_shared()
             except EngineUnavailable:
                 if steady() > until:
                     raise
             await asyncio.sleep(random.uniform(PAUSE / 2, PAUSE))
 
-    def _reach_blocking(self, timeout: float | None) -> BlockingLink:
-        # Who brings a time-out of its own comes again by itself, and has other things to do meanwhile.
-        until = steady() + self.seeds.failover if self._met and timeout is None else 0.0
+    def _connect_thread(self, timeout: float | None) -> BlockingLink:
+        # A caller with a time-out (the keeper) retries by itself and must not be blocked for longer.
+        until = steady() + self.seeds.failover if self._has_connected and timeout is None else 0.0
         while True:
             try:
-                return super()._reach_blocking(timeout)
+                return super()._connect_thread(timeout)
             except EngineUnavailable:
                 if steady() > until or self._closed:
                     raise
@@ -170,7 +187,7 @@ class SentinelEngine(RedisEngine):
         self._closed = True
         try:
             await asyncio.to_thread(self._watch.stop)
-        except RuntimeError:  # the interpreter ends: no more threads
+        except RuntimeError:  # the interpreter shuts down and starts no threads
             self._watch.stop()
         await super().close()
 
@@ -182,87 +199,87 @@ class SentinelEngine(RedisEngine):
     def after_fork(self) -> None:
         super().after_fork()
         self._watch.after_fork()
-        self._dialled = weakref.WeakSet()
+        self._master_links = weakref.WeakSet()
 
-    def _hunt(self, client_name: str) -> Hunt:
-        """From Sentinel to Sentinel, and to whatever master each names, until one is a master indeed."""
+    def _search_master(self, client_name: str) -> MasterSearch:
+        """Ask the Sentinels one by one and try each reported master, until one has the role of a master."""
         seeds = self.seeds
-        troubles: list[EngineError] = []
-        tried: set[Place] = set()
-        behind: list[Named] = []
+        errors: list[EngineError] = []
+        tried: set[HostPort] = set()
+        behind: list[MasterReport] = []
         for sentinel in self.sentinels:
             address = seeds.sentinel(sentinel)
             try:
-                named: Named = yield Visit(address, _where(address, seeds.service))
-                if self._behind(named):
-                    behind.append(named)
+                report: MasterReport = yield Attempt(address, _ask_for_master(address, seeds.service))
+                if self._is_outdated(report):
+                    behind.append(report)
                     raise EngineUnavailable(f"the Sentinel at {sentinel} does not know of the last failover")
-                if named.place in tried:
+                if report.node in tried:
                     continue
-                tried.add(named.place)
-                self._epoch = max(self._epoch, named.epoch or 0)
-                self._believe(sentinel)
-                master = seeds.at(named.place)
-                yield Visit(master, _as_master(master, client_name), named)
+                tried.add(report.node)
+                self._epoch = max(self._epoch, report.epoch or 0)
+                self._prefer(sentinel)
+                master = seeds.at(report.node)
+                yield Attempt(master, _sign_in_as_master(master, client_name), report)
             except EngineError as error:
-                troubles.append(error)
+                errors.append(error)
         if len(behind) > len(self.sentinels) // 2:
-            # Most of them count from the beginning again: whoever runs them has set them up anew.
-            self._epoch = max(named.epoch or 0 for named in behind)
-        kind = EngineRefused if all(isinstance(error, EngineRefused) for error in troubles) else EngineUnavailable
-        raise kind(f"{seeds}: no master found: {'; '.join(dict.fromkeys(map(str, troubles)))}")
+            # Most Sentinels report lower epochs: they were set up anew and count from the beginning.
+            self._epoch = max(report.epoch or 0 for report in behind)
+        kind = EngineRefused if all(isinstance(error, EngineRefused) for error in errors) else EngineUnavailable
+        raise kind(f"{seeds}: no master found: {'; '.join(dict.fromkeys(map(str, errors)))}")
 
 
 def ask_sentinel(address: Address, *commands: Sequence[str]) -> Generator[list[bytes] | Credentials, Any, list[Any]]:
-    """Sign in at a Sentinel and ask. A Sentinel is no Redis: it has no TIME and needs no name of ours."""
-    words = yield from auth_of(address)
+    """Sign in to a Sentinel and send commands. A Sentinel has no TIME command and needs no client name."""
+    words = yield from auth_command(address)
     auth = [pack(*words)] if words else []
     replies: list[Any] = yield [*auth, *(pack(*command) for command in commands)]
-    for reply in replies[: len(auth) + 1]:  # who may ask the first thing has signed in
-        if isinstance(reply, Refusal) and reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
+    for reply in replies[: len(auth) + 1]:  # without AUTH, the first command shows whether signing in is required
+        if isinstance(reply, ErrorReply) and reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
             raise EngineRefused(
-                f"the Sentinel at {Place(address.host, address.port)} refused the sign-in; "
+                f"the Sentinel at {HostPort(address.host, address.port)} refused the sign-in; "
                 "add ?sentinel_password=… and, for an ACL user, sentinel_username=…"
             )
     for reply in replies[: len(auth)]:
-        if isinstance(reply, Refusal):
-            raise refused(reply, address)
+        if isinstance(reply, ErrorReply):
+            raise translate_error(reply, address)
     return replies[len(auth) :]
 
 
-def _where(address: Address, service: str) -> SignIn:
-    """Ask a Sentinel where the master is, and since which failover."""
-    place, known = yield from ask_sentinel(
+def _ask_for_master(address: Address, service: str) -> Handshake:
+    """Ask a Sentinel for the master and its failover epoch."""
+    node, known = yield from ask_sentinel(
         address, ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service], ["SENTINEL", "MASTER", service]
     )
-    match place:
-        case Refusal():
-            raise refused(place, address)
+    match node:
+        case ErrorReply():
+            raise translate_error(node, address)
         case None:
-            raise EngineRefused(f"the Sentinel at {Place(address.host, address.port)} knows no master {service!r}")
+            raise EngineRefused(f"the Sentinel at {HostPort(address.host, address.port)} knows no master {service!r}")
         case [bytes() as host, bytes() as port] if port.isdigit():
-            return Named(Place(host.decode(), int(port)), _epoch(known))
+            return MasterReport(HostPort(host.decode(), int(port)), _epoch(known))
         case _:
-            raise EngineRefused(f"{Place(address.host, address.port)} does not answer as a Sentinel does")
+            raise EngineRefused(f"{HostPort(address.host, address.port)} does not answer as a Sentinel does")
 
 
-def fields_of(flat: list[bytes]) -> dict[str, str]:
-    """What a Sentinel says of a server: names and values in turn."""
+def parse_fields(flat: list[bytes]) -> dict[str, str]:
+    """Decode a Sentinel's description of a server: alternating names and values."""
     words = [word.decode(errors="replace") for word in flat]
     return dict(zip(words[::2], words[1::2], strict=False))
 
 
 def _epoch(known: Any) -> int | None:
-    found = fields_of(cast("list[bytes]", known)).get("config-epoch", "") if isinstance(known, list) else ""
+    found = parse_fields(cast("list[bytes]", known)).get("config-epoch", "") if isinstance(known, list) else ""
     return int(found) if found.isdigit() else None
 
 
-def _as_master(address: Address, client_name: str) -> SignIn:
-    """Sign in, and go no further if this is no master: a Sentinel may be behind the times."""
+def _sign_in_as_master(address: Address, client_name: str) -> Handshake:
+    """Sign in and verify that the server is a master: a Sentinel's report may be outdated."""
     hello: Hello = yield from sign_in(address, client_name)
     (role,) = yield [pack("ROLE")]
-    if isinstance(role, Refusal):
-        raise refused(role, address)
+    if isinstance(role, ErrorReply):
+        raise translate_error(role, address)
     if role[0] != b"master":
         raise EngineUnavailable(f"{address} is not the master any more")
     return hello

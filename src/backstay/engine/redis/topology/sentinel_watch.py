@@ -1,81 +1,84 @@
-"""Hears of a failover when it happens: a subscription to one Sentinel, on a thread of its own.
+"""Watch for failovers: a subscription to one Sentinel, on its own thread.
 
-Without it a new master is noticed at the next command that fails, and a master that was replaced while it lives fails
-none. It is a hub of its own: one connection that is opened again after each break, and told of the break.
+Without it, a new master is noticed only when a command fails, and a replaced master that is still alive fails none. The
+watch uses a RedisHub of its own, which reconnects after each connection loss and reports that messages may be missing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backstay.engine.redis.address import Place
+from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.errors import EngineError, EngineUnavailable
 from backstay.hub.redis import RedisHub
-from backstay.hub.redis_connection import ThreadDialer
+from backstay.hub.redis_connection import ThreadConnector
 
 if TYPE_CHECKING:
     from backstay.engine.redis.topology.sentinel import SentinelEngine
 
-#: A Sentinel says the first as soon as the new master is one, the second when it has told all replicas: minutes later,
-#: perhaps, if one does not answer. The other Sentinels say only the second, and at once.
-NEWS = ("+promoted-slave", "+switch-master")
+#: The Sentinel that runs a failover publishes the first event when the new master is promoted, and the second when all
+#: replicas are reconfigured, which can take minutes. The other Sentinels publish only the second, at once.
+EVENTS = ("+promoted-slave", "+switch-master")
 
 
 class SentinelWatch:
-    """Asks who the master is whenever that may have changed. Whoever reads what it says must not block it."""
+    """Asks a Sentinel for the master whenever it may have changed, and reports it to the engine, which must not
+    block.
+    """
 
     def __init__(self, engine: SentinelEngine) -> None:
         self._engine = engine
         self.client_name = f"{engine.client_name}:watch"
-        self._sentinel: Place | None = None
+        self._sentinel: HostPort | None = None
         self._hub: RedisHub | None = None
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._hub is not None
 
     def start(self) -> None:
-        hub = self._hub = RedisHub(ThreadDialer(self, "backstay-sentinel"))
-        first, last = NEWS
-        hub.subscribe(first, self._heard, prompt=True)  # nobody else waits for this hub's thread
-        hub.subscribe(last, self._heard, self._look, prompt=True)
+        hub = self._hub = RedisHub(ThreadConnector(self, "backstay-sentinel"))
+        first, last = EVENTS
+        # prompt: the callbacks may run on the hub's thread, because this hub has no other subscribers.
+        hub.subscribe(first, self._on_event, prompt=True)
+        hub.subscribe(last, self._on_event, self._check_master, prompt=True)
 
-    def dial_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
-        """The first Sentinel that answers, of those who answered last."""
+    def connect_blocking(self, client_name: str, patience: float | None = None) -> BlockingLink:
+        """Connect to the first Sentinel that responds, starting with the last one that did."""
         engine = self._engine
-        troubles: list[EngineError] = []
+        errors: list[EngineError] = []
         for place in engine.sentinels:
             try:
                 link = engine.call_sentinel(place, client_name, patience)
             except EngineError as error:
-                troubles.append(error)
+                errors.append(error)
                 continue
             self._sentinel = place
             return link
-        raise EngineUnavailable(f"{engine.seeds}: no Sentinel can be heard: {'; '.join(map(str, troubles))}")
+        raise EngineUnavailable(f"{engine.seeds}: no Sentinel can be reached: {'; '.join(map(str, errors))}")
 
-    def _heard(self, news: str | None) -> None:
-        """None: some may have been missed."""
-        if news is None or self._engine.seeds.service in news.split(" "):
-            self._look()
+    def _on_event(self, event: str | None) -> None:
+        """Check the master after an event of our service; None: events may have been missed."""
+        if event is None or self._engine.seeds.service in event.split(" "):
+            self._check_master()
 
-    def _look(self) -> None:
+    def _check_master(self) -> None:
         sentinel = self._sentinel
         if sentinel is None:
             return
         try:
             link = self._engine.call_sentinel(sentinel, self.client_name)
         except EngineError:
-            return  # the next command that fails will find out
+            return  # the next failing command triggers a search
         link.close()
-        self._engine.told_of_master(sentinel, link.told)
+        self._engine.on_master_report(sentinel, link.handshake_result)
 
     def stop(self) -> None:
-        """Safe twice."""
+        """Stop watching. Safe to call twice."""
         if self._hub is not None:
             self._hub.close()
 
     def after_fork(self) -> None:
-        """The parent's thread is not here, and its connection is not ours to end."""
+        """Forget the parent's hub: its thread does not exist here, and its connection belongs to the parent."""
         self._hub = None

@@ -1,26 +1,26 @@
-"""Which node of a Cluster serves a key: slots, the map of them, and the replies that correct it. No I/O here."""
+"""The slot map of a Cluster: which node serves a key, and the redirects that correct it. No I/O happens here."""
 
 from __future__ import annotations
 
 import binascii
 from typing import Any, NamedTuple
 
-from backstay.engine.redis.address import Address, Place
-from backstay.engine.redis.link.protocol import Refusal, pack, refused
+from backstay.engine.redis.address import Address, HostPort
+from backstay.engine.redis.link.protocol import ErrorReply, pack, translate_error
 from backstay.errors import EngineRefused, EngineUnavailable
 
 SLOTS = 16384
-WHOLE_MAP = pack("CLUSTER", "SLOTS")
-#: Refusals that a failover or a migration brings, and that its end takes away. Nothing was done.
-HEALS = {"CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN"}
-#: Between two looks at the map while a slot has no master; at random from half of it.
+CLUSTER_SLOTS = pack("CLUSTER", "SLOTS")
+#: Error replies during a failover or a slot migration. Nothing was done, so a retry is safe.
+TRANSIENT = {"CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN"}
+#: The longest pause (seconds) between two map reloads while a slot has no master; random from half of it.
 PAUSE = 0.1
-#: A command that is sent on more often than this runs in circles.
-HOPS = 8
+#: A command with more redirects than this is in a redirect loop.
+MAX_REDIRECTS = 8
 
 
 def slot_of(key: bytes) -> int:
-    """CRC16 of the hash tag: what stands between the first brace and the next closing one, or the whole key."""
+    """Return the slot of a key: CRC16 of the hash tag (the text in the first pair of braces) or of the whole key."""
     start = key.find(b"{") + 1
     if start:
         end = key.find(b"}", start)
@@ -30,58 +30,58 @@ def slot_of(key: bytes) -> int:
 
 
 class Redirect(NamedTuple):
-    """Where a node sends us. `once`: for this one command (ASK), the map stays as it is (else MOVED)."""
+    """A MOVED or ASK reply. `is_ask`: it applies to this command only and does not change the map."""
 
     slot: int
-    place: Place
-    once: bool
+    node: HostPort
+    is_ask: bool
 
 
-def redirect(refusal: Refusal, asked: Place) -> Redirect | None:
-    """What MOVED and ASK say; None: another refusal."""
+def parse_redirect(refusal: ErrorReply, asked: HostPort) -> Redirect | None:
+    """Parse a MOVED or ASK reply of the node `asked`; None: another error."""
     if refusal.code not in ("MOVED", "ASK"):
         return None
     _, slot, where = str(refusal).split(" ")[:3]
     host, _, port = where.rpartition(":")
-    return Redirect(int(slot), Place(host or asked.host, int(port)), refusal.code == "ASK")
+    return Redirect(int(slot), HostPort(host or asked.host, int(port)), refusal.code == "ASK")
 
 
 class SlotMap:
-    """Who serves which slot, as far as is known. Read by many threads, replaced as a whole, corrected slot by slot."""
+    """The known node of each slot. Many threads read it; it is replaced as a whole or corrected slot by slot."""
 
     def __init__(self) -> None:
-        self._slots: list[Place | None] = [None] * SLOTS
-        self.masters: tuple[Place, ...] = ()
-        self.replicas: tuple[Place, ...] = ()
+        self._slots: list[HostPort | None] = [None] * SLOTS
+        self.masters: tuple[HostPort, ...] = ()
+        self.replicas: tuple[HostPort, ...] = ()
 
-    def serving(self, slot: int) -> Place | None:
+    def node_for(self, slot: int) -> HostPort | None:
         return self._slots[slot]
 
-    def moved(self, to: Redirect) -> None:
-        self._slots[to.slot] = to.place
-        if to.place not in self.masters:
-            self.masters = (*self.masters, to.place)
+    def apply_redirect(self, to: Redirect) -> None:
+        self._slots[to.slot] = to.node
+        if to.node not in self.masters:
+            self.masters = (*self.masters, to.node)
 
-    def learn(self, reply: Any, address: Address) -> None:
-        """Take over what CLUSTER SLOTS answered."""
-        if isinstance(reply, Refusal):
+    def update(self, reply: Any, address: Address) -> None:
+        """Replace the map with the reply to CLUSTER SLOTS."""
+        if isinstance(reply, ErrorReply):
             if "cluster support disabled" in str(reply):
                 raise EngineRefused(f"{address} is not a Cluster node; use redis:// for a single server")
-            raise refused(reply, address)
-        slots: list[Place | None] = [None] * SLOTS
-        masters: dict[Place, None] = {}
-        replicas: dict[Place, None] = {}
+            raise translate_error(reply, address)
+        slots: list[HostPort | None] = [None] * SLOTS
+        masters: dict[HostPort, None] = {}
+        replicas: dict[HostPort, None] = {}
         for first, last, *nodes in reply:
-            places = [_place(node, address) for node in nodes]
-            slots[first : last + 1] = [places[0]] * (last + 1 - first)
-            masters[places[0]] = None
-            replicas.update(dict.fromkeys(places[1:]))
+            found = [_host_port(node, address) for node in nodes]
+            slots[first : last + 1] = [found[0]] * (last + 1 - first)
+            masters[found[0]] = None
+            replicas.update(dict.fromkeys(found[1:]))
         if not masters:
-            raise EngineUnavailable(f"{address} knows of no node that serves anything; the Cluster is not set up")
+            raise EngineUnavailable(f"{address} knows no node that serves a slot; the Cluster is not set up")
         self._slots, self.masters, self.replicas = slots, tuple(masters), tuple(replicas)
 
 
-def _place(node: list[Any], asked: Address) -> Place:
-    """A node that does not know its own name answers where we asked it."""
+def _host_port(node: list[Any], asked: Address) -> HostPort:
+    """Return a node's address. A node that does not know its own host is at the address that was asked."""
     host = node[0].decode() if node[0] else ""
-    return Place(asked.host if host in ("", "?") else host, node[1])
+    return HostPort(asked.host if host in ("", "?") else host, node[1])

@@ -16,7 +16,7 @@ from backstay.job.stores.postgres.verbs import Verbs
 TRIGGERED = ("scheduled", "failed", "cancelled", "skipped")
 
 
-class ByHand(Verbs):
+class Admin(Verbs):
     """cancel, trigger, pause, limit_queue."""
 
     _enqueueing: Enqueueing

@@ -1,4 +1,4 @@
-"""Files that jobs leave: in parts, there for others with the last one."""
+"""Artifacts of jobs, stored in parts; an artifact is visible once its last part is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backstay.job.stores.postgres.statements import readable, storable
 from backstay.job.stores.postgres.verbs import Verbs
 
 
-class Files(Verbs):
+class Artifacts(Verbs):
     """put_artifact, list_artifacts, read_artifact."""
 
     def put_artifact(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> Op[bool]:

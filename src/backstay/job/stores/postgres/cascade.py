@@ -1,5 +1,5 @@
 """The common way through a run, in one write: attempts end well, those who waited for them start, some of these are
-handed out, and their runs count it. Everything here is a statement for one transaction; `step.py` says when.
+handed out, and their runs count it. Everything here is a statement for one transaction; `exchange.py` says when.
 
 What one statement did, those behind it hear of in settings of the transaction (`_moved.sql`), not from us: so nobody
 holds a run's row while an answer travels. Whatever is not common (a failure, limits, a lease that ran out) makes these

@@ -15,7 +15,7 @@ MOST = 1000
 Who = tuple[str, int]
 
 
-class Pace:
+class ClaimHeuristics:
     """Which workers are busy, and what their lanes met. Forgetting any of it costs a look, no more."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backstay.engine.base import Micros, Op, Wake, Within
+from backstay.engine.base import Micros, Op, StoreOperation, Wake
 from backstay.job.model import Tick
 from backstay.job.stores.postgres.ending import Ends
 from backstay.job.stores.postgres.enqueue import Enqueueing
@@ -25,7 +25,7 @@ class Cron(Verbs):
             known, _new = yield whole(("ticks_read", wanted), ("ticks", {**wanted, "now": now}))
             return dict(known)
 
-        return Within(talk)
+        return StoreOperation(talk)
 
     def tick(self, tick: Tick) -> Op[bool]:
         def work(ends: Ends) -> Part:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 MOST = 100_000
 
 
-class Whereabouts:
+class CtidCache:
     """`ctid` by job. Any thread may use it."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backstay.engine.base import Micros, Op, Wake, Within
+from backstay.engine.base import Micros, Op, StoreOperation, Wake
 from backstay.job.run_model import Definition, TokenRecord
 from backstay.job.stores.postgres.rows import Part, whole
 from backstay.job.stores.postgres.statements import readable, storable
@@ -24,7 +24,7 @@ class Definitions(Verbs):
                 if rows and rows[0][2] == mine["digest"]:
                     return _definition(rows[0])
 
-        return Within(talk)
+        return StoreOperation(talk)
 
     def get_definition(self, workflow: str, version: int = 0) -> Op[Definition | None]:
         values = {"workflow": storable(workflow), "version": version}

@@ -2,7 +2,7 @@
 skipped, their runs count it. All of it inside the transaction in which they end.
 
 Everybody who needs several rows takes them in one order: jobs that end, by id; then concurrency keys, by number; then
-jobs that wait, by id; then runs, by id (`moves.py`). So nobody waits in a circle.
+jobs that wait, by id; then runs, by id (`run_transitions.py`). This fixed lock order prevents deadlock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from backstay.job.stores.postgres.rows import (
     inside,
     key_lock,
 )
-from backstay.job.stores.postgres.run_transitions import STATES, Held, Move, Moves, wakes_of
+from backstay.job.stores.postgres.run_transitions import STATES, JobTransition, LockedRun, RunTransitions, wakes_of
 from backstay.job.stores.postgres.statements import Bytes, Numbers, Texts, readable
 
 #: Where the end of a watched job is announced while its chain goes on.
@@ -80,7 +80,7 @@ class Ends:
         self.now = now
         #: Id and type of what became pending.
         self.ready: dict[str, str] = {}
-        self.moves = Moves(space)
+        self.transitions = RunTransitions(space)
         self._wakes = wakes
         self._prefix = prefix
         self._told: list[Wake] = []
@@ -90,10 +90,10 @@ class Ends:
         mine = set(but)
         return dict(Counter(readable(type_) for id_, type_ in self.ready.items() if id_ not in mine))
 
-    def tell(self) -> None:
+    def publish_wakes(self) -> None:
         """After the commit: whoever listens may look."""
         self._wakes += self._told
-        self._wakes += self.moves.wakes(self._prefix)
+        self._wakes += self.transitions.wakes(self._prefix)
         self._told.clear()
 
     def lost(self, job: str) -> None:
@@ -126,9 +126,9 @@ class Ends:
         *,
         followed: bool = False,
     ) -> None:
-        """A job moved: if it belongs to a run, that counts there. The rest as in `Move`."""
+        """A job moved: if it belongs to a run, that counts there. The rest as in `JobTransition`."""
         if flags & IN_RUN:
-            self.moves.add(Move(run, job, before, after, attempt, flags, worker, why, kind, followed))
+            self.transitions.add(JobTransition(run, job, before, after, attempt, flags, worker, why, kind, followed))
 
     def released(
         self, rows: Sequence[Any], before: str, said: Mapping[str, tuple[str, str]] = MappingProxyType({})
@@ -141,21 +141,23 @@ class Ends:
 
     def settle(self) -> Part:
         """The end of the transaction: holds the runs that are concerned. Returns what is to go with the commit."""
-        moves = self.moves
-        unseen = bool(moves.held)  # some are held already, and nobody has looked at them
-        while moves and ((runs := moves.unheld) or unseen):
+        transitions = self.transitions
+        unseen = bool(transitions.held)  # some are held already, and nobody has looked at them
+        while transitions and ((runs := transitions.unheld) or unseen):
             unseen = False
             if runs:
                 rows = yield from ask("run_hold", {"space": self.space, "now": self.now, "ids": Texts(runs)})
-                moves.held.update((row[0], Held.of(row)) for row in rows)
-                moves.gone.update(set(runs) - moves.held.keys())
-            if moves.recounted:
-                rows = yield from ask("run_count", {"space": self.space, "ids": Texts(sorted(moves.recounted))})
-                moves.recounted = {id_: dict(zip((*STATES, "hard"), counts, strict=True)) for id_, *counts in rows}
-            if caught := moves.caught():
+                transitions.held.update((row[0], LockedRun.of(row)) for row in rows)
+                transitions.gone.update(set(runs) - transitions.held.keys())
+            if transitions.recounted:
+                rows = yield from ask("run_count", {"space": self.space, "ids": Texts(sorted(transitions.recounted))})
+                transitions.recounted = {
+                    id_: dict(zip((*STATES, "hard"), counts, strict=True)) for id_, *counts in rows
+                }
+            if caught := transitions.caught():
                 yield from self.end([cancelled(job, *why) for job, why in sorted(caught.items())])
-                moves.forget(caught)
-        return moves.closing() if moves else []
+                transitions.forget(caught)
+        return transitions.closing() if transitions else []
 
     # ── ends ──
 

@@ -63,18 +63,18 @@ class Enqueueing:
         wakes: list[Wake],
         *,
         lasts: bool = False,
-        tell: bool = False,
+        announce: bool = False,
     ) -> Part:
-        """The whole verb. `lasts`: the transaction goes on afterwards. `tell`: announcements leave right behind the
+        """The whole verb. `lasts`: the transaction goes on afterwards. `announce`: announcements leave right behind the
         commit, in the same write.
         """
-        behind = self._announcement(jobs, now) if tell else []
+        behind = self._announcement(jobs, now) if announce else []
         if any(job.after or job.run or job.when == "any_failure" for job in jobs):
             ends = Ends(self.space, self._prefix, now, wakes)
             runs = yield from self.runs({job.run for job in jobs if job.run}, now)
             answers = yield from self.store(jobs, now, ends, runs=runs, lasts=lasts)
             yield whole(*(yield from ends.settle()))._replace(behind=behind)
-            ends.tell()
+            ends.publish_wakes()
             return answers
         states: dict[str, State] = {}
         known: dict[str, tuple[str, State]] = {}
@@ -137,7 +137,7 @@ class Enqueueing:
             yield from self._wait(waiting, ends, follows=follows, lasts=lasts, doomed=doomed)
         if doomed:
             yield from ends.end([cancelled(id_, doom.reason, 0, doom.now) for id_, doom in sorted(doomed.items())])
-            ends.moves.forget(doomed)
+            ends.transitions.forget(doomed)
         if waiting or doomed:
             rows = yield from ask("enqueue_known", _known(self.space, [job for job in jobs if job.id in new]))
             states.update((asked, state) for asked, _, state in rows)

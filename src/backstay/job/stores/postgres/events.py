@@ -17,20 +17,20 @@ from backstay.job.stores.postgres.statements import Bytes, Numbers, Texts
 LARGEST = 80
 
 #: What is told of a job: kind, worker, job, attempt, why.
-Said = tuple[EventKind, str, str, int, str]
+EventFields = tuple[EventKind, str, str, int, str]
 _kind_and_worker = itemgetter(0, 1)
 
 
-class Told(NamedTuple):
+class EventBatch(NamedTuple):
     """What happened in a run in one moment; the first of it has the number `first`."""
 
     run: str
     first: int
     at: Micros
-    said: Sequence[Said]
+    said: Sequence[EventFields]
 
 
-class _Alike(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class EventRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Events of one kind and worker in a row. What is the same for all of them is said once."""
 
     kind: EventKind
@@ -41,15 +41,15 @@ class _Alike(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Alike]).decode
+_decode = msgspec.msgpack.Decoder(list[EventRow]).decode
 #: What the server has put together itself (run_move.sql).
-_decode_text = msgspec.json.Decoder(list[_Alike]).decode
+_decode_text = msgspec.json.Decoder(list[EventRow]).decode
 
 
-def columns(space: str, told: Sequence[Told]) -> dict[str, Any]:
+def columns(space: str, told: Sequence[EventBatch]) -> dict[str, Any]:
     """What run_tell.sql wants."""
     parts = [
-        Told(run, first + place, at, said[place : place + LARGEST])
+        EventBatch(run, first + place, at, said[place : place + LARGEST])
         for run, first, at, said in told
         for place in range(0, len(said), LARGEST)
     ]
@@ -59,13 +59,15 @@ def columns(space: str, told: Sequence[Told]) -> dict[str, Any]:
         "firsts": Numbers([part.first for part in parts]),
         "lasts": Numbers([part.first + len(part.said) - 1 for part in parts]),
         "ats": Numbers([part.at for part in parts]),
-        "docs": Bytes([_encode([_alike(*alike) for alike in groupby(part.said, _kind_and_worker)]) for part in parts]),
+        "docs": Bytes(
+            [_encode([_event_row(*alike) for alike in groupby(part.said, _kind_and_worker)]) for part in parts]
+        ),
     }
 
 
-def _alike(kind_and_worker: tuple[EventKind, str], said: Iterator[Said]) -> _Alike:
+def _event_row(kind_and_worker: tuple[EventKind, str], said: Iterator[EventFields]) -> EventRow:
     _, _, jobs, attempts, whys = zip(*said, strict=True)
-    return _Alike(*kind_and_worker, list(jobs), _once(attempts), _once(whys))
+    return EventRow(*kind_and_worker, list(jobs), _once(attempts), _once(whys))
 
 
 def _once(values: Sequence[Any]) -> list[Any]:

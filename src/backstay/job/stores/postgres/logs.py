@@ -10,7 +10,7 @@ from backstay.job.stores.postgres.statements import Bytes, Numbers, Texts, reada
 from backstay.job.stores.postgres.verbs import Verbs
 
 
-class Traces(Verbs):
+class Logs(Verbs):
     """append_log, read_log, put_outputs, get_outputs."""
 
     def append_log(self, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> Op[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backstay.engine.base import Micros, Op, Wake, Within
+from backstay.engine.base import Micros, Op, StoreOperation, Wake
 from backstay.errors import ConfigError
 from backstay.job.model import FINAL, State
 from backstay.job.stores.postgres.rows import Part, inside, whole
@@ -12,7 +12,7 @@ from backstay.job.stores.postgres.statements import Texts
 from backstay.job.stores.postgres.verbs import Verbs
 
 
-class Tidy(Verbs):
+class Pruner(Verbs):
     """purge, prune."""
 
     def purge(self, state: State, *, queue: str = "", limit: int = 1000) -> Op[int]:
@@ -31,7 +31,7 @@ class Tidy(Verbs):
             runs = yield from self._prune_runs(mine, limit - old - many)
             return old + many + runs
 
-        return Within(talk)
+        return StoreOperation(talk)
 
     def _prune_runs(self, mine: dict[str, Any], limit: int) -> Part:
         """Runs past their time, each whole with its jobs, begun while below the limit. Returns how many of both."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from backstay.engine.base import Micros, Op, Within
+from backstay.engine.base import Micros, Op, StoreOperation
 from backstay.job.model import FINAL, Job, JobResult, Queue, Rate, State
 from backstay.job.stores.postgres.ending import Ends
 from backstay.job.stores.postgres.rows import CHAIN_WATCHED, WATCHED, Part, ask, inside, whole
@@ -16,7 +16,7 @@ from backstay.job.stores.postgres.verbs import Verbs
 LOOKS = 20
 
 
-class Looks(Verbs):
+class Queries(Verbs):
     """get, watch, list_jobs, results, queues, next_due."""
 
     def get(self, job: str) -> Op[Job | None]:
@@ -25,7 +25,7 @@ class Looks(Verbs):
             jobs = yield from self.jobs(rows, commit=True)
             return jobs[0] if jobs else None
 
-        return Within(talk, reads=True)
+        return StoreOperation(talk, reads=True)
 
     def watch(self, job: str, *, chain: bool = False) -> Op[Job | None]:
         flag = CHAIN_WATCHED if chain else WATCHED
@@ -83,7 +83,7 @@ class Looks(Verbs):
             rows = sorted((row for rows in answers for row in rows), key=lambda row: row[0], reverse=True)[:limit]
             return (yield from self.jobs(rows, commit=True))
 
-        return Within(talk, reads=True)
+        return StoreOperation(talk, reads=True)
 
     def results(self, run: str, *, before: str = "", limit: int = 1000) -> Op[list[JobResult]]:
         def answer(rows: list[Any]) -> list[JobResult]:

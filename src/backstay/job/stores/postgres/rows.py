@@ -11,7 +11,7 @@ import msgspec
 
 from backstay.engine.base import Micros
 from backstay.engine.postgres.connection.wire import Rows
-from backstay.engine.postgres.pipeline.pipeline import Round
+from backstay.engine.postgres.pipeline.pipeline import RoundTrip
 from backstay.job.model import Claimed, Concurrency, Failure, Job, NewJob, Unique
 from backstay.job.stores.postgres.statements import readable, statement
 
@@ -25,20 +25,20 @@ SEPARATOR = "\x1f"
 
 T = Any
 #: A part of a talk: yields rounds inside a transaction.
-Part = Generator[Round, list[Rows], T]
+Part = Generator[RoundTrip, list[Rows], T]
 
 _failure = msgspec.msgpack.Decoder(Failure)
 encode_failure: Final = msgspec.msgpack.Encoder().encode
 
 
-def inside(*statements: tuple[str, Mapping[str, Any]]) -> Round:
+def inside(*statements: tuple[str, Mapping[str, Any]]) -> RoundTrip:
     """A round that leaves its transaction open."""
-    return Round([(statement(name), values) for name, values in statements], commit=False)
+    return RoundTrip([(statement(name), values) for name, values in statements], commit=False)
 
 
-def whole(*statements: tuple[str, Mapping[str, Any]]) -> Round:
+def whole(*statements: tuple[str, Mapping[str, Any]]) -> RoundTrip:
     """A round that commits."""
-    return Round([(statement(name), values) for name, values in statements])
+    return RoundTrip([(statement(name), values) for name, values in statements])
 
 
 def ask(name: str, values: Mapping[str, Any]) -> Part:

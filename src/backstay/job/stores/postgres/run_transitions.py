@@ -1,4 +1,4 @@
-"""Moves of jobs that belong to runs: gathered while a transaction goes on, counted and told at its end.
+"""State transitions of jobs that belong to runs: collected during a transaction, counted and published at its end.
 
 A run's row is held last, after all jobs and keys, and runs in the order of their ids: whoever waits for a run waits for
 nobody who could wait for him. It is held until the commit, so of two who end the last jobs of a run the second sees
@@ -19,7 +19,7 @@ from backstay.engine.base import Micros, Wake
 from backstay.hub.protocol import channel
 from backstay.job.model import FINAL
 from backstay.job.run_model import FINISHED, Run
-from backstay.job.stores.postgres.events import Said, Told, columns
+from backstay.job.stores.postgres.events import EventBatch, EventFields, columns
 from backstay.job.stores.postgres.rows import SOFT
 from backstay.job.stores.postgres.statements import Numbers, Texts, readable, storable
 
@@ -32,7 +32,7 @@ KINDS = {state: state for state in STATES if state != "blocked"} | {"pending": "
 FOREVER = 2**63 - 1
 
 
-class Move(msgspec.Struct, frozen=True, gc=False):
+class JobTransition(msgspec.Struct, frozen=True, gc=False):
     """A job of a run came from one state into another ("": it was made). Without states: something is told of it."""
 
     run: str
@@ -49,7 +49,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass
-class Held:
+class LockedRun:
     """A run while its row is held."""
 
     id: str
@@ -66,12 +66,12 @@ class Held:
     counts: dict[str, int]
     hard: int
     now: Micros
-    said: list[Said] = field(default_factory=list[Said])
+    said: list[EventFields] = field(default_factory=list[EventFields])
     #: It has ended just now.
     ended: bool = False
 
     @classmethod
-    def of(cls, row: Sequence[Any]) -> Held:
+    def of(cls, row: Sequence[Any]) -> LockedRun:
         """What run_hold.sql answers."""
         counts = dict(zip(STATES, row[11:19], strict=True))
         fields: list[Any] = [*row[:10], readable(row[10]), counts, row[19], row[20]]
@@ -81,7 +81,7 @@ class Held:
     def is_finished(self) -> bool:
         return self.status in FINISHED
 
-    def tell(self, kind: Any, move: Move | None = None, why: str = "") -> None:
+    def add_event(self, kind: Any, move: JobTransition | None = None, why: str = "") -> None:
         self.events += 1
         if move is None:
             self.said.append((kind, "", "", 0, why))
@@ -89,17 +89,17 @@ class Held:
             self.said.append((kind, move.worker, move.job, move.attempt, move.why))
 
     @property
-    def told(self) -> Told:
-        return Told(self.id, self.events - len(self.said) + 1, self.now, self.said)
+    def event_batch(self) -> EventBatch:
+        return EventBatch(self.id, self.events - len(self.said) + 1, self.now, self.said)
 
     def cancel(self, reason: str) -> None:
         if not self.is_finished and not self.cancelling:
             self.cancelling, self.reason = True, reason
-            self.tell("run_cancelling", why=reason)
+            self.add_event("run_cancelling", why=reason)
 
-    def count(self, move: Move) -> None:
+    def count(self, move: JobTransition) -> None:
         if move.kind:
-            self.tell(move.kind, move)
+            self.add_event(move.kind, move)
             return
         if self.is_finished and move.after not in FINAL:
             self._reopen()
@@ -112,13 +112,13 @@ class Held:
         if after == "running":
             self.status, self.started = "running", self.started or self.now
         if after in KINDS:
-            self.tell(KINDS[after], move)
+            self.add_event(KINDS[after], move)
 
     def _reopen(self) -> None:
         self.status, self.finished, self.cancelling, self.reason = "running", 0, False, ""
         self.deadline = self.now + self.timeout if self.timeout else 0
         self.keep_until = FOREVER
-        self.tell("run_reopened")
+        self.add_event("run_reopened")
 
     def settle(self) -> None:
         """It ends with the last of its jobs."""
@@ -126,15 +126,15 @@ class Held:
             return
         self.status = "cancelled" if self.cancelling else "failure" if self.hard else "success"
         self.finished, self.keep_until, self.ended = self.now, min(FOREVER, self.now + self.keep), True
-        self.tell("run_finished", why=self.status)
+        self.add_event("run_finished", why=self.status)
 
 
-class Moves:
+class RunTransitions:
     """Of one transaction."""
 
     def __init__(self, space: str) -> None:
         self._space = space
-        self._moves: list[Move] = []
+        self._moves: list[JobTransition] = []
         self._runs: set[str] = set()
         #: Runs that are to be cancelled, and why; runs whose counts are to be set right; runs that have just begun.
         self.cancelling: dict[str, str] = {}
@@ -142,14 +142,14 @@ class Moves:
         self.begun: set[str] = set()
         #: How many running jobs of those that are to be cancelled were told.
         self.asked: Counter[str] = Counter()
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, LockedRun] = {}
         #: Runs that are not there (any more).
         self.gone: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._moves or self.cancelling or self.recounted or self.begun)
 
-    def add(self, move: Move) -> None:
+    def add(self, move: JobTransition) -> None:
         self._moves.append(move)
         self._runs.add(move.run)
 
@@ -184,7 +184,7 @@ class Moves:
         """What stores all of it: statements to go with the commit."""
         held = self.held
         for id_ in self.begun & held.keys():
-            held[id_].tell("run_created")
+            held[id_].add_event("run_created")
         for id_, reason in self.cancelling.items():
             if id_ in held:
                 held[id_].cancel(reason)
@@ -213,7 +213,7 @@ class Moves:
             "hard": Numbers([run.hard for run in runs]),
             **{state: Numbers([run.counts[state] for run in runs]) for state in STATES},
         }
-        told = [run.told for run in runs if run.said]
+        told = [run.event_batch for run in runs if run.said]
         return [("run_store", values), *([("run_tell", columns(self._space, told))] if told else [])]
 
     @property

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from backstay.engine.base import Micros, Op, Wake, Within
+from backstay.engine.base import Micros, Op, StoreOperation, Wake
 from backstay.errors import ConfigError
 from backstay.job.model import NewJob
 from backstay.job.run_model import FINISHED, LARGEST_RUN, EventPage, NewRun, Run, RunEvent, RunStatus, no_cursor
-from backstay.job.stores.postgres.admin import ByHand
+from backstay.job.stores.postgres.admin import Admin
 from backstay.job.stores.postgres.ending import Ends, cancelled
 from backstay.job.stores.postgres.enqueue import after_columns
 from backstay.job.stores.postgres.events import Cursor, events_of, page_of
@@ -20,7 +20,7 @@ from backstay.job.stores.postgres.run_transitions import run_of
 from backstay.job.stores.postgres.statements import Texts, readable, storable
 
 #: Why a run is cancelled that nobody cancelled.
-LATE = "it has not ended in time"
+LATE = "the run did not end before its deadline"
 #: A page that would be empty, only because somebody's short transaction is under way, is read again so often.
 MOMENTS = 10
 #: Jobs that one statement stores.
@@ -31,7 +31,7 @@ FIRST = "0.0"
 CURSOR = re.compile(r"([0-9]{1,19})\.([0-9]{1,18})(?:\.([0-9]{1,2}))?")
 
 
-class Runs(ByHand):
+class Runs(Admin):
     """start_run, get_run, list_runs, cancel_run, rerun_failed, run_events, events, check_runs."""
 
     #: Where the next look at runs goes on.
@@ -53,7 +53,7 @@ class Runs(ByHand):
             }
             rows = yield from ask("run_start", mine)
             if rows:
-                ends.moves.begun.add(run.id)
+                ends.transitions.begun.add(run.id)
                 yield from self._begin(ends, run)
 
         return self._on_run(run.id, work)
@@ -86,7 +86,7 @@ class Runs(ByHand):
         skipped = yield from ends.start((), {}, alone)
         yield from ends.end(skipped)
 
-    def _on_run(self, run: str, work: Callable[[Ends], Part]) -> Within[Any]:
+    def _on_run(self, run: str, work: Callable[[Ends], Part]) -> StoreOperation[Any]:
         """A verb that answers the run as it is afterwards."""
 
         def talk(now: Micros | None, wakes: list[Wake]) -> Part:
@@ -96,12 +96,12 @@ class Runs(ByHand):
                 ends = Ends(self.namespace, self.prefix, now, wakes)
                 yield from todo(ends)
                 *_, rows = yield whole(*(yield from ends.settle()), ("get_run", mine))
-                ends.tell()
-                if not ends.moves.missed:
+                ends.publish_wakes()
+                if not ends.transitions.missed:
                     return run_of(rows[0], rows[0][19]) if rows else None
-                todo = partial(self._cancel, runs=dict(ends.moves.cancelling))
+                todo = partial(self._cancel, runs=dict(ends.transitions.cancelling))
 
-        return Within(talk)
+        return StoreOperation(talk)
 
     def get_run(self, run: str, *, doc: bool = True) -> Op[Run | None]:
         def answer(rows: list[Any]) -> Run | None:
@@ -128,7 +128,7 @@ class Runs(ByHand):
         """All of their jobs that have not ended: what runs is told, the rest ends. Whatever somebody else puts into
         them meanwhile meets a run that is being cancelled: see `Ends.settle`.
         """
-        ends.moves.cancelling.update(runs)
+        ends.transitions.cancelling.update(runs)
         rows = yield from ask("run_jobs", {"space": self.namespace, "runs": Texts(sorted(runs))})
         running = [(id_, storable(runs[run])) for id_, state, _, run, _ in rows if state == "running"]
         if running:
@@ -136,7 +136,7 @@ class Runs(ByHand):
             yield inside(("run_cancel", {"space": self.namespace, "ids": Texts(ids), "reasons": Texts(reasons)}))
             for id_ in ids:
                 ends.lost(id_)
-            ends.moves.asked.update(run for _, state, _, run, _ in rows if state == "running")
+            ends.transitions.asked.update(run for _, state, _, run, _ in rows if state == "running")
         yield from ends.end(
             [
                 cancelled(id_, runs[run], attempt, ends.now or now)
@@ -220,7 +220,7 @@ class Runs(ByHand):
                     break
             return page
 
-        return Within(talk, reads=True)
+        return StoreOperation(talk, reads=True)
 
     def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
         def work(ends: Ends) -> Part:
@@ -229,7 +229,7 @@ class Runs(ByHand):
             # The next look goes on behind this one, and begins anew when there is nothing left.
             self._checked = looked[-1][0] if len(looked) >= limit else ""
             wrong = [id_ for id_, differs, *_ in looked if differs]
-            ends.moves.recounted.update((id_, {}) for id_ in wrong)
+            ends.transitions.recounted.update((id_, {}) for id_ in wrong)
             # Somebody died who was about to cancel all of a run's jobs.
             stuck = {id_: readable(reason) for id_, _, is_stuck, reason in looked if is_stuck}
             if late or stuck:

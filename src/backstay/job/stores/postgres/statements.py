@@ -6,9 +6,9 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from backstay.engine.postgres.connection.arrays import Bytes, Floats, Numbers, Places, Texts
+from backstay.engine.postgres.connection.arrays import Bytes, Floats, Numbers, RowLocations, Texts
 
-__all__ = ["Bytes", "Floats", "Numbers", "Places", "Texts", "readable", "statement", "storable"]
+__all__ = ["Bytes", "Floats", "Numbers", "RowLocations", "Texts", "readable", "statement", "storable"]
 
 
 @cache

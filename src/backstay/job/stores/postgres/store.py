@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from backstay.engine.base import Micros, Op, Within
-from backstay.job.model import Delivery, Enqueued, NewJob, Renewal, RenewalVerdict, StepCommand, StepReply
-from backstay.job.stores.postgres.artifacts import Files
+from backstay.engine.base import Micros, Op, StoreOperation
+from backstay.job.model import Delivery, Enqueued, ExchangeCommand, ExchangeReply, NewJob, Renewal, RenewalVerdict
+from backstay.job.stores.postgres.artifacts import Artifacts
 from backstay.job.stores.postgres.cron import Cron
 from backstay.job.stores.postgres.definitions import Definitions, Tokens
 from backstay.job.stores.postgres.ending import Ends
 from backstay.job.stores.postgres.enqueue import Enqueueing
-from backstay.job.stores.postgres.exchange import Steps
-from backstay.job.stores.postgres.logs import Traces
-from backstay.job.stores.postgres.pruner import Tidy
-from backstay.job.stores.postgres.queries import Looks
+from backstay.job.stores.postgres.exchange import Exchanges
+from backstay.job.stores.postgres.logs import Logs
+from backstay.job.stores.postgres.pruner import Pruner
+from backstay.job.stores.postgres.queries import Queries
 from backstay.job.stores.postgres.reap import CAUSE, due_late, reap_late
 from backstay.job.stores.postgres.rows import AWAITED, Part, inside
 from backstay.job.stores.postgres.runs import Runs
@@ -26,37 +26,37 @@ from backstay.job.stores.postgres.statements import Floats, Numbers, Texts
 from backstay.job.stores.postgres.workers import Workers
 
 
-class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions, Tokens):
+class PostgresStore(Queries, Runs, Logs, Artifacts, Workers, Cron, Pruner, Definitions, Tokens):
     """The store contract (`store.py`) on PostgreSQL's tables. `prefix` is that of the hub's channels."""
 
     shards = 1
     #: A NOTIFY wakes every listener there is.
-    announces, gap = True, 0.002
-    lanes = 2
-    parts = True
-    takes = True
-    read_handed = None
+    announces, announcement_gap = True, 0.002
+    channels_per_shard = 2
+    splits_claim_and_ack = True
+    claims_consume_hints = True
+    read_handoff = None
 
     def __init__(self, namespace: str, prefix: str) -> None:
         super().__init__(namespace, prefix)
         self._enqueueing = Enqueueing(namespace, prefix)
-        self._steps = Steps(namespace, prefix, self._enqueueing)
+        self._exchanges = Exchanges(namespace, prefix, self._enqueueing)
 
-    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
-        return Within(partial(self._enqueueing.enqueue, jobs, tell=tell))
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, announce: bool = False) -> Op[list[Enqueued]]:
+        return StoreOperation(partial(self._enqueueing.enqueue, jobs, announce=announce))
 
-    def enqueue_among(self, jobs: Sequence[NewJob]) -> Within[list[Enqueued]]:
+    def enqueue_among(self, jobs: Sequence[NewJob]) -> StoreOperation[list[Enqueued]]:
         """The same in a transaction that somebody else ends, nobody knows when: what its jobs wait for can be claimed
         and renewed meanwhile, and only cannot end. Have `await_chains` done before, by itself.
         """
-        return Within(partial(self._enqueueing.enqueue, jobs, lasts=True))
+        return StoreOperation(partial(self._enqueueing.enqueue, jobs, lasts=True))
 
     def await_chains(self, chains: Iterable[str]) -> Op[None]:
         """Whoever ends these chains is to look for others that wait for them."""
         return self.one("after_await", {"chains": Texts(sorted(set(chains))), "flag": AWAITED}, holding="after_grip")
 
-    def step(self, command: StepCommand) -> Op[StepReply]:
-        return Within(partial(self._steps.step, command), f"step:{command.lane}")
+    def exchange(self, command: ExchangeCommand) -> Op[ExchangeReply]:
+        return StoreOperation(partial(self._exchanges.exchange, command), f"exchange:{command.channel}")
 
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
         wanted = sorted(leases, key=lambda renewal: renewal.job)
@@ -71,7 +71,7 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
         def answer(rows: list[tuple[str, int, bool, bytes]]) -> list[RenewalVerdict]:
             held = {(id_, fence): cancel for id_, fence, cancel, _ in rows}
             for id_, _, _, place in rows:
-                self._steps.whereabouts.moved(id_, place)
+                self._exchanges.ctid_cache.moved(id_, place)
             verdicts: dict[bool | None, RenewalVerdict] = {None: "lost", False: "ok", True: "cancelled"}
             return [verdicts[held.get((r.job, r.fence))] for r in leases]
 
@@ -96,7 +96,7 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
     # ── one shard: nothing ever waits to be told elsewhere ──
 
     def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
-        return Within(_nothing([]), reads=True)
+        return StoreOperation(_nothing([]), reads=True)
 
     def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
         def work(ends: Ends) -> Part:
@@ -106,7 +106,7 @@ class PostgresStore(Looks, Runs, Traces, Files, Workers, Cron, Tidy, Definitions
         return self.act(work)
 
     def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
-        return Within(_nothing(None), reads=True)
+        return StoreOperation(_nothing(None), reads=True)
 
 
 def _nothing(answer: Any) -> Callable[..., Part]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backstay.engine.base import Micros, Wake, Within
+from backstay.engine.base import Micros, StoreOperation, Wake
 from backstay.job.stores.postgres.ending import Ends
 from backstay.job.stores.postgres.rows import WAITS, Part, inside, job_of, whole
 from backstay.job.stores.postgres.statements import Texts
@@ -18,17 +18,17 @@ class Verbs:
         self.namespace = namespace
         self.prefix = prefix
 
-    def act(self, work: Callable[[Ends], Part]) -> Within[Any]:
+    def act(self, work: Callable[[Ends], Part]) -> StoreOperation[Any]:
         """A verb of several rounds in one transaction; hints go out after its commit."""
 
         def talk(now: Micros | None, wakes: list[Wake]) -> Part:
             ends = Ends(self.namespace, self.prefix, now, wakes)
             answer = yield from work(ends)
             yield whole(*(yield from ends.settle()))
-            ends.tell()
+            ends.publish_wakes()
             return answer
 
-        return Within(talk)
+        return StoreOperation(talk)
 
     def one(
         self,
@@ -38,7 +38,7 @@ class Verbs:
         *,
         holding: str = "",
         reads: bool = False,
-    ) -> Within[Any]:
+    ) -> StoreOperation[Any]:
         """A verb of one statement; with one before it that holds what this one changes."""
 
         def talk(now: Micros | None, _: list[Wake]) -> Part:
@@ -46,7 +46,7 @@ class Verbs:
             *_before, rows = yield whole(*([(holding, given)] if holding else []), (name, given))
             return answer(rows)
 
-        return Within(talk, reads=reads)
+        return StoreOperation(talk, reads=reads)
 
     def jobs(self, rows: list[Any], *, commit: bool) -> Part:
         """Rows of get.sql as jobs, with the chains that they wait for or waited for. `commit`: in a round of its own,

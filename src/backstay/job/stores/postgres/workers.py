@@ -15,13 +15,13 @@ _worker = msgspec.msgpack.Decoder(Worker)
 
 
 class Workers(Verbs):
-    """beat, leave, workers."""
+    """heartbeat, unregister_worker, workers."""
 
-    def beat(self, worker: Worker) -> Op[None]:
-        return self.one("beat", {"id": worker.id, "doc": _encode(worker)})
+    def heartbeat(self, worker: Worker) -> Op[None]:
+        return self.one("heartbeat", {"id": worker.id, "doc": _encode(worker)})
 
-    def leave(self, worker: str) -> Op[None]:
-        return self.one("leave", {"id": worker})
+    def unregister_worker(self, worker: str) -> Op[None]:
+        return self.one("unregister_worker", {"id": worker})
 
     def workers(self) -> Op[list[Worker]]:
         def answer(rows: list[Any]) -> list[Worker]:

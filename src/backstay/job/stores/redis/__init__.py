@@ -1,1 +1,1 @@
-"""Jobs in Redis."""
+"""The job store on Redis."""

@@ -1,5 +1,5 @@
-"""A job's record as Redis keeps it: a packed head, so that scripts read and write it without building tables of names.
-Mirrors `lua/_record.lua`.
+"""Encode and decode the record of a job in Redis: a packed head, so that scripts read and write fields by offset
+instead of building Lua tables. Mirrors `lua/shared/_record.lua`.
 """
 
 from __future__ import annotations
@@ -44,22 +44,24 @@ _SCOPES: Final[dict[UniqueScope, str]] = {"until_start": "s", "until_done": "d",
 _SCOPE_NAMES: Final[dict[str, UniqueScope]] = {letter: scope for scope, letter in _SCOPES.items()}
 CANCEL = 4
 _AWAITED = bytes((32,))
-#: The size of a job's or a run's id is one byte of a record.
+#: Bytes of a job's or a run's id: its size is one byte of a record.
 LONGEST_NAME = 255
+#: The size of the worker's name is one byte of a running job's record.
+LONGEST_WORKER = 255
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Doc(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """What only workers and readers want of a job: never rewritten."""
+class JobDoc(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """The fields of a job that never change, stored apart from its record so that no state change rewrites them."""
 
     args: bytes
     meta: bytes
     after: tuple[str, ...] = ()
 
 
-class Rare(msgspec.Struct, frozen=True, array_like=True):
-    """What few jobs have."""
+class RareFields(msgspec.Struct, frozen=True, array_like=True):
+    """Fields that few jobs have: chain, unique key, concurrency key, follower."""
 
     chain: str = ""
     unique: str = ""
@@ -70,45 +72,45 @@ class Rare(msgspec.Struct, frozen=True, array_like=True):
     window: Micros = 0
 
 
-class Ext(msgspec.Struct, frozen=True, gc=False):
-    """What a plain job does not have. `after` and `letters`: the chains it waits for and what became of each, unless
-    that lies in keys.
+class ExtraFields(msgspec.Struct, frozen=True, gc=False):
+    """The fields that a plain job does not have. `after` and `letters`: its blockers and the outcome of each, unless
+    they are stored in keys of their own.
     """
 
     run: str = ""
     after: tuple[str, ...] = ()
     letters: str = ""
-    rare: Rare = Rare()
+    rare: RareFields = RareFields()
 
 
 _EXT = struct.Struct(">BcBBB")
 _RARE, _KEYED, _SOFT = 1, 2, 4
-#: How many names a record has room for: of those it waits for, of those who wait for it.
-MOST_AFTER, MOST_AWAITING = 16, 8
+#: A record lists at most this many blockers and this many dependents of the job; longer lists are stored separately.
+MAX_INLINE_AFTER, MAX_INLINE_AWAITING = 16, 8
 _WHENS: Final[dict[When, bytes]] = {"all_success": b"s", "all_done": b"d", "any_failure": b"f"}
-PLAIN = Ext()
-_NOTHING_RARE = Rare()
-_docs = msgspec.msgpack.Decoder(Doc)
-_rares = msgspec.msgpack.Decoder(Rare)
+NO_EXTRA_FIELDS = ExtraFields()
+_NO_RARE_FIELDS = RareFields()
+_docs = msgspec.msgpack.Decoder(JobDoc)
+_rares = msgspec.msgpack.Decoder(RareFields)
 _failures = msgspec.msgpack.Decoder(Failure)
 
 
-def letter(state: State) -> bytes:
+def state_letter(state: State) -> bytes:
     return _LETTERS[state]
 
 
 @lru_cache(maxsize=4096)
-def lane(queue: str, rate: Rate | None, labels: tuple[str, ...]) -> bytes:
-    """The name of the lane in which a job waits. No part may have a NUL in it."""
+def lane_name(queue: str, rate: Rate | None, labels: tuple[str, ...]) -> bytes:
+    """Return the name of a job's lane. No part may contain a NUL, which separates them."""
     parts = [queue, *((rate.bucket, str(rate.interval), str(rate.burst)) if rate else ("", "", "")), *labels]
     if any("\0" in part for part in parts):
-        raise ConfigError(f"a queue, a rate's bucket and a label have no NUL in them; got {parts!r}")
+        raise ConfigError(f"queues, rate buckets and labels must not contain a NUL, got {parts!r}")
     return "\0".join(parts).encode()
 
 
 @lru_cache(maxsize=4096)
-def _of_lane(raw: bytes) -> tuple[str, tuple[str, ...]]:
-    """Queue and labels of a lane."""
+def _parse_lane(raw: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return the queue and the labels of a lane."""
     queue, _, _, _, *labels = raw.decode().split("\0")
     return queue, tuple(labels)
 
@@ -118,10 +120,16 @@ def _text(raw: bytes) -> str:
     return raw.decode()
 
 
-def name_of(job: NewJob) -> bytes:
+@lru_cache(maxsize=64)
+def truncate_worker(worker: str) -> str:
+    """Cut a worker's name to the bytes that a record has room for."""
+    return worker.encode()[:LONGEST_WORKER].decode(errors="ignore")
+
+
+def encode_id(job: NewJob) -> bytes:
     name = job.id.encode()
     if len(name) > LONGEST_NAME:
-        raise ConfigError(f"a job's id has at most {LONGEST_NAME} bytes; got {len(name)}: make it with Ids.new(shard)")
+        raise ConfigError(f"a job id has at most {LONGEST_NAME} bytes, got {len(name)}: create it with Ids.new(shard)")
     return name
 
 
@@ -129,11 +137,11 @@ def _names(names: Sequence[bytes]) -> list[bytes]:
     return [part for name in names for part in (bytes((len(name),)), name)]
 
 
-def _ext(job: NewJob, awaiting: Sequence[bytes], *, inside: bool) -> bytes:
+def _encode_ext(job: NewJob, awaiting: Sequence[bytes], *, inline: bool) -> bytes:
     unique, concurrency = job.unique, job.concurrency
-    rare = _NOTHING_RARE
+    rare = _NO_RARE_FIELDS
     if unique or concurrency or job.chain not in ("", job.id):
-        rare = Rare(
+        rare = RareFields(
             chain=job.chain if job.chain != job.id else "",
             unique=unique.key if unique else "",
             scope=_SCOPES[unique.scope] if unique else "",
@@ -141,25 +149,25 @@ def _ext(job: NewJob, awaiting: Sequence[bytes], *, inside: bool) -> bytes:
             limit=concurrency.limit if concurrency else 0,
             window=unique.window if unique else 0,
         )
-    keyed = job.after and not inside
-    bits = _RARE * (rare is not _NOTHING_RARE) + (_KEYED if keyed else 0) + _SOFT * job.soft
-    ext = _of_run(bits, job.when, job.run, tuple(awaiting), job.after if inside else ())
+    keyed = job.after and not inline
+    bits = _RARE * (rare is not _NO_RARE_FIELDS) + (_KEYED if keyed else 0) + _SOFT * job.soft
+    ext = _encode_ext_head(bits, job.when, job.run, tuple(awaiting), job.after if inline else ())
     return ext + _encode(rare) if bits & _RARE else ext
 
 
 @lru_cache(maxsize=256)
-def _of_run(bits: int, when: When, run: str, awaiting: tuple[bytes, ...], after: tuple[str, ...]) -> bytes:
-    """The same for most jobs that a list was spread over."""
+def _encode_ext_head(bits: int, when: When, run: str, awaiting: tuple[bytes, ...], after: tuple[str, ...]) -> bytes:
+    """Encode the part that the jobs of one `map` usually share. The result is cached."""
     name = run.encode()
     if len(name) > LONGEST_NAME:
-        raise ConfigError(f"a run's id has at most {LONGEST_NAME} bytes; got {run!r}")
+        raise ConfigError(f"a run id has at most {LONGEST_NAME} bytes, got {run!r}")
     names = [one.encode() for one in after]
     head = _EXT.pack(bits, _WHENS[when], len(name), len(awaiting), len(names))
     return b"".join((head, name, *_names(awaiting), b"w" * len(names), *_names(names)))
 
 
 @lru_cache(maxsize=1024)
-def _read_ext(raw: bytes) -> Ext:
+def _decode_ext(raw: bytes) -> ExtraFields:
     head: tuple[Any, ...] = _EXT.unpack_from(raw)
     bits, _, size, awaiting, after = head
     at: int = _EXT.size + size
@@ -172,49 +180,50 @@ def _read_ext(raw: bytes) -> Ext:
         stop = at + 1 + raw[at]
         names.append(raw[at + 1 : stop].decode())
         at = stop
-    return Ext(run, tuple(names), letters, _rares.decode(raw[at:]) if bits & _RARE else _NOTHING_RARE)
+    return ExtraFields(run, tuple(names), letters, _rares.decode(raw[at:]) if bits & _RARE else _NO_RARE_FIELDS)
 
 
-def new(job: NewJob, awaiting: Sequence[bytes] = (), *, inside: bool = False) -> tuple[bytes, bool]:
-    """The record of a job to be, and whether it is plain. `enqueued` has its delay, `due` its moment. `inside`: what it
-    waits for is named in its record, as are those who wait for it (`awaiting`).
+def encode_new(job: NewJob, awaiting: Sequence[bytes] = (), *, inline: bool = False) -> tuple[bytes, bool]:
+    """Encode the record of a new job. Returns it and whether the job is plain. The field `enqueued` holds the delay and
+    `due` the absolute time until the script replaces them. `inline`: the record names its blockers and its dependents
+    (`awaiting`).
     """
     ext = b""
     if job.chain or job.run or job.unique or job.concurrency or job.after or job.soft or job.when == "any_failure":
-        ext = _ext(job, awaiting, inside=inside)
+        ext = _encode_ext(job, awaiting, inline=inline)
     times = job.keep, job.keep_failed, job.retries, job.priority, job.delay, job.due
     try:
-        head = _beginning(job.type, lane(job.queue, job.rate, job.labels), len(ext), *times)
+        head = _encode_head(job.type, lane_name(job.queue, job.rate, job.labels), len(ext), *times)
     except struct.error as error:
-        raise ConfigError(f"job {job.id}: a number is out of range: {error}") from None
+        raise ConfigError(f"a number of job {job.id} is out of range: {error}") from None
     return head + ext, not ext
 
 
-def doc_of(job: NewJob) -> bytes:
-    """The doc of a job to be."""
-    return _encode(Doc(job.args, job.meta, job.after) if job.after else Doc(job.args, job.meta))
+def encode_doc(job: NewJob) -> bytes:
+    """Encode the doc of a new job."""
+    return _encode(JobDoc(job.args, job.meta, job.after) if job.after else JobDoc(job.args, job.meta))
 
 
 @lru_cache(maxsize=1024)
-def _beginning(
+def _encode_head(
     type_: str, lane: bytes, ext: int, keep: int, keep_failed: int, retries: int, priority: int, delay: int, due: int
 ) -> bytes:
-    """Head, type and lane: the same for most jobs of a type."""
+    """Encode head, type and lane, which most jobs of a type share: cached."""
     kind = type_.encode()
     sizes = len(kind), len(lane), ext
     head = _HEAD.pack(b"n", 0, 0, 0, 0, 0, 0.0, 0, *sizes, keep, keep_failed, 0, retries, priority, delay, due)
     return head + kind + lane
 
 
-def of_run(raw: bytes, job: NewJob, *, awaited: bool) -> bytes:
-    """A new record that says whether it waits for others (or for a failure that cannot be), and whether somebody waits
-    for it whom it does not name.
+def encode_for_run(raw: bytes, job: NewJob, *, awaited: bool) -> bytes:
+    """Set the initial state of a run's job in its record: blocked if it has blockers, skipped if it waits for a failure
+    of none. `awaited`: it has dependents that the record does not name.
     """
     state = b"b" if job.after else b"k" if job.when == "any_failure" else raw[:1]
     return state + raw[1:38] + (_AWAITED if awaited else raw[38:39]) + raw[39:]
 
 
-def claimed(
+def decode_claimed(
     id_: bytes,
     raw: bytes,
     doc: bytes,
@@ -222,19 +231,19 @@ def claimed(
     upstream: dict[str, bytes | None],
     results: dict[str, bytes | None],
 ) -> Claimed:
-    """A job for a worker. `results`: what chains came to that its record names."""
+    """Decode a claimed job. `results`: results of the chains that its record names."""
     (_, _, fence, _, _, attempt, _, _, a, b, c, _, _, snoozes, retries, priority, enqueued, due) = _HEAD.unpack_from(
         raw
     )
     a += 86
     b += a
-    ext = _read_ext(raw[b : b + c]) if c else PLAIN
+    ext = _decode_ext(raw[b : b + c]) if c else NO_EXTRA_FIELDS
     if ext.after:
         upstream = {
             chain: results.get(chain) if letter == "+" else None
             for chain, letter in zip(ext.after, ext.letters, strict=True)
         }
-    queue, labels = _of_lane(raw[a:b])
+    queue, labels = _parse_lane(raw[a:b])
     name = id_.decode()
     found = _docs.decode(doc)
     return Claimed(
@@ -258,26 +267,26 @@ def claimed(
     )
 
 
-def after_of(doc: bytes) -> tuple[str, ...]:
-    """The chains that a job was made to wait for."""
+def decode_after(doc: bytes) -> tuple[str, ...]:
+    """Return the chains that a job was enqueued to wait for."""
     return _docs.decode(doc).after
 
 
-def _waited_for(ext: Ext) -> list[str]:
+def _open_blockers(ext: ExtraFields) -> list[str]:
     if "w" not in ext.letters:
         return []
     return [chain for chain, letter in zip(ext.after, ext.letters, strict=True) if letter == "w"]
 
 
-def result(id_: bytes, raw: bytes) -> JobResult:
-    """What a job came to, for whoever gathers the results of many."""
+def decode_result(id_: bytes, raw: bytes) -> JobResult:
+    """Decode the state and result of a job, without its other fields. Raises CorruptRecord."""
     name = id_.decode()
     try:
         a, b, c = _SIZES.unpack_from(raw, 39)
         a += 86
         b += a
         c += b
-        rare = _read_ext(raw[b:c]).rare if c > b else _NOTHING_RARE
+        rare = _decode_ext(raw[b:c]).rare if c > b else _NO_RARE_FIELDS
         state = STATES[raw[:1]]
         found = raw[c + raw[1] :] if state == "completed" else None
         return JobResult(name, _text(raw[86:a]), state, rare.chain or name, rare.next, found)
@@ -285,10 +294,10 @@ def result(id_: bytes, raw: bytes) -> JobResult:
         raise CorruptRecord(f"the record of job {name} cannot be read: {error}") from error
 
 
-def job(id_: str, raw: bytes, doc: bytes | None, until: Any, waits: list[bytes]) -> Job:
-    """A job for whoever asks."""
+def decode_job(id_: str, raw: bytes, doc: bytes | None, until: Any, waits: list[bytes]) -> Job:
+    """Decode a job with all its fields. Raises CorruptRecord."""
     try:
-        return _job(id_, raw, doc or _encode(Doc(b"", b"")), until, waits)
+        return _job(id_, raw, doc or _encode(JobDoc(b"", b"")), until, waits)
     except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
         raise CorruptRecord(f"the record of job {id_} cannot be read: {error}") from error
 
@@ -301,9 +310,9 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
     b += a
     c += b
     d += c
-    ext = _read_ext(raw[b:c]) if c > b else PLAIN
+    ext = _decode_ext(raw[b:c]) if c > b else NO_EXTRA_FIELDS
     rare = ext.rare
-    queue, labels = _of_lane(raw[a:b])
+    queue, labels = _parse_lane(raw[a:b])
     found = _docs.decode(doc)
     tail = raw[d:]
     done = state == b"c"
@@ -335,7 +344,7 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
         error=failure,
         unique=Unique(rare.unique, _SCOPE_NAMES[rare.scope], rare.window) if rare.unique else None,
         concurrency=Concurrency(rare.key, rare.limit) if rare.key else None,
-        waits_for=tuple(sorted([*_waited_for(ext), *(chain.decode() for chain in waits)]))
+        waits_for=tuple(sorted([*_open_blockers(ext), *(chain.decode() for chain in waits)]))
         if ext.after or waits
         else (),
         after=found.after,

@@ -1,6 +1,6 @@
-"""Runs in Redis: a run's record, its jobs and its events share its shard, so that one script changes all of them.
+"""Runs in Redis: a run's record, its jobs and its events share a shard, so that one script changes all of them.
 
-Mirrors `lua/_runs.lua`.
+Mirrors `lua/shared/_runs.lua`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import msgspec
 from msgspec.structs import replace
 
 from backstay.engine.base import Op
-from backstay.engine.redis.encoder import Talk
+from backstay.engine.redis.encoder import Procedure
 from backstay.errors import ConfigError, CorruptRecord
 from backstay.job.model import NewJob, State
 from backstay.job.run_model import LARGEST_RUN, EventKind, EventPage, NewRun, Run, RunEvent, RunStatus, no_cursor
 from backstay.job.stores.redis import record
-from backstay.job.stores.redis.calls import flat
-from backstay.job.stores.redis.definitions import Kept
+from backstay.job.stores.redis.calls import pairs
+from backstay.job.stores.redis.cross_shard import CrossShard
 
 _RUN = struct.Struct(">cBQQQQQQIIIIIIIIIIIH")
-#: An entry of the stream, and perhaps a number within it.
+#: An entry id of the stream, optionally with a position within the entry.
 CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}(:[0-9]{1,15})?")
 _EVENT = struct.Struct(">cQIB")
 _ROW = struct.Struct(">II")
@@ -60,54 +60,54 @@ _KINDS: Final[dict[bytes, EventKind]] = {
     b"o": "run_reopened",
     b"w": "run_cancelling",
 }
-#: Its size has two bytes of a record.
+#: Bytes of a workflow's name: its size is two bytes of a run's record.
 LONGEST_WORKFLOW = 65_535
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Runs(Kept):
-    """The verbs of runs."""
+class Runs(CrossShard):
+    """start_run, get_run, list_runs, cancel_run, rerun_failed, check_runs, run_events, events."""
 
     def start_run(self, run: NewRun) -> Op[Run]:
         shard = self._shard_of(run.id)
 
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             _check(run, shard, self.shards)
             about = _encode([run.version, run.timeout, run.keep, run.workflow])
             count = str(len(run.jobs)).encode()
             head = (self._count, self._prefix, run.id.encode(), about, run.doc, count)
-            raw, doc = yield from self._call("start_run", shard, clock, *head, *self._jobs_of(shard, run))
+            raw, doc = yield from self._call("start_run", shard, clock, *head, *self._encode_run_jobs(shard, run))
             if not raw:
-                raise ConfigError(f"run {run.id}: there is a job {doc.decode()} already; a run's jobs are new")
-            return _run(run.id, raw, run.doc if doc is None else doc)
+                raise ConfigError(f"job {doc.decode()} of run {run.id} is already stored: create a new id for each job")
+            return _decode_run(run.id, raw, run.doc if doc is None else doc)
 
-        return self._within(max(shard, 0), talk)
+        return self._within(max(shard, 0), requests)
 
-    def _jobs_of(self, shard: int, run: NewRun) -> list[bytes]:
-        """Jobs as `start_run.lua` takes them, and what does not fit into their records."""
+    def _encode_run_jobs(self, shard: int, run: NewRun) -> list[bytes]:
+        """Encode the jobs of a run for `start_run.lua`, and the waits that do not fit into their records."""
         places = {job.id: place for place, job in enumerate(run.jobs)}
         awaiting: defaultdict[str, list[int]] = defaultdict(list)
         for place, job in enumerate(run.jobs):
             for blocker in job.after:
                 awaiting[blocker].append(place)
-        names = [record.name_of(job) for job in run.jobs]
+        names = [record.encode_id(job) for job in run.jobs]
         rows: list[list[bytes]] = []
         rest: list[bytes] = []
         known: tuple[NewJob, list[int]] | None = None
         for job, name in zip(run.jobs, names, strict=True):
             here = awaiting.get(job.id, [])
-            inside, fits = len(job.after) <= record.MOST_AFTER, len(here) <= record.MOST_AWAITING
+            inline, fits = len(job.after) <= record.MAX_INLINE_AFTER, len(here) <= record.MAX_INLINE_AWAITING
             like = replace(job, id="", args=b"", meta=b""), here
-            if like != known or job.chain:  # most that a list was spread over have the same record
+            if like != known or job.chain:  # the jobs of one `map` usually have equal records
                 known = like
-                self._check_home(shard, job)
-                raw, _ = record.new(job, [names[place] for place in here] if fits else (), inside=inside)
-                rows.append([record.of_run(raw, job, awaited=not fits), b""])
-            rows[-1] += (name, record.doc_of(job))
-            if not inside:
-                rest += (b"waits:" + name, _rows(places[blocker] for blocker in job.after))
+                self._check_keys_shard(shard, job)
+                raw, _ = record.encode_new(job, [names[place] for place in here] if fits else (), inline=inline)
+                rows.append([record.encode_for_run(raw, job, awaited=not fits), b""])
+            rows[-1] += (name, record.encode_doc(job))
+            if not inline:
+                rest += (b"waits:" + name, _encode_ranges(places[blocker] for blocker in job.after))
             if not fits:
-                rest += (b"awaiting:" + name, _rows(here))
+                rest += (b"awaiting:" + name, _encode_ranges(here))
         for row in rows:
             row[1] = b"%d" % (len(row) // 2 - 1)
         return [*(part for row in rows for part in row), *rest]
@@ -115,101 +115,101 @@ class Runs(Kept):
     def get_run(self, run: str, *, doc: bool = True) -> Op[Run | None]:
         shard = self._shard_of(run)
 
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             if shard < 0:
                 return None
             raw, text = yield from self._call("get_run", shard, clock, run.encode(), b"1" if doc else b"")
-            return None if raw is None else _run(run, raw, text)
+            return None if raw is None else _decode_run(run, raw, text)
 
-        return self._within(max(shard, 0), talk, reads=True)
+        return self._within(max(shard, 0), requests, reads=True)
 
     def list_runs(
         self, *, workflow: str = "", status: RunStatus | None = None, before: str = "", limit: int = 50
     ) -> Op[list[Run]]:
         newer = before.partition("-")[2]
 
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             found: list[Run] = []
             for shard in range(self.shards):
                 cursor = f"{shard:x}-{newer}".encode() if before else b""
                 letter = _LETTERS[status] if status else b""
                 words = (workflow.encode(), letter, cursor, str(limit).encode())
-                for id_, raw in flat((yield from self._call("list_runs", shard, clock, *words))):
-                    found.append(_run(id_.decode(), raw, b""))
-            # By the moment in the id, whatever the shard before it.
+                for id_, raw in pairs((yield from self._call("list_runs", shard, clock, *words))):
+                    found.append(_decode_run(id_.decode(), raw, b""))
+            # By the time in the id, without the shard prefix.
             found.sort(key=lambda run: run.id.partition("-")[2], reverse=True)
             return found[:limit]
 
-        return self._within(0, talk, reads=True)
+        return self._within(0, requests, reads=True)
 
     def cancel_run(self, run: str, reason: str) -> Op[Run | None]:
         shard = self._shard_of(run)
 
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             if shard < 0:
                 return None
             words = (self._prefix, run.encode(), reason.encode())
             raw, doc, outbox = yield from self._call("cancel_run", shard, clock, *words)
-            yield from self._tell(clock, shard, outbox)
-            return None if raw is None else _run(run, raw, doc)
+            yield from self._deliver_outbox(clock, shard, outbox)
+            return None if raw is None else _decode_run(run, raw, doc)
 
-        return self._within(max(shard, 0), talk)
+        return self._within(max(shard, 0), requests)
 
     def rerun_failed(self, run: str) -> Op[Run | None]:
         shard = self._shard_of(run)
 
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             if shard < 0:
                 return None
             words = (self._prefix, run.encode())
-            raw, doc, elsewhere = yield from self._call("rerun_failed", shard, clock, *words)
-            yield from self._wait_again(clock, elsewhere)
-            return None if raw is None else _run(run, raw, doc)
+            raw, doc, remote = yield from self._call("rerun_failed", shard, clock, *words)
+            yield from self._reopen_waits(clock, remote)
+            return None if raw is None else _decode_run(run, raw, doc)
 
-        return self._within(max(shard, 0), talk)
+        return self._within(max(shard, 0), requests)
 
     def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             words = (self._prefix, str(limit).encode())
             outbox, repaired = yield from self._call("check_runs", shard, clock, *words)
-            yield from self._tell(clock, shard, outbox)
+            yield from self._deliver_outbox(clock, shard, outbox)
             return [run.decode() for run in repaired]
 
-        return self._within(shard, talk)
+        return self._within(shard, requests)
 
-    # ── what happened ──
+    # ── events ──
 
     def run_events(self, run: str, after: int = 0, limit: int = 1000) -> Op[list[RunEvent]]:
         shard = self._shard_of(run)
 
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             if shard < 0:
                 return []
             words = (run.encode(), str(after).encode(), str(limit).encode())
             found = yield from self._call("run_events", shard, clock, *words)
-            return _events(run, after + 1, found)
+            return _decode_events(run, after + 1, found)
 
-        return self._within(max(shard, 0), talk, reads=True)
+        return self._within(max(shard, 0), requests, reads=True)
 
     def events(self, shard: int, after: str = "", limit: int = 1000) -> Op[EventPage]:
         if after not in ("", "$") and not CURSOR.fullmatch(after):
             raise no_cursor(after)
 
-        def talk(clock: bytes) -> Talk:
+        def requests(clock: bytes) -> Procedure:
             cursor, *found = yield from self._call("events", shard, clock, after.encode(), str(limit).encode())
             events: list[RunEvent] = []
             at = 0
             while at < len(found):
                 run, first, count = found[at].decode(), found[at + 1], found[at + 2]
-                events += _events(run, first, found[at + 3 : at + 3 + count])
+                events += _decode_events(run, first, found[at + 3 : at + 3 + count])
                 at += 3 + count
             return EventPage(tuple(events), cursor.decode())
 
-        return self._within(shard, talk, reads=True)
+        return self._within(shard, requests, reads=True)
 
 
-def _rows(places: Iterable[int]) -> bytes:
-    """Which jobs of a run: from which one on, counted from one, and how many."""
+def _encode_ranges(places: Iterable[int]) -> bytes:
+    """Encode positions of jobs in a run as ranges: first position (from 1) and length of each."""
     rows: list[tuple[int, int]] = []
     first = following = -1
     for place in places:
@@ -223,14 +223,14 @@ def _rows(places: Iterable[int]) -> bytes:
 
 def _check(run: NewRun, shard: int, shards: int) -> None:
     if shard < 0:
-        raise ConfigError(f"run {run.id!r} names no shard; there are {shards}: make its id with Ids.new(shard)")
+        raise ConfigError(f"run id {run.id!r} names none of the {shards} shards: create it with Ids.new(shard)")
     if len(run.jobs) > LARGEST_RUN:
         raise ConfigError(
-            f"run {run.id} has {len(run.jobs)} jobs, and {LARGEST_RUN} is the most: let a job of it add others, or"
-            " start several runs"
+            f"run {run.id} has {len(run.jobs)} jobs, at most {LARGEST_RUN} are allowed: add jobs from a running job, or"
+            " split it into several runs"
         )
     if len(run.workflow.encode()) > LONGEST_WORKFLOW:
-        raise ConfigError(f"a workflow's name has at most {LONGEST_WORKFLOW} bytes")
+        raise ConfigError(f"a workflow name has at most {LONGEST_WORKFLOW} bytes")
     known: set[str] = set()
     for job in run.jobs:
         _check_job(run, job, shard, known)
@@ -239,19 +239,21 @@ def _check(run: NewRun, shard: int, shards: int) -> None:
 
 def _check_job(run: NewRun, job: NewJob, shard: int, known: set[str]) -> None:
     if job.id in known:
-        raise ConfigError(f"run {run.id}: two of its jobs have the id {job.id}")
+        raise ConfigError(f"run {run.id} contains job {job.id} twice")
     if job.run != run.id:
-        raise ConfigError(f"job {job.id} is of run {job.run!r}, not of {run.id}")
+        raise ConfigError(f"job {job.id} belongs to run {job.run!r}, not to {run.id}: set its run to {run.id}")
     if job.id.partition("-")[0] != run.id.partition("-")[0]:
-        raise ConfigError(f"job {job.id} does not live with its run: make its id with Ids.new({shard})")
+        raise ConfigError(f"job {job.id} is not in the shard of its run: create its id with Ids.new({shard})")
     if job.unique is not None:
-        raise ConfigError(f"job {job.id}: a job of a run has no unique key, for each run has jobs of its own")
+        raise ConfigError(f"job {job.id} of run {run.id} has a unique key: a run must create all of its jobs")
     for chain in job.after:
         if chain not in known:
-            raise ConfigError(f"job {job.id} waits for {chain!r}, which is no job of run {run.id} that comes before it")
+            raise ConfigError(
+                f"job {job.id} of run {run.id} waits for {chain!r}, which is not among the run's earlier jobs"
+            )
 
 
-def _run(id_: str, raw: bytes, doc: bytes | None) -> Run:
+def _decode_run(id_: str, raw: bytes, doc: bytes | None) -> Run:
     try:
         head: tuple[Any, ...] = _RUN.unpack_from(raw)
         status, wanted, created, started, finished, deadline, _, _, events, version, _, *counts, size = head
@@ -275,11 +277,11 @@ def _run(id_: str, raw: bytes, doc: bytes | None) -> Run:
         raise CorruptRecord(f"the record of run {id_} cannot be read: {error}") from error
 
 
-def _events(run: str, first: int, found: Sequence[bytes]) -> list[RunEvent]:
-    return list(_each_event(run, first, found))
+def _decode_events(run: str, first: int, found: Sequence[bytes]) -> list[RunEvent]:
+    return list(_decode_each_event(run, first, found))
 
 
-def _each_event(run: str, first: int, found: Sequence[bytes]) -> Iterable[RunEvent]:
+def _decode_each_event(run: str, first: int, found: Sequence[bytes]) -> Iterable[RunEvent]:
     for seq, raw in enumerate(found, first):
         head: tuple[Any, ...] = _EVENT.unpack_from(raw)
         kind, at, attempt, size = head

@@ -1,1 +1,1 @@
-"""Jobs in SQLite."""
+"""The job store on SQLite."""

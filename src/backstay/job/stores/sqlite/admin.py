@@ -1,4 +1,4 @@
-"""What people do to a job by hand: cancel it, or try it again."""
+"""Cancel or retry single jobs on an operator's request."""
 
 from __future__ import annotations
 
@@ -12,157 +12,162 @@ from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.columns import (
     ALL_DONE,
     ANY_FAILURE,
-    BADLY,
     BLAMED,
     BLOCKED,
     CANCEL_WANTED,
     CANCELLED,
     FAILED,
-    FAILING,
     FINALS,
     HAS_BLOCKERS,
-    NOT_YET,
+    OUTCOME_BAD,
+    OUTCOME_FAILED,
+    OUTCOME_OPEN,
     PENDING,
     RUNNING,
     SCHEDULED,
     SKIPPED,
     SOFT,
     STATES,
-    Entry,
+    JobRecord,
     cancellation,
     decode_unique,
-    text_of,
+    json_text,
 )
-from backstay.job.stores.sqlite.ending import FINISH, End, ended_together, stays, unpark
+from backstay.job.stores.sqlite.ending import FINISH, ChainEnd, finish_chains_together, retention_deadline, unpark
 from backstay.job.stores.sqlite.statements import load
 
 CANCEL = load("cancel")
 TRIGGER = load("trigger")
 
 
-def find(changes: Changes, job: str) -> Entry | None:
-    row = changes.db.execute(FINISH["entries"], (changes.space, text_of([job]))).fetchone()
-    return None if row is None else Entry._make(row)
+def find_record(changes: Changes, job: str) -> JobRecord | None:
+    row = changes.db.execute(FINISH["records"], (changes.space, json_text([job]))).fetchone()
+    return None if row is None else JobRecord._make(row)
 
 
 def cancel(changes: Changes, job: str, reason: str) -> State | None:
-    """What does not run ends at once; what runs is only asked to."""
-    entry = find(changes, job)
-    if entry is None:
+    """Cancel a job at once; a running job only gets a cancellation request."""
+    record = find_record(changes, job)
+    if record is None:
         return None
-    if entry.state in FINALS:
-        return STATES[entry.state]
-    cancel_all(changes, [entry], reason)
+    if record.state in FINALS:
+        return STATES[record.state]
+    cancel_all(changes, [record], reason)
     changes.write()
-    return "running" if entry.state == RUNNING else "cancelled"
+    return "running" if record.state == RUNNING else "cancelled"
 
 
-def cancel_all(changes: Changes, entries: Sequence[Entry], reason: str) -> None:
-    """Jobs that have not ended. All of them are cancelled before anybody hears of it, so that none is skipped or
-    released because of another.
+def cancel_all(changes: Changes, records: Sequence[JobRecord], reason: str) -> None:
+    """Cancel jobs that have not ended. All rows are written before any effect is applied, so that the end of one job
+    neither skips nor releases another.
     """
     now = changes.now
     wanted: list[tuple[bytes, int]] = []
     over: list[tuple[Any, ...]] = []
-    ends: list[End] = []
-    for entry in entries:
-        error = cancellation(reason, entry.attempt, now)
-        if entry.state == RUNNING:
-            wanted.append((error, entry.num))
-            changes.lost(entry.id)
+    ends: list[ChainEnd] = []
+    for record in records:
+        error = cancellation(reason, record.attempt, now)
+        if record.state == RUNNING:
+            wanted.append((error, record.num))
+            changes.announce_lease_lost(record.id)
             continue
-        over.append((CANCELLED, now, stays(changes, entry, CANCELLED), error, entry.num))
-        changes.entered(entry.num, entry.id, entry.kind, entry.run, entry.state, CANCELLED, entry.attempt, "", reason)
-        ends.append(End(entry, BADLY))
-    changes.db.executemany(CANCEL["want"], wanted)
+        over.append((CANCELLED, now, retention_deadline(changes, record, CANCELLED), error, record.num))
+        changes.record_transition(
+            record.num, record.id, record.kind, record.run, record.state, CANCELLED, record.attempt, "", reason
+        )
+        ends.append(ChainEnd(record, OUTCOME_BAD))
+    changes.db.executemany(CANCEL["request"], wanted)
     changes.db.executemany(FINISH["end"], over)
-    ended_together(changes, ends)
+    finish_chains_together(changes, ends)
     for end in ends:
-        if end.entry.ckey is not None:  # it may have been the one that was put back for the others
-            unpark(changes, end.entry.ckey)
+        if end.record.ckey is not None:  # it may have been the job that `unpark` returned to its lane
+            unpark(changes, end.record.ckey)
 
 
 def trigger(changes: Changes, job: str) -> State | None:
-    """Again, now, with all its attempts. Those that were skipped because of it wait for it again."""
-    entry = find(changes, job)
-    if entry is None:
+    """Retry a job now, with all its attempts. Dependents that were skipped because of it wait for it again."""
+    record = find_record(changes, job)
+    if record is None:
         return None
-    if entry.state not in (SCHEDULED, FAILED, CANCELLED, SKIPPED):
-        return STATES[entry.state]
-    run = changes.run(entry.run) if entry.run else None
+    if record.state not in (SCHEDULED, FAILED, CANCELLED, SKIPPED):
+        return STATES[record.state]
+    run = changes.find_run(record.run) if record.run else None
     if run is not None and run.is_cancelling:
-        return STATES[entry.state]
-    if run is not None and entry.state != SCHEDULED and _is_held_back(changes, entry):
-        return STATES[entry.state]
-    state = BLOCKED if _waits_again(changes, entry) else PENDING
-    again(changes, entry, state, changes.now)
-    if entry.state != SCHEDULED:
-        _wait_again(changes, entry)
+        return STATES[record.state]
+    if run is not None and record.state != SCHEDULED and _would_skip_again(changes, record):
+        return STATES[record.state]
+    state = BLOCKED if _reopen_blockers(changes, record) else PENDING
+    reset(changes, record, state, changes.now)
+    if record.state != SCHEDULED:
+        _reblock_dependents(changes, record)
     changes.write()
     return STATES[state]
 
 
-def again(changes: Changes, entry: Entry, state: int, due: Micros) -> None:
-    """With all its attempts."""
-    flags = entry.flags & ~(CANCEL_WANTED | BLAMED)
+def reset(changes: Changes, record: JobRecord, state: int, due: Micros) -> None:
+    """Reset a job to a live state, with all its attempts and its unique key if that is free."""
+    flags = record.flags & ~(CANCEL_WANTED | BLAMED)
     alarm = due if state == SCHEDULED else 0
-    changes.db.execute(TRIGGER["again"], (state, due - entry.priority * AGEING, due, flags, alarm, entry.num))
-    soft = bool(entry.flags & SOFT)
-    changes.entered(entry.num, entry.id, entry.kind, entry.run, entry.state, state, soft=soft)
-    if entry.uniq is not None and entry.state != SCHEDULED:
-        unique = decode_unique(entry.uniq)
+    changes.db.execute(TRIGGER["reset"], (state, due - record.priority * AGEING, due, flags, alarm, record.num))
+    soft = bool(record.flags & SOFT)
+    changes.record_transition(record.num, record.id, record.kind, record.run, record.state, state, soft=soft)
+    if record.uniq is not None and record.state != SCHEDULED:
+        unique = decode_unique(record.uniq)
         if unique.scope != "window":
-            changes.db.execute(TRIGGER["hold"], (changes.space, unique.key, entry.id))
+            changes.db.execute(TRIGGER["hold"], (changes.space, unique.key, record.id))
 
 
-def _is_held_back(changes: Changes, entry: Entry) -> bool:
-    """Whether it would be skipped again at once. One that failed had its turn, and may have it again."""
-    if entry.state == FAILED or entry.flags & ALL_DONE:
+def _would_skip_again(changes: Changes, record: JobRecord) -> bool:
+    """Whether a retried job would be skipped again at once. A failed job has run before, so it may run again."""
+    if record.state == FAILED or record.flags & ALL_DONE:
         return False
-    open_again = {chain for chain, _ in changes.db.execute(TRIGGER["reopened"], (entry.num,))}
-    hows = {how for chain, how in changes.db.execute(TRIGGER["heard"], (entry.num,)) if chain not in open_again}
-    if entry.flags & ANY_FAILURE:
-        return not open_again and hows.isdisjoint((NOT_YET, FAILING))
-    return not hows.isdisjoint((BADLY, FAILING))
+    open_again = {chain for chain, _ in changes.db.execute(TRIGGER["reopened"], (record.num,))}
+    outcomes = {
+        outcome for chain, outcome in changes.db.execute(TRIGGER["blockers"], (record.num,)) if chain not in open_again
+    }
+    if record.flags & ANY_FAILURE:
+        return not open_again and outcomes.isdisjoint((OUTCOME_OPEN, OUTCOME_FAILED))
+    return not outcomes.isdisjoint((OUTCOME_BAD, OUTCOME_FAILED))
 
 
-def _waits_again(changes: Changes, entry: Entry) -> bool:
-    """Whether a blocker has not ended, or has not any more: one that is tried again is waited for again."""
+def _reopen_blockers(changes: Changes, record: JobRecord) -> bool:
+    """Wait again for blockers that are being retried. Returns whether any blocker is open."""
     db = changes.db
-    if not entry.flags & HAS_BLOCKERS:
+    if not record.flags & HAS_BLOCKERS:
         return False
-    reopened = db.execute(TRIGGER["reopened"], (entry.num,)).fetchall()
-    db.executemany(TRIGGER["wait_again"], [(entry.num, chain) for chain, _ in reopened])
-    db.executemany(ENQUEUE["await"], [(num,) for _, num in reopened])
-    return db.execute(FINISH["waits"], (entry.num,)).fetchone() is not None
+    reopened = db.execute(TRIGGER["reopened"], (record.num,)).fetchall()
+    db.executemany(TRIGGER["wait_again"], [(record.num, chain) for chain, _ in reopened])
+    db.executemany(ENQUEUE["mark_awaited"], [(num,) for _, num in reopened])
+    return db.execute(FINISH["has_open_blocker"], (record.num,)).fetchone() is not None
 
 
-def _wait_again(changes: Changes, entry: Entry) -> None:
-    """Jobs that were skipped because of this one and of no other are blocked as before; and those because of them. One
-    that failed or was cancelled itself stays so, and hears anew what becomes of them: it may be tried again after them.
+def _reblock_dependents(changes: Changes, record: JobRecord) -> None:
+    """Block again the jobs that were skipped only because of this one, and in turn the jobs skipped because of them.
+    A dependent that failed or was cancelled itself keeps its state but waits again too, so that a later retry of it
+    sees the new outcome.
     """
-    back: dict[int, Entry] = {}
+    reset_later: dict[int, JobRecord] = {}
     awaited: list[tuple[int]] = []
-    todo = [entry]
+    todo = [record]
     while todo:
-        entry = todo.pop()
-        chain = entry.chain or entry.id
-        behind = [Entry._make(row) for row in changes.db.execute(TRIGGER["behind"], (changes.space, chain))]
+        record = todo.pop()
+        chain = record.chain or record.id
+        behind = [JobRecord._make(row) for row in changes.db.execute(TRIGGER["dependents"], (changes.space, chain))]
         for dependent in behind:
             changes.db.execute(TRIGGER["wait_again"], (dependent.num, chain))
-            if dependent.state != SKIPPED or dependent.num in back:
+            if dependent.state != SKIPPED or dependent.num in reset_later:
                 continue
-            if dependent.flags & (ALL_DONE | ANY_FAILURE) or not is_spoilt(changes, dependent):
-                back[dependent.num] = dependent
+            if dependent.flags & (ALL_DONE | ANY_FAILURE) or not has_bad_blocker(changes, dependent):
+                reset_later[dependent.num] = dependent
                 todo.append(dependent)
         if behind:
-            awaited.append((entry.num,))
-    # Only now: until then each is found, as skipped, behind every one of its blockers that comes back with it.
-    for dependent in back.values():
-        again(changes, dependent, BLOCKED, dependent.due)
-    changes.db.executemany(ENQUEUE["await"], awaited)
+            awaited.append((record.num,))
+    # Reset only now: the search above finds a dependent by its skipped state, once for each blocker that is reset.
+    for dependent in reset_later.values():
+        reset(changes, dependent, BLOCKED, dependent.due)
+    changes.db.executemany(ENQUEUE["mark_awaited"], awaited)
 
 
-def is_spoilt(changes: Changes, entry: Entry) -> bool:
-    """Whether a blocker ended badly."""
-    return changes.db.execute(FINISH["bad"], (entry.num,)).fetchone() is not None
+def has_bad_blocker(changes: Changes, record: JobRecord) -> bool:
+    """Whether a blocker ended without success."""
+    return changes.db.execute(FINISH["has_bad_blocker"], (record.num,)).fetchone() is not None

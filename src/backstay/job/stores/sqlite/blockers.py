@@ -1,4 +1,6 @@
-"""What new jobs wait for: chains that are stored, or that the same call makes. They decide how a job begins."""
+"""Resolve the blockers of new jobs: chains that are stored or created by the same call. They decide a job's initial
+state.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +18,28 @@ from backstay.job.stores.sqlite.columns import (
     CANCELLED,
     COMPLETED,
     FAILED,
-    FAILING,
     FINALS,
     IN_RUN,
-    NOT_YET,
+    OUTCOME_FAILED,
+    OUTCOME_OK,
+    OUTCOME_OK_SHARED,
+    OUTCOME_OPEN,
     PENDING,
     RUNNING,
     SCHEDULED,
     SKIPPED,
-    THERE,
-    WELL,
 )
-from backstay.job.stores.sqlite.ending import how_it_ended
-from backstay.job.stores.sqlite.prepared import Encoded
+from backstay.job.stores.sqlite.ending import outcome_of
+from backstay.job.stores.sqlite.prepared import PreparedJob
 from backstay.job.stores.sqlite.statements import load
 
 ENQUEUE = load("enqueue")
-#: In the place of its state: a job that has completed, and another follows it.
+#: Replaces the state of a completed job that another job of the chain follows.
 FOLLOWED = -1
 
 
-class Found(NamedTuple):
-    """A chain's last job."""
+class ChainTail(NamedTuple):
+    """The last job of a chain."""
 
     num: int
     id: str
@@ -48,36 +50,38 @@ class Found(NamedTuple):
 
 
 class Blockers:
-    """The chains that one call's jobs wait for. `follows`: the call is a step that must not be refused."""
+    """The chains that the new jobs of one call wait for. `follows`: the jobs are enqueued in the same transaction that
+    finishes another job, so an invalid blocker must not make that finish fail.
+    """
 
     def __init__(self, changes: Changes, *, follows: bool) -> None:
         self._changes = changes
         self._follows = follows
-        #: What is known of each chain. None: made by this very call.
-        self._chains: dict[str, Found | None] = {}
-        #: Chains of this call that others of it wait for; and chains that go on in it.
+        #: The last job of each known chain. None: this call creates the chain.
+        self._chains: dict[str, ChainTail | None] = {}
+        #: Chains of this call that other jobs of the call wait for, and chains that the call continues.
         self._awaited: set[str] = set()
         self._continued: set[str] = set()
         self._waits: list[tuple[Any, ...]] = []
 
-    def course(self, encoded: Encoded) -> tuple[int, int, int]:
-        """The state a new job begins in, when it is due, and its flags."""
-        job, flags = encoded.job, encoded.flags
+    def initial_state(self, prepared: PreparedJob) -> tuple[int, int, int]:
+        """Return the initial state of a new job, its due time and its flags."""
+        job, flags = prepared.job, prepared.flags
         due = job.due or self._changes.now + job.delay
         state = SCHEDULED if due > self._changes.now else PENDING
         if job.after or flags & ANY_FAILURE:
-            state, flags = self._meet(job, state, flags)
-        if flags & IN_RUN and self._is_called_off(job):
+            state, flags = self._apply_blockers(job, state, flags)
+        if flags & IN_RUN and self._run_is_cancelling(job):
             state = CANCELLED
         if job.chain and job.chain != job.id:
             self._continued.add(job.chain)
         elif state in FINALS:
-            self._chains[job.id] = Found(0, job.id, state, None, flags, job.run)
+            self._chains[job.id] = ChainTail(0, job.id, state, None, flags, job.run)
         else:
             self._chains[job.id] = None
         return state, due, flags
 
-    def _meet(self, job: NewJob, state: int, flags: int) -> tuple[int, int]:
+    def _apply_blockers(self, job: NewJob, state: int, flags: int) -> tuple[int, int]:
         waits = bad = failing = False
         for chain in job.after:
             if chain not in self._chains:
@@ -89,9 +93,9 @@ class Blockers:
             elif found.state not in FINALS:
                 waits = True
             else:
-                how = how_it_ended(found.state, found.flags)
-                bad = bad or how != WELL
-                failing = failing or how == FAILING
+                outcome = outcome_of(found.state, found.flags)
+                bad = bad or outcome != OUTCOME_OK
+                failing = failing or outcome == OUTCOME_FAILED
         if bad and not flags & (ALL_DONE | ANY_FAILURE):
             return SKIPPED, flags | BLAMED if failing else flags
         if waits:
@@ -100,51 +104,51 @@ class Blockers:
             return SKIPPED, flags
         return state, flags
 
-    def _find(self, chain: str, job: NewJob) -> Found:
+    def _find(self, chain: str, job: NewJob) -> ChainTail:
         row = self._changes.db.execute(ENQUEUE["tail"], (self._changes.space, chain)).fetchone()
         if row is not None and row[2] == FOLLOWED:
-            # Its follower is about to be made by this very step; or it was, and its record is gone.
+            # This operation is about to create the follower; otherwise the follower's record is already deleted.
             row = (*row[:2], RUNNING, *row[3:]) if self._follows else None
         if row is None:
             if self._follows:
-                return Found(0, chain, FAILED, None, 0)
+                return ChainTail(0, chain, FAILED, None, 0)
             raise ConfigError(
-                f"job {job.id} ({job.type}) waits for {chain!r}, which is no chain that is stored: enqueue that first,"
+                f"job {job.id} ({job.type}) waits for {chain!r}, which is not a stored chain: enqueue that job first"
                 " or keep its record longer"
             )
-        return Found._make(row)
+        return ChainTail._make(row)
 
-    def _is_called_off(self, job: NewJob) -> bool:
-        run = self._changes.run(job.run)
+    def _run_is_cancelling(self, job: NewJob) -> bool:
+        run = self._changes.find_run(job.run)
         return run is not None and run.is_cancelling
 
     def awaited(self) -> set[str]:
-        """Jobs of this call that are made with the mark of being waited for."""
+        """Return the chains of this call whose jobs get the AWAITED flag when they are inserted."""
         return self._awaited - self._continued
 
-    def add(self, num: int, encoded: Encoded) -> None:
-        """A job that waits has its number."""
-        space, job = self._changes.space, encoded.job
+    def add(self, num: int, prepared: PreparedJob) -> None:
+        """Collect the wait rows of a job, now that it has a number."""
+        space, job = self._changes.space, prepared.job
         for place, chain in enumerate(dict.fromkeys(job.after)):
             found = self._chains[chain]
             if found is None or found.state not in FINALS:
-                self._waits.append((num, chain, place, NOT_YET, space, None))
+                self._waits.append((num, chain, place, OUTCOME_OPEN, space, None))
                 continue
-            how = how_it_ended(found.state, found.flags)
-            if how != WELL:
-                self._waits.append((num, chain, place, how, space, None))
-            elif found.state == COMPLETED and found.flags & encoded.flags & IN_RUN and found.run == job.run:
-                self._waits.append((num, chain, place, THERE, space, None))
+            outcome = outcome_of(found.state, found.flags)
+            if outcome != OUTCOME_OK:
+                self._waits.append((num, chain, place, outcome, space, None))
+            elif found.state == COMPLETED and found.flags & prepared.flags & IN_RUN and found.run == job.run:
+                self._waits.append((num, chain, place, OUTCOME_OK_SHARED, space, None))
             else:
-                self._waits.append((num, chain, place, WELL, space, found.result))
+                self._waits.append((num, chain, place, OUTCOME_OK, space, found.result))
 
     def write(self) -> None:
-        """Whoever ends these chains must look for who waits."""
+        """Store the wait rows and set AWAITED on the blockers, so that the end of a chain looks for its waiters."""
         if not self._waits:
             return
         changes = self._changes
-        changes.db.executemany(ENQUEUE["wait"], self._waits)
-        for chain in {row[1] for row in self._waits if row[3] == NOT_YET} - self.awaited():
+        changes.db.executemany(ENQUEUE["add_wait"], self._waits)
+        for chain in {row[1] for row in self._waits if row[3] == OUTCOME_OPEN} - self.awaited():
             row = changes.db.execute(ENQUEUE["tail"], (changes.space, chain)).fetchone()
             if not row[4] & AWAITED:
-                changes.db.execute(ENQUEUE["await"], (row[0],))
+                changes.db.execute(ENQUEUE["mark_awaited"], (row[0],))

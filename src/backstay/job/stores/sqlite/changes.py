@@ -1,6 +1,7 @@
-"""What one verb changes: every move of a job from one state to another goes through here.
+"""The changes that one store operation makes. Every state transition of a job goes through `Changes`.
 
-So the counts by kind, what became ready, what others are told and a run's events are right everywhere, or nowhere.
+One code path keeps the counts by kind, the list of jobs that became ready, the announcements and the run events
+consistent with the job rows.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from typing import Final
 
 from backstay.engine.base import Micros, Wake
 from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, channel
-from backstay.job.stores.sqlite.columns import COLUMNS, PENDING, RUNNING, text_of
-from backstay.job.stores.sqlite.runs.run import EVENT_BITS, LEASE_EXPIRED, RUN, RunCourse
+from backstay.job.stores.sqlite.columns import COLUMNS, PENDING, RUNNING, json_text
+from backstay.job.stores.sqlite.runs.run import EVENT_BITS, LEASE_EXPIRED, RUN, RunUpdate
 from backstay.job.stores.sqlite.statements import load
 
 SPACE = load("space")
 KIND = load("kind")
-#: A watched job ended, its chain goes on.
+#: The channel that announces a watched job that ended while its chain continues.
 JOB_COMPLETED: Final = "jobc"
-#: Something happened in a run.
+#: The channel that announces new events of a run.
 EVENTS: Final = "events"
 RUN_ENDED: Final = "runc"
 
 
 class Changes:
-    """One verb's course inside a transaction, on whichever connection that is. `write` or `close` puts down what it
-    gathered.
+    """The state of one store operation inside a transaction, on the writer's or the caller's connection. It collects
+    counts and run updates; `write` or `close` stores them.
     """
 
     __slots__ = ("_counts", "_event", "_fence", "_runs", "db", "now", "prefix", "ready", "space", "wakes")
@@ -45,7 +46,7 @@ class Changes:
         if found is None and not reads:
             db.execute(SPACE["add"], (namespace,))
             found = db.execute(SPACE["find"], (namespace,)).fetchone()
-        #: The namespace's number. No row has 0: whoever only looks finds nothing there.
+        #: The namespace's number. No row has 0, so a read in a namespace that does not exist yet finds nothing.
         self.space: int
         self._fence: int
         self._event: int
@@ -53,14 +54,14 @@ class Changes:
         self.prefix = prefix
         self.now = now
         self.wakes = wakes
-        #: Jobs that became pending, by number: their kind.
+        #: The kind of each job that became pending, by the job's number.
         self.ready: dict[int, int] = {}
         self._counts: dict[int, list[int]] = {}
-        #: Runs that were looked up, by id. None: there is no such run.
-        self._runs: dict[str, RunCourse | None] = {}
+        #: Runs that were looked up, by id. None: the run is not stored.
+        self._runs: dict[str, RunUpdate | None] = {}
 
-    def moved(self, kind: int, old: int | None, new: int | None, times: int = 1) -> None:
-        """Jobs of a kind went from one state to another; None: from or to nowhere."""
+    def count_transition(self, kind: int, old: int | None, new: int | None, times: int = 1) -> None:
+        """Count `times` jobs of a kind that change state. `old` None: they are new; `new` None: they are deleted."""
         counts = self._counts.get(kind)
         if counts is None:
             counts = self._counts[kind] = [0] * len(COLUMNS)
@@ -69,7 +70,7 @@ class Changes:
         if new is not None:
             counts[new] += times
 
-    def entered(
+    def record_transition(
         self,
         num: int,
         id_: str,
@@ -84,96 +85,101 @@ class Changes:
         soft: bool = False,
         followed: bool = False,
     ) -> None:
-        """A job went from one state to another, and whoever must hear of it does. Its run tells of the attempt and
-        whose it was, and why; `soft`: its failure is nobody's; `followed`: its chain goes on.
+        """Record the state transition of one job: in the counts, in `ready` and in its run's counts and events. The
+        event carries `attempt`, `worker` and `why`. `soft`: its failure does not fail the run; `followed`: another job
+        continues its chain.
         """
-        self.moved(kind, old, new)
+        self.count_transition(kind, old, new)
         if new == PENDING:
             self.ready[num] = kind
-        if run and (course := self.run(run)) is not None:
-            course.moved(old, new, id_, attempt, worker, why, soft=soft, followed=followed)
+        if run and (update := self.find_run(run)) is not None:
+            update.count_transition(old, new, id_, attempt, worker, why, soft=soft, followed=followed)
 
-    def run(self, id_: str) -> RunCourse | None:
-        """A run, if it is stored. Whatever becomes of it is written at the end."""
+    def find_run(self, id_: str) -> RunUpdate | None:
+        """Return the run's update, or None when the run is not stored. `write` stores it."""
         if id_ not in self._runs:
             row = self.db.execute(RUN["find"], (self.space, id_)).fetchone()
-            self._runs[id_] = RunCourse(id_, row, self.now) if row is not None else None
+            self._runs[id_] = RunUpdate(id_, row, self.now) if row is not None else None
         return self._runs[id_]
 
     @property
     def last_event(self) -> int:
-        """The number of the last event that is told in this namespace."""
+        """The number of the last event stored in this namespace."""
         return self._event
 
-    def began(self, run: RunCourse) -> None:
-        """A run was made by this very verb."""
+    def add_run(self, run: RunUpdate) -> None:
+        """Register a run that this operation creates."""
         self._runs[run.id] = run
 
-    def started(self, run: str, job: str, attempt: int, worker: str) -> None:
-        """A job was handed to a worker. Its kind is counted elsewhere, with others."""
-        course = self.run(run)
-        if course is not None:
-            course.moved(PENDING, RUNNING, job, attempt, worker)
+    def record_start(self, run: str, job: str, attempt: int, worker: str) -> None:
+        """Record in its run that a worker claimed a job. The claim counts its kind, together with other jobs."""
+        update = self.find_run(run)
+        if update is not None:
+            update.count_transition(PENDING, RUNNING, job, attempt, worker)
 
-    def lease_expired(self, run: str, job: str, attempt: int, worker: str, why: str) -> None:
-        course = self.run(run) if run else None
-        if course is not None:
-            course.tell(LEASE_EXPIRED, job, attempt, worker, why)
+    def record_lease_expiry(self, run: str, job: str, attempt: int, worker: str, why: str) -> None:
+        update = self.find_run(run) if run else None
+        if update is not None:
+            update.add_event(LEASE_EXPIRED, job, attempt, worker, why)
 
-    def chain_ended(self, chain: str) -> None:
+    def announce_chain_end(self, chain: str) -> None:
         self.wakes.append(Wake(channel(self.prefix, CHAIN_COMPLETED), chain))
 
-    def job_ended(self, job: str) -> None:
+    def announce_job_end(self, job: str) -> None:
         self.wakes.append(Wake(channel(self.prefix, JOB_COMPLETED), job))
 
-    def lost(self, job: str) -> None:
+    def announce_lease_lost(self, job: str) -> None:
         self.wakes.append(Wake(channel(self.prefix, OWNERSHIP_LOST), job))
 
-    def fences(self, many: int) -> int:
-        """The first of so many new fences. They never go back, whatever becomes of the clock or of the tables."""
+    def allocate_fences(self, many: int) -> int:
+        """Reserve `many` fences and return the first. Fences never decrease, even when the clock is set back or rows
+        are deleted.
+        """
         first = max(self.now, self._fence + 1)
         self._fence = first + many - 1
         self.db.execute(SPACE["fence"], (self._fence, self.space))
         return first
 
-    def count(self) -> None:
-        """Write the counts: whoever looks for pending jobs goes by them."""
+    def write_counts(self) -> None:
+        """Store the counts by kind. A claim finds lanes with pending jobs by these counts."""
         changed = [(*counts, kind) for kind, counts in self._counts.items() if any(counts)]
         self._counts.clear()
         if changed:
             self.db.executemany(KIND["count"], changed)
 
     def write(self) -> None:
-        """Write counts and events."""
-        self.count()
+        """Store counts and run events."""
+        self.write_counts()
         if self._runs:
             self._write_runs()
 
     def close(self) -> dict[str, int]:
-        """Write counts and events. Answers how many jobs became ready, by type."""
+        """Store counts and run events. Returns how many jobs became ready, by type."""
         self.write()
         if not self.ready:
             return {}
         kinds = set(self.ready.values())
-        types: dict[int, str] = dict(self.db.execute(KIND["types"], (text_of(sorted(kinds)),)))
+        types: dict[int, str] = dict(self.db.execute(KIND["types"], (json_text(sorted(kinds)),)))
         ready: dict[str, int] = {}
         for kind in self.ready.values():
             ready[types[kind]] = ready.get(types[kind], 0) + 1
         return ready
 
     def _write_runs(self) -> None:
-        """The one place where runs change, in the transaction of what they tell of."""
+        """Store run updates and their events. Only this method changes runs, in the transaction that changes their
+        jobs.
+        """
         before = self._event
-        for course in self._runs.values():
-            if course is None or not course.changed:
+        for update in self._runs.values():
+            if update is None or not update.changed:
                 continue
-            ended = course.settle()
-            told = course.write(self.db, (self.space << EVENT_BITS) + self._event)
-            self._event += told
-            if told:
-                self.wakes.append(Wake(channel(self.prefix, EVENTS), f"{course.id}:{course.seq}"))
+            ended = update.finish_if_done()
+            written = update.write(self.db, (self.space << EVENT_BITS) + self._event)
+            self._event += written
+            if written:
+                self.wakes.append(Wake(channel(self.prefix, EVENTS), f"{update.id}:{update.seq}"))
             if ended:
-                self.wakes.append(Wake(channel(self.prefix, RUN_ENDED), course.id))
+                self.wakes.append(Wake(channel(self.prefix, RUN_ENDED), update.id))
         self._runs.clear()
         if self._event != before:
             self.db.execute(RUN["last_event"], (self._event, self.space))

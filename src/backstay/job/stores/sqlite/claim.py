@@ -1,7 +1,7 @@
-"""Claim: the smallest ranks over all lanes that a worker may take from.
+"""Claim pending jobs: merge the lanes that a worker may take from, smallest rank first.
 
-A lane holds the pending jobs of one queue, label set and rate in the order of their ranks, so what one worker cannot
-take never lies in front of what it can. Nothing here grows with the backlog, only with the number of lanes.
+A lane holds the pending jobs of one queue, label set and rate in rank order, so a job that the worker cannot take never
+hides one that it can. The cost grows with the number of lanes, never with the backlog.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.columns import (
     HAS_BLOCKERS,
     HAS_BODY,
+    OUTCOME_OK_SHARED,
     PARKED,
     PENDING,
     RUNNING,
     SPECIAL,
-    THERE,
-    label_set,
-    labels_of,
-    text_of,
+    json_text,
+    parse_label_set,
+    parse_labels,
 )
 from backstay.job.stores.sqlite.ending import free_unique
 from backstay.job.stores.sqlite.lanes import (
@@ -43,16 +43,16 @@ from backstay.job.stores.sqlite.lanes import (
     Lane,
 )
 
-#: At least this many jobs of a lane are read at once.
+#: The smallest number of jobs that one read of a lane fetches, if the claim wants that many.
 CHUNK = 4
-#: One claim parks at most this many jobs whose key is taken, then leaves the rest to the next.
+#: The largest number of jobs with a full concurrency key that one claim parks; the next claim parks the rest.
 PARKS = 2000
-#: What most jobs waited for.
-NOTHING: dict[str, bytes | None] = {}
+#: The upstream results of jobs without blockers: one shared dict, since most jobs have none.
+NO_UPSTREAM: dict[str, bytes | None] = {}
 
 
-class Claiming:
-    """One claim. `next_in` afterwards: µs until a rate lets something more start that waits here."""
+class Claimer:
+    """Carries out one claim. Afterwards, `next_in` is the µs until a rate limit lets another pending job start."""
 
     def __init__(self, changes: Changes, claim: Claim, worker: str) -> None:
         self._changes = changes
@@ -65,7 +65,7 @@ class Claiming:
         self.next_in: Micros | None = None
 
     def run(self) -> tuple[list[Claimed], list[tuple[int, int]]]:
-        """The jobs, and number and fence of each."""
+        """Claim jobs. Returns the claimed jobs, and a (row number, fence) pair for each."""
         taken: list[tuple[Any, ...]] = []
         if self._claim.want > 0:
             for lanes in self._lanes():
@@ -79,7 +79,7 @@ class Claiming:
         return self._take(taken)
 
     def _lanes(self) -> list[list[Lane]]:
-        """The lanes of each group of queues that this worker may take from."""
+        """Return, for each group of queues, the lanes that this worker may take from now."""
         changes = self._changes
         wanted = [queue for group in self._claim.queues for queue in group]
         limits = {row[0]: row for row in changes.db.execute(CLAIM["queues"], (changes.space,))}
@@ -87,10 +87,10 @@ class Claiming:
         found: dict[str, list[Lane]] = {}
         one = len(wanted) == 1
         rows = changes.db.execute(
-            CLAIM["lanes_of" if one else "lanes"], (changes.space, wanted[0] if one else text_of(wanted))
+            CLAIM["lanes_of" if one else "lanes"], (changes.space, wanted[0] if one else json_text(wanted))
         ).fetchall()
         for num, queue, labels, bucket, period, burst in rows:
-            if labels != "[]" and not label_set(labels) <= mine:
+            if labels != "[]" and not parse_label_set(labels) <= mine:
                 continue
             budgets: list[Budget] = []
             if queue in limits:
@@ -107,7 +107,7 @@ class Claiming:
             if all(budget.left > 0 for budget in budgets):
                 found.setdefault(queue, []).append(Lane(changes, num, budgets))
             else:
-                self._exhausted(budgets)
+                self._note_rate_wait(budgets)
         return [[lane for queue in group for lane in found.pop(queue, [])] for group in self._claim.queues]
 
     def _bucket(self, bucket: str, period: Micros, burst: int) -> Budget:
@@ -118,18 +118,18 @@ class Claiming:
             budget = self._buckets[bucket] = Budget(period, burst, row[0] if row else 0, changes.now)
         return budget
 
-    def _exhausted(self, budgets: Sequence[Budget]) -> None:
+    def _note_rate_wait(self, budgets: Sequence[Budget]) -> None:
         wait = max(budget.next_in() for budget in budgets if budget.left <= 0)
         self.next_in = wait if self.next_in is None else min(self.next_in, wait)
 
     def _merge(self, lanes: list[Lane], taken: list[tuple[Any, ...]]) -> None:
-        """The smallest ranks over these lanes, of what may start."""
+        """Add the jobs that may start to `taken`, smallest rank over all lanes first."""
         want = self._claim.want
         if not lanes:
             return
         left = want - len(taken)
         if len(lanes) == 1 and not lanes[0].budgets:
-            # Most of the time there is one, and all of it may start.
+            # The usual case: one lane without limits.
             rows = lanes[0].read(left)
             if all(row[CKEY] is None for row in rows):
                 taken += rows
@@ -147,7 +147,7 @@ class Claiming:
                 self.next_in = 0
                 return
             if lane.budgets and any(budget.left <= 0 for budget in lane.budgets):
-                self._exhausted(lane.budgets)
+                self._note_rate_wait(lane.budgets)
                 heappop(heap)
                 continue
             if row[CKEY] is None or self._key_is_free(row):
@@ -163,12 +163,12 @@ class Claiming:
                 heapreplace(heap, (following[RANK], following[ID], following, lane))
 
     def _key_is_free(self, row: tuple[Any, ...]) -> bool:
-        """Whether one more job of its concurrency key may run. If not, it is parked until one of them ends."""
+        """Whether one more job of this concurrency key may run. If not, the job is parked until one of them ends."""
         changes = self._changes
         key, limit = row[CKEY], row[CLIMIT]
         running = self._keys.get(key)
         if running is None:
-            (running,) = changes.db.execute(CLAIM["keyed"], (changes.space, key, limit)).fetchone()
+            (running,) = changes.db.execute(CLAIM["running_with_key"], (changes.space, key, limit)).fetchone()
         if running >= limit:
             self._parked.append(row)
             return False
@@ -180,7 +180,7 @@ class Claiming:
         if self._parked:
             changes.db.executemany(CLAIM["park"], [(row[NUM],) for row in self._parked])
             for row in self._parked:
-                changes.moved(row[KIND], PENDING, PARKED)
+                changes.count_transition(row[KIND], PENDING, PARKED)
                 changes.ready.pop(row[NUM], None)
 
     def _charge(self) -> None:
@@ -195,41 +195,41 @@ class Claiming:
     def _take(self, rows: list[tuple[Any, ...]]) -> tuple[list[Claimed], list[tuple[int, int]]]:
         changes = self._changes
         db, now = changes.db, changes.now
-        first = changes.fences(len(rows))
+        first = changes.allocate_fences(len(rows))
         until = now + self._claim.lease
         nums = [row[NUM] for row in rows]
         if nums == list(range(nums[0], nums[0] + len(nums))):
-            db.execute(CLAIM["take_row"], (first - nums[0], until, self._worker, now, nums[0], nums[-1]))
+            db.execute(CLAIM["take_range"], (first - nums[0], until, self._worker, now, nums[0], nums[-1]))
         else:
-            db.execute(CLAIM["take"], (first, until, self._worker, now, text_of(nums)))
+            db.execute(CLAIM["take"], (first, until, self._worker, now, json_text(nums)))
         for kind, times in Counter([row[KIND] for row in rows]).items():
-            changes.moved(kind, PENDING, RUNNING, times)
+            changes.count_transition(kind, PENDING, RUNNING, times)
         for row in rows:
             if row[FLAGS] & SPECIAL:
                 if row[RUN]:
-                    changes.started(row[RUN], row[ID], row[ATTEMPT] + 1, self._worker)
+                    changes.record_start(row[RUN], row[ID], row[ATTEMPT] + 1, self._worker)
                 if row[UNIQ] is not None:
                     free_unique(changes, row[UNIQ], row[ID], started=True)
         if changes.ready:
             for num in nums:
                 changes.ready.pop(num, None)
-        jobs = hand_out(changes, rows, range(first, first + len(rows)), until, 1)
+        jobs = to_claimed(changes, rows, range(first, first + len(rows)), until, 1)
         return jobs, list(zip(nums, range(first, first + len(rows)), strict=True))
 
 
-def hand_out(
+def to_claimed(
     changes: Changes, rows: Sequence[tuple[Any, ...]], fences: Iterable[int], until: Micros, begun: int
 ) -> list[Claimed]:
-    """Rows of `first` as a worker gets them, each with its fence; `begun`: attempts that the rows do not count yet."""
+    """Convert rows of `first` to claimed jobs with these fences. `begun`: attempts that the rows do not count yet."""
     wanted = sorted({row[KIND] for row in rows})
     found = (
         changes.db.execute(CLAIM["kind"], (wanted[0],))
         if len(wanted) == 1
-        else changes.db.execute(CLAIM["kinds"], (text_of(wanted),))
+        else changes.db.execute(CLAIM["kinds"], (json_text(wanted),))
     )
-    kinds = {num: (type_, queue, labels_of(labels)) for num, type_, queue, labels in found}
+    kinds = {num: (type_, queue, parse_labels(labels)) for num, type_, queue, labels in found}
     waited = [row[NUM] for row in rows if row[FLAGS] & HAS_BLOCKERS]
-    upstream = _upstream(changes, waited) if waited else {}
+    upstream = _upstream_results(changes, waited) if waited else {}
     jobs: list[Claimed] = []
     for row, fence in zip(rows, fences, strict=True):
         (
@@ -273,21 +273,21 @@ def hand_out(
                 enqueued=enqueued,
                 due=due,
                 until=until,
-                upstream=upstream.get(num, NOTHING) if upstream else NOTHING,
+                upstream=upstream.get(num, NO_UPSTREAM) if upstream else NO_UPSTREAM,
             )
         )
     return jobs
 
 
-def _upstream(changes: Changes, nums: list[int]) -> dict[int, dict[str, bytes | None]]:
-    """By job: what the chains it waited for came to. A result that lies with the blocker is read once, however many
-    waited for it.
+def _upstream_results(changes: Changes, nums: list[int]) -> dict[int, dict[str, bytes | None]]:
+    """Return the results of each job's blockers, by chain. A result that is stored with the blocker is read once for
+    all its dependents.
     """
     db = changes.db
-    waits = db.execute(CLAIM["upstream"], (text_of(nums),)).fetchall()
-    chains = {chain for _, chain, ended, _ in waits if ended == THERE}
-    there = dict(db.execute(CLAIM["results"], (changes.space, text_of(list(chains))))) if chains else {}
+    waits = db.execute(CLAIM["upstream"], (json_text(nums),)).fetchall()
+    chains = {chain for _, chain, ended, _ in waits if ended == OUTCOME_OK_SHARED}
+    there = dict(db.execute(CLAIM["results"], (changes.space, json_text(list(chains))))) if chains else {}
     upstream: dict[int, dict[str, bytes | None]] = {}
     for num, chain, ended, result in waits:
-        upstream.setdefault(num, {})[chain] = there[chain] if ended == THERE else result
+        upstream.setdefault(num, {})[chain] = there[chain] if ended == OUTCOME_OK_SHARED else result
     return upstream

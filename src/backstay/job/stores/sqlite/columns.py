@@ -1,4 +1,4 @@
-"""What the columns of `backstay_job` mean: states and flags as numbers, and the part of a row that transitions need."""
+"""Constants and types for the columns of `backstay_job`: states, flags, and the part of a row that transitions use."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COMPLETED: Final = 4
 FAILED: Final = 5
 CANCELLED: Final = 6
 SKIPPED: Final = 7
-#: Pending to whoever asks, but in no lane: its concurrency key is taken.
+#: Reported as pending, but in no lane: its concurrency key is at its limit.
 PARKED: Final = 8
 
-#: By number: what the state is called.
+#: Name of each state, by number.
 STATES: tuple[State, ...] = (
     "scheduled",
     "blocked",
@@ -33,9 +33,9 @@ STATES: tuple[State, ...] = (
     "skipped",
     "pending",
 )
-#: By number: the column of `backstay_job_kind` that counts it.
+#: Column of `backstay_job_kind` that counts each state, by number.
 COLUMNS = (*STATES[:8], "parked")
-#: By name: the numbers it stands for.
+#: Numbers of each state, by name.
 NUMBERS: dict[str, tuple[int, ...]] = {
     state: tuple(number for number, name in enumerate(STATES) if name == state) for state in STATES
 }
@@ -45,36 +45,36 @@ JOB_WATCHED: Final = 1
 CHAIN_WATCHED: Final = 2
 #: Other jobs wait for its chain.
 AWAITED: Final = 4
-#: It starts however its blockers ended.
+#: It starts when all blockers ended, whatever their outcome.
 ALL_DONE: Final = 8
 CANCEL_WANTED: Final = 16
 HAS_BLOCKERS: Final = 32
 HAS_LOG: Final = 64
 HAS_OUTPUTS: Final = 128
-#: It has a run, a chain, a unique or a concurrency key: its end takes more than a row.
+#: It has a run, a chain, a unique or a concurrency key: its end changes more than its own row.
 SPECIAL: Final = 256
-#: Its arguments are large, and lie in a table of their own.
+#: Its arguments are large and stored in `backstay_job_body`.
 HAS_BODY: Final = 512
-#: Its failure holds nobody up.
+#: Its failure neither skips its dependents nor fails its run.
 SOFT: Final = 1024
-#: It starts when all of its blockers ended and one of them failed.
+#: It starts when all blockers ended and at least one failed.
 ANY_FAILURE: Final = 2048
-#: It was skipped because one before it had failed.
+#: It was skipped because an upstream job failed.
 BLAMED: Final = 4096
-#: Its run is stored, and decides how long it stays.
+#: Its run is stored; its record is deleted together with the run.
 IN_RUN: Final = 8192
 HAS_FILES: Final = 16384
-#: With any of these, others must hear of its end.
-TOLD: Final = JOB_WATCHED | CHAIN_WATCHED | AWAITED | SPECIAL
+#: With any of these flags, the end of the job affects watchers, dependents, a run or a key.
+END_HAS_EFFECTS: Final = JOB_WATCHED | CHAIN_WATCHED | AWAITED | SPECIAL
 
-#: How a blocker ended.
-NOT_YET: Final = 0
-WELL: Final = 1
-BADLY: Final = 2
-#: It failed, or was skipped because one before it had.
-FAILING: Final = 4
-#: Well, and its result lies with itself: both belong to one run, and stay as long.
-THERE: Final = 6
+#: Outcome of a blocker, as stored in `backstay_job_wait.ended`. OPEN: it has not ended.
+OUTCOME_OPEN: Final = 0
+OUTCOME_OK: Final = 1
+OUTCOME_BAD: Final = 2
+#: It failed, or was skipped because an upstream job failed.
+OUTCOME_FAILED: Final = 4
+#: OK, and the result is not copied but read from the blocker: both jobs belong to one run and are deleted together.
+OUTCOME_OK_SHARED: Final = 6
 
 encode = msgspec.msgpack.Encoder().encode
 decode_failure = msgspec.msgpack.Decoder(Failure).decode
@@ -83,12 +83,12 @@ to_json = msgspec.json.Encoder().encode
 
 
 def cancellation(reason: str, attempt: int, now: int) -> bytes:
-    """Why a job was cancelled, as it is stored."""
+    """Encode the reason of a cancellation for the `error` column."""
     return encode(Failure(kind="Cancelled", message=reason, attempt=attempt, at=now))
 
 
-class Entry(NamedTuple):
-    """A stored job as a transition sees it; the columns of `entry` in the SQL files, in this order."""
+class JobRecord(NamedTuple):
+    """The columns of a stored job that state transitions use, in the order of the SQL statements that return it."""
 
     num: int
     id: str
@@ -113,15 +113,15 @@ class Entry(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def labels_of(text: str) -> tuple[str, ...]:
+def parse_labels(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
 
 
 @lru_cache(maxsize=1024)
-def label_set(text: str) -> frozenset[str]:
+def parse_label_set(text: str) -> frozenset[str]:
     return frozenset(json.loads(text))
 
 
-def text_of(values: Any) -> str:
-    """A list as the JSON that a statement's `json_each` takes apart."""
+def json_text(values: Any) -> str:
+    """Encode a list as JSON text for a statement's `json_each`."""
     return to_json(values).decode()

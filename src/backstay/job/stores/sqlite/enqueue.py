@@ -1,4 +1,4 @@
-"""Enqueue: first everything is looked up and checked, then it is written, so that a refusal leaves nothing behind."""
+"""Enqueue jobs in two phases: check everything, then write, so that a rejected call changes nothing."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from backstay.job.stores.sqlite.columns import (
     SCHEDULED,
     SKIPPED,
     STATES,
-    Entry,
+    JobRecord,
     cancellation,
-    text_of,
+    json_text,
 )
 from backstay.job.stores.sqlite.ending import FINISH
-from backstay.job.stores.sqlite.prepared import Encoded, Kind, flags_of, in_run
+from backstay.job.stores.sqlite.prepared import Kind, PreparedJob, flags_of, mark_in_run
 
 
-class Enqueuing:
-    """One call's jobs on their way into the tables."""
+class Enqueuer:
+    """Stores the jobs of one call. `follows`: the jobs come with a finish, which must not be rejected."""
 
-    def __init__(self, changes: Changes, jobs: Sequence[Encoded], *, follows: bool = False) -> None:
+    def __init__(self, changes: Changes, jobs: Sequence[PreparedJob], *, follows: bool = False) -> None:
         self._changes = changes
         self._follows = follows
         self._jobs = jobs
         self._kinds: dict[Kind, tuple[int, int]] = {}
         self._blockers = Blockers(changes, follows=follows)
         self._answers: list[Enqueued] = []
-        #: Those that were stored before.
+        #: Ids of jobs that are stored already.
         self.known: list[str] = []
-        #: With the state each begins in, when it is due, and its flags.
-        self._new: list[tuple[Encoded, int, int, int]] = []
-        #: Chains of which the first record went and another is left, and whose name begins anew.
-        self._remains: set[str] = set()
+        #: New jobs with their initial state, due time and flags.
+        self._new: list[tuple[PreparedJob, int, int, int]] = []
+        #: Chains whose first job is deleted while a later one is still stored; a new job with that id restarts them.
+        self._orphaned_chains: set[str] = set()
 
-    def look(self) -> None:
-        """Everything that may refuse."""
+    def check(self) -> None:
+        """Resolve duplicates, unique keys and blockers. Raises ConfigError; writes nothing."""
         existing = self._existing()
         self.known = list(existing)
         keys: dict[str, Enqueued] = {}
-        for encoded in self._jobs:
-            job = encoded.job
-            if job.run and self._changes.run(job.run) is not None:
-                encoded = in_run(encoded)  # noqa: PLW2901 - the same job, with what is known of it now
+        for prepared in self._jobs:
+            job = prepared.job
+            if job.run and self._changes.find_run(job.run) is not None:
+                prepared = mark_in_run(prepared)  # noqa: PLW2901 - the same job with one more flag
             answer = existing.get(job.id)
             if answer is None and job.unique is not None and not self._follows:
                 answer = keys.get(job.unique.key) or self._holder(job.unique.key)
             if answer is None:
-                state, due, flags = self._blockers.course(encoded)
+                state, due, flags = self._blockers.initial_state(prepared)
                 answer = Enqueued(job.id, STATES[state])
-                self._new.append((encoded, state, due, flags))
+                self._new.append((prepared, state, due, flags))
                 if _holds(job.unique, state):
                     keys[job.unique.key] = Enqueued(job.id, STATES[state], deduplicated=True)
-            existing.setdefault(job.id, answer)  # asked for twice in one call
+            existing.setdefault(job.id, answer)  # the call may contain an id twice
             self._answers.append(answer)
 
     def write(self) -> list[Enqueued]:
@@ -70,15 +70,15 @@ class Enqueuing:
         db, space, now = changes.db, changes.space, changes.now
         if not self._new:
             return self._answers
-        (last,) = db.execute(ENQUEUE["last"]).fetchone()
+        (last,) = db.execute(ENQUEUE["last_num"]).fetchone()
         rows: list[tuple[Any, ...]] = []
         bodies: list[tuple[int, bytes, bytes]] = []
         blockers = self._blockers
         awaited = blockers.awaited()
-        called_off: list[tuple[Any, ...]] = []
-        for num, (encoded, state, due, flags) in enumerate(self._new, last + 1):
-            job = encoded.job
-            kind, lane = self._kinds.get(encoded.kind) or self._kind(encoded.kind)
+        cancelled: list[tuple[Any, ...]] = []
+        for num, (prepared, state, due, flags) in enumerate(self._new, last + 1):
+            job = prepared.job
+            kind, lane = self._kinds.get(prepared.kind) or self._kind(prepared.kind)
             chain = "" if job.chain == job.id else job.chain
             concurrency = job.concurrency
             finished = alarm = 0
@@ -89,9 +89,9 @@ class Enqueuing:
                 finished, alarm = now, 0 if flags & IN_RUN else now + job.keep
             elif state == CANCELLED:
                 why = self._reason(job)
-                called_off.append((CANCELLED, now, 0, cancellation(why, 0, now), num))
+                cancelled.append((CANCELLED, now, 0, cancellation(why, 0, now), num))
             if awaited and job.id in awaited:
-                flags |= AWAITED  # noqa: PLW2901 - the row is made with it
+                flags |= AWAITED  # noqa: PLW2901 - the new row needs the flag
             args: bytes | None = job.args
             meta: bytes | None = job.meta
             if flags & HAS_BODY:
@@ -119,51 +119,51 @@ class Enqueuing:
                     job.run,
                     concurrency.key if concurrency else None,
                     concurrency.limit if concurrency else None,
-                    encoded.uniq,
+                    prepared.uniq,
                     args,
                     meta,
                 )
             )
             if job.after:
-                blockers.add(num, encoded)
+                blockers.add(num, prepared)
             if _holds(job.unique, state) and not (self._follows and self._holder(job.unique.key)):
                 until = now + job.unique.window if job.unique.scope == "window" else 0
-                db.execute(ENQUEUE["hold"], (space, job.unique.key, job.id, until))
+                db.execute(ENQUEUE["hold_unique"], (space, job.unique.key, job.id, until))
             if chain:
-                db.execute(ENQUEUE["follow"], (space, chain, job.id))
-            elif job.id in self._remains:
-                db.execute(ENQUEUE["begin"], (space, job.id))
-            changes.entered(num, job.id, kind, job.run, None, state, 0, "", why)
-        db.executemany(ENQUEUE["job"], rows)
+                db.execute(ENQUEUE["continue_chain"], (space, chain, job.id))
+            elif job.id in self._orphaned_chains:
+                db.execute(ENQUEUE["restart_chain"], (space, job.id))
+            changes.record_transition(num, job.id, kind, job.run, None, state, 0, "", why)
+        db.executemany(ENQUEUE["insert"], rows)
         if bodies:
-            db.executemany(ENQUEUE["body"], bodies)
-        if called_off:
-            db.executemany(FINISH["end"], called_off)
+            db.executemany(ENQUEUE["insert_body"], bodies)
+        if cancelled:
+            db.executemany(FINISH["end"], cancelled)
         blockers.write()
         return self._answers
 
     def _existing(self) -> dict[str, Enqueued]:
         changes = self._changes
-        ids = text_of([encoded.job.id for encoded in self._jobs])
+        ids = json_text([prepared.job.id for prepared in self._jobs])
         rows: list[tuple[str, int]] = changes.db.execute(ENQUEUE["existing"], (changes.space, ids)).fetchall()
         existing = {id_: Enqueued(id_, STATES[state]) for id_, state in rows if state >= 0}
-        self._remains = {id_ for id_, state in rows if state < 0 and id_ not in existing}
+        self._orphaned_chains = {id_ for id_, state in rows if state < 0 and id_ not in existing}
         return existing
 
     def _holder(self, key: str) -> Enqueued | None:
         changes = self._changes
         row: tuple[str, int, int | None] | None
-        row = changes.db.execute(ENQUEUE["holder"], (changes.space, key)).fetchone()
+        row = changes.db.execute(ENQUEUE["unique_holder"], (changes.space, key)).fetchone()
         if row is None:
             return None
         job, until, state = row
         if until and until <= changes.now:
             return None
-        # A window may outlive the record of its job.
+        # A unique window may end after the job's record is deleted.
         return Enqueued(job, "completed" if state is None else STATES[state], deduplicated=True)
 
     def _reason(self, job: NewJob) -> str:
-        run = self._changes.run(job.run)
+        run = self._changes.find_run(job.run)
         return run.reason if run is not None else ""
 
     def _kind(self, kind: Kind) -> tuple[int, int]:
@@ -181,35 +181,37 @@ class Enqueuing:
 
 
 def _holds(unique: Unique | None, state: int) -> TypeGuard[Unique]:
-    """Whether a new job has its unique key: one that is final at once has it for a window, if at all."""
+    """Whether a new job holds its unique key. A job that is final at once holds it only for a window."""
     return unique is not None and (state not in FINALS or unique.scope == "window")
 
 
-def make(changes: Changes, jobs: Sequence[Encoded], before: Entry, *, follows: bool) -> Entry | None:
-    """Jobs made by the step that completes one: they belong to its run. With `follows`, the last of them is the next of
-    its chain, and takes over who waits for that.
+def enqueue_made(
+    changes: Changes, jobs: Sequence[PreparedJob], before: JobRecord, *, follows: bool
+) -> JobRecord | None:
+    """Enqueue the jobs that a finish creates, in the run of the finished job. With `follows`, the last of them
+    continues its chain and inherits the chain's watchers and waiters.
 
-    Their unique keys give way and an unknown blocker counts as one that failed: the step that makes them must not be
-    refused. Answers the next job where it is final at once, so that its chain has ended.
+    The finish must not be rejected: a taken unique key is ignored and an unknown blocker counts as failed. Returns the
+    next job of the chain when it is final at once, since the chain ends with it.
     """
     chain = before.chain or before.id
     *adds, last = jobs
-    made = [_belonging(encoded, before.run, encoded.job.chain) for encoded in adds]
-    made.append(_belonging(last, before.run, chain if follows else last.job.chain))
-    enqueuing = Enqueuing(changes, made, follows=True)
-    enqueuing.look()
-    answer = enqueuing.write()[-1]
+    made = [_assign_run_and_chain(prepared, before.run, prepared.job.chain) for prepared in adds]
+    made.append(_assign_run_and_chain(last, before.run, chain if follows else last.job.chain))
+    enqueuer = Enqueuer(changes, made, follows=True)
+    enqueuer.check()
+    answer = enqueuer.write()[-1]
     if not follows:
         return None
-    changes.db.execute(ENQUEUE["hand_on"], (before.num, changes.space, answer.id))
+    changes.db.execute(ENQUEUE["pass_on_flags"], (before.num, changes.space, answer.id))
     if answer.state not in FINAL:
         return None
-    return Entry._make(changes.db.execute(FINISH["entries"], (changes.space, text_of([answer.id]))).fetchone())
+    return JobRecord._make(changes.db.execute(FINISH["records"], (changes.space, json_text([answer.id]))).fetchone())
 
 
-def _belonging(encoded: Encoded, run: str, chain: str) -> Encoded:
-    job = encoded.job
+def _assign_run_and_chain(prepared: PreparedJob, run: str, chain: str) -> PreparedJob:
+    job = prepared.job
     if job.run == run and job.chain == chain:
-        return encoded
+        return prepared
     job = msgspec.structs.replace(job, run=run, chain=chain)
-    return encoded._replace(job=job, flags=flags_of(job))
+    return prepared._replace(job=job, flags=flags_of(job))

@@ -1,4 +1,6 @@
-"""Finish: attempts end, by whoever holds their leases. Anybody else's word is stale and changes nothing."""
+"""Finish attempts. Only the holder of the current lease may finish one; any other finish is stale and changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,174 +14,190 @@ from backstay.job.stores.sqlite.columns import (
     CANCEL_WANTED,
     CANCELLED,
     COMPLETED,
+    END_HAS_EFFECTS,
     FAILED,
     HAS_OUTPUTS,
+    OUTCOME_OK,
     PENDING,
     RUNNING,
     SCHEDULED,
     SKIPPED,
     SOFT,
-    TOLD,
-    WELL,
-    Entry,
+    JobRecord,
     decode_failure,
     encode,
-    text_of,
+    json_text,
 )
-from backstay.job.stores.sqlite.ending import FINISH, End, ended, goes_on, how_it_ended, stays, unpark
-from backstay.job.stores.sqlite.enqueue import make
-from backstay.job.stores.sqlite.prepared import Encoded, prepare, storable
+from backstay.job.stores.sqlite.ending import (
+    FINISH,
+    ChainEnd,
+    continue_chain,
+    finish_chains,
+    outcome_of,
+    retention_deadline,
+    unpark,
+)
+from backstay.job.stores.sqlite.enqueue import enqueue_made
+from backstay.job.stores.sqlite.prepared import PreparedJob, prepare, require_storable
 from backstay.job.stores.sqlite.records.logs import LOG
 
-#: From this many jobs with the same result on, one statement for all of them is cheaper.
-ALIKE = 4
+#: From this many jobs with equal results on, one statement for all is cheaper than one per job.
+UNIFORM_MIN = 4
 
 
-class Ending(NamedTuple):
-    """A Finish with what can be made of it before the transaction begins."""
+class PreparedFinish(NamedTuple):
+    """A Finish with everything that can be computed before the transaction begins."""
 
     finish: Finish
     error: bytes | None
-    #: Jobs that are made in the same step; whether the last of them is the next of the chain.
-    makes: tuple[Encoded, ...]
+    #: Jobs that the finish creates, and whether the last of them continues the chain.
+    makes: tuple[PreparedJob, ...]
     follows: bool
-    #: It completes, and leaves nothing but its result.
+    #: It completes with a result and nothing else.
     plain: bool
 
 
-def prepare_finish(finish: Finish) -> Ending:
+def prepare_finish(finish: Finish) -> PreparedFinish:
     if finish.kind != "complete":
-        return Ending(finish, encode(finish.error) if finish.error is not None else None, (), False, False)
+        return PreparedFinish(finish, encode(finish.error) if finish.error is not None else None, (), False, False)
     if finish.next is None and not finish.adds and not finish.outputs:
-        return Ending(finish, None, (), False, True)
+        return PreparedFinish(finish, None, (), False, True)
     if finish.outputs:
-        storable(f"an output of job {finish.job}", *finish.outputs, *finish.outputs.values())
+        require_storable(f"an output of job {finish.job}", *finish.outputs, *finish.outputs.values())
     makes = (*finish.adds, finish.next) if finish.next is not None else finish.adds
-    return Ending(finish, None, tuple(prepare(job) for job in makes), finish.next is not None, False)
+    return PreparedFinish(finish, None, tuple(prepare(job) for job in makes), finish.next is not None, False)
 
 
-class Finishing:
-    """One step's ends, gathered by what is written for them."""
+class Finisher:
+    """Applies the finishes of one exchange, grouped by the statement that writes them."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._completed: list[tuple[Any, ...]] = []
         self._ended: list[tuple[Any, ...]] = []
-        self._again: list[tuple[Any, ...]] = []
+        self._retried: list[tuple[Any, ...]] = []
         self._outputs: list[tuple[int, str, str]] = []
-        #: What follows once the rows are written.
-        self._ends: list[End] = []
+        #: Effects to apply once the rows are written.
+        self._ends: list[ChainEnd] = []
         self._keys: list[str] = []
 
-    def run(self, endings: Sequence[Ending], ids: str) -> list[Verdict]:
+    def run(self, batch: Sequence[PreparedFinish], ids: str) -> list[Verdict]:
         changes = self._changes
         now = changes.now
         rows = {row[0]: row for row in changes.db.execute(FINISH["plain"], (ids, changes.space))}
         verdicts: list[Verdict] = []
-        special: list[Ending] = []
+        special: list[PreparedFinish] = []
         completed: dict[int, int] = {}
         alike: dict[bytes, list[tuple[int, int]]] = {}
-        for ending in endings:
-            finish = ending.finish
-            # Told twice in one step, the second word is stale.
+        for prepared in batch:
+            finish = prepared.finish
+            # The second finish of one job in one exchange is stale.
             row = rows.pop(finish.job, None)
             if row is None or row[3] != RUNNING or row[4] != finish.fence:
                 verdicts.append("stale")
                 continue
             verdicts.append("ok")
             _, num, kind, _, _, flags, keep = row
-            if ending.plain and not flags & TOLD:
+            if prepared.plain and not flags & END_HAS_EFFECTS:
                 alike.setdefault(finish.result, []).append((num, keep))
                 completed[kind] = completed.get(kind, 0) + 1
             else:
-                special.append(ending)
+                special.append(prepared)
         for kind, times in completed.items():
-            changes.moved(kind, RUNNING, COMPLETED, times)
+            changes.count_transition(kind, RUNNING, COMPLETED, times)
         for result, jobs in alike.items():
-            if len(jobs) < ALIKE:
+            if len(jobs) < UNIFORM_MIN:
                 self._completed += [(now, now + keep, "", result, num) for num, keep in jobs]
             else:
-                changes.db.execute(FINISH["complete_all"], (now, result, text_of([num for num, _ in jobs])))
+                changes.db.execute(FINISH["complete_all"], (now, result, json_text([num for num, _ in jobs])))
         if special:
-            wanted = text_of([ending.finish.job for ending in special])
-            entries = {
-                row[1]: Entry._make(row) for row in changes.db.execute(FINISH["entries"], (changes.space, wanted))
+            wanted = json_text([prepared.finish.job for prepared in special])
+            records = {
+                row[1]: JobRecord._make(row) for row in changes.db.execute(FINISH["records"], (changes.space, wanted))
             }
-            for ending in special:
-                self._one(entries[ending.finish.job], ending)
-                if ending.makes:
-                    _await(entries, ending.makes)
+            for prepared in special:
+                self._one(records[prepared.finish.job], prepared)
+                if prepared.makes:
+                    _mark_awaited(records, prepared.makes)
         self.write()
         return verdicts
 
-    def _one(self, entry: Entry, ending: Ending) -> None:
-        finish = ending.finish
-        error = ending.error or entry.error
+    def _one(self, record: JobRecord, prepared: PreparedFinish) -> None:
+        finish = prepared.finish
+        error = prepared.error or record.error
         if finish.kind == "complete":
-            self._complete(entry, ending)
-        elif finish.kind == "cancel" or entry.flags & CANCEL_WANTED:
-            # Whatever else its worker has to say of it: work that somebody wants ended does not come back.
-            self.end(entry, CANCELLED, error, why_of(finish, entry))
-        elif finish.kind == "fail" or (finish.kind == "retry" and entry.attempt > entry.retries):
-            self.end(entry, FAILED, error, why_of(finish, entry))
+            self._complete(record, prepared)
+        elif finish.kind == "cancel" or record.flags & CANCEL_WANTED:
+            # A requested cancellation wins over a retry, snooze or release.
+            self.end(record, CANCELLED, error, failure_reason(finish, record))
+        elif finish.kind == "fail" or (finish.kind == "retry" and record.attempt > record.retries):
+            self.end(record, FAILED, error, failure_reason(finish, record))
         elif finish.kind == "skip":
-            self.end(entry, SKIPPED, error, why_of(finish, entry))
+            self.end(record, SKIPPED, error, failure_reason(finish, record))
         elif finish.kind == "release":
-            self.again(entry, entry.due, entry.attempt - 1, entry.snoozes, error, why_of(finish, entry))
+            self.retry(record, record.due, record.attempt - 1, record.snoozes, error, failure_reason(finish, record))
         else:
             due = self._changes.now + max(0, finish.delay)
             snoozed = int(finish.kind == "snooze")
-            self.again(entry, due, entry.attempt - snoozed, entry.snoozes + snoozed, error, why_of(finish, entry))
+            self.retry(
+                record, due, record.attempt - snoozed, record.snoozes + snoozed, error, failure_reason(finish, record)
+            )
 
-    def _complete(self, entry: Entry, ending: Ending) -> None:
+    def _complete(self, record: JobRecord, prepared: PreparedFinish) -> None:
         changes = self._changes
-        now, finish, makes = changes.now, ending.finish, ending.makes
+        now, finish, makes = changes.now, prepared.finish, prepared.makes
         if makes:
-            self.write()  # what is made sees everything before it as it is
-        follower = makes[-1].job.id if ending.follows else ""
-        self._completed.append((now, stays(changes, entry, COMPLETED), follower, finish.result, entry.num))
+            self.write()  # new jobs must see the state of everything finished before them
+        follower = makes[-1].job.id if prepared.follows else ""
+        self._completed.append(
+            (now, retention_deadline(changes, record, COMPLETED), follower, finish.result, record.num)
+        )
         if finish.outputs:
-            self._outputs += [(entry.num, key, value) for key, value in finish.outputs.items()]
-        self._left(entry, COMPLETED, entry.attempt, followed=bool(follower))
+            self._outputs += [(record.num, key, value) for key, value in finish.outputs.items()]
+        self._record_transition(record, COMPLETED, record.attempt, followed=bool(follower))
         if not follower:
-            self._ends.append(End(entry, WELL, finish.result))
+            self._ends.append(ChainEnd(record, OUTCOME_OK, finish.result))
         if makes:
             self.write()
             if follower:
-                goes_on(changes, entry)
-            last = make(changes, makes, entry, follows=ending.follows)
+                continue_chain(changes, record)
+            last = enqueue_made(changes, makes, record, follows=prepared.follows)
             if last is not None:
-                ended(changes, [End(last, how_it_ended(last.state, last.flags))])
+                finish_chains(changes, [ChainEnd(last, outcome_of(last.state, last.flags))])
 
-    def end(self, entry: Entry, state: int, error: bytes | None, why: str) -> None:
-        """It did not complete, and never will by itself."""
-        self._ended.append((state, self._changes.now, stays(self._changes, entry, state), error, entry.num))
-        self._left(entry, state, entry.attempt, why)
-        self._ends.append(End(entry, how_it_ended(state, entry.flags)))
+    def end(self, record: JobRecord, state: int, error: bytes | None, why: str) -> None:
+        """End a job without completing it: failed, cancelled or skipped."""
+        self._ended.append(
+            (state, self._changes.now, retention_deadline(self._changes, record, state), error, record.num)
+        )
+        self._record_transition(record, state, record.attempt, why)
+        self._ends.append(ChainEnd(record, outcome_of(state, record.flags)))
 
-    def again(self, entry: Entry, due: int, attempt: int, snoozes: int, error: bytes | None, why: str) -> None:
-        """Another attempt."""
+    def retry(self, record: JobRecord, due: int, attempt: int, snoozes: int, error: bytes | None, why: str) -> None:
+        """Schedule another attempt."""
         state = SCHEDULED if due > self._changes.now else PENDING
         alarm = due if state == SCHEDULED else 0
-        self._again.append((state, alarm, due - entry.priority * AGEING, due, attempt, snoozes, error, entry.num))
-        self._left(entry, state, attempt, why)
+        self._retried.append((state, alarm, due - record.priority * AGEING, due, attempt, snoozes, error, record.num))
+        self._record_transition(record, state, attempt, why)
 
-    def _left(self, entry: Entry, state: int, attempt: int, why: str = "", *, followed: bool = False) -> None:
-        self._changes.entered(
-            entry.num,
-            entry.id,
-            entry.kind,
-            entry.run,
-            entry.state,
+    def _record_transition(
+        self, record: JobRecord, state: int, attempt: int, why: str = "", *, followed: bool = False
+    ) -> None:
+        self._changes.record_transition(
+            record.num,
+            record.id,
+            record.kind,
+            record.run,
+            record.state,
             state,
             attempt,
-            entry.worker,
+            record.worker,
             why,
-            soft=bool(entry.flags & SOFT),
+            soft=bool(record.flags & SOFT),
             followed=followed,
         )
-        if entry.ckey is not None:
-            self._keys.append(entry.ckey)
+        if record.ckey is not None:
+            self._keys.append(record.ckey)
 
     def write(self) -> None:
         changes = self._changes
@@ -190,34 +208,34 @@ class Finishing:
         if self._ended:
             db.executemany(FINISH["end"], self._ended)
             self._ended = []
-        if self._again:
-            db.executemany(FINISH["again"], self._again)
-            self._again = []
+        if self._retried:
+            db.executemany(FINISH["retry"], self._retried)
+            self._retried = []
         if self._outputs:
             db.executemany(LOG["flag"], [(HAS_OUTPUTS, num) for num in {row[0] for row in self._outputs}])
             db.executemany(LOG["put"], self._outputs)
             self._outputs = []
         if self._ends:
             ends, self._ends = self._ends, []
-            ended(changes, ends)
+            finish_chains(changes, ends)
         for key in self._keys:
             unpark(changes, key)
         self._keys = []
 
 
-def _await(entries: dict[str, Entry], made: Sequence[Encoded]) -> None:
-    """Jobs that were just made may wait for others that end in the same step, a moment later."""
-    awaited = {chain for encoded in made for chain in encoded.job.after}
+def _mark_awaited(records: dict[str, JobRecord], made: Sequence[PreparedJob]) -> None:
+    """Set AWAITED on records of this exchange that the new jobs wait for, since they may end later in the exchange."""
+    awaited = {chain for prepared in made for chain in prepared.job.after}
     if awaited:
-        for id_, entry in entries.items():
-            if (entry.chain or id_) in awaited:
-                entries[id_] = entry._replace(flags=entry.flags | AWAITED)
+        for id_, record in records.items():
+            if (record.chain or id_) in awaited:
+                records[id_] = record._replace(flags=record.flags | AWAITED)
 
 
-def why_of(finish: Finish, entry: Entry) -> str:
-    """What a run tells of an attempt's bad end: the worker's word, or why somebody wanted it."""
+def failure_reason(finish: Finish, record: JobRecord) -> str:
+    """Return the reason for a run's event: the worker's error, or the reason of the requested cancellation."""
     if finish.error is not None:
         return finish.error.message
-    if entry.flags & CANCEL_WANTED and entry.error is not None:
-        return decode_failure(entry.error).message
+    if record.flags & CANCEL_WANTED and record.error is not None:
+        return decode_failure(record.error).message
     return ""

@@ -1,6 +1,6 @@
-"""Lanes, and how much may start: what a claim takes jobs from.
+"""Lanes and rate budgets: the sources that a claim reads pending jobs from.
 
-A lane holds the pending jobs of one queue, label set and rate in the order of their ranks.
+A lane is the index partition of the pending jobs of one queue, label set and rate, ordered by rank.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.statements import load
 
 CLAIM = load("claim")
-#: A lane's next piece is at most this large.
+#: The largest number of rows that one read of a lane fetches.
 LARGEST_CHUNK = 256
 
-# Where things are in a row of `first` and `more`.
+# Column positions in the rows of `first` and `more`.
 RANK, NUM, ID, KIND, ATTEMPT, RUN, FLAGS, CKEY, CLIMIT, UNIQ = 0, 1, 2, 3, 4, 11, 14, 15, 16, 17
 
 
 class Budget:
-    """How many may start now in one bucket (GCRA): one more every `period`, at most `burst` at once."""
+    """The remaining starts of one rate bucket (GCRA): one more every `period`, at most `burst` at once."""
 
     __slots__ = ("_now", "burst", "charged", "left", "period", "tat")
 
@@ -38,12 +38,14 @@ class Budget:
         self.charged = True
 
     def next_in(self) -> Micros:
-        """µs until one more may start."""
+        """Return the µs until one more job may start."""
         return max(1, self.tat + self.period - self.burst * self.period - self._now)
 
 
 class Lane:
-    """The pending jobs of a lane, read in pieces: the next one is larger, since most were of no use."""
+    """A cursor over the pending jobs of a lane. Each read is twice as large as the last, because a second read means
+    that most jobs of the first one could not start.
+    """
 
     __slots__ = ("_at", "_changes", "_chunk", "_num", "_rows", "budgets")
 
@@ -56,7 +58,7 @@ class Lane:
         self.budgets = budgets
 
     def read(self, chunk: int) -> list[tuple[Any, ...]]:
-        """The first piece."""
+        """Return the first rows of the lane."""
         if chunk != self._chunk:
             self._chunk = chunk
             self._rows = self._changes.db.execute(CLAIM["first"], (self._num, chunk)).fetchall()

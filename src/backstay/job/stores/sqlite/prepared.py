@@ -1,4 +1,4 @@
-"""What is made of a new job before its transaction begins: checked, encoded, with its flags."""
+"""Check and encode new jobs before their transaction begins, so the write lock is held for SQL only."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from backstay.job.stores.sqlite.columns import (
     SOFT,
     SPECIAL,
     encode,
-    text_of,
+    json_text,
 )
 
-#: SQLite's whole numbers end here; times stay far below, so that sums of two fit.
+#: SQLite integers have 64 bits; times stay below this, so the sum of two fits.
 LARGEST = 2**61
-#: Arguments of more bytes than this lie apart: a job's row is rewritten with every change of its state.
+#: Larger arguments (bytes) are stored in `backstay_job_body`, since every state change rewrites the job's row.
 LARGE = 1000
 
 
 class Kind(NamedTuple):
-    """What a job shares with others, in the order of the statements in kind.sql."""
+    """The attributes that jobs of one kind share, in the order of the statements in kind.sql."""
 
     queue: str
     labels: str
@@ -33,12 +33,12 @@ class Kind(NamedTuple):
     period: int
     burst: int
     type: str
-    #: 1: of a run that is stored.
+    #: 1: the jobs belong to runs that are stored.
     runs: int = 0
 
 
-class Encoded(NamedTuple):
-    """A job with what can be made of it before the transaction begins."""
+class PreparedJob(NamedTuple):
+    """A new job with everything that can be computed before the transaction begins."""
 
     job: NewJob
     kind: Kind
@@ -46,18 +46,20 @@ class Encoded(NamedTuple):
     flags: int
 
 
-def storable(what: str, *texts: str) -> None:
-    """Refuses text that SQLite would refuse in the middle of a transaction."""
+def require_storable(what: str, *texts: str) -> None:
+    """Raise ConfigError for text that SQLite would reject inside the transaction."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{what} is not text that can be stored: {error.reason}") from error
+        raise ConfigError(f"{what} cannot be stored as UTF-8 text: {error.reason}") from error
 
 
-def prepare(job: NewJob) -> Encoded:
-    """Refuses here what SQLite would refuse in the middle of a transaction."""
+def prepare(job: NewJob) -> PreparedJob:
+    """Check and encode a job. Raises ConfigError for what SQLite would reject inside the transaction."""
     if not -LARGEST_PRIORITY <= job.priority <= LARGEST_PRIORITY:
-        raise ConfigError(f"priority {job.priority} of job {job.id}: from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}")
+        raise ConfigError(
+            f"priority {job.priority} of job {job.id} is out of range: use -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}"
+        )
     rate, concurrency, unique = job.rate, job.concurrency, job.unique
     numbers = [job.delay, job.due, job.retries, job.keep, job.keep_failed]
     texts: list[str] = [job.id, job.type, job.queue, job.chain, job.run, *job.labels, *job.after]
@@ -73,13 +75,13 @@ def prepare(job: NewJob) -> Encoded:
     if min(numbers) <= -LARGEST or max(numbers) >= LARGEST:
         raise ConfigError(f"a number of job {job.id} ({job.type}) is too large: times are µs, below {LARGEST}")
     if "\0" in job.id or "\0" in job.queue:
-        raise ConfigError(f"job {job.id!r} in queue {job.queue!r}: SQLite takes a NUL for the end of a name")
-    storable("a name of a job", *texts)
-    return Encoded(
+        raise ConfigError(f"job id {job.id!r} or queue {job.queue!r} contains a NUL, which ends a name in SQLite")
+    require_storable("a name of a job", *texts)
+    return PreparedJob(
         job,
         Kind(
             job.queue,
-            text_of(job.labels) if job.labels else "[]",
+            json_text(job.labels) if job.labels else "[]",
             rate.bucket if rate else "",
             rate.interval if rate else 0,
             rate.burst if rate else 0,
@@ -102,8 +104,8 @@ def flags_of(job: NewJob) -> int:
     )
 
 
-def in_run(encoded: Encoded) -> Encoded:
-    """A job whose run is stored."""
-    if encoded.kind.runs:
-        return encoded
-    return Encoded(encoded.job, Kind(*encoded.kind[:-1], 1), encoded.uniq, encoded.flags | IN_RUN)
+def mark_in_run(prepared: PreparedJob) -> PreparedJob:
+    """Mark a job whose run is stored, so its record is kept as long as the run."""
+    if prepared.kind.runs:
+        return prepared
+    return PreparedJob(prepared.job, Kind(*prepared.kind[:-1], 1), prepared.uniq, prepared.flags | IN_RUN)

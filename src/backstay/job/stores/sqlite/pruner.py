@@ -1,4 +1,4 @@
-"""Purge and prune: final jobs go, in bounded batches, with everything that belongs to them."""
+"""Purge and prune: delete final jobs in bounded batches, with all rows that belong to them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from backstay.job.stores.sqlite.columns import (
     HAS_FILES,
     HAS_LOG,
     HAS_OUTPUTS,
-    text_of,
+    json_text,
 )
 from backstay.job.stores.sqlite.query.listing import oldest
 from backstay.job.stores.sqlite.statements import load
 
 PURGE = load("purge")
 PRUNE = load("prune")
-#: By flag: what goes with a job that has it.
-BELONGINGS = (
+#: Statements that delete the dependent rows of a job, by the flag that says it has them.
+DEPENDENT_ROWS = (
     (HAS_BODY, "body"),
     (HAS_BLOCKERS, "waits"),
     (HAS_LOG, "log"),
@@ -30,7 +30,7 @@ BELONGINGS = (
     (HAS_FILES, "parts"),
     (HAS_FILES, "files"),
 )
-#: How long a worker that fell silent is remembered.
+#: How long (µs) a worker without heartbeat stays registered.
 WORKER_LIFE = 86_400_000_000
 
 
@@ -39,14 +39,16 @@ def purge(changes: Changes, state: int, queue: str, limit: int) -> int:
 
 
 def prune(changes: Changes, keep: int, limit: int) -> int:
-    """Also forgets windows, rates, turns, workers and tokens that are over."""
+    """Delete expired jobs and runs, and completed jobs above `keep`; also expired unique windows, rate buckets,
+    exchange replies, workers and tokens. Returns the number of deleted jobs and runs.
+    """
     db, space, now = changes.db, changes.space, changes.now
     deleted = 0
     for state in FINALS:
         rows = db.execute(PRUNE["jobs"], (space, state, now, limit - deleted)).fetchall()
         if rows and state == COMPLETED:
-            first = text_of([row[0] for row in rows])
-            rows += db.execute(PRUNE["together"], (first, limit - deleted - len(rows))).fetchall()
+            first = json_text([row[0] for row in rows])
+            rows += db.execute(PRUNE["completed_together"], (first, limit - deleted - len(rows))).fetchall()
         deleted += _delete(changes, rows)
     (completed,) = db.execute(PRUNE["completed"], (space,)).fetchone()
     excess = min(completed - keep, limit - deleted)
@@ -55,14 +57,14 @@ def prune(changes: Changes, keep: int, limit: int) -> int:
     deleted += _prune_runs(changes, limit - deleted)
     db.execute(PRUNE["windows"], (space, now, limit))
     db.execute(PRUNE["rates"], (space, now, limit))
-    db.execute(PRUNE["turns"], (space, now))
+    db.execute(PRUNE["exchanges"], (space, now))
     db.execute(PRUNE["workers"], (space, now - WORKER_LIFE))
     db.execute(PRUNE["tokens"], (space, now))
     return deleted
 
 
 def _prune_runs(changes: Changes, limit: int) -> int:
-    """Runs past their time, each with all that belongs to it: half of one is worth nothing to anybody."""
+    """Delete expired runs, each with all its jobs and events: a partial run is useless."""
     db = changes.db
     deleted = 0
     for num, id_ in db.execute(PRUNE["runs"], (changes.space, changes.now, max(0, limit))).fetchall():
@@ -78,23 +80,23 @@ def _prune_runs(changes: Changes, limit: int) -> int:
 def _delete_ids(changes: Changes, ids: list[str]) -> int:
     if not ids:
         return 0
-    return _delete(changes, changes.db.execute(PURGE["rows"], (text_of(ids), changes.space)).fetchall())
+    return _delete(changes, changes.db.execute(PURGE["rows"], (json_text(ids), changes.space)).fetchall())
 
 
 def _delete(changes: Changes, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Rows: num, id, kind, state, chain, flags."""
+    """Delete jobs, given as rows of num, id, kind, state, chain, flags."""
     if not rows:
         return 0
     db = changes.db
     db.executemany(PURGE["job"], [(row[0],) for row in rows])
     completed = [row[0] for row in rows if row[3] == COMPLETED]
     if completed:
-        db.execute(PURGE["hand_on"], (text_of(completed),))
-    for flag, belongings in BELONGINGS:
-        db.executemany(PURGE[belongings], [(row[0],) for row in rows if row[5] & flag])
+        db.execute(PURGE["pass_on_alarm"], (json_text(completed),))
+    for flag, statement in DEPENDENT_ROWS:
+        db.executemany(PURGE[statement], [(row[0],) for row in rows if row[5] & flag])
     db.executemany(PURGE["chain"], [(changes.space, row[4], row[1]) for row in rows if row[4]])
     for row in rows:
-        changes.moved(row[2], row[3], None)
+        changes.count_transition(row[2], row[3], None)
     changes.write()
-    db.execute(PURGE["kinds"], (text_of(sorted({row[2] for row in rows})),))
+    db.execute(PURGE["kinds"], (json_text(sorted({row[2] for row in rows})),))
     return len(rows)

@@ -1,4 +1,4 @@
-"""Queues: paused or not, limited or not, and what is in them."""
+"""Queue settings (paused, rate limit) and job counts by queue."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.statements import load
 
 QUEUES = load("queues")
-#: How far into a lane the search for its oldest job goes.
-LOOKED_AT = 100
+#: Jobs per lane that the search for the oldest one reads.
+SCANNED_PER_LANE = 100
 
 
 def pause(changes: Changes, queue: str, *, paused: bool) -> None:
@@ -29,7 +29,7 @@ def queues(changes: Changes) -> list[Queue]:
     counts: dict[str, tuple[int, ...]] = {row[0]: row[1:] for row in db.execute(QUEUES["counts"], (space,))}
     settings: dict[str, tuple[Any, ...]] = {row[0]: row[1:] for row in db.execute(QUEUES["settings"], (space,))}
     oldest: dict[str, int] = {}
-    looks = [*db.execute(QUEUES["oldest"], (space, LOOKED_AT)), *db.execute(QUEUES["oldest_parked"], (space,))]
+    looks = [*db.execute(QUEUES["oldest"], (space, SCANNED_PER_LANE)), *db.execute(QUEUES["oldest_parked"], (space,))]
     for name, due in looks:
         if due is not None:
             oldest[name] = min(oldest.get(name, due), due)

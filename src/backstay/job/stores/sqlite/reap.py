@@ -1,5 +1,5 @@
-"""Reap: jobs that nobody tends any more go back, and those whose time has come become pending. Any number of
-processes may do it at once: each job is taken back by one of them.
+"""Reap expired leases and make scheduled jobs due. Any number of processes may do it concurrently: each job is reaped
+by one of them.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from backstay.job.stores.sqlite.columns import (
     FAILED,
     PENDING,
     SCHEDULED,
-    Entry,
+    JobRecord,
     decode_failure,
     encode,
 )
-from backstay.job.stores.sqlite.finish import Finishing
+from backstay.job.stores.sqlite.finish import Finisher
 from backstay.job.stores.sqlite.statements import load
 
 REAP = load("reap")
 
 
 def reap(changes: Changes, limit: int) -> None:
-    """Jobs whose lease has run out. Their due time stays, so they are among the first again."""
-    entries = [Entry._make(row) for row in changes.db.execute(REAP["ended"], (changes.space, changes.now, limit))]
-    if not entries:
+    """Retry, fail or cancel jobs whose lease expired. A retried job keeps its due time, so it is claimed early."""
+    records = [JobRecord._make(row) for row in changes.db.execute(REAP["ended"], (changes.space, changes.now, limit))]
+    if not records:
         return
-    finishing = Finishing(changes)
-    for entry in entries:
-        changes.lost(entry.id)
-        why = f"worker {entry.worker} did not renew its lease"
-        changes.lease_expired(entry.run, entry.id, entry.attempt, entry.worker, why)
-        error = encode(Failure(kind="LeaseExpired", message=why, attempt=entry.attempt, at=changes.now))
-        if entry.flags & CANCEL_WANTED:
-            wanted = decode_failure(entry.error).message if entry.error is not None else ""
-            finishing.end(entry, CANCELLED, entry.error, wanted)
-        elif entry.attempt > entry.retries:
-            finishing.end(entry, FAILED, error, why)
+    finisher = Finisher(changes)
+    for record in records:
+        changes.announce_lease_lost(record.id)
+        why = f"worker {record.worker} did not renew its lease"
+        changes.record_lease_expiry(record.run, record.id, record.attempt, record.worker, why)
+        error = encode(Failure(kind="LeaseExpired", message=why, attempt=record.attempt, at=changes.now))
+        if record.flags & CANCEL_WANTED:
+            wanted = decode_failure(record.error).message if record.error is not None else ""
+            finisher.end(record, CANCELLED, record.error, wanted)
+        elif record.attempt > record.retries:
+            finisher.end(record, FAILED, error, why)
         else:
-            finishing.again(entry, min(entry.due, changes.now), entry.attempt, entry.snoozes, error, why)
-    finishing.write()
+            finisher.retry(record, min(record.due, changes.now), record.attempt, record.snoozes, error, why)
+    finisher.write()
 
 
 def make_due(changes: Changes, limit: int) -> None:
-    """Scheduled jobs whose time has come."""
+    """Make scheduled jobs pending whose due time has passed."""
     rows = changes.db.execute(REAP["due"], (changes.space, changes.now, limit)).fetchall()
     if not rows:
         return
     for num, kind, id_, run, attempt in rows:
-        changes.entered(num, id_, kind, run, SCHEDULED, PENDING, attempt)
+        changes.record_transition(num, id_, kind, run, SCHEDULED, PENDING, attempt)
     changes.db.executemany(REAP["ready"], [(row[0],) for row in rows])

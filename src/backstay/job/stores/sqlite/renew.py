@@ -1,4 +1,4 @@
-"""Renew: leases live on, for their owners and nobody else."""
+"""Renew leases. Only the worker that holds a lease may renew it; the verdict for any other is "lost"."""
 
 from __future__ import annotations
 

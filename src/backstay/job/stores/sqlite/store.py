@@ -1,7 +1,8 @@
-"""Jobs in SQLite: every verb is one piece of a transaction, on the engine's writer or on the caller's own connection.
+"""The job store on SQLite: every operation is part of one transaction, on the engine's writer or the caller's
+connection.
 
-Nothing is remembered outside the tables, so that any connection to the file will do. What takes time and needs no
-table (encoding, checking) is done when the operation is made, before the transaction begins.
+The store keeps no state outside the tables, so any connection to the file can run an operation. Encoding and checks
+happen when the operation is created, before the transaction begins.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from backstay.engine.base import Micros, Op, Wake, Within
+from backstay.engine.base import Micros, Op, StoreOperation, Wake
 from backstay.errors import ConfigError
 from backstay.job.model import (
     FINAL,
     Delivery,
     Enqueued,
+    ExchangeCommand,
+    ExchangeReply,
     Job,
     JobResult,
     LogLine,
@@ -25,21 +28,19 @@ from backstay.job.model import (
     Renewal,
     RenewalVerdict,
     State,
-    StepCommand,
-    StepReply,
     Tick,
     Worker,
 )
 from backstay.job.run_model import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
 from backstay.job.stores.sqlite import admin, pruner, queues
 from backstay.job.stores.sqlite.changes import Changes
-from backstay.job.stores.sqlite.columns import NUMBERS, encode, text_of
+from backstay.job.stores.sqlite.columns import NUMBERS, encode, json_text
 from backstay.job.stores.sqlite.ending import deliver
-from backstay.job.stores.sqlite.enqueue import Enqueuing
-from backstay.job.stores.sqlite.exchange import next_due, step
-from backstay.job.stores.sqlite.finish_batch import Ends
-from backstay.job.stores.sqlite.prepared import prepare, storable
-from backstay.job.stores.sqlite.query import listing, look
+from backstay.job.stores.sqlite.enqueue import Enqueuer
+from backstay.job.stores.sqlite.exchange import exchange, next_due
+from backstay.job.stores.sqlite.finish_batch import FinishBatch
+from backstay.job.stores.sqlite.prepared import prepare, require_storable
+from backstay.job.stores.sqlite.query import get, listing
 from backstay.job.stores.sqlite.reap import make_due, reap
 from backstay.job.stores.sqlite.records import artifacts, cron, definitions, logs, tokens, workers
 from backstay.job.stores.sqlite.renew import renew
@@ -50,14 +51,14 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """`backstay.job.store.Store` on SQLite. `prefix` is where ends and losses are announced."""
+    """`backstay.job.store.Store` on SQLite. `prefix` prefixes the hub channels of its announcements."""
 
     shards = 1
-    announces, gap = False, 0.0
-    lanes = 1
-    parts = False
-    takes = False
-    read_handed = None
+    announces, announcement_gap = False, 0.0
+    channels_per_shard = 1
+    splits_claim_and_ack = False
+    claims_consume_hints = False
+    read_handoff = None
 
     def __init__(self, namespace: str, prefix: str) -> None:
         self._space = namespace
@@ -67,28 +68,28 @@ class SqliteStore:
         def work(db: sqlite3.Connection, now: Micros, wakes: list[Wake]) -> T:
             return verb(Changes(db, self._space, self._prefix, now, wakes, reads=reads))
 
-        return Within(work, key=self._space, reads=reads)
+        return StoreOperation(work, key=self._space, reads=reads)
 
     # ── work ──
 
-    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, tell: bool = False) -> Op[list[Enqueued]]:
-        encoded = [prepare(job) for job in jobs]
+    def enqueue(self, shard: int, jobs: Sequence[NewJob], *, announce: bool = False) -> Op[list[Enqueued]]:
+        prepared = [prepare(job) for job in jobs]
 
         def verb(changes: Changes) -> list[Enqueued]:
-            enqueuing = Enqueuing(changes, encoded)
-            enqueuing.look()
-            answers = enqueuing.write()
+            enqueuer = Enqueuer(changes, prepared)
+            enqueuer.check()
+            answers = enqueuer.write()
             changes.write()
             return answers
 
         return self._op(verb)
 
-    def step(self, command: StepCommand) -> Op[StepReply]:
-        ends = Ends(command.finishes)
-        return self._op(lambda changes: step(changes, command, ends))
+    def exchange(self, command: ExchangeCommand) -> Op[ExchangeReply]:
+        ends = FinishBatch(command.finishes)
+        return self._op(lambda changes: exchange(changes, command, ends))
 
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
-        ids = text_of([renewal.job for renewal in leases])
+        ids = json_text([renewal.job for renewal in leases])
         return self._op(lambda changes: renew(changes, worker, lease, leases, ids))
 
     def reap(self, shard: int, limit: int = 1000) -> Op[dict[str, int]]:
@@ -100,15 +101,15 @@ class SqliteStore:
         return self._op(verb)
 
     def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
-        """There is one shard: nobody elsewhere waits for it."""
+        """Return nothing: with one shard, no job waits for a chain of another."""
         return self._op(lambda _: [], reads=True)
 
     def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
         def verb(changes: Changes) -> dict[str, int]:
             for delivery in deliveries:
-                entry = admin.find(changes, delivery.job)
-                if entry is not None:
-                    deliver(changes, entry, delivery.chain, delivery.result)
+                record = admin.find_record(changes, delivery.job)
+                if record is not None:
+                    deliver(changes, record, delivery.chain, delivery.result)
             return changes.close()
 
         return self._op(verb)
@@ -116,7 +117,7 @@ class SqliteStore:
     def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
         return self._op(lambda _: None, reads=True)
 
-    # ── by hand ──
+    # ── administration ──
 
     def cancel(self, job: str, reason: str) -> Op[State | None]:
         return self._op(lambda changes: admin.cancel(changes, job, reason))
@@ -126,7 +127,7 @@ class SqliteStore:
 
     def purge(self, state: State, *, queue: str = "", limit: int = 1000) -> Op[int]:
         if state not in FINAL:
-            raise ConfigError(f"only jobs that have ended are purged, not {state} ones: one of {', '.join(FINAL)}")
+            raise ConfigError(f"cannot purge {state} jobs: only final states can be purged ({', '.join(FINAL)})")
         (number,) = NUMBERS[state]
         return self._op(lambda changes: pruner.purge(changes, number, queue, max(0, limit)))
 
@@ -136,13 +137,13 @@ class SqliteStore:
     def limit_queue(self, queue: str, rate: Rate | None) -> Op[None]:
         return self._op(lambda changes: queues.limit(changes, queue, rate))
 
-    # ── looking ──
+    # ── queries ──
 
     def get(self, job: str) -> Op[Job | None]:
-        return self._op(lambda changes: look.get(changes, job), reads=True)
+        return self._op(lambda changes: get.get(changes, job), reads=True)
 
     def watch(self, job: str, *, chain: bool = False) -> Op[Job | None]:
-        return self._op(lambda changes: look.watch(changes, job, chain=chain))
+        return self._op(lambda changes: get.watch(changes, job, chain=chain))
 
     def list_jobs(
         self,
@@ -167,7 +168,7 @@ class SqliteStore:
     def next_due(self, shard: int) -> Op[Micros | None]:
         return self._op(next_due, reads=True)
 
-    # ── what jobs leave behind ──
+    # ── logs and outputs ──
 
     def append_log(self, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> Op[bool]:
         return self._op(lambda changes: logs.append_log(changes, job, fence, lines, first))
@@ -181,14 +182,14 @@ class SqliteStore:
     def get_outputs(self, job: str) -> Op[dict[str, str]]:
         return self._op(lambda changes: logs.get_outputs(changes, job), reads=True)
 
-    # ── workers, cron, tidiness ──
+    # ── workers, cron, pruning ──
 
-    def beat(self, worker: Worker) -> Op[None]:
+    def heartbeat(self, worker: Worker) -> Op[None]:
         doc = encode(worker)
-        return self._op(lambda changes: workers.beat(changes, worker.id, doc))
+        return self._op(lambda changes: workers.heartbeat(changes, worker.id, doc))
 
-    def leave(self, worker: str) -> Op[None]:
-        return self._op(lambda changes: workers.leave(changes, worker))
+    def unregister_worker(self, worker: str) -> Op[None]:
+        return self._op(lambda changes: workers.unregister(changes, worker))
 
     def workers(self) -> Op[list[Worker]]:
         return self._op(workers.workers, reads=True)
@@ -197,8 +198,8 @@ class SqliteStore:
         return self._op(lambda changes: cron.ticks(changes, names))
 
     def tick(self, tick: Tick) -> Op[bool]:
-        encoded = prepare(tick.job)
-        return self._op(lambda changes: cron.tick(changes, tick.name, tick.at, encoded))
+        prepared = prepare(tick.job)
+        return self._op(lambda changes: cron.tick(changes, tick.name, tick.at, prepared))
 
     def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
         return self._op(lambda changes: pruner.prune(changes, max(0, keep), max(0, limit)))
@@ -224,19 +225,19 @@ class SqliteStore:
         return self._op(lambda changes: rerun_failed(changes, run))
 
     def run_events(self, run: str, after: int = 0, limit: int = 1000) -> Op[list[RunEvent]]:
-        return self._op(lambda changes: events.of_run(changes, run, after, max(0, limit)), reads=True)
+        return self._op(lambda changes: events.read_run(changes, run, after, max(0, limit)), reads=True)
 
     def events(self, shard: int, after: str = "", limit: int = 1000) -> Op[EventPage]:
-        events.number_of(after)
-        return self._op(lambda changes: events.of_all(changes, after, max(0, limit)), reads=True)
+        events.parse_cursor(after)
+        return self._op(lambda changes: events.read_all(changes, after, max(0, limit)), reads=True)
 
     def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
         return self._op(lambda changes: runs.check(changes, max(0, limit)))
 
-    # ── what runs are made from, and what a server keeps ──
+    # ── definitions, artifacts, tokens ──
 
     def put_definition(self, workflow: str, digest: str, doc: bytes) -> Op[Definition]:
-        storable("a definition's name", workflow, digest)
+        require_storable("the name of a definition", workflow, digest)
         return self._op(lambda changes: definitions.put(changes, workflow, digest, doc))
 
     def get_definition(self, workflow: str, version: int = 0) -> Op[Definition | None]:
@@ -246,7 +247,7 @@ class SqliteStore:
         return self._op(lambda changes: definitions.newest(changes, after, max(0, limit)), reads=True)
 
     def put_artifact(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> Op[bool]:
-        storable("a file's name", artifact.name, artifact.digest)
+        require_storable("the name of an artifact", artifact.name, artifact.digest)
         return self._op(lambda changes: artifacts.put(changes, artifact, fence, part, data, last=last))
 
     def list_artifacts(self, job: str) -> Op[list[Artifact]]:
@@ -256,7 +257,7 @@ class SqliteStore:
         return self._op(lambda changes: artifacts.read(changes, job, name, part), reads=True)
 
     def put_token(self, token: TokenRecord) -> Op[None]:
-        storable("a token's name", token.id, token.role, token.name)
+        require_storable("the name of a token", token.id, token.role, token.name)
         return self._op(lambda changes: tokens.put(changes, token))
 
     def drop_token(self, token: str) -> Op[bool]:

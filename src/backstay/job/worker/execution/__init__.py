@@ -1,1 +1,1 @@
-"""Running one attempt: on the event loop, in a thread, in a child process."""
+"""Running the attempts of jobs: on the event loop, in threads and in child processes."""

@@ -1,4 +1,4 @@
-"""One attempt at a job: what a worker holds from the claim until the store has taken note of its end."""
+"""An attempt: a worker's state of one claimed job, from the claim until the store has acknowledged its outcome."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ from backstay.runtime.lease import MARGIN, RENEW_AT, BaseLease
 if TYPE_CHECKING:
     from backstay.job.api.context import JobContext
     from backstay.job.api.definition import BaseJobType
-    from backstay.job.worker.execution.log_buffer import Journal
+    from backstay.job.worker.execution.log_buffer import LogBuffer
 
 FOREVER = float("inf")
 
-#: Why a handler is to end early. "lost": the lease; whatever it still does is not protected.
+#: Why a handler must end early. "lost": its lease is lost, so another worker may run the same job.
 Why = Literal["", "timeout", "cancelled", "stopping", "lost"]
 
 
 class Attempt:
-    """Lives on the worker's loop; the keeper's thread and a handler's thread only read, and set single fields."""
+    """One attempt at a job. Belongs to the worker's event loop; the keeper's thread and the handler's thread only read
+    it and assign single fields.
+    """
 
-    # Most attempts end without ever touching these: they cost nothing as long as they are the class's own.
+    # Most attempts never set these fields; as class attributes they cost no memory or time per attempt.
 
-    #: When the handler is asked to end, and when it is left to itself.
-    soft = FOREVER
-    hard = FOREVER
+    #: When (monotonic clock) the handler is interrupted, and when it is abandoned.
+    timeout_at = FOREVER
+    abandon_at = FOREVER
     task: asyncio.Task[None] | None = None
-    #: Tells a handler outside the loop that it is to end; ends one that does not.
-    interrupted: Callable[[], None] | None = None
+    #: Asks a handler in a thread or process to end; kills one that does not.
+    on_interrupt: Callable[[], None] | None = None
     kill: Callable[[], None] | None = None
     why: Why = ""
     reason = ""
-    #: How it ended; from then on only the store's word is waited for.
+    #: The outcome. Once set, only the store's acknowledgement is missing.
     finish: Finish | None = None
     abandoned = False
     progress = -1.0
     next: NewJob | None = None
     adds: tuple[NewJob, ...] = ()
     outputs: dict[str, str] | None = None
-    journal: Journal | None = None
+    log_buffer: LogBuffer | None = None
     context: JobContext | None = None
     lease: BaseLease | None = None
 
@@ -53,73 +55,74 @@ class Attempt:
         self.definition = definition
         self.shard = shard
         self.ttl = ttl
-        #: Until when the lease is certainly ours, and when it is to be renewed: counted from before the claim left.
+        #: Until when this worker surely holds the lease, and when to renew it: counted from before the claim was sent.
         self.deadline = sent + ttl * (1 - MARGIN)
         self.renew_at = sent + ttl * RENEW_AT
         self.started = sent
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name used in logs: job type and id."""
         return f"{self.job.type} {self.job.id}"
 
     @property
     def is_over(self) -> bool:
-        """Nothing the handler still does counts."""
+        """Whether the outcome is decided, so that nothing the handler still does counts."""
         return self.finish is not None or self.abandoned
 
     def interrupt(self, why: Why, reason: str, grace: float) -> bool:
-        """Ask the handler to end; False when it has been asked already. It has `grace` seconds. On the loop only."""
+        """Ask the handler to end within `grace` seconds. Returns False if it was asked before. Event loop only."""
         if self.is_over:
             return False
         if why == "lost" and self.lease is not None:
             self.lease.lose(reason)
         if self.why:
-            if why == "lost":  # the one reason that outweighs another: nothing is reported any more
+            if why == "lost":  # overrides any other reason: the outcome is not reported at all
                 self.why, self.reason = why, reason
             return False
         self.why, self.reason = why, reason
-        self.hard = min(self.hard, steady() + grace)
-        if self.interrupted is not None:
-            self.interrupted()
+        self.abandon_at = min(self.abandon_at, steady() + grace)
+        if self.on_interrupt is not None:
+            self.on_interrupt()
         elif self.task is not None:
             self.task.cancel()
         return True
 
-    def begin(self) -> None:
-        """The handler is about to be called. Since the claim left, this process may have stood still for longer than a
-        lease: then somebody else has the job, and must not find us at it.
+    def require_lease(self) -> None:
+        """Raise LeaseLost if the lease may have expired; called right before the handler. The process may have been
+        suspended for longer than a lease since the claim was sent, and another worker may run the job by now.
         """
         if steady() >= self.deadline:
-            self.why, self.reason = "lost", "it ran out before it began"
-            raise self.loss()
+            self.why, self.reason = "lost", "the lease expired before the handler started"
+            raise self.lease_lost()
 
-    def begun(self, handler: Callable[[], Any]) -> Any:
-        """The same for a handler that begins elsewhere: in a thread, when there is one."""
-        self.begin()
+    def call_leased(self, handler: Callable[[], Any]) -> Any:
+        """Check the lease, then call the handler. For threads, where the handler may start much later."""
+        self.require_lease()
         return handler()
 
     def check(self) -> None:
-        """Raise if the handler ought to have ended, or if the lease may be somebody else's."""
+        """Raise if the handler must end or if the lease may have expired."""
         if self.why == "timeout":
-            raise JobTimeout(job_id=self.job.id, type=self.job.type, timeout=self.soft - self.started)
+            raise JobTimeout(job_id=self.job.id, type=self.job.type, timeout=self.timeout_at - self.started)
         if self.why == "cancelled":
             raise JobCancelled(job_id=self.job.id, type=self.job.type, reason=self.reason)
         if self.why == "stopping":
-            raise JobCancelled(job_id=self.job.id, type=self.job.type, reason="its worker stops")
+            raise JobCancelled(job_id=self.job.id, type=self.job.type, reason="the worker is stopping")
         if self.why == "lost" or self.abandoned or steady() >= self.deadline:
-            raise self.loss()
+            raise self.lease_lost()
 
-    def loss(self) -> LeaseLost:
+    def lease_lost(self) -> LeaseLost:
+        """Return the error for a handler whose lease is lost."""
         return LeaseLost(
             name=self.job.id,
             lock_id=lease_id(self.job.id, self.job.fence),
             fence=self.job.fence,
-            reason=self.reason or "it ran out before it was renewed",
+            reason=self.reason or "the lease expired before it was renewed",
         )
 
     def extend(self, sent: float, until: int) -> None:
-        """Renewed: ours for another while, counted from before the request left."""
+        """Record a renewal: the lease runs for another `ttl`, counted from before the request was sent."""
         self.deadline = sent + self.ttl * (1 - MARGIN)
         self.renew_at = sent + self.ttl * RENEW_AT
         if self.lease is not None:

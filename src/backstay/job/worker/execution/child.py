@@ -1,6 +1,6 @@
-"""A child process of a worker: runs one handler after another, for definitions with `pool="process"`.
+"""The main program of a worker's child process: runs handlers of jobs with `pool="process"`, one after another.
 
-Started as `python -m backstay.job.worker.execution.child FD`. It ends when the worker's end of the socket closes.
+Started as `python -m backstay.job.worker.execution.child FD`. It exits when the worker's end of the socket closes.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from backstay.job.worker.execution import child_protocol
 from backstay.job.worker.execution.child_protocol import (
     HEAD,
     MAIN,
-    Asked,
     Boot,
     Done,
     Failed,
     Interrupt,
+    LogWritten,
+    OutcomeRequested,
     Progress,
     Run,
-    Say,
     ToWorker,
     frame,
     read_to_child,
 )
-from backstay.job.worker.execution.outcome import POINTLESS, failure
+from backstay.job.worker.execution.outcome import NOT_RETRYABLE, describe_failure
 from backstay.runtime.lease import BaseLease
 
 FOREVER = float("inf")
 
 
-class Hands:
-    """The handler's side of an attempt whose lease the worker keeps."""
+class ChildAttempt:
+    """The child's side of an attempt; the worker process renews its lease."""
 
     def __init__(self, job: Claimed, ttl: float) -> None:
         self.job = job
         self.ttl = ttl
         self.started = steady()
-        #: The worker says when it is over.
+        #: The worker reports the loss of the lease, so no deadline is kept here.
         self.deadline = FOREVER
         self.why = ""
         self.reason = ""
@@ -73,14 +73,14 @@ class Hands:
             raise LeaseLost(name=self.job.id, lock_id=lease_id(self.job.id, fence), fence=fence, reason=self.reason)
 
 
-class Child:
-    """Reads on a thread, runs handlers on the main one."""
+class ChildMain:
+    """Reads messages on a thread and runs handlers on the main thread."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._runs: SimpleQueue[Run] = SimpleQueue()
         self._sending = threading.Lock()
-        self._hands: Hands | None = None
+        self._attempt: ChildAttempt | None = None
         self._boot = Boot([], [], "")
         self._has_main = False
 
@@ -100,12 +100,12 @@ class Child:
                     case Run():
                         self._runs.put(message)
                     case Interrupt():
-                        if (hands := self._hands) is not None:
-                            hands.reason = message.reason
-                            hands.why = message.why
-                            if hands.lease is not None and message.why == "lost":
-                                hands.lease.lose(message.reason)
-        finally:  # the worker is gone: whatever runs here counts no more
+                        if (attempt := self._attempt) is not None:
+                            attempt.reason = message.reason
+                            attempt.why = message.why
+                            if attempt.lease is not None and message.why == "lost":
+                                attempt.lease.lose(message.reason)
+        finally:  # the worker is gone, so no outcome can be reported
             os._exit(0)
 
     def _exactly(self, length: int) -> bytes:
@@ -123,14 +123,14 @@ class Child:
             self._connection.sendall(frame(message))
 
     def _run(self, run: Run) -> ToWorker:
-        hands = self._hands = Hands(run.job, run.ttl)
+        attempt = self._attempt = ChildAttempt(run.job, run.ttl)
         try:
             if run.module == MAIN and not self._has_main:
                 _import_main(self._boot)
                 self._has_main = True
             definition = _find(run.module, run.name)
             args, kwargs = definition.decode_args(run.job.args)
-            token = context.enter((hands, self))
+            token = context.enter((attempt, self))
             try:
                 value = definition.function(*args, **kwargs)
                 if asyncio.iscoroutine(value):
@@ -139,39 +139,39 @@ class Child:
                 context.leave(token)
             if isinstance(value, Outcome):
                 raise value
-            return Done(definition.encode_result(value), hands.outputs, hands.next)
+            return Done(definition.encode_result(value), attempt.outputs, attempt.next)
         except Outcome as outcome:
-            return _asked(outcome)
-        except BaseException as error:  # noqa: BLE001 - sys.exit() ends the handler, not the process
-            said = failure(error, run.job.attempt)
-            return Failed(said.kind, said.message, said.trace, isinstance(error, POINTLESS))
+            return _outcome_message(outcome)
+        except BaseException as error:  # noqa: BLE001 - sys.exit() ends the handler, not the child process
+            failure = describe_failure(error, run.job.attempt)
+            return Failed(failure.kind, failure.message, failure.trace, isinstance(error, NOT_RETRYABLE))
         finally:
-            self._hands = None
+            self._attempt = None
 
-    # What `current_job()` says goes to the worker.
+    # AttemptSink: forwards logs and progress to the worker.
 
-    def log(self, hands: Any, data: str, stream: str) -> None:
-        self._send(Say(data, stream))
+    def log(self, attempt: Any, data: str, stream: str) -> None:
+        self._send(LogWritten(data, stream))
 
-    def progressed(self, hands: Any) -> None:
-        self._send(Progress(hands.progress))
+    def report_progress(self, attempt: Any) -> None:
+        self._send(Progress(attempt.progress))
 
 
-def _asked(outcome: Outcome) -> Asked:
+def _outcome_message(outcome: Outcome) -> OutcomeRequested:
     match outcome:
         case Snooze():
-            return Asked("snooze", outcome.seconds, outcome.reason)
+            return OutcomeRequested("snooze", outcome.seconds, outcome.reason)
         case Cancel():
-            return Asked("cancel", 0.0, outcome.reason)
+            return OutcomeRequested("cancel", 0.0, outcome.reason)
         case Retry():
-            return Asked("retry", -1.0 if outcome.after is None else outcome.after, outcome.reason)
+            return OutcomeRequested("retry", -1.0 if outcome.after is None else outcome.after, outcome.reason)
         case _:
-            return Asked("retry", -1.0, str(outcome))
+            return OutcomeRequested("retry", -1.0, str(outcome))
 
 
 def _import_main(boot: Boot) -> None:
-    """The program itself, as multiprocessing does it. Only for jobs that lie in it: all that stands at its top runs
-    once more.
+    """Import the program's main module the way multiprocessing does. Only for jobs defined in it: its top-level code
+    runs again.
     """
     if boot.main_name:
         spawn.prepare({"init_main_from_name": boot.main_name})
@@ -180,23 +180,24 @@ def _import_main(boot: Boot) -> None:
 
 
 def _find(module: str, name: str) -> BaseJobType[Any, Any]:
-    """The definition that lies at `name` in `module`."""
+    """Return the job type at `name` in `module`. Raises ConfigError if there is none."""
     found: Any = sys.modules["__main__"] if module == "__main__" else importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, BaseJobType):
         raise ConfigError(
-            f"{module}.{name} is not a job in a child process; pool='process' needs a function at the top of its module"
+            f"{module}.{name} is not a job in a child process; pool='process' needs a function at the top level of its"
+            " module"
         )
-    return found  # pyright: ignore[reportUnknownVariableType] - whatever its types
+    return found  # pyright: ignore[reportUnknownVariableType] - of any type parameters
 
 
 def main() -> None:
-    # The worker decides when this process ends: Ctrl-C and SIGTERM reach its whole group.
+    # The worker decides when this process ends, but Ctrl-C and SIGTERM reach the whole process group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     child_protocol.in_child = True
-    Child(socket.socket(fileno=int(sys.argv[1]))).serve()
+    ChildMain(socket.socket(fileno=int(sys.argv[1]))).serve()
 
 
 if __name__ == "__main__":

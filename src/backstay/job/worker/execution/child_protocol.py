@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to one another: msgpack behind its length, over a pair of sockets."""
+"""The protocol between a worker and its child processes: length-prefixed msgpack messages over a socket pair."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import msgspec
 
 from backstay.job.model import Claimed, NewJob
 
-#: Bytes of a length.
+#: Size of the length prefix, in bytes.
 HEAD = 4
 
-#: What a program's main module is called in a child, so that its `if __name__ == "__main__"` stays out of it.
+#: The name of the program's main module in a child, so that its `if __name__ == "__main__"` block does not run.
 MAIN = "__mp_main__"
 
-#: Whether this process is such a child, which must not become a worker: see `Worker.run`.
+#: Whether this process is a child. A child must not run a worker: see `Worker.run`.
 in_child = False
 
 
 class Boot(msgspec.Struct, tag="boot"):
-    """Where modules are found, and what the main module is."""
+    """Configures the child: the module search path and the main module."""
 
     path: list[str]
     argv: list[str]
@@ -29,7 +29,7 @@ class Boot(msgspec.Struct, tag="boot"):
 
 
 class Run(msgspec.Struct, tag="run"):
-    """Run the handler of a job."""
+    """Runs the handler of a job."""
 
     module: str
     name: str
@@ -38,13 +38,13 @@ class Run(msgspec.Struct, tag="run"):
 
 
 class Interrupt(msgspec.Struct, tag="interrupt"):
-    """The handler is to end."""
+    """Asks the running handler to end."""
 
     why: str
     reason: str
 
 
-class Say(msgspec.Struct, tag="say"):
+class LogWritten(msgspec.Struct, tag="say"):
     """A line for the job's log."""
 
     data: str
@@ -56,15 +56,15 @@ class Progress(msgspec.Struct, tag="progress"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """It returned; the result is encoded already."""
+    """The handler returned; `result` is encoded."""
 
     result: bytes
     outputs: dict[str, str] | None = None
     next: NewJob | None = None
 
 
-class Asked(msgspec.Struct, tag="asked"):
-    """It returned or raised an outcome: retry, snooze or cancel. `seconds` below 0: as the back-off says."""
+class OutcomeRequested(msgspec.Struct, tag="asked"):
+    """The handler returned or raised Retry, Snooze or Cancel. `seconds` below 0: use the job's backoff."""
 
     kind: str
     seconds: float
@@ -72,7 +72,7 @@ class Asked(msgspec.Struct, tag="asked"):
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """It raised. `pointless`: it would again."""
+    """The handler raised. `pointless`: a retry would fail the same way."""
 
     kind: str
     message: str
@@ -81,7 +81,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 ToChild = Boot | Run | Interrupt
-ToWorker = Say | Progress | Done | Asked | Failed
+ToWorker = LogWritten | Progress | Done | OutcomeRequested | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 read_to_child: Callable[[bytes], ToChild] = msgspec.msgpack.Decoder(ToChild).decode
@@ -89,5 +89,6 @@ read_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).
 
 
 def frame(message: ToChild | ToWorker) -> bytes:
+    """Encode a message with its length prefix."""
     raw = _encode(message)
     return len(raw).to_bytes(HEAD) + raw

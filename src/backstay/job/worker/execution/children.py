@@ -1,6 +1,6 @@
-"""Child processes for handlers that are asked to run in one: a handler that crashes takes its own process along.
+"""A pool of child processes for jobs with `pool="process"`: a handler that crashes takes down only its own process.
 
-Each runs one job at a time and is kept for the next. One that does not end in time is killed.
+Each child runs one job at a time and is reused. A child whose handler does not end in time is killed.
 """
 
 from __future__ import annotations
@@ -19,89 +19,92 @@ from backstay.job.api.retry import Cancel, Outcome, Retry, Snooze
 from backstay.job.worker.execution.child_protocol import (
     HEAD,
     MAIN,
-    Asked,
     Boot,
     Done,
     Failed,
     Interrupt,
+    LogWritten,
+    OutcomeRequested,
     Progress,
     Run,
-    Say,
     ToChild,
     frame,
     read_to_worker,
 )
-from backstay.job.worker.execution.outcome import Encoded, ProcessDied, Raised
+from backstay.job.worker.execution.outcome import EncodedResult, HandlerError, ProcessDied
 
 if TYPE_CHECKING:
-    from backstay.job.api.context import Desk
+    from backstay.job.api.context import AttemptSink
     from backstay.job.worker.execution.attempt import Attempt
 
-#: How long closing waits for a child to notice, before it is killed.
-GOODBYE = 2.0
+#: Seconds that `close` waits for a child to exit before it kills it.
+EXIT_WAIT = 2.0
 
 
-class Child:
-    """One process and the way to it."""
+class ChildProcess:
+    """A child process and the worker's end of its socket."""
 
     def __init__(
         self,
         process: asyncio.subprocess.Process,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        ours: socket.socket,
+        worker_end: socket.socket,
     ) -> None:
         self.process = process
         self._reader = reader
         self._writer = writer
-        self._watch = asyncio.get_running_loop().create_task(self._until_its_end(ours))
+        self._watch = asyncio.get_running_loop().create_task(self._watch_exit(worker_end))
 
     @property
-    def is_there(self) -> bool:
+    def is_alive(self) -> bool:
         return self.process.returncode is None and not self._reader.at_eof()
 
     def send(self, message: ToChild) -> None:
         self._writer.write(frame(message))
 
-    async def run(self, attempt: Attempt, desk: Desk) -> Encoded:
+    async def run(self, attempt: Attempt, sink: AttemptSink) -> EncodedResult:
+        """Run the attempt's handler. Raises its Outcome, HandlerError for its exception, ProcessDied on a crash."""
         function = attempt.definition.function
         name = getattr(function, "__qualname__", "")
         if "<" in name:
-            raise ConfigError(f"{name} cannot be found by another process; pool='process' needs a top-level function")
+            raise ConfigError(f"another process cannot import {name}; pool='process' needs a top-level function")
         self.send(Run(_module(function.__module__), name, attempt.job, attempt.ttl))
         while True:
             try:
                 head = await self._reader.readexactly(HEAD)
                 message = read_to_worker(await self._reader.readexactly(int.from_bytes(head)))
             except (asyncio.IncompleteReadError, OSError):
-                raise ProcessDied(await self._end()) from None
+                raise ProcessDied(await self._describe_exit()) from None
             match message:
-                case Say():
-                    desk.log(attempt, message.data, message.stream)
+                case LogWritten():
+                    sink.log(attempt, message.data, message.stream)
                 case Progress():
                     attempt.progress = message.fraction
-                    desk.progressed(attempt)
+                    sink.report_progress(attempt)
                 case Done():
                     attempt.outputs = message.outputs
                     attempt.next = message.next
-                    return Encoded(message.result)
-                case Asked():
+                    return EncodedResult(message.result)
+                case OutcomeRequested():
                     raise _outcome(message)
                 case Failed():
-                    raise Raised(message.kind, message.message, message.trace, pointless=message.pointless)
+                    raise HandlerError(message.kind, message.message, message.trace, pointless=message.pointless)
 
-    async def _until_its_end(self, ours: socket.socket) -> None:
-        """Processes that it forked may have the other end, too, and live on: what it said is read, then no more."""
+    async def _watch_exit(self, worker_end: socket.socket) -> None:
+        """Stop reading once the child has exited. Without this, a process that it forked could keep its end of the
+        socket open, and the worker would wait forever. Data that the child sent before is still read.
+        """
         await self.process.wait()
         with suppress(OSError):
-            ours.shutdown(socket.SHUT_RD)
+            worker_end.shutdown(socket.SHUT_RD)
 
-    async def _end(self) -> str:
+    async def _describe_exit(self) -> str:
         code = await self.process.wait()
         if code < 0:
             with suppress(ValueError):
-                return f"the process that ran it was ended by {signal.Signals(-code).name}"
-        return f"the process that ran it ended with exit code {code}"
+                return f"its process was killed by {signal.Signals(-code).name}"
+        return f"its process exited with code {code}"
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -112,7 +115,7 @@ class Child:
         with suppress(OSError):
             await self._writer.wait_closed()
         try:
-            await asyncio.wait_for(self.process.wait(), GOODBYE)
+            await asyncio.wait_for(self.process.wait(), EXIT_WAIT)
         except TimeoutError:
             self.kill()
             await self.process.wait()
@@ -120,75 +123,75 @@ class Child:
 
 
 class Children:
-    """A pool of them: as many as run jobs at a time."""
+    """A pool with one child process per concurrent job, started on demand and reused."""
 
     def __init__(self) -> None:
-        self._idle: list[Child] = []
-        self._all: set[Child] = set()
+        self._idle: list[ChildProcess] = []
+        self._all: set[ChildProcess] = set()
 
-    async def run(self, attempt: Attempt, desk: Desk) -> Encoded:
-        """Run an attempt's handler in a child, to its end."""
-        attempt.interrupted = _nothing
-        child = self._waiting() or await self._new()
+    async def run(self, attempt: Attempt, sink: AttemptSink) -> EncodedResult:
+        """Run an attempt's handler in a child until it ends. Raises as `ChildProcess.run`."""
+        attempt.on_interrupt = _ignore
+        child = self._pop_idle() or await self._spawn()
         attempt.kill = child.kill
-        attempt.interrupted = lambda: child.send(Interrupt(attempt.why, attempt.reason))
-        if attempt.why:  # while the process started
-            attempt.interrupted()
-        fine = False
+        attempt.on_interrupt = lambda: child.send(Interrupt(attempt.why, attempt.reason))
+        if attempt.why:  # interrupted while the process started
+            attempt.on_interrupt()
+        reusable = False
         try:
-            value = await child.run(attempt, desk)
-            fine = True
+            value = await child.run(attempt, sink)
+            reusable = True
             return value
-        except (Outcome, Raised):
-            fine = True
+        except (Outcome, HandlerError):
+            reusable = True
             raise
         finally:
-            # The handler has ended and its attempt has not: what is said to that one is not for the child's next job.
-            attempt.kill = attempt.interrupted = None
-            if fine and not attempt.abandoned:
+            # The attempt outlives its handler here: a later interruption must not reach the child's next job.
+            attempt.kill = attempt.on_interrupt = None
+            if reusable and not attempt.abandoned:
                 self._idle.append(child)
             else:
                 child.kill()
                 self._all.discard(child)
                 await child.close()
 
-    def _waiting(self) -> Child | None:
-        """One that has nothing to do. Whatever ended it meanwhile is not the next job's fault."""
+    def _pop_idle(self) -> ChildProcess | None:
+        """Return an idle child, if there is one. Dead ones are skipped, so that the next job does not fail for them."""
         while self._idle:
             child = self._idle.pop()
-            if child.is_there:
+            if child.is_alive:
                 return child
         return None
 
-    async def _new(self) -> Child:
-        ours, theirs = socket.socketpair()
+    async def _spawn(self) -> ChildProcess:
+        worker_end, child_end = socket.socketpair()
         try:
-            with theirs:
+            with child_end:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
                     "backstay.job.worker.execution.child",
-                    str(theirs.fileno()),
-                    pass_fds=(theirs.fileno(),),
+                    str(child_end.fileno()),
+                    pass_fds=(child_end.fileno(),),
                     env=os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
                 )
-            reader, writer = await asyncio.open_connection(sock=ours)
-        except BaseException:  # cancelled meanwhile: the child sees that nobody is there, and ends
-            ours.close()
+            reader, writer = await asyncio.open_connection(sock=worker_end)
+        except BaseException:  # cancelled: the child reads end-of-file and exits
+            worker_end.close()
             raise
-        child = Child(process, reader, writer, ours)
+        child = ChildProcess(process, reader, writer, worker_end)
         child.send(_boot())
         self._all.add(child)
         return child
 
     async def close(self) -> None:
-        """End them all. Safe twice."""
+        """End all children. Safe to call twice."""
         children, self._all, self._idle = list(self._all), set(), []
         await asyncio.gather(*(child.close() for child in children))
 
 
 def _boot() -> Boot:
-    """What a new interpreter needs in order to find our modules: as multiprocessing does it."""
+    """Return what a new interpreter needs to import this program's modules, as multiprocessing does."""
     data = spawn.get_preparation_data("backstay")
     return Boot(
         list(data.get("sys_path", [])),
@@ -200,19 +203,19 @@ def _boot() -> Boot:
 
 
 def _module(name: str) -> str:
-    """Where a child finds it."""
+    """Return the name under which a child imports a module."""
     return MAIN if name == "__main__" else name
 
 
-def _nothing() -> None:
+def _ignore() -> None:
     pass
 
 
-def _outcome(asked: Asked) -> Outcome:
-    match asked.kind:
+def _outcome(request: OutcomeRequested) -> Outcome:
+    match request.kind:
         case "snooze":
-            return Snooze(asked.seconds, reason=asked.reason)
+            return Snooze(request.seconds, reason=request.reason)
         case "cancel":
-            return Cancel(asked.reason)
+            return Cancel(request.reason)
         case _:
-            return Retry(after=None if asked.seconds < 0 else asked.seconds, reason=asked.reason)
+            return Retry(after=None if request.seconds < 0 else request.seconds, reason=request.reason)

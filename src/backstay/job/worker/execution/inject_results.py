@@ -1,4 +1,4 @@
-"""Arguments that are results of other jobs: put in when the job is claimed, from what its blockers came to."""
+"""Inject results of upstream jobs into a job's arguments when a worker has claimed it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from msgspec.structs import replace
 from backstay.errors import BadArgument
 from backstay.job.metadata import Fill
 from backstay.job.model import Claimed
-from backstay.job.worker.execution.outcome import meta_of
-from backstay.runtime.serialization import ANYTHING
+from backstay.job.worker.execution.outcome import read_meta
+from backstay.runtime.serialization import PLAIN_CODEC
 
 
-def filled(job: Claimed) -> Claimed:
-    """The job as its handler is called: nothing changes for one without gaps. Raises BadArgument, CorruptRecord."""
-    fills = meta_of(job).fills
+def inject_results(job: Claimed) -> Claimed:
+    """Return the job with the results of its blockers in its arguments; the same job if it needs none. Raises
+    BadArgument, CorruptRecord.
+    """
+    fills = read_meta(job).fills
     if not fills:
         return job
-    arguments: Any = ANYTHING.decode(job.args) if job.args else {}
-    fill(arguments, fills, job.upstream, job.type)
-    return replace(job, args=ANYTHING.encode(arguments))
+    arguments: Any = PLAIN_CODEC.decode(job.args) if job.args else {}
+    put_results(arguments, fills, job.upstream, job.type)
+    return replace(job, args=PLAIN_CODEC.encode(arguments))
 
 
-def fill(arguments: Any, fills: tuple[Fill, ...], upstream: Mapping[str, bytes | None], what: str) -> None:
-    """Put results where they belong. What did not complete is None."""
+def put_results(arguments: Any, fills: tuple[Fill, ...], upstream: Mapping[str, bytes | None], what: str) -> None:
+    """Put results into `arguments`, in place. The result of a job that did not complete is None."""
     for one in fills:
-        values = [_taken(upstream.get(chain), one, what) for chain in one.chains]
+        values = [_extract(upstream.get(chain), one, what) for chain in one.chains]
         place = arguments
         for step in one.place[:-1]:
             place = place[step]
         place[one.place[-1]] = values if one.many else values[0]
 
 
-def _taken(raw: bytes | None, fill: Fill, what: str) -> Any:
-    value: Any = ANYTHING.decode(raw) if raw else None
+def _extract(raw: bytes | None, fill: Fill, what: str) -> Any:
+    value: Any = PLAIN_CODEC.decode(raw) if raw else None
     for step in fill.item:
         if value is None:
             return None
@@ -45,6 +47,6 @@ def _taken(raw: bytes | None, fill: Fill, what: str) -> Any:
             raise BadArgument(
                 type=what,
                 argument=str(fill.place[0]),
-                reason=f"the result it comes from has no {step!r} ({type(error).__name__})",
+                reason=f"the upstream result has no {step!r} ({type(error).__name__})",
             ) from error
     return value

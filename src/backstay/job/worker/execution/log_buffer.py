@@ -1,4 +1,4 @@
-"""What handlers say while they run: lines that are kept with their job. Sent in batches, in order, before its end."""
+"""The log buffer of an attempt: stores log lines with their job, in batches, in order, before the job finishes."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from backstay.job.flows import send
 from backstay.job.store import Store
 from backstay.job.worker.execution.attempt import Attempt
 from backstay.runtime.core import Core
-from backstay.runtime.serialization import storable
+from backstay.runtime.serialization import escape_surrogates
 
 log = logging.getLogger("backstay")
 
-#: Lines wait this long for company, and go at once when there are so many.
+#: Lines are sent after this many seconds, or at once when there are this many.
 PATIENCE, BATCH = 0.5, 200
-#: A handler that says more than a store takes loses lines, and is told how many.
+#: The most buffered lines. Further ones are dropped, and a line with their number is logged.
 MOST_WAITING = 10_000
-#: A line has at most so many characters; the rest follows as another.
+#: The longest line, in characters; the rest of a longer one follows as further lines.
 LONGEST_LINE = 16_000
-#: While the engine is away.
-AGAIN = 1.0
+#: Seconds between attempts while the engine is unavailable.
+RETRY_PAUSE = 1.0
 
 
-class Journal:
-    """The log of one attempt. `say` may be called from any thread."""
+class LogBuffer:
+    """Buffers the log of one attempt. `write` is thread-safe; everything else runs on the event loop."""
 
     def __init__(self, core: Core, store: Store, loop: asyncio.AbstractEventLoop, attempt: Attempt) -> None:
         self._core = core
         self._store = store
         self._loop = loop
         self._attempt = attempt
-        #: Filled by any thread and emptied on the loop, so it stays the same one: a line never goes to a list that has
-        #: just been sent.
+        #: Filled by any thread and emptied on the loop. The object is never replaced: otherwise a thread could append
+        #: to a list that has just been sent, and lose the line.
         self._lines: deque[tuple[Micros, str, str]] = deque()
         self._dropped = 0
-        #: The loop knows that there are lines, and that there are many.
-        self._told = self._hurried = False
+        #: Whether a flush is planned on the loop, and whether it is an immediate one.
+        self._flush_planned = self._flush_urgent = False
         self._timer: asyncio.TimerHandle | None = None
         self._sending = asyncio.Lock()
-        #: The number of the next line; 0: an earlier attempt may have written some.
+        #: The sequence number of the next line; 0: not known yet, as an earlier attempt may have written lines.
         self._next = 0
-        self._lost = False
+        self._lease_lost = False
 
-    def say(self, data: str, stream: str) -> None:
+    def write(self, data: str, stream: str) -> None:
         now = self._core.engine.now()
-        data, stream = storable(data), storable(stream)
+        data, stream = escape_surrogates(data), escape_surrogates(stream)
         lines = self._lines
         for start in range(0, max(1, len(data)), LONGEST_LINE):
             if len(lines) >= MOST_WAITING:
@@ -58,33 +58,31 @@ class Journal:
                 continue
             lines.append((now, stream, data[start : start + LONGEST_LINE]))
         many = len(lines) >= BATCH
-        if not self._told or (many and not self._hurried):
-            self._told, self._hurried = True, many
-            with suppress(RuntimeError):  # the loop is closed: nobody keeps it
-                self._loop.call_soon_threadsafe(self._plan, 0.0 if many else PATIENCE)
+        if not self._flush_planned or (many and not self._flush_urgent):
+            self._flush_planned, self._flush_urgent = True, many
+            with suppress(RuntimeError):  # the loop is closed: the lines cannot be stored
+                self._loop.call_soon_threadsafe(self._plan_flush, 0.0 if many else PATIENCE)
 
-    async def keep(self, lines: Sequence[tuple[Micros, str, str]]) -> None:
-        """Any number of lines, none of them longer than LONGEST_LINE: comes back when they are stored, or the lease is
-        lost.
-        """
+    async def write_all(self, lines: Sequence[tuple[Micros, str, str]]) -> None:
+        """Add lines, each at most LONGEST_LINE long, and wait until they are stored or the lease is lost."""
         self._lines += lines
         await self._flush()
 
-    def _plan(self, delay: float) -> None:
+    def _plan_flush(self, delay: float) -> None:
         if self._timer is not None:
             if delay:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_later(delay, self._due)
+        self._timer = self._loop.call_later(delay, self._on_timer)
 
-    def _due(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._told = self._hurried = False  # first: whoever speaks from now on says so
+        self._flush_planned = self._flush_urgent = False  # reset first: a line written from now on plans another flush
         task = self._loop.create_task(self._flush())
-        task.add_done_callback(_seen)
+        task.add_done_callback(_consume_exception)
 
     async def close(self) -> None:
-        """Send what is left. The attempt is over after this."""
+        """Store the remaining lines. Called once, before the attempt finishes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -92,42 +90,42 @@ class Journal:
 
     async def _flush(self) -> None:
         async with self._sending:
-            while self._lines and not self._lost:
+            while self._lines and not self._lease_lost:
                 lines = [self._lines.popleft() for _ in range(len(self._lines))]
                 if self._dropped:
-                    lines.append((lines[-1][0], "log", f"… {self._dropped} lines were dropped: too many at once"))
+                    lines.append((lines[-1][0], "log", f"… {self._dropped} lines dropped: too many at once"))
                     self._dropped = 0
                 await self._append(lines)
 
     async def _append(self, lines: list[tuple[Micros, str, str]]) -> None:
         job = self._attempt.job
-        while not self._lost:
+        while not self._lease_lost:
             try:
                 if not self._next:
-                    self._next = await self._last() + 1
+                    self._next = await self._last_seq() + 1
                 kept = await send(self._core, self._store.append_log(job.id, job.fence, lines, self._next))
             except EngineError:
                 if self._attempt.why == "lost":
                     return
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_PAUSE)
                 continue
             except BackstayError as error:
-                log.warning("the log of %s cannot be kept: %s", self._attempt.name, error)
+                log.warning("the log of %s cannot be stored: %s", self._attempt.name, error)
                 return
             if kept:
                 self._next += len(lines)
             else:
-                self._lost = True
+                self._lease_lost = True
             return
 
-    async def _last(self) -> int:
-        """The number of the last line that earlier attempts wrote."""
+    async def _last_seq(self) -> int:
+        """Return the sequence number of the last line of earlier attempts."""
         last = 0
         while lines := await send(self._core, self._store.read_log(self._attempt.job.id, last, 1000)):
             last = lines[-1].seq
         return last
 
 
-def _seen(task: asyncio.Task[None]) -> None:
+def _consume_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Threads for handlers that are not async. One that does not come back is left behind, and another takes its place."""
+"""A thread pool for handlers that are not async. A thread whose handler hangs is abandoned and replaced."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextvars import Context
 from queue import SimpleQueue
 from typing import Any
 
-Answer = Callable[[Any, BaseException | None], None]
+OnResult = Callable[[Any, BaseException | None], None]
 
 
-class Errand:
-    """One call in a thread. `abandon` before its end: nobody waits for it, and its thread ends with it."""
+class ThreadCall:
+    """One call in a pool thread. After `abandon`, its result is dropped and its thread ends with it."""
 
-    __slots__ = ("_answer", "_call", "_context", "_threads", "abandoned", "error", "value")
+    __slots__ = ("_call", "_context", "_on_result", "_threads", "abandoned", "error", "value")
 
-    def __init__(self, threads: Threads, context: Context, call: Callable[[], Any], answer: Answer) -> None:
+    def __init__(self, threads: Threads, context: Context, call: Callable[[], Any], on_result: OnResult) -> None:
         self._threads = threads
         self._context = context
         self._call = call
-        self._answer = answer
+        self._on_result = on_result
         self.abandoned = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -34,76 +34,76 @@ class Errand:
         except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler ends the handler, not the thread
             self.error = error
 
-    def tell(self) -> None:
-        """On the loop."""
+    def deliver(self) -> None:
+        """Pass the result to the callback, on the event loop."""
         if not self.abandoned:
-            self._answer(self.value, self.error)
+            self._on_result(self.value, self.error)
 
     def abandon(self) -> None:
         if not self.abandoned:
             self.abandoned = True
-            self._threads.left_behind()
+            self._threads.drop_thread()
 
 
 class Threads:
-    """As many threads as there are calls at a time, made when needed, kept for the next. Daemons: a handler that hangs
-    does not keep the process alive.
+    """A pool with one thread per concurrent call, started on demand and reused. They are daemon threads: a handler that
+    hangs does not keep the process alive.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._errands: SimpleQueue[Errand | None] = SimpleQueue()
-        self._done: deque[Errand] = deque()
-        self._telling = False
+        self._calls: SimpleQueue[ThreadCall | None] = SimpleQueue()
+        self._done: deque[ThreadCall] = deque()
+        self._delivery_scheduled = False
         self._lock = threading.Lock()
-        #: Threads that wait for an errand, and errands that wait for a thread.
+        #: Threads that wait for a call and are not promised to one yet.
         self._idle = 0
         self._closed = False
         self.alive = 0
 
-    def call(self, context: Context, call: Callable[[], Any], answer: Answer) -> Errand:
-        """Run `call` in a thread, in `context`; `answer` gets what it returned or raised, on the loop."""
-        errand = Errand(self, context, call, answer)
+    def call(self, context: Context, call: Callable[[], Any], on_result: OnResult) -> ThreadCall:
+        """Run `call` in a thread, in `context`. `on_result` receives its result or exception on the event loop."""
+        thread_call = ThreadCall(self, context, call, on_result)
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
                 self.alive += 1
                 threading.Thread(target=self._run, name="backstay-handler", daemon=True).start()
-        self._errands.put(errand)
-        return errand
+        self._calls.put(thread_call)
+        return thread_call
 
-    def left_behind(self) -> None:
-        """A thread hangs: it counts no more."""
+    def drop_thread(self) -> None:
+        """Stop counting a hanging thread as alive."""
         with self._lock:
             self.alive -= 1
 
     def close(self) -> None:
-        """Threads end when they are idle. Safe twice."""
+        """End every thread once it is idle. Safe to call twice."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, 0
         for _ in range(idle):
-            self._errands.put(None)
+            self._calls.put(None)
 
     def _run(self) -> None:
-        while (errand := self._errands.get()) is not None:
-            errand.run()
+        while (thread_call := self._calls.get()) is not None:
+            thread_call.run()
             with self._lock:
-                if errand.abandoned:
+                if thread_call.abandoned:
                     return
                 closed = self._closed
                 if not closed:
                     self._idle += 1
-            self._done.append(errand)
-            if not self._telling:  # one wake-up of the loop for all that end meanwhile
-                self._telling = True
-                with suppress(RuntimeError):  # closed: nobody waits
-                    self._loop.call_soon_threadsafe(self._tell)
+            self._done.append(thread_call)
+            if not self._delivery_scheduled:  # one wake-up of the loop delivers all calls done by then
+                self._delivery_scheduled = True
+                with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+                    self._loop.call_soon_threadsafe(self._deliver_done)
             if closed:
                 return
 
-    def _tell(self) -> None:
-        self._telling = False  # first: whoever ends from now on calls again
+    def _deliver_done(self) -> None:
+        self._delivery_scheduled = False  # reset first: a call that ends from now on schedules another delivery
         while self._done:
-            self._done.popleft().tell()
+            self._done.popleft().deliver()

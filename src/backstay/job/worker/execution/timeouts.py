@@ -1,4 +1,6 @@
-"""Time limits of handlers: one timer for all of them, set to the earliest. A job that ends in time costs nothing."""
+"""Time limits of handlers: one timer for all attempts, armed for the earliest limit. A job that ends in time costs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +12,43 @@ from backstay.job.worker.execution.attempt import FOREVER, Attempt
 from backstay.job.worker.slots import Slots
 
 
-class Overtime:
-    """At `soft` an attempt is asked to end; at `hard` nobody waits for it any more."""
+class Timeouts:
+    """Enforces time limits: interrupts an attempt at its `timeout_at` and abandons it at its `abandon_at`."""
 
-    def __init__(self, slots: Slots, late: Callable[[Attempt], None], abandon: Callable[[Attempt], None]) -> None:
+    def __init__(
+        self, slots: Slots, on_timeout: Callable[[Attempt], None], on_abandon: Callable[[Attempt], None]
+    ) -> None:
         self._slots = slots
-        self._late = late
-        self._abandon = abandon
+        self._on_timeout = on_timeout
+        self._on_abandon = on_abandon
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._at = FOREVER
 
     def arm(self, at: float) -> None:
-        """Look at the latest then (steady)."""
+        """Check the limits no later than `at` (monotonic clock)."""
         if at >= self._at:
             return
         if self._timer is not None:
             self._timer.cancel()
         self._at = at
-        self._timer = self._loop.call_later(max(0.0, at - steady()), self._look)
+        self._timer = self._loop.call_later(max(0.0, at - steady()), self._check)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         self._at = FOREVER
         now = steady()
         soonest = FOREVER
         for attempt in self._slots.running():
-            if attempt.hard <= now:
-                self._abandon(attempt)
+            if attempt.abandon_at <= now:
+                self._on_abandon(attempt)
                 continue
-            if attempt.soft <= now and not attempt.why:
-                self._late(attempt)
-            soonest = min(soonest, attempt.hard, FOREVER if attempt.why else attempt.soft)
+            if attempt.timeout_at <= now and not attempt.why:
+                self._on_timeout(attempt)
+            soonest = min(soonest, attempt.abandon_at, FOREVER if attempt.why else attempt.timeout_at)
         self.arm(soonest)

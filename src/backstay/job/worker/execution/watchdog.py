@@ -1,8 +1,8 @@
-"""Warns when a handler blocks the event loop: everything else in the worker stands still meanwhile.
+"""The watchdog: warns when a handler blocks the event loop, and ends that handler when the worker must stop.
 
-A thread asks the loop for a sign of life while jobs run. Leases are safe (the keeper has a thread of its own), but
-completions, hints, time limits and all other handlers wait. So do signals: when the worker is to stop, and the time for
-that is over, the handler is ended where it stands.
+A thread probes the event loop while jobs run. Leases are safe (the keeper renews them on its own thread), but
+acknowledgements, notifications, time limits and all other handlers wait for the loop. So do signals: once the time to
+drain is over, the watchdog ends the blocking handler.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from backstay.engine.base import steady
 
 if TYPE_CHECKING:
     from backstay.job.worker.execution.attempt import Attempt
-    from backstay.job.worker.process_signals import Signals
+    from backstay.job.worker.process_signals import ProcessSignals
     from backstay.job.worker.slots import Slots
     from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")
 
-#: How often the loop is asked, as a part of what it may take to answer.
-LOOKS = 4
-#: One that stays blocked is named again after this many times as long, and so on.
-AGAIN = 5
-#: Lines of the stack that show where it hangs.
+#: Probes per `blocked_after` interval.
+PROBES = 4
+#: While the loop stays blocked, each warning waits this many times as long as the one before.
+REPEAT_FACTOR = 5
+#: Stack frames shown in the warning.
 FRAMES = 6
-#: A second signal that the loop has not heard of after this long is obeyed without it.
-UNHEARD = 0.5
+#: Seconds after a second stop signal; if the event loop is still blocked then, the watchdog ends the blocking handler.
+UNHANDLED = 0.5
 
 
 class Watchdog:
-    """Runs from `start` until `stop`; both are safe twice."""
+    """Watches the event loop from its own thread between `start` and `stop`. Both are safe to call twice."""
 
-    def __init__(self, slots: Slots, telemetry: Telemetry, after: float, signals: Signals, drain: float) -> None:
+    def __init__(self, slots: Slots, telemetry: Telemetry, after: float, signals: ProcessSignals, drain: float) -> None:
         self._slots = slots
         self._telemetry = telemetry
         self._after = after
         self._signals = signals
         self._drain = drain
-        self._look = max(0.05, after / LOOKS)
-        self._told = False
+        self._interval = max(0.05, after / PROBES)
+        self._stop_warned = False
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._stopping = threading.Event()
-        self._answered = threading.Event()
+        self._loop_answered = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -60,72 +60,72 @@ class Watchdog:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._answered.set()
+        self._loop_answered.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(1.0)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._look):
+        while not self._stopping.wait(self._interval):
             if not self._slots.busy:
                 continue
-            self._answered.clear()
+            self._loop_answered.clear()
             try:
-                self._loop.call_soon_threadsafe(self._answered.set)
+                self._loop.call_soon_threadsafe(self._loop_answered.set)
             except RuntimeError:  # the loop is closed
                 return
             asked = steady()
             patience, warn_at = self._after, asked + self._after
-            while not self._answered.wait(self._look) and not self._stopping.is_set():
+            while not self._loop_answered.wait(self._interval) and not self._stopping.is_set():
                 now = steady()
                 if now >= warn_at:
                     self._warn(now - asked)
-                    patience *= AGAIN
+                    patience *= REPEAT_FACTOR
                     warn_at = now + patience
-                if now >= asked + self._after and self._signals.came:
-                    self._obey(now)
+                if now >= asked + self._after and self._signals.received:
+                    self._enforce_stop(now)
 
-    def _obey(self, now: float) -> None:
-        """The worker is to stop, and its loop does not hear of it."""
-        came, attempt = self._signals.came, self._blocker()
+    def _enforce_stop(self, now: float) -> None:
+        """End the blocking handler once the worker's time to stop is over: the blocked event loop cannot do it."""
+        came, attempt = self._signals.received, self._blocking_attempt()
         if attempt is None:
             return
-        if not self._told:
-            self._told = True
+        if not self._stop_warned:
+            self._stop_warned = True
             log.warning(
-                "%s is heard once %s lets go of the event loop, which it blocks; in %g s, or at the next signal, it is"
-                " ended and given back",
+                "%s takes effect once %s stops blocking the event loop; after %g s, or at the next signal, the job is"
+                " ended and released",
                 self._signals.name,
                 attempt.name,
                 self._drain,
             )
-        if now >= came[0] + self._drain or (len(came) > 1 and now >= came[1] + UNHEARD):
-            log.warning("%s blocks the loop of a worker that is to stop: it is ended and given back", attempt.name)
-            self._signals.end(attempt)
+        if now >= came[0] + self._drain or (len(came) > 1 and now >= came[1] + UNHANDLED):
+            log.warning("%s blocks the event loop of a stopping worker: ending and releasing it", attempt.name)
+            self._signals.interrupt_blocking(attempt)
 
-    def _blocker(self) -> Attempt | None:
-        """Whose handler runs at this moment."""
+    def _blocking_attempt(self) -> Attempt | None:
+        """Return the attempt whose handler the event loop runs at this moment."""
         task = None
         with suppress(RuntimeError):
             task = asyncio.current_task(self._loop)
-        return next((a for a in list(self._slots.held.values()) if a.task is task and task is not None), None)
+        return next((a for a in list(self._slots.leased.values()) if a.task is task and task is not None), None)
 
     def _warn(self, seconds: float) -> None:
-        attempt = self._blocker()
+        attempt = self._blocking_attempt()
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - documented
-        where = _where(frame)
-        name = attempt.name if attempt is not None else "something that is not a job"
+        where = _format_stack(frame)
+        name = attempt.name if attempt is not None else "code that is not a job's handler"
         self._telemetry.emit("job.blocks_loop", job=name, seconds=seconds)
         log.warning(
-            "%s has blocked the event loop for %.1f s; nothing else runs meanwhile. Await instead of waiting, or make"
-            " the handler a plain function, which runs in a thread. It is here:\n%s",
+            "%s has blocked the event loop for %.1f s; nothing else can run. Use await instead of blocking calls, or"
+            " make the handler a plain function, which runs in a thread. It is blocked at:\n%s",
             name,
             seconds,
             where,
         )
 
 
-def _where(frame: FrameType | None) -> str:
+def _format_stack(frame: FrameType | None) -> str:
     if frame is None:
         return "  (unknown)"
     return "".join(traceback.format_list(traceback.extract_stack(frame)[-FRAMES:])).rstrip()

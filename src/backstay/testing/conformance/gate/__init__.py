@@ -1,7 +1,7 @@
 """What lock, semaphore and read-write lock promise, as claims that any set-up can be held to."""
 
+from backstay.testing.conformance.gate.admin import Admin
 from backstay.testing.conformance.gate.bad_input import BadInput
-from backstay.testing.conformance.gate.care import Care
 from backstay.testing.conformance.gate.cleanup import Cleanup
 from backstay.testing.conformance.gate.crashes import CrashSuite
 from backstay.testing.conformance.gate.exclusion import Exclusion
@@ -25,13 +25,13 @@ class GateSuite(
     Leases,
     Ownership,
     Reentrancy,
-    Care,
+    Admin,
     Cleanup,
     Identity,
     Names,
     BadInput,
 ):
-    """All claims about the gate. Subclass it and give it a `driver` fixture."""
+    """All conformance tests of the gate. Subclass it and give it a `driver` fixture."""
 
 
 __all__ = ["CrashSuite", "GateSuite"]

@@ -1,4 +1,4 @@
-"""What cannot work is refused at once, by name, before anything happens."""
+"""Invalid arguments raise an error that names the argument, before any request is sent."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 from backstay.testing.conformance.actor import Actor, refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME
+from backstay.testing.conformance.gate.cases import NAME
 
 LONE = "a\ud800b"
 NAN, INFINITY = float("nan"), float("inf")
-#: The first of them is a wait all the same: not at all.
+#: Invalid durations. The first, 0, is valid for `wait`: do not wait.
 NO_DURATION: list[Any] = [0, -1, -0.001, NAN, INFINITY, -INFINITY, "5", True, [], 1e12]
 NO_NAME: list[Any] = ["", "x" * 513, "é" * 257, LONE, 7, None, True, ["a"], {}]
 NO_COUNT: list[Any] = [0, -1, 1.5, "2", True, None, [], 2**53, 2**64]
 
 
 async def every(actor: Actor, values: list[Any], what: str, **fixed: Any) -> None:
-    """Every value is refused as `what`, and the message says which argument is meant."""
+    """Check that every value raises ConfigError as argument `what`, with a message that names the argument."""
     for value in values:
         try:
             failure = await refused(actor.acquire(NAME, **fixed, **{what: value}), "ConfigError")
@@ -29,7 +29,7 @@ async def every(actor: Actor, values: list[Any], what: str, **fixed: Any) -> Non
 
 
 class BadInput:
-    """Durations, names, numbers, lists."""
+    """Tests of invalid durations, names, numbers and lists."""
 
     @claim
     async def test_a_duration_is_a_number_of_seconds_above_zero(self, stage: Stage) -> None:
@@ -69,7 +69,7 @@ class BadInput:
     @claim
     async def test_an_identity_is_text_of_at_most_512_bytes(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
-        bad = [value for value in NO_NAME if value not in ("", None)]  # empty: fill it in
+        bad = [value for value in NO_NAME if value not in ("", None)]  # an empty value means the default
         for what in ("lock_id", "execution_id", "workflow_id", "workflow_name"):
             await every(one, [value for value in bad if value != {}], what)
 

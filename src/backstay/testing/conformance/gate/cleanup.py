@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, enter, queued
+from backstay.testing.conformance.gate.cases import NAME, enter, queued
 
 FAILED = "execution-1"
 
 
 class Cleanup:
-    """What the failed execution holds goes; what others hold stays."""
+    """`cleanup` releases the locks of the failed execution and no others."""
 
     @claim
     async def test_cleanup_finds_every_lock_of_an_execution(self, stage: Stage) -> None:
@@ -37,7 +37,7 @@ class Cleanup:
         assert [seen.name for seen in await operator.list_all()] == ["b"]
 
     @claim
-    async def test_cleanup_of_an_empty_list_does_nothing_and_says_why(self, stage: Stage) -> None:
+    async def test_cleanup_of_an_empty_list_does_nothing_and_gives_the_reason(self, stage: Stage) -> None:
         worker, operator = await stage.actors(2)
         await worker.acquire(NAME, execution_id=FAILED)
         cleaned = await operator.cleanup(FAILED, [])

@@ -1,4 +1,4 @@
-"""Processes that die, and processes that stand still."""
+"""Processes that are killed or suspended while they hold or wait for a lock."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import asyncio
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, enter
+from backstay.testing.conformance.gate.cases import NAME, enter
 
-#: One offer window (2 s), the pause of the one behind (2 s), and more than as much again for a busy machine.
+#: Seconds until a dead waiter is skipped: its offer (2 s), the pause of the next waiter (2 s), and slack for a busy
+#: machine.
 SKIPPED = 15.0
 
-#: Short enough to be outlasted, long enough for a busy machine to renew it while the others come.
+#: Seconds: short enough for a test to outlast it, long enough to be renewed in time on a busy machine.
 LEASE = 2.0
 
 
 class CrashSuite:
-    """For a ProcessDriver: the first three actors of a stage live in processes of their own."""
+    """Tests that need a `ProcessDriver`: the first three actors of a stage are in different processes."""
 
     @claim
     async def test_a_dead_holders_lock_passes_on_when_its_lease_ends(self, stage: Stage) -> None:
@@ -29,7 +30,7 @@ class CrashSuite:
     @claim
     async def test_a_dead_waiter_is_skipped_after_one_offer(self, stage: Stage) -> None:
         dying, holder, waiter = await stage.actors(3)
-        observer = await stage.actor()  # shares the dying one's process: not used after its death
+        observer = await stage.actor()  # in the same process as `dying`: not used after the kill
         held = await holder.acquire(NAME)
         dead = await enter(observer, dying, NAME)
         place = await enter(observer, waiter, NAME)

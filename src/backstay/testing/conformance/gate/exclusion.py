@@ -1,4 +1,4 @@
-"""One holder at a time, n with a semaphore, whatever the contention."""
+"""A lock has one holder at a time and a semaphore at most n, under any contention."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 
 from backstay.testing.conformance.actor import Actor
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME
+from backstay.testing.conformance.gate.cases import NAME
 
 ROUNDS = 4
 
 
 class Inside:
-    """How many are inside at once. Noted between the grant's arrival and the release's departure."""
+    """Counts concurrent holders, from the receipt of the grant until the release is sent."""
 
     def __init__(self) -> None:
         self.now = self.peak = self.total = 0
@@ -29,7 +29,7 @@ class Inside:
 
 
 class Exclusion:
-    """Nobody is inside who should not be."""
+    """A gate never admits more holders than its capacity and mode allow."""
 
     @claim
     async def test_a_lock_has_one_holder_at_a_time(self, stage: Stage) -> None:

@@ -1,13 +1,13 @@
-"""Fences grow with every grant, come what may."""
+"""Fences increase with every grant."""
 
 from __future__ import annotations
 
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, free
+from backstay.testing.conformance.gate.cases import NAME, free
 
 
 class Fences:
-    """Strictly growing, exact in any language that counts to 2**53."""
+    """Fences increase strictly and stay below 2**53, so that a double represents them exactly."""
 
     @claim
     async def test_a_fence_grows_with_every_grant(self, stage: Stage) -> None:

@@ -1,11 +1,11 @@
-"""Who holds it: given, or filled in."""
+"""The identity of a holder: passed by the caller, or generated."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME
+from backstay.testing.conformance.gate.cases import NAME
 
 FIELDS = {
     "acquired",
@@ -25,7 +25,7 @@ class Identity:
     """The ten fields of the reference's acquire reply, and where they show."""
 
     @claim
-    async def test_a_lease_tells_ten_fields(self, stage: Stage) -> None:
+    async def test_a_lease_has_the_ten_fields(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         grant = await one.acquire(NAME, lock_id="l", execution_id="e", workflow_id="w", workflow_name="Monthly billing")
         fields = grant.fields

@@ -1,4 +1,4 @@
-"""Any text is a name, and no two names are one."""
+"""Any text is a valid name, and different names are different locks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STRANGE = [
 
 
 class Names:
-    """Braces, colons, newlines, NUL, globs and unicode."""
+    """Tests of names with braces, colons, newlines, NUL, glob characters and Unicode."""
 
     @claim
     async def test_strange_names_do_not_meet(self, stage: Stage) -> None:
@@ -81,7 +81,7 @@ class Names:
             assert found == sorted(name for name in STRANGE if name.startswith(prefix)), repr(prefix)
 
     @claim
-    async def test_strange_identities_are_told_as_they_are(self, stage: Stage) -> None:
+    async def test_unusual_identities_are_returned_unchanged(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for text in STRANGE:
             name = f"name of {text[:100]}"

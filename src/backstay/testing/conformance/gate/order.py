@@ -1,4 +1,4 @@
-"""First come, first served."""
+"""Waiters are served in FIFO order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 
 from backstay.testing.conformance.actor import Actor, Grant, refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, enter, hurry, line_up, queued
+from backstay.testing.conformance.gate.cases import NAME, enter, hurry, line_up, queued
 
 
 class Order:
-    """Nobody overtakes; whoever leaves the queue leaves it to the others."""
+    """Waiters are served in order, and a waiter that leaves the queue does not hold up the rest."""
 
     @claim
     async def test_waiters_are_served_in_arrival_order(self, stage: Stage) -> None:
@@ -41,7 +41,7 @@ class Order:
         await asyncio.gather(*waiting[2:])
 
     @claim
-    async def test_nobody_barges_while_someone_waits(self, stage: Stage) -> None:
+    async def test_a_newcomer_does_not_overtake_a_waiter(self, stage: Stage) -> None:
         holder, waiter, stranger, observer = await stage.actors(4)
         for _ in range(5):
             held = await holder.acquire(NAME)
@@ -89,5 +89,5 @@ class Order:
 
 
 async def enter_now(actor: Actor) -> asyncio.Task[Grant]:
-    """Ask without looking whether the place in the queue is taken yet."""
+    """Start an acquire without waiting until it is in the queue."""
     return asyncio.create_task(actor.acquire(NAME))

@@ -1,17 +1,17 @@
-"""A release gives back what is the caller's, and nothing else."""
+"""A release affects only the caller's own lease."""
 
 from __future__ import annotations
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, enter, free
+from backstay.testing.conformance.gate.cases import NAME, enter, free
 
 
 class Ownership:
-    """Late, doubled and mistaken releases."""
+    """Tests of late, repeated and wrong releases."""
 
     @claim
-    async def test_a_release_says_what_it_released(self, stage: Stage) -> None:
+    async def test_release_returns_what_it_released(self, stage: Stage) -> None:
         holder, observer = await stage.actors(2)
         held = await holder.acquire(NAME)
         released = await holder.release(held)
@@ -42,7 +42,7 @@ class Ownership:
         assert (await observer.inspect(NAME)).fence == held.fence
 
     @claim
-    async def test_releasing_what_somebody_else_holds_names_them(self, stage: Stage) -> None:
+    async def test_releasing_a_lock_of_another_holder_names_that_holder(self, stage: Stage) -> None:
         holder, other = await stage.actors(2)
         held = await holder.acquire(NAME, ttl=0.1, renew=False)
         await free(other, NAME)

@@ -1,14 +1,14 @@
-"""Who would wait for himself."""
+"""A caller that acquires a lock which it already holds."""
 
 from __future__ import annotations
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, enter
+from backstay.testing.conformance.gate.cases import NAME, enter
 
 
 class Reentrancy:
-    """A lock counts only when asked to; otherwise waiting for oneself is refused."""
+    """With `reentrant=True` a lock counts its acquires; otherwise a second acquire is refused (self-deadlock)."""
 
     @claim
     async def test_a_reentrant_lock_counts(self, stage: Stage) -> None:
@@ -41,7 +41,7 @@ class Reentrancy:
         assert not await holder.is_lost(held)
 
     @claim
-    async def test_not_waiting_for_what_one_holds_is_refused_as_for_anybody(self, stage: Stage) -> None:
+    async def test_a_nonblocking_acquire_of_an_own_lock_is_refused(self, stage: Stage) -> None:
         (holder,) = await stage.actors(1)
         held = await holder.acquire(NAME)
         failure = await refused(holder.acquire(NAME, wait=0), "LockHeld")

@@ -1,14 +1,14 @@
-"""Readers share, writers do not; neither starves the other."""
+"""Read-write locks: readers share the lock, writers do not, and neither starves the other."""
 
 from __future__ import annotations
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, enter
+from backstay.testing.conformance.gate.cases import NAME, enter
 
 
 class Sharing:
-    """The read-write lock, and what callers of one name must agree on."""
+    """Tests of the read-write lock, and of the options that all callers of a name must agree on."""
 
     @claim
     async def test_readers_share(self, stage: Stage) -> None:
@@ -75,7 +75,7 @@ class Sharing:
         await trailing
 
     @claim
-    async def test_callers_who_disagree_on_permits_are_told_the_stored_number(self, stage: Stage) -> None:
+    async def test_callers_that_disagree_on_permits_get_the_stored_number(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         await one.acquire(NAME, "semaphore", permits=3)
         failure = await refused(other.acquire(NAME, "semaphore", permits=5, wait=0), "ConfigError")
@@ -85,7 +85,7 @@ class Sharing:
         assert (await other.inspect(NAME)).count == 1
 
     @claim
-    async def test_permits_may_change_once_nobody_uses_them(self, stage: Stage) -> None:
+    async def test_permits_may_change_once_the_semaphore_is_unused(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         grant = await one.acquire(NAME, "semaphore", permits=3)
         await refused(other.acquire(NAME, "semaphore", permits=5), "ConfigError")

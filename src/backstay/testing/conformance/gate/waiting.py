@@ -1,4 +1,4 @@
-"""Not waiting, waiting for a while, waiting for ever."""
+"""`wait=0`, a limited wait, and an unlimited wait."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 from backstay.testing.conformance.actor import Actor, Grant, refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.scenes import NAME, enter, hurry, queued
+from backstay.testing.conformance.gate.cases import NAME, enter, hurry, queued
 
-#: Below the longest recheck of a waiter (10 s): whoever is served by then was told, also on a busy machine.
-TOLD = 9.0
+#: Seconds, less than a waiter's recheck interval (10 s): a waiter served within this time was woken by a hint.
+WOKEN_WITHIN = 9.0
 
 WHO = {
     "lock_id": "lock-7",
@@ -20,17 +20,17 @@ WHO = {
 
 
 class Waiting:
-    """What the three kinds of patience end in."""
+    """Tests of the three kinds of `wait`."""
 
     @claim
     async def test_without_waiting_the_refusal_names_the_holder(self, stage: Stage) -> None:
         holder, other = await stage.actors(2)
         held = await holder.acquire(NAME, **WHO)
         failure = await refused(other.acquire(NAME, wait=0), "LockHeld")
-        told = failure.facts["holder"]
-        assert {key: told[key] for key in WHO} == WHO
-        assert told["fence"] == held.fence
-        assert told["locked_at"] == held.fields["locked_at"]
+        reported = failure.facts["holder"]
+        assert {key: reported[key] for key in WHO} == WHO
+        assert reported["fence"] == held.fence
+        assert reported["locked_at"] == held.fields["locked_at"]
         assert failure.facts["name"] == NAME
         assert failure.facts["count"] == 1
         for part in ("Monthly billing", "execution-7", held.fields["locked_at"]):
@@ -74,17 +74,17 @@ class Waiting:
         held = await holder.acquire(NAME)
         place = await enter(observer, waiter, NAME)
         await holder.release(held)
-        async with asyncio.timeout(TOLD):
+        async with asyncio.timeout(WOKEN_WITHIN):
             await place
 
     @claim
-    async def test_waiters_who_come_together_are_all_told(self, stage: Stage) -> None:
-        """The first waiters of a process, and it hears of them all: no hint is lost while it begins to listen."""
+    async def test_all_concurrent_waiters_are_woken(self, stage: Stage) -> None:
+        """No hint is lost while a process, for its first waiters, is still subscribing."""
         holder, _, *crowd = await stage.actors(8)
         held = await holder.acquire(NAME)
         places = [asyncio.create_task(actor.acquire(NAME)) for actor in crowd]
         await queued(holder, NAME, len(crowd))
-        async with asyncio.timeout(TOLD):
+        async with asyncio.timeout(WOKEN_WITHIN):
             await holder.release(held)
             for done in asyncio.as_completed([_pass_on(*pair) for pair in zip(crowd, places, strict=True)]):
                 await done
@@ -96,7 +96,7 @@ class Waiting:
         writing = await hurry(observer, writer, NAME, "write")
         place = await enter(observer, late, NAME, "read")
         await refused(writing, "LockTimeout")
-        async with asyncio.timeout(TOLD):
+        async with asyncio.timeout(WOKEN_WITHIN):
             await place
         assert (await observer.inspect(NAME)).holder_count == 2
         assert not await reader.is_lost(reading)

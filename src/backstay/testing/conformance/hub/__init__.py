@@ -6,7 +6,7 @@ from backstay.testing.conformance.hub.notices import Notices
 
 
 class HubSuite(Messages, Notices, Hints):
-    """All claims about the hub. Subclass it and give it a `driver` fixture."""
+    """All conformance tests of the hub. Subclass it and give it a `driver` fixture."""
 
 
 __all__ = ["HubSuite"]

@@ -1,4 +1,4 @@
-"""Hints: N jobs announced, N slots woken, however many listen."""
+"""Hints: an announcement of N jobs wakes N slots, regardless of the number of listeners."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import uuid
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.hub.scenes import Listener, announce, listen, take
+from backstay.testing.conformance.hub.cases import Listener, announce, listen, take
 
-#: How often the crowd is called; more in the soak.
+#: Announcements per test.
 ROUNDS = 10
 
 
 async def call_a_crowd(stage: Stage, *, listeners: int, jobs: int, slots: int, rounds: int) -> None:
-    """Everybody hears of `jobs` jobs and takes for `slots` slots: the takes add up to what there was, each time."""
+    """Announce `jobs` jobs. Every listener receives the hint and takes up to `slots`; the sum must be what the hint
+    allows, in every round.
+    """
     announcer, *crowd = await stage.actors(listeners + 1)
     ears = [await listen(actor, "scheduled", ["resize"]) for actor in crowd]
     for nth in range(rounds):
@@ -30,7 +32,7 @@ async def call_a_crowd(stage: Stage, *, listeners: int, jobs: int, slots: int, r
 
 
 class Hints:
-    """`take_hint`."""
+    """Tests of `take_hint`."""
 
     @claim
     async def test_exactly_as_many_take_as_were_announced(self, stage: Stage) -> None:
@@ -53,7 +55,7 @@ class Hints:
         assert [await take(actor, hint, n) for actor in (one, two) for n in (1, 20)] == [0, 0, 0, 0]
 
     @claim
-    async def test_a_missing_hint_lets_everybody_come(self, stage: Stage) -> None:
+    async def test_a_missing_hint_admits_every_worker(self, stage: Stage) -> None:
         one, two = await stage.actors(2)
         gone = str(uuid.uuid4())
         assert [await take(actor, gone, n) for actor in (one, two) for n in (1, 20)] == [1, 20, 1, 20]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.hub.scenes import announce, listen, publish
+from backstay.testing.conformance.hub.cases import announce, listen, publish
 from backstay.testing.waiting import soon
 
 A_HINT = "550e8400-e29b-41d4-a716-446655440000"
-#: What a stranger may send where notices are expected.
+#: Malformed messages, as a foreign program may publish them on these channels.
 RUBBISH = (
     "",
     "no colon at all",
@@ -23,7 +23,7 @@ RUBBISH = (
 
 
 class Notices:
-    """Whose business a notice is."""
+    """Each notice reaches the listeners that it concerns, and no others."""
 
     @claim
     async def test_an_announcement_carries_its_type_and_its_hint(self, stage: Stage) -> None:
@@ -33,7 +33,7 @@ class Notices:
         assert await ear.hear() == {"type": "resize", "hint_id": hint, "missed": False}
 
     @claim
-    async def test_a_worker_hears_of_its_own_types_only(self, stage: Stage) -> None:
+    async def test_a_worker_is_notified_of_its_own_types_only(self, stage: Stage) -> None:
         announcer, worker, other, anybody = await stage.actors(4)
         ear = await listen(worker, "scheduled", ["resize", "a:b:c"])
         single, every = await listen(other, "scheduled", "mail"), await listen(anybody, "scheduled")

@@ -9,7 +9,7 @@ from backstay.testing.conformance.idempotency.runs import Runs
 
 
 class IdempotencySuite(Runs, Failures, Fingerprints, Leases, BadInput):
-    """All claims about idempotency keys. Subclass it and give it a `driver` fixture."""
+    """All conformance tests of idempotency keys. Subclass it and give it a `driver` fixture."""
 
 
 __all__ = ["IdempotencyCrashSuite", "IdempotencySuite"]

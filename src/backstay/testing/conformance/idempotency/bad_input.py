@@ -1,4 +1,4 @@
-"""What cannot work is refused at once, by name, before anything runs."""
+"""Invalid arguments raise an error that names the argument, before the function runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
 from backstay.testing.conformance.gate.bad_input import NO_DURATION, NO_NAME
-from backstay.testing.conformance.idempotency.scenes import forget, inspect, run_once
+from backstay.testing.conformance.idempotency.cases import forget, inspect, run_once
 
 NO_WORD: list[Any] = ["", "retry", 7, True, ["forget"]]
 
 
 class BadInput:
-    """Keys, durations, words."""
+    """Tests of invalid keys, durations and option values."""
 
     @claim
     async def test_a_key_has_one_to_512_bytes_of_text(self, stage: Stage) -> None:
@@ -25,7 +25,7 @@ class BadInput:
             await refused(forget(one, value), "ConfigError")
 
     @claim
-    async def test_durations_and_words_are_checked_before_anything_runs(self, stage: Stage) -> None:
+    async def test_options_are_validated_before_the_function_runs(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         wrong = [
             *(("ttl", value) for value in NO_DURATION),

@@ -1,4 +1,4 @@
-"""Processes that die or stand still while they run a call."""
+"""Processes that are killed or suspended while they run a call."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.idempotency.runs import TOLD
-from backstay.testing.conformance.idempotency.scenes import GATE, inspect, run_once, seen, waiting
+from backstay.testing.conformance.idempotency.cases import GATE, inspect, run_once, seen, waiting
+from backstay.testing.conformance.idempotency.runs import WOKEN_WITHIN
 
 
 class IdempotencyCrashSuite:
-    """Claims that need a `ProcessDriver`. The conductor lives apart from whoever is killed or stopped."""
+    """Tests that need a `ProcessDriver`: the test runs in another process than the one that it kills or stops."""
 
     @claim
     async def test_a_dead_owners_call_is_taken_over_by_exactly_one(self, stage: Stage) -> None:
@@ -19,7 +19,7 @@ class IdempotencyCrashSuite:
         held = await conductor.acquire(GATE)
         call = asyncio.create_task(run_once(owner, "first", gate=GATE, lease=3))
         await seen(conductor)
-        living = [actor for i, actor in enumerate(crowd) if (i + 2) % 3]  # those of the owner's process die with it
+        living = [actor for i, actor in enumerate(crowd) if (i + 2) % 3]  # not those in the owner's process
         calls = [await waiting(conductor, actor, i, lease=30) for i, actor in enumerate(living)]
         owner.kill()
         await refused(call, "ProcessGone")
@@ -50,7 +50,7 @@ class IdempotencyCrashSuite:
     async def test_a_dead_waiter_does_not_hold_up_the_others(self, stage: Stage) -> None:
         dead, conductor, other = await stage.actors(3)
         held = await conductor.acquire(GATE)
-        # The owner lives in the conductor's process: the fourth actor shares the first one's.
+        # Skip one actor, so that the owner is in the conductor's process and not in the one that is killed.
         _, owner = await stage.actors(2)
         call = asyncio.create_task(run_once(owner, fails="no", gate=GATE))
         await seen(conductor)
@@ -60,5 +60,5 @@ class IdempotencyCrashSuite:
         await refused(gone, "ProcessGone")
         await conductor.release(held)
         await refused(call, "Trouble")
-        async with asyncio.timeout(TOLD):  # two seconds for the dead one, and some for a busy machine
+        async with asyncio.timeout(WOKEN_WITHIN):  # the dead waiter's offer lasts 2 s
             assert (await waits).ran

@@ -1,4 +1,4 @@
-"""Exceptions: forgotten, so that the next call runs; or kept and replayed."""
+"""What `on_error` does with an exception: forget it, so that the next call runs, or store and replay it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.idempotency.runs import TOLD
-from backstay.testing.conformance.idempotency.scenes import inspect, run_once, under_way, waiting
+from backstay.testing.conformance.idempotency.cases import inspect, run_once, under_way, waiting
+from backstay.testing.conformance.idempotency.runs import WOKEN_WITHIN
 
 
 class Failures:
-    """`on_error`."""
+    """Tests of `on_error`."""
 
     @claim
     async def test_after_a_failure_the_next_call_runs(self, stage: Stage) -> None:
@@ -36,16 +36,16 @@ class Failures:
         async with under_way(conductor, owner, fails="card declined") as running:
             calls = [await waiting(conductor, actor, i) for i, actor in enumerate(crowd)]
         await refused(running, "Trouble")
-        async with asyncio.timeout(TOLD):
+        async with asyncio.timeout(WOKEN_WITHIN):
             outcomes = [await call for call in calls]
         assert sum(outcome.ran for outcome in outcomes) == 1
         assert len({outcome.value for outcome in outcomes}) == 1
 
     @claim
-    async def test_a_failure_that_is_kept_is_told_to_those_who_wait(self, stage: Stage) -> None:
+    async def test_waiting_calls_get_a_stored_failure(self, stage: Stage) -> None:
         conductor, owner, other = await stage.actors(3)
         async with under_way(conductor, owner, fails="card declined", on_error="replay") as running:
             call = await waiting(conductor, other)
         await refused(running, "Trouble")
-        async with asyncio.timeout(TOLD):
+        async with asyncio.timeout(WOKEN_WITHIN):
             await refused(call, "ReplayedFailure")

@@ -1,16 +1,16 @@
-"""A key names one call: with another fingerprint it is refused."""
+"""A call whose fingerprint differs from that of the first call with the key is refused."""
 
 from __future__ import annotations
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.idempotency.scenes import KEY, run_once, under_way
+from backstay.testing.conformance.idempotency.cases import KEY, run_once, under_way
 
 PAYLOAD = {"amount": 5, "items": [1, 2], "currency": "EUR"}
 
 
 class Fingerprints:
-    """What a call is about."""
+    """Tests of fingerprints."""
 
     @claim
     async def test_another_fingerprint_is_refused(self, stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""A call lives while it is renewed; when its lease ends, one other takes over and its own outcome is refused."""
+"""A running call's lease is renewed. When it expires, one waiting call takes over and the late outcome is refused."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.idempotency.runs import TOLD
-from backstay.testing.conformance.idempotency.scenes import KEY, forget, inspect, run_once, seen, under_way, waiting
+from backstay.testing.conformance.idempotency.cases import KEY, forget, inspect, run_once, seen, under_way, waiting
+from backstay.testing.conformance.idempotency.runs import WOKEN_WITHIN
 from backstay.testing.waiting import soon
 
-#: Short enough to be outlasted, long enough for a busy machine to renew it in time.
+#: Seconds: short enough for a call to outlast it, long enough to be renewed in time on a busy machine.
 LEASE = 2.0
 
 
 class Leases:
-    """Renewal, loss, takeover."""
+    """Tests of renewal, loss and takeover of a call's lease."""
 
     @claim
     async def test_a_call_that_outlasts_its_lease_is_renewed(self, stage: Stage) -> None:
@@ -28,7 +28,7 @@ class Leases:
                 now = await inspect(conductor)
                 assert begun.since is not None
                 assert now.until is not None
-                return (now.until - begun.since).total_seconds() > 2 * LEASE  # so it was renewed after its first end
+                return (now.until - begun.since).total_seconds() > 2 * LEASE  # it was renewed beyond its first expiry
 
             assert await soon(outlived)
         assert (await running).ran
@@ -59,7 +59,7 @@ class Leases:
         conductor, owner, other = await stage.actors(3)
         async with under_way(conductor, owner) as running:
             call = await waiting(conductor, other, "second")
-            async with asyncio.timeout(TOLD):  # not found out
+            async with asyncio.timeout(WOKEN_WITHIN):  # the call was woken and did not find out by its recheck
                 assert await forget(conductor)
                 assert (await call).ran
         await refused(running, "LeaseLost")

@@ -1,4 +1,4 @@
-"""One run, one outcome, for everybody who comes with the key."""
+"""All calls with a key get the outcome of one run of the function."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.idempotency.scenes import KEY, forget, inspect, run_once, under_way, waiting
+from backstay.testing.conformance.idempotency.cases import KEY, forget, inspect, run_once, under_way, waiting
 from backstay.testing.waiting import soon
 
-#: Below the longest recheck of a waiter (10 s): whoever is answered by then was told, also on a busy machine.
-TOLD = 9.0
+#: Seconds, less than a waiter's recheck interval (10 s): a call that returns within this time was woken by a hint.
+WOKEN_WITHIN = 9.0
 
 
 class Runs:
-    """New, running, completed."""
+    """Tests of new, running and completed calls."""
 
     @claim
     async def test_the_first_call_runs_and_later_ones_get_its_outcome(self, stage: Stage) -> None:
@@ -34,11 +34,11 @@ class Runs:
         assert len({outcome.value for outcome in outcomes}) == 1
 
     @claim
-    async def test_who_waits_is_told_of_the_outcome(self, stage: Stage) -> None:
+    async def test_waiting_calls_get_the_outcome(self, stage: Stage) -> None:
         conductor, owner, *crowd = await stage.actors(6)
         async with under_way(conductor, owner) as running:
             calls = [await waiting(conductor, actor) for actor in crowd]
-        async with asyncio.timeout(TOLD):
+        async with asyncio.timeout(WOKEN_WITHIN):
             assert (await running).value == "first"
             assert [((await call).value, (await call).ran) for call in calls] == [("first", False)] * len(crowd)
 
@@ -100,7 +100,7 @@ class Runs:
         assert (await run_once(other, "new")).ran
 
     @claim
-    async def test_inspection_tells_who_runs_and_until_when(self, stage: Stage) -> None:
+    async def test_inspection_shows_the_owner_and_the_lease_end(self, stage: Stage) -> None:
         conductor, owner, other = await stage.actors(3)
         assert (await inspect(conductor)).state == "idle"
         async with under_way(conductor, owner, fingerprint="x") as running:

@@ -1,39 +1,38 @@
 """What a job store promises, as claims that any store can be held to."""
 
 from backstay.testing.conformance.job.bad_input import BadInput
-from backstay.testing.conformance.job.bench import Bench, Desk, StoreDriver
-from backstay.testing.conformance.job.blocking import Blocking
-from backstay.testing.conformance.job.by_hand import ByHand
-from backstay.testing.conformance.job.chaining import Chaining
-from backstay.testing.conformance.job.claiming import Claiming
-from backstay.testing.conformance.job.concurrency import PerKey
-from backstay.testing.conformance.job.drivers import LocalStoreDriver, ModelDriver
-from backstay.testing.conformance.job.enqueueing import Enqueueing
-from backstay.testing.conformance.job.finishing import Finishing
-from backstay.testing.conformance.job.lanes import Lanes
-from backstay.testing.conformance.job.leavings import Leavings
-from backstay.testing.conformance.job.listing import Listing
-from backstay.testing.conformance.job.pausing import Pausing
-from backstay.testing.conformance.job.pruning import Pruning
-from backstay.testing.conformance.job.rating import Rating
-from backstay.testing.conformance.job.reaping import Reaping
-from backstay.testing.conformance.job.registry import Registry
+from backstay.testing.conformance.job.bench import Bench, Client, StoreDriver
+from backstay.testing.conformance.job.claims.claiming import Claiming
+from backstay.testing.conformance.job.claims.concurrency import PerKey
+from backstay.testing.conformance.job.claims.lost_replies import LostReplies
+from backstay.testing.conformance.job.claims.pausing import Pausing
+from backstay.testing.conformance.job.claims.rating import Rating
+from backstay.testing.conformance.job.claims.reaping import Reaping
+from backstay.testing.conformance.job.drivers import LocalStoreDriver
+from backstay.testing.conformance.job.lifecycle.admin import Admin
+from backstay.testing.conformance.job.lifecycle.blocking import Blocking
+from backstay.testing.conformance.job.lifecycle.chaining import Chaining
+from backstay.testing.conformance.job.lifecycle.enqueueing import Enqueueing
+from backstay.testing.conformance.job.lifecycle.finishing import Finishing
+from backstay.testing.conformance.job.lifecycle.retrying import Retrying
+from backstay.testing.conformance.job.lifecycle.uniqueness import Uniqueness
+from backstay.testing.conformance.job.records.job_output import JobOutput
+from backstay.testing.conformance.job.records.listing import Listing
+from backstay.testing.conformance.job.records.pruning import Pruning
+from backstay.testing.conformance.job.records.registry import Registry
+from backstay.testing.conformance.job.records.ticking import Ticking
+from backstay.testing.conformance.job.records.watching import Watching
 from backstay.testing.conformance.job.remote import RemoteStoreDriver
-from backstay.testing.conformance.job.retrying import Retrying
-from backstay.testing.conformance.job.ticking import Ticking
 from backstay.testing.conformance.job.traps import Traps
-from backstay.testing.conformance.job.uniqueness import Uniqueness
 from backstay.testing.conformance.job.waking import Fleet, LostHubSuite, WakingSuite
-from backstay.testing.conformance.job.watching import Watching
 
 __all__ = [
     "Bench",
-    "Desk",
+    "Client",
     "Fleet",
     "JobSuite",
     "LocalStoreDriver",
     "LostHubSuite",
-    "ModelDriver",
     "RemoteStoreDriver",
     "StoreDriver",
     "WakingSuite",
@@ -46,16 +45,16 @@ class JobSuite(
     Finishing,
     Retrying,
     Reaping,
-    Lanes,
+    LostReplies,
     Uniqueness,
     Blocking,
     Chaining,
     PerKey,
     Rating,
     Pausing,
-    ByHand,
+    Admin,
     Watching,
-    Leavings,
+    JobOutput,
     Registry,
     Ticking,
     Listing,
@@ -63,4 +62,4 @@ class JobSuite(
     BadInput,
     Traps,
 ):
-    """All claims about a job store. Needs a fixture `store`: a `StoreDriver`."""
+    """All conformance tests of a job store. Needs a fixture `store`: a `StoreDriver`."""

@@ -1,4 +1,4 @@
-"""What cannot be is refused by name before anything happens; what is merely odd does no harm."""
+"""Invalid arguments raise an error and change nothing; unusual but valid ones work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from backstay.testing.conformance.job.bench import LEASE, MINUTE, Bench, claim
 
 
 class BadInput:
-    """Refusals, and the sizes that must still work."""
+    """Tests of invalid arguments, and of the largest sizes that must work."""
 
     @claim
     async def test_only_final_jobs_can_be_purged(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         ids = [await one.add(), await one.add(delay=MINUTE)]
         for state in ("pending", "scheduled", "running", "blocked"):
             failure = await refused(one.ask("purge", state), "ConfigError")
@@ -20,7 +20,7 @@ class BadInput:
 
     @claim
     async def test_large_arguments_results_and_logs_come_back_whole(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         large = bytes(range(256)) * 2048
         id_ = await one.add(args=large, meta=large[:70_000])
         job = await other.take()
@@ -34,28 +34,28 @@ class BadInput:
         assert await one.ask("get_outputs", id_) == {"text": text}
 
     @claim
-    async def test_a_job_of_another_namespace_is_nobodys(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+    async def test_a_job_of_another_namespace_is_not_visible(self, bench: Bench) -> None:
+        (one,) = await bench.clients(1)
         for verb, *more in (("get",), ("watch",), ("trigger",), ("cancel", "why")):
             assert await one.ask(verb, bench.job().id, *more) is None, verb
 
     @claim
     async def test_thousands_of_jobs_pass_in_single_steps(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         ids = await one.add_many(3000)
         jobs = await one.claim(3000)
         assert [job.id for job in jobs] == ids
         assert await one.renew(*jobs) == ["ok"] * 3000
         from backstay.testing.conformance.job.bench import end
 
-        reply = await one.step([end(job, result=b"r") for job in jobs])
+        reply = await one.exchange([end(job, result=b"r") for job in jobs])
         assert reply.verdicts == ("ok",) * 3000
         (queue,) = await one.ask("queues")
         assert queue.completed == 3000
 
     @claim
     async def test_a_very_long_backlog_of_due_jobs_is_worked_off(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         ids = await one.add_many(2500, delay=MINUTE)
         bench.wait(MINUTE)
         taken: list[str] = []

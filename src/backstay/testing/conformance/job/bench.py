@@ -1,4 +1,4 @@
-"""Where a claim about jobs plays: a store of its own, a clock that the claim sets, and desks to ask it from."""
+"""The environment of a job store's tests: an empty store, a clock that the test sets, and clients of the store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, cast
 
 from backstay.engine.base import Micros
-from backstay.job.ids import Ids, home
+from backstay.job.ids import Ids, hash_shard
 from backstay.job.model import (
     Claim,
     Claimed,
     Enqueued,
+    ExchangeCommand,
+    ExchangeReply,
     Finish,
     FinishKind,
     Job,
@@ -24,8 +26,6 @@ from backstay.job.model import (
     Renewal,
     RenewalVerdict,
     State,
-    StepCommand,
-    StepReply,
     Verdict,
 )
 from backstay.testing.waiting import soon
@@ -33,7 +33,7 @@ from backstay.testing.waiting import soon
 SECOND: Micros = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 LEASE = 30 * SECOND
-#: No claim takes longer on a working engine; and no claim about thousands.
+#: Seconds after which a test fails; the longer one is for tests with thousands of jobs.
 PATIENCE = 180.0
 LONG_PATIENCE = 300.0
 
@@ -41,8 +41,10 @@ LONG_PATIENCE = 300.0
 Scenario = Callable[[Any, "Bench"], Awaitable[None]]
 
 
-class Desk:
-    """One caller of the store: any verb by its name, and the usual ones in a few words. Raises `actor.Failure`."""
+class Client:
+    """One client of the store. `ask` calls any store method by name; the other methods are shorthands. They raise
+    `actor.Failure`.
+    """
 
     def __init__(self, bench: Bench, name: str) -> None:
         self.bench = bench
@@ -50,15 +52,15 @@ class Desk:
         self._seqs = itertools.count(1)
 
     async def ask(self, verb: str, *args: Any, **named: Any) -> Any:
-        """Carry out one verb."""
+        """Call one store method."""
         return await self.bench.carry_out(self, verb, args, named)
 
-    async def enqueue(self, *jobs: NewJob, tell: bool = False) -> list[Enqueued]:
-        answer: list[Enqueued] = await self.ask("enqueue", self.bench.shard, jobs, tell=tell)
+    async def enqueue(self, *jobs: NewJob, announce: bool = False) -> list[Enqueued]:
+        answer: list[Enqueued] = await self.ask("enqueue", self.bench.shard, jobs, announce=announce)
         return answer
 
     async def add(self, type_: str = "work", **fields: Any) -> str:
-        """Enqueue one new job; its id."""
+        """Enqueue one new job and return its id."""
         ((id_, _, _),) = [(e.id, e.state, e.deduplicated) for e in await self.enqueue(self.bench.job(type_, **fields))]
         return id_
 
@@ -73,17 +75,17 @@ class Desk:
         queues: Sequence[Sequence[str]] = (("default",),),
         labels: Sequence[str] = (),
         lease: Micros = LEASE,
-        lane: int = 0,
+        channel: int = 0,
         seq: int | None = None,
         incarnation: str = "one",
         not_after: Micros | None = None,
-    ) -> StepCommand:
-        """A step as a worker of this desk's name would send it now."""
-        return StepCommand(
+    ) -> ExchangeCommand:
+        """Build the exchange that a worker with this client's name would send now."""
+        return ExchangeCommand(
             shard=self.bench.shard,
             worker=self.name,
             incarnation=incarnation,
-            lane=lane,
+            channel=channel,
             seq=next(self._seqs) if seq is None else seq,
             finishes=tuple(finishes),
             claim=Claim(
@@ -92,23 +94,23 @@ class Desk:
             not_after=self.bench.now + MINUTE if not_after is None else not_after,
         )
 
-    async def send(self, command: StepCommand) -> StepReply:
-        reply: StepReply = await self.ask("step", command)
+    async def send(self, command: ExchangeCommand) -> ExchangeReply:
+        reply: ExchangeReply = await self.ask("exchange", command)
         return reply
 
-    async def step(self, finishes: Sequence[Finish] = (), **options: Any) -> StepReply:
+    async def exchange(self, finishes: Sequence[Finish] = (), **options: Any) -> ExchangeReply:
         return await self.send(self.command(finishes, **options))
 
     async def claim(self, want: int = 1, **options: Any) -> list[Claimed]:
-        return list((await self.step(want=want, **options)).jobs)
+        return list((await self.exchange(want=want, **options)).jobs)
 
     async def take(self, **options: Any) -> Claimed:
-        """The one job there is to be had."""
+        """Claim one job. Fails if none can be claimed."""
         (job,) = await self.claim(1, **options)
         return job
 
     async def finish(self, job: Claimed, kind: str = "complete", **fields: Any) -> Verdict:
-        (verdict,) = (await self.step([end(job, kind, **fields)])).verdicts
+        (verdict,) = (await self.exchange([end(job, kind, **fields)])).verdicts
         return verdict
 
     async def renew(self, *jobs: Claimed, lease: Micros = LEASE, progress: float = -1.0) -> list[RenewalVerdict]:
@@ -130,17 +132,17 @@ class Desk:
 
 
 def end(job: Claimed, kind: str = "complete", **fields: Any) -> Finish:
-    """The end of an attempt."""
+    """Build the finish of a job's current attempt."""
     return Finish(job=job.id, fence=job.fence, kind=cast("FinishKind", kind), **fields)
 
 
-class Heard:
-    """What was said on a channel since somebody began to listen."""
+class Received:
+    """The messages on a channel since the subscription began."""
 
     def __init__(self) -> None:
         self.payloads: list[str] = []
 
-    def hear(self, payload: str | None) -> None:
+    def receive(self, payload: str | None) -> None:
         if payload is not None:
             self.payloads.append(payload)
 
@@ -152,73 +154,75 @@ class Heard:
 
 
 class Bench(ABC):
-    """The engine's time is `now`, for every desk; it passes when the claim says so."""
+    """A store with its clients. `now` is the engine's time for all clients; it changes only when the test sets it."""
 
     def __init__(self, namespace: str, now: Micros, shards: int = 1) -> None:
         self.namespace = namespace
         self.now = now
         self.shards = shards
-        #: Another one in each claim, so that all of them are used.
-        self.shard = home(namespace, shards)
+        #: Chosen by the namespace: different tests use different shards.
+        self.shard = hash_shard(namespace, shards)
         self._ids = Ids()
-        self._desks = 0
+        self._clients = 0
 
     def wait(self, micros: Micros) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += micros
 
     def job(self, type_: str = "work", **fields: Any) -> NewJob:
-        """A job to be, with an id of its own in this claim's shard."""
+        """Build a job to enqueue, with a new id in this test's shard."""
         whole: dict[str, Any] = {"id": self.new_id(), "type": type_, **fields}
         return NewJob(**whole)
 
     def new_id(self) -> str:
-        """An id in this claim's shard."""
+        """Return a new job id in this test's shard."""
         return self._ids.new(self.shard)
 
     def key(self, word: str = "key") -> str:
-        """A unique or concurrency key that belongs into this claim's shard."""
-        return next(key for nth in itertools.count() if home(key := f"{word}-{nth}", self.shards) == self.shard)
+        """Return a unique or concurrency key that hashes to this test's shard."""
+        return next(key for nth in itertools.count() if hash_shard(key := f"{word}-{nth}", self.shards) == self.shard)
 
-    async def desk(self) -> Desk:
-        """One more caller."""
-        self._desks += 1
-        return Desk(self, f"worker-{self._desks}")
+    async def client(self) -> Client:
+        """Create a client."""
+        self._clients += 1
+        return Client(self, f"worker-{self._clients}")
 
-    async def desks(self, count: int) -> list[Desk]:
-        return [await self.desk() for _ in range(count)]
+    async def clients(self, count: int) -> list[Client]:
+        return [await self.client() for _ in range(count)]
 
     @abstractmethod
-    async def carry_out(self, desk: Desk, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """One verb of the store. Raises Failure."""
+    async def carry_out(self, client: Client, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Call one store method for a client. Raises Failure."""
 
     @property
     @abstractmethod
     def announces(self) -> bool:
-        """Whether `enqueue` with `tell` can be heard with `hear`."""
+        """Whether `listen` receives the announcements of `enqueue(announce=True)`."""
 
     @abstractmethod
-    async def hear(self, name: str) -> Heard:
+    async def listen(self, name: str) -> Received:
         """Listen to `<prefix>:<name>` from now on."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. Safe after a failed claim."""
+        """Close all connections. Safe after a failed test."""
 
 
 class StoreDriver(ABC):
-    """Which store, and where its callers live. A context manager; made once, it plays any number of claims."""
+    """Creates benches on one store, with clients in this or other processes. A context manager; one driver runs any
+    number of tests.
+    """
 
     def __init__(self) -> None:
-        # A file remembers the latest time it has seen: the next claim begins after it.
+        # A SQLite file stores the latest time that it has seen, so the next test starts after it.
         self._latest = time.time_ns() // 1000
 
     @abstractmethod
     def bench(self, namespace: str, now: Micros) -> Bench:
-        """An empty store."""
+        """Create a bench with an empty store."""
 
     def play(self, scenario: Callable[[Bench], Awaitable[None]], patience: float = PATIENCE) -> None:
-        """Run a scenario to its end on a bench of its own."""
+        """Run a scenario to its end on a new bench."""
         asyncio.run(self._play(scenario, patience))
 
     async def _play(self, scenario: Callable[[Bench], Awaitable[None]], patience: float) -> None:
@@ -230,8 +234,8 @@ class StoreDriver(ABC):
             self._latest = bench.now + SECOND
             await bench.close()
 
-    def close(self) -> None:  # noqa: B027 - most drivers keep nothing between claims
-        """Let go of what outlives a claim. Safe twice."""
+    def close(self) -> None:  # noqa: B027 - most drivers keep nothing between tests
+        """Release what the driver keeps between tests. Safe to call twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +245,7 @@ class StoreDriver(ABC):
 
 
 def claim(scenario: Scenario, *, patience: float = PATIENCE) -> Callable[[Any, StoreDriver], None]:
-    """Make a test of a scenario: pytest sees a plain method that takes the `store` fixture, a `StoreDriver`."""
+    """Turn a scenario into a test: pytest sees a plain method that takes the `store` fixture, a `StoreDriver`."""
 
     def test(self: Any, store: StoreDriver) -> None:
         store.play(functools.partial(scenario, self), patience)
@@ -253,5 +257,5 @@ def claim(scenario: Scenario, *, patience: float = PATIENCE) -> Callable[[Any, S
     return test
 
 
-#: The same for a claim about thousands of jobs.
+#: `claim` for tests with thousands of jobs.
 long_claim = functools.partial(claim, patience=LONG_PATIENCE)

@@ -1,4 +1,4 @@
-"""A bench whose desks live in three processes: two on the async API, one on the blocking API. Time travels along."""
+"""A bench with clients in three processes: two on the async API, one on the blocking API. Requests carry the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from backstay.engine.base import Micros
 from backstay.testing.conformance.actor import Failure
 from backstay.testing.conformance.job import verbs
-from backstay.testing.conformance.job.bench import Bench, Desk, Heard, StoreDriver
+from backstay.testing.conformance.job.bench import Bench, Client, Received, StoreDriver
 from backstay.testing.conformance.job.drivers import LocalBench
 from backstay.testing.conformance.processes import APIS, Process
 
@@ -16,23 +16,23 @@ PROGRAM = "backstay.testing.conformance.job.worker"
 
 
 class RemoteBench(LocalBench):
-    """Desks take turns on the processes; only what is heard is heard here."""
+    """Assigns clients to the processes in turn. Subscriptions are in this process."""
 
     def __init__(self, processes: list[Process], url: str, namespace: str, now: Micros, shards: int) -> None:
         super().__init__(url, "async", namespace, now, shards)
         self._processes = processes
         self._homes: dict[str, Process] = {}
 
-    async def carry_out(self, desk: Desk, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if desk.name not in self._homes:
-            self._homes[desk.name] = self._processes[len(self._homes) % len(self._processes)]
+    async def carry_out(self, client: Client, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if client.name not in self._homes:
+            self._homes[client.name] = self._processes[len(self._homes) % len(self._processes)]
         request = {"now": self.now, "shards": self.shards, "arguments": verbs.pack(verb, args, named)}
-        return verbs.answer(verb, await self._homes[desk.name].ask(self.namespace, desk.name, verb, request))
+        return verbs.answer(verb, await self._homes[client.name].ask(self.namespace, client.name, verb, request))
 
-    async def hear(self, name: str) -> Heard:
-        # A file's hints travel in its table: the first look at it must come before them.
-        await self._office(0).carry_out("queues", (), {})
-        return await super().hear(name)
+    async def listen(self, name: str) -> Received:
+        # SQLite hints are rows of a table: open the database before they are written, so that polling starts there.
+        await self._connection(0).carry_out("queues", (), {})
+        return await super().listen(name)
 
     async def close(self) -> None:
         for process in self._processes:
@@ -43,7 +43,7 @@ class RemoteBench(LocalBench):
 
 
 class RemoteStoreDriver(StoreDriver):
-    """Callers live in three processes. Not for `memory://`, which no two processes share."""
+    """Runs clients in three processes. Not for `memory://`, which other processes cannot see."""
 
     def __init__(self, url: str, *, shards: int = 1) -> None:
         super().__init__()

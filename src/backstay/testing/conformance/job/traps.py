@@ -1,4 +1,4 @@
-"""The traps that job queues fall into, each with its name."""
+"""Tests of common defects of job queues; each test is named after the behaviour that avoids one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ OOPS = Failure("OSError", "disk full")
 
 
 class Traps:
-    """One claim for each."""
+    """One test for each defect."""
 
     @claim
     async def test_a_claim_looks_behind_the_head(self, bench: Bench) -> None:
-        """A thousand jobs that this worker cannot take, for every reason there is, in front of one that it can."""
-        one, other = await bench.desks(2)
+        """A worker finds its one claimable job behind a thousand that it cannot claim, for all possible reasons."""
+        one, other = await bench.clients(2)
         await one.add_many(400, labels=("gpu",), priority=9)
         await one.add_many(400, labels=("eu", "gpu"), priority=9)
         await one.add_many(100, concurrency=Concurrency(bench.key(), 1), priority=9)
@@ -25,13 +25,13 @@ class Traps:
         await one.ask("pause", "paused", paused=True)
         mine = await one.add(priority=-9)
         both = [["default", "paused"]]
-        assert len(await one.claim(2, queues=both)) == 2  # now the key and the rate are full
+        assert len(await one.claim(2, queues=both)) == 2  # now the concurrency key and the rate are exhausted
         assert [job.id for job in await other.claim(5, queues=both)] == [mine]
 
     @claim
     async def test_a_stale_head_entry_hides_no_work(self, bench: Bench) -> None:
-        """Jobs at the head that were cancelled, triggered, purged or reaped leave nothing there that a claim meets."""
-        one, other = await bench.desks(2)
+        """A job that was cancelled, triggered, purged or reaped leaves no stale entry at the head of the queue."""
+        one, other = await bench.clients(2)
         heads = await one.add_many(8, priority=9)
         for id_ in heads[:4]:
             await other.ask("cancel", id_, "enough")
@@ -50,10 +50,8 @@ class Traps:
 
     @claim
     async def test_a_claimed_job_is_stored_before_it_leaves_the_queue(self, bench: Bench) -> None:
-        """Whatever a job holds, taking it out and putting it back changes nothing of it: no coding loses it on its
-        way.
-        """
-        one, other = await bench.desks(2)
+        """Claiming and releasing a job keeps all its fields: no encoding on the way loses any."""
+        one, other = await bench.clients(2)
         new = bench.job(
             "größe\u2028",
             args=b"\xc1\xff\x00" * 9,
@@ -83,8 +81,8 @@ class Traps:
 
     @claim
     async def test_renewing_asks_who_the_owner_is(self, bench: Bench) -> None:
-        """A lease id that exists is not enough: it must be the current one, and a lease that is gone stays gone."""
-        one, other = await bench.desks(2)
+        """A renewal needs the current lease, not just one that existed; an expired lease is not revived."""
+        one, other = await bench.clients(2)
         id_ = await one.add(retries=5)
         old = await one.take()
         bench.wait(LEASE)
@@ -98,19 +96,19 @@ class Traps:
         assert await one.state(id_) == "pending"
         assert await other.renew(new) == ["lost"]
         assert await one.state(id_) == "pending"
-        assert (await one.step()).next_in is None
+        assert (await one.exchange()).next_in is None
 
     @claim
     async def test_reaping_finishes_what_it_began(self, bench: Bench) -> None:
-        """A reaped job is in exactly one place: its lease is gone, its key is free, it can be had, and once."""
-        one, other = await bench.desks(2)
+        """A reaped job has no lease, its concurrency key is free, and it can be claimed exactly once."""
+        one, other = await bench.clients(2)
         key = Concurrency(bench.key(), 1)
         ids = await one.add_many(3, retries=1, concurrency=key)
         (job,) = await one.claim(10)
         bench.wait(LEASE)
         await other.reap()
         assert await other.reap() == {}
-        assert (await other.step()).next_in is None
+        assert (await other.exchange()).next_in is None
         (queue,) = await other.ask("queues")
         assert (queue.pending, queue.running) == (3, 0)
         (again,) = await other.claim(10)
@@ -119,13 +117,13 @@ class Traps:
         jobs = [again]
         while jobs:
             order += [job.id for job in jobs]
-            jobs = list((await other.step([end(job) for job in jobs], want=10)).jobs)
+            jobs = list((await other.exchange([end(job) for job in jobs], want=10)).jobs)
         assert order == ids
 
     @claim
     async def test_a_cancel_flag_does_not_outlive_its_run(self, bench: Bench) -> None:
-        """A cancellation is of one run: the next one knows nothing of it."""
-        one, other = await bench.desks(2)
+        """A cancel request applies to one execution of the job and not to its retry."""
+        one, other = await bench.clients(2)
         id_ = await one.add(retries=5)
         job = await one.take()
         await other.ask("cancel", id_, "enough")
@@ -138,9 +136,9 @@ class Traps:
         assert await one.state(id_) == "pending"
 
     @claim
-    async def test_cancelled_work_is_not_resurrected_by_its_own_late_failure(self, bench: Bench) -> None:
-        """Whoever fails, naps or leaves after its cancellation was wanted ends cancelled, attempts or no attempts."""
-        one, other = await bench.desks(2)
+    async def test_a_late_failure_does_not_requeue_a_cancelled_job(self, bench: Bench) -> None:
+        """A job that fails, snoozes or is released after a cancel request ends cancelled, even with attempts left."""
+        one, other = await bench.clients(2)
         for kind in ("retry", "snooze", "release", "fail"):
             id_ = await one.add(retries=5)
             job = await one.take()
@@ -162,9 +160,9 @@ class Traps:
         assert await one.state(late) == "cancelled"
 
     @claim
-    async def test_a_lost_message_loses_no_outcome(self, bench: Bench) -> None:
-        """Nobody heard the announcement: whoever looks sees the end, and dependents have started by themselves."""
-        one, other = await bench.desks(2)
+    async def test_a_lost_notification_loses_no_outcome(self, bench: Bench) -> None:
+        """Even if the announcement is lost, a read returns the job's end, and its dependents are pending."""
+        one, other = await bench.clients(2)
         id_ = await one.add()
         dependent = await one.add("after", after=(id_,))
         await other.ask("watch", id_, chain=True)
@@ -176,10 +174,10 @@ class Traps:
 
     @claim
     async def test_results_posted_twice_count_once(self, bench: Bench) -> None:
-        """The same end again, over the same lane or another, by the same worker or another: one result, one
-        release of dependents, one next job.
+        """A finish that is sent again, over the same or another worker channel, by the same or another worker, has one
+        effect: one result, one release of dependents, one next job.
         """
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         a = await one.add()
         b = await one.add("after", after=(a,))
         job = await one.take()
@@ -189,8 +187,8 @@ class Traps:
         again = await one.send(command)
         assert (again.verdicts, again.ready) == (("ok",), {})
         for reply in (
-            await one.step([end(job, result=b"second")], lane=1),
-            await other.step([end(job, result=b"third"), end(job, "fail", error=OOPS)]),
+            await one.exchange([end(job, result=b"second")], channel=1),
+            await other.exchange([end(job, result=b"third"), end(job, "fail", error=OOPS)]),
         ):
             assert set(reply.verdicts) == {"stale"}
             assert reply.ready == {}
@@ -200,8 +198,8 @@ class Traps:
 
     @claim
     async def test_fences_are_exact(self, bench: Bench) -> None:
-        """Numbers from 10**14 on are easily rounded on their way: neighbours must not pass for one another."""
-        one, other = await bench.desks(2)
+        """Some number formats round integers from 10**14 on: adjacent fences must stay distinct."""
+        one, other = await bench.clients(2)
         await one.add_many(50)
         jobs = await one.claim(50)
         assert len({job.fence for job in jobs}) == 50

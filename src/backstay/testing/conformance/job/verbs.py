@@ -1,4 +1,4 @@
-"""The store's verbs as data, so that they can be asked for from another process: arguments by name, answers by type."""
+"""Convert calls of store methods to plain data and back, so that they can be sent to another process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def _types(verb: str) -> dict[str, Any]:
 
 
 def pack(verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a verb as plain data."""
+    """Convert the arguments of a method to plain data, by name."""
     bound = inspect.signature(getattr(Store, verb)).bind(None, *args, **named)
     return {name: msgspec.to_builtins(value) for name, value in bound.arguments.items() if name != "self"}
 
 
 def unpack(verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments themselves, by name."""
+    """Convert plain data back to the arguments of a method, by name."""
     return {name: msgspec.convert(value, _types(verb)[name]) for name, value in arguments.items()}
 
 
 def answer(verb: str, data: Any) -> Any:
-    """What a verb answered, from plain data."""
+    """Convert plain data back to the return value of a method."""
     (kind,) = get_args(_types(verb)["return"])
     return msgspec.convert(data, kind)

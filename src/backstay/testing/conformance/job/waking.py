@@ -1,7 +1,7 @@
-"""What hints promise to workers: N jobs wake about N slots of a whole fleet; and without hints all is only slower.
+"""Tests of hints: N jobs wake about N slots of all workers, and without hints jobs only start later.
 
-`WakingSuite` needs a fixture `fleet`: a `Fleet` of the set-up. `LostHubSuite` needs one whose hub is a server of its
-own, which it kills and starts again.
+`WakingSuite` needs a fixture `fleet`: a `Fleet` on the set-up under test. `LostHubSuite` needs a `Fleet` with its own
+hub server, which the suite kills and restarts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from backstay.job.worker.worker import Worker
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import soon
 
-#: Jobs; and five times as many slots, in so many workers.
+#: The number of jobs, and of workers. All workers together have five times as many slots as there are jobs.
 JOBS, WORKERS = 20, 5
-#: How often a worker looks by itself, at most, in a second.
+#: Polls per second and worker, at most.
 LOOKS = 1.0
 PATIENCE = 180.0
 
@@ -35,12 +35,12 @@ class Fleet:
         self.url = url
         self.hub_server = hub_server
         self.hub = hub_server.url if hub_server is not None else hub
-        #: What ran, and how often.
+        #: How often each job ran, by its number.
         self.ran: Counter[int] = Counter()
 
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[tuple[JobType[[int], None], list[Worker]], None]:
-        """A job type, and idle workers with 5 N slots in all."""
+        """Start idle workers with 5 N slots in all; yield a job type and the workers."""
         self.ran.clear()
         namespace = f"conformance-{secrets.token_hex(6)}"
         types: list[JobType[[int], None]] = []
@@ -79,7 +79,7 @@ async def _running(worker: Worker) -> AsyncGenerator[None, None]:
 
 
 def claim(scenario: Callable[[Any, Fleet], Awaitable[None]]) -> Callable[[Any, Fleet], None]:
-    """Make a test of a scenario: pytest sees a plain method that takes the `fleet` fixture."""
+    """Turn a scenario into a test: pytest sees a plain method that takes the `fleet` fixture."""
 
     def test(self: Any, fleet: Fleet) -> None:
         async def play() -> None:
@@ -92,7 +92,7 @@ def claim(scenario: Callable[[Any, Fleet], Awaitable[None]]) -> Callable[[Any, F
 
 
 class WakingSuite:
-    """N jobs, and 5 N idle slots."""
+    """Tests with N jobs and 5 N idle slots."""
 
     @claim
     async def test_jobs_that_come_one_by_one_wake_about_one_slot_each(self, fleet: Fleet) -> None:
@@ -103,9 +103,10 @@ class WakingSuite:
                 await count.enqueue(number)
                 assert await fleet.has_run(number + 1)
             seconds = time.monotonic() - began
-            steps = sum(worker.steps for worker in workers) - steps
+            steps = sum(worker.exchanges for worker in workers) - steps
         assert fleet.ran == dict.fromkeys(range(JOBS), 1)
-        # A claim and an end for each, and what is looked for anyway; were all woken by each, it were five of each.
+        # One exchange claims a job and one finishes it; the rest is polling. If every job woke all workers, there would
+        # be five claims per job.
         assert steps <= 2 * JOBS + WORKERS * (LOOKS * seconds + 2)
 
     @claim
@@ -116,13 +117,13 @@ class WakingSuite:
             await count.enqueue_many([(number,) for number in range(JOBS)])
             assert await fleet.has_run(JOBS)
             seconds = time.monotonic() - began
-            steps = sum(worker.steps for worker in workers) - steps
+            steps = sum(worker.exchanges for worker in workers) - steps
         assert fleet.ran == dict.fromkeys(range(JOBS), 1)
         assert steps <= JOBS + WORKERS * (LOOKS * seconds + 2)
 
 
 class LostHubSuite:
-    """The hub's server goes away and comes back; jobs live elsewhere."""
+    """Tests that stop and restart the hub's server. The jobs are in another engine."""
 
     @claim
     async def test_without_its_hub_everything_is_only_slower(self, fleet: Fleet) -> None:
@@ -140,10 +141,10 @@ class LostHubSuite:
 
 
 async def _settled(workers: list[Worker]) -> int:
-    """How many steps they have made, once all of them have found that there is nothing to do."""
+    """Wait until all workers have found no job; return the number of their exchanges so far."""
 
     async def all_looked() -> bool:
-        return all(worker.steps > 1 for worker in workers)
+        return all(worker.exchanges > 1 for worker in workers)
 
     assert await soon(all_looked)
-    return sum(worker.steps for worker in workers)
+    return sum(worker.exchanges for worker in workers)

@@ -1,6 +1,6 @@
-"""A process full of desks, led over pipes as `backstay.testing.conformance.worker` is: one JSON object a line.
+"""A process that runs clients for a `RemoteBench`. Protocol as in `backstay.testing.conformance.worker`.
 
-`args` of a request hold the engine's time (`now`), the number of shards and the verb's arguments.
+`args` of a request holds the engine's time (`now`), the number of shards and the method's arguments.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import msgspec
 from backstay.engine.base import Micros
 from backstay.testing.conformance.actor import Failure
 from backstay.testing.conformance.job import verbs
-from backstay.testing.conformance.job.drivers import Api, Office
+from backstay.testing.conformance.job.drivers import Api, Connection
 
 
-class Place:
-    """One claim's office, on the time that its leader says it is."""
+class RemoteContext:
+    """The settings of one test's connection, with the time that the parent process sends."""
 
     def __init__(self, url: str, api: Api, namespace: str, shards: int) -> None:
         self.namespace = namespace
         self.shards = shards
         self.now: Micros = 0
-        self.office = Office(url, api, self)
+        self.connection = Connection(url, api, self)
 
 
-class Desks:
-    """Keeps offices by the namespaces they work in."""
+class Clients:
+    """Keeps one connection per namespace."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._places: dict[str, Place] = {}
+        self._contexts: dict[str, RemoteContext] = {}
 
     async def handle(self, request: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"id": request["id"]}
@@ -49,14 +49,14 @@ class Desks:
     async def _answer(self, request: dict[str, Any]) -> Any:
         namespace, verb, args = request["stage"], request["verb"], request["args"]
         if verb == "close":
-            if place := self._places.pop(namespace, None):
-                await place.office.close()
+            if context := self._contexts.pop(namespace, None):
+                await context.connection.close()
             return None
-        if namespace not in self._places:
-            self._places[namespace] = Place(self._url, request["api"], namespace, args["shards"])
-        place = self._places[namespace]
-        place.now = max(place.now, args["now"])
-        return await place.office.carry_out(verb, (), verbs.unpack(verb, args["arguments"]))
+        if namespace not in self._contexts:
+            self._contexts[namespace] = RemoteContext(self._url, request["api"], namespace, args["shards"])
+        context = self._contexts[namespace]
+        context.now = max(context.now, args["now"])
+        return await context.connection.carry_out(verb, (), verbs.unpack(verb, args["arguments"]))
 
 
 async def serve() -> None:
@@ -69,10 +69,10 @@ async def serve() -> None:
         loop.call_soon_threadsafe(lines.put_nowait, b"")
 
     threading.Thread(target=read, name="leader", daemon=True).start()
-    desks = Desks(json.loads(await lines.get())["url"])
+    clients = Clients(json.loads(await lines.get())["url"])
     under_way: set[asyncio.Task[None]] = set()
     while line := await lines.get():
-        task = loop.create_task(desks.handle(json.loads(line)))
+        task = loop.create_task(clients.handle(json.loads(line)))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
 

@@ -7,7 +7,7 @@ from backstay.testing.conformance.limit.times import Times
 
 
 class LimitSuite(Counting, Times, Scopes, Refusals):
-    """All claims about limits. Subclass it and give it a `driver` fixture."""
+    """All conformance tests of limits. Subclass it and give it a `driver` fixture."""
 
 
 __all__ = ["LimitSuite"]

@@ -1,28 +1,28 @@
-"""As much is admitted as the limit says, whoever asks, and what is denied does not count."""
+"""A limit admits exactly its rate over all callers, and denied hits do not count."""
 
 from __future__ import annotations
 
 import asyncio
 
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.limit.scenes import ALGORITHMS, LONG, ask
+from backstay.testing.conformance.limit.cases import ALGORITHMS, LONG, ask
 
 
 class Counting:
-    """hit, peek, refund, reset."""
+    """Tests of `hit`, `peek`, `refund` and `reset`."""
 
     @claim
-    async def test_a_crowd_is_admitted_as_often_as_the_limit_says(self, stage: Stage) -> None:
+    async def test_concurrent_hits_are_admitted_up_to_the_limit(self, stage: Stage) -> None:
         actors = await stage.actors(6)
         for algorithm in ALGORITHMS:
             views = [ask(actor, f"7/{LONG}", algorithm=algorithm) for actor in actors]
-            told = await asyncio.gather(*[view.hit("crowd") for view in views for _ in range(3)])
-            assert sum(d.allowed for d in told) == 7, algorithm
-            assert sorted(d.count for d in told if d.allowed) == [1, 2, 3, 4, 5, 6, 7], algorithm
-            assert sorted(d.remaining for d in told if d.allowed) == [0, 1, 2, 3, 4, 5, 6], algorithm
+            decisions = await asyncio.gather(*[view.hit("crowd") for view in views for _ in range(3)])
+            assert sum(d.allowed for d in decisions) == 7, algorithm
+            assert sorted(d.count for d in decisions if d.allowed) == [1, 2, 3, 4, 5, 6, 7], algorithm
+            assert sorted(d.remaining for d in decisions if d.allowed) == [0, 1, 2, 3, 4, 5, 6], algorithm
 
     @claim
-    async def test_a_decision_says_what_was_decided(self, stage: Stage) -> None:
+    async def test_a_decision_has_all_its_fields(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         for algorithm in ALGORITHMS:
             api = ask(one, f"2/{LONG}", algorithm=algorithm)
@@ -49,9 +49,9 @@ class Counting:
         one, other = await stage.actors(2)
         for algorithm in ALGORITHMS:
             both = ask(one, f"9/{LONG}", "3/day", algorithm=algorithm)
-            told = [await both.hit("k") for _ in range(5)]
-            assert [d.allowed for d in told] == [True, True, True, False, False], algorithm
-            assert (told[-1].limit, told[-1].window) == (3, 86400.0)
+            decisions = [await both.hit("k") for _ in range(5)]
+            assert [d.allowed for d in decisions] == [True, True, True, False, False], algorithm
+            assert (decisions[-1].limit, decisions[-1].window) == (3, 86400.0)
             seen = await ask(other, f"9/{LONG}", "3/day", algorithm=algorithm).peek("k")
             assert not seen.allowed
             (use,) = [u for u in await other.do("limits", call="list", args=["api"]) if u["algorithm"] == algorithm]
@@ -71,7 +71,7 @@ class Counting:
             assert not (await api.peek("k")).allowed
 
     @claim
-    async def test_a_reset_by_anybody_begins_anew(self, stage: Stage) -> None:
+    async def test_a_reset_by_another_process_clears_the_count(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for algorithm in ALGORITHMS:
             api, theirs = (ask(actor, f"1/{LONG}", algorithm=algorithm) for actor in (one, other))
@@ -88,7 +88,7 @@ class Counting:
         one, other = await stage.actors(2)
         for algorithm in ALGORITHMS:
             api, theirs = (ask(actor, f"5/{LONG}", algorithm=algorithm) for actor in (one, other))
-            await theirs.do("refund", "k", 3)  # of nothing: nothing
+            await theirs.do("refund", "k", 3)  # no effect: nothing was used yet
             assert (await api.hit("k", 5)).allowed
             assert not (await api.hit("k")).allowed
             await api.do("refund", "k", 2)
@@ -103,7 +103,7 @@ class Counting:
         for algorithm in ALGORITHMS:
             assert (await ask(one, f"3/{LONG}", algorithm=algorithm).hit("k", 3)).allowed
             if algorithm in ("token-bucket", "gcra"):
-                continue  # these count in the rate's own units
+                continue  # their usage is stored relative to the rate
             higher = await ask(other, f"10/{LONG}", algorithm=algorithm).hit("k")
             assert (higher.allowed, higher.count, higher.remaining) == (True, 4, 6), algorithm
             lower = await ask(other, f"2/{LONG}", algorithm=algorithm).hit("k")

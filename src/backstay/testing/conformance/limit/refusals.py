@@ -1,4 +1,4 @@
-"""What cannot work is refused at once, by name, before anything is taken; never let through."""
+"""Invalid arguments raise an error that names the argument; no hit is admitted or counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.limit.scenes import LONG, ask
+from backstay.testing.conformance.limit.cases import LONG, ask
 
 NO_RATE: list[Any] = ["", "100", "0/minute", "-1/s", "1/0s", "1/fortnight", "1.5/s", 100, None, ["1/s"]]
 NO_KEY: list[Any] = ["", "x" * 513, "a\ud800", 7, None, True, ["a"]]
@@ -14,7 +14,7 @@ NO_COST: list[Any] = [0, -1, 1.5, "1", None, True, 6, 2**64]
 
 
 class Refusals:
-    """Rates, keys, costs, algorithms."""
+    """Tests of invalid rates, keys, costs and algorithms."""
 
     @claim
     async def test_a_rate_that_cannot_be_read_is_refused_with_one_that_can(self, stage: Stage) -> None:

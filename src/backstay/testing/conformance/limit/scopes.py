@@ -1,9 +1,9 @@
-"""Keys, names and algorithms that do not meet."""
+"""Limits with different keys, names or algorithms have separate counts."""
 
 from __future__ import annotations
 
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.limit.scenes import ALGORITHMS, LONG, ask
+from backstay.testing.conformance.limit.cases import ALGORITHMS, LONG, ask
 
 STRANGE = [
     "a",
@@ -59,7 +59,7 @@ class Scopes:
         assert len(await one.do("limits", call="list", args=["api"])) == 2 * len(ALGORITHMS)
 
     @claim
-    async def test_a_list_says_who_has_taken_how_much(self, stage: Stage) -> None:
+    async def test_list_shows_the_usage_by_key(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         assert await one.do("limits", call="list", args=[]) == []
         for algorithm in ALGORITHMS:

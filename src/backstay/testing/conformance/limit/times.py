@@ -1,4 +1,4 @@
-"""Time gives back what was taken; whoever waits gets the next place, in order."""
+"""Usage expires with time, and waiting calls get the next free place in order."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import itertools
 
 from backstay.engine.base import steady
 from backstay.errors import Decision
-from backstay.limit.local_fallback import MEMORY
+from backstay.limit.local_fallback import DENIAL_CACHE_SECONDS
 from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.limit.scenes import ALGORITHMS, LONG, Ask, ask
+from backstay.testing.conformance.limit.cases import ALGORITHMS, LONG, Ask, ask
 from backstay.testing.waiting import WITHIN, soon
 
-#: A clock's tick, and what two clocks of one machine may differ while a claim plays.
+#: Tolerance in seconds: one clock tick, and the drift between two clocks of one machine during a test.
 TICK = 0.002
-#: How often a claim is played whose window ended before all were there.
+#: Attempts of a test whose window may end before all callers have arrived.
 TRIES = 5
 
 
 class Times:
-    """retry_after, reset_after, wait."""
+    """Tests of `retry_after`, `reset_after` and `wait`."""
 
     @claim
     async def test_after_retry_after_the_hit_is_admitted(self, stage: Stage) -> None:
@@ -35,7 +35,7 @@ class Times:
             assert (await mine.peek(algorithm, denial.count and 1)).allowed, algorithm
             assert (await mine.hit(algorithm)).allowed, algorithm
 
-        # All at once: a window that a busy machine can fill is long.
+        # All algorithms at once: each takes seconds, because a busy machine must be able to fill the window.
         await asyncio.gather(*[admitted(algorithm) for algorithm in ALGORITHMS])
 
     @claim
@@ -53,21 +53,21 @@ class Times:
         actors = await stage.actors(4)
         for algorithm in ALGORITHMS:
             views = [ask(actor, "1/80ms", algorithm=algorithm) for actor in actors]
-            told = await asyncio.gather(*[view.wait("k", timeout=WITHIN) for view in views])
-            moments = sorted(decision.at for decision in told)
-            assert all(decision.allowed for decision in told)
+            decisions = await asyncio.gather(*[view.wait("k", timeout=WITHIN) for view in views])
+            moments = sorted(decision.at for decision in decisions)
+            assert all(decision.allowed for decision in decisions)
             gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
-            if algorithm == "fixed":  # one in each window, wherever in it
-                # In µs: half a millisecond before a window's end must not be rounded into the next one.
+            if algorithm == "fixed":  # one call per window, at any time within it
+                # Compare in µs: a moment shortly before a window's end must not be rounded into the next window.
                 assert len({round(moment * 1e6) // 80_000 for moment in moments}) == len(moments), moments
-            else:  # all but the exact one count in whole milliseconds
+            else:  # all algorithms except `sliding` use whole milliseconds
                 assert min(gaps) >= (0.08 if algorithm == "sliding" else 0.079) - 1e-6, (algorithm, gaps)
 
     @claim
-    async def test_nobody_gets_ahead_of_those_who_wait(self, stage: Stage) -> None:
+    async def test_a_hit_does_not_overtake_waiting_calls(self, stage: Stage) -> None:
         first, second, third = (ask(actor, "1/1500ms") for actor in await stage.actors(3))
         for view in (second, third):
-            await view.peek("k")  # whoever connects first needs a while
+            await view.peek("k")  # connect first: it takes a while
         for key in map(str, range(TRIES)):
             await first.hit(key)
             waiting = asyncio.create_task(second.wait(key, timeout=WITHIN))
@@ -77,14 +77,14 @@ class Times:
 
             if not await soon(reserved, within=1.4):
                 await waiting
-                continue  # the machine was too busy to see it while it lasted
+                continue  # the machine was too busy: the window ended before the check
             barging = await third.hit(key)
             late = await third.wait(key, timeout=WITHIN)
             place = await waiting
             assert not barging.allowed or barging.at >= place.at + 1.5 - 1e-6
             assert place.at <= late.at - 1.5 + 1e-6
             return
-        raise AssertionError("nobody was ever seen to wait")
+        raise AssertionError("no call was ever waiting")
 
     @claim
     async def test_a_wait_that_would_take_too_long_is_refused_at_once(self, stage: Stage) -> None:
@@ -101,7 +101,7 @@ class Times:
     async def test_a_repeated_denial_is_answered_from_memory_and_in_time(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         api = ask(one, f"1/{LONG}")
-        await api.peek("k")  # whoever connects first needs a while
+        await api.peek("k")  # connect first: it takes a while
         await ask(other, f"1/{LONG}").hit("k")
         began = steady()
         denial = await api.hit("k")
@@ -109,7 +109,7 @@ class Times:
         for _ in range(4):
             again = await api.hit("k")
             assert not again.allowed
-            assert again.by == "memory" or steady() - began > MEMORY
+            assert again.by == "memory" or steady() - began > DENIAL_CACHE_SECONDS
             assert again.retry_after <= denial.retry_after
 
         brief = ask(one, "1/300ms")
@@ -127,7 +127,7 @@ class Times:
 
 
 async def _denied(view: Ask, key: str) -> Decision:
-    """Hit it until it is denied."""
+    """Hit the key until a hit is denied, and return that decision."""
     while (decision := await view.hit(key)).allowed:
         pass
     return decision

@@ -1,33 +1,33 @@
-"""When a job of a run starts: after successes, after ends, after a failure; and what holds nobody up."""
+"""The conditions of `when` (all_success, all_done, any_failure), soft failures and skips."""
 
 from __future__ import annotations
 
 from backstay.job.model import Enqueued
 from backstay.testing.conformance.job.bench import LEASE, MINUTE, Bench, claim
-from backstay.testing.conformance.run.scenes import begin, outcome, play
+from backstay.testing.conformance.run.cases import begin, outcome, play
 
 
 class Conditions:
-    """when, soft, skip."""
+    """Tests of `when`, `soft` and the finish kind `skip`."""
 
     # ── any_failure ──
 
     @claim
     async def test_any_failure_starts_when_all_have_ended_and_one_failed(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         run = await begin(one, {"a": {}, "b": {}, "tell": {"after": "a b", "when": "any_failure"}})
         a, b = await other.claim(2)
-        await other.step([outcome(a, "fail")])
+        await other.exchange([outcome(a, "fail")])
         assert (await run.states())["tell"] == "blocked"
-        await other.step([outcome(b)])
+        await other.exchange([outcome(b)])
         job = await other.take()
         assert (job.type, job.upstream) == ("tell", {a.id: None, b.id: b"b"})
-        await other.step([outcome(job)])
+        await other.exchange([outcome(job)])
         assert (await run.audit()).status == "failure"
 
     @claim
     async def test_any_failure_is_skipped_when_none_failed(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         wishes = {"a": {}, "b": {}, "tell": {"after": "a b", "when": "any_failure"}, "then": {"after": "tell"}}
         run = await begin(one, wishes)
         assert sorted(await play(other)) == ["a", "b"]
@@ -35,9 +35,9 @@ class Conditions:
         assert (seen.status, seen.counts) == ("success", {"completed": 2, "skipped": 2})
 
     @claim
-    async def test_any_failure_hears_of_failures_far_above(self, bench: Bench) -> None:
-        """Whatever was skipped because of a failure tells of it, through any number of others."""
-        one, other = await bench.desks(2)
+    async def test_any_failure_counts_indirect_failures(self, bench: Bench) -> None:
+        """A job that was skipped because of a failure counts as a failure, through any number of skipped jobs."""
+        one, other = await bench.clients(2)
         run = await begin(
             one,
             {
@@ -57,7 +57,7 @@ class Conditions:
 
     @claim
     async def test_a_job_that_ran_in_spite_of_a_failure_stops_the_blame(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         wishes = {
             "a": {},
             "always": {"after": "a", "when": "all_done"},
@@ -71,7 +71,7 @@ class Conditions:
 
     @claim
     async def test_what_was_cancelled_is_no_failure(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         wishes = {
             "a": {"delay": MINUTE},
             "b": {"after": "a"},
@@ -87,7 +87,7 @@ class Conditions:
 
     @claim
     async def test_any_failure_after_the_fact_is_decided_at_once(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         a, b = await one.add("a"), await one.add("b")
         behind = await one.add("behind", after=(a,))
         await play(one, {"a": "fail"})
@@ -96,13 +96,13 @@ class Conditions:
             assert [made.state for made in await one.enqueue(new)] == [state]
 
     @claim
-    async def test_any_failure_of_nobody_is_skipped(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+    async def test_any_failure_without_needs_is_skipped(self, bench: Bench) -> None:
+        (one,) = await bench.clients(1)
         new = bench.job("tell", when="any_failure")
         assert await one.enqueue(new) == [Enqueued(new.id, "skipped")]
         run = await begin(one, {"tell": {"when": "any_failure"}, "behind": {"after": "tell"}})
         assert (await run.audit()).status == "success"
-        assert await run.told() == [
+        assert await run.event_list() == [
             ("run_created", ""),
             ("skipped", "tell"),
             ("skipped", "behind"),
@@ -110,8 +110,8 @@ class Conditions:
         ]
 
     @claim
-    async def test_any_failure_hears_of_a_worker_that_died(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+    async def test_any_failure_counts_a_worker_that_died(self, bench: Bench) -> None:
+        one, other = await bench.clients(2)
         run = await begin(one, {"a": {}, "tell": {"after": "a", "when": "any_failure"}})
         await one.take()
         bench.wait(LEASE)
@@ -122,8 +122,8 @@ class Conditions:
     # ── soft ──
 
     @claim
-    async def test_a_soft_failure_holds_nobody_up(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+    async def test_a_soft_failure_blocks_no_dependent(self, bench: Bench) -> None:
+        one, other = await bench.clients(2)
         wishes = {
             "lint": {"soft": True},
             "build": {"after": "lint"},
@@ -131,20 +131,20 @@ class Conditions:
             "tell": {"after": "lint", "when": "any_failure"},
         }
         run = await begin(one, wishes)
-        await other.step([outcome(await other.take(), "fail")])
+        await other.exchange([outcome(await other.take(), "fail")])
         jobs = await other.claim(5)
         assert {job.type: job.upstream for job in jobs} == {
             "build": {run.ids["lint"]: None},
             "always": {run.ids["lint"]: None},
         }
-        await other.step([outcome(job) for job in jobs])
+        await other.exchange([outcome(job) for job in jobs])
         states = {"lint": "failed", "build": "completed", "always": "completed", "tell": "skipped"}
         assert await run.states() == states
         assert (await run.audit()).status == "success"
 
     @claim
-    async def test_a_soft_job_whose_worker_died_holds_nobody_up(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+    async def test_a_soft_job_whose_worker_died_blocks_no_dependent(self, bench: Bench) -> None:
+        one, other = await bench.clients(2)
         run = await begin(one, {"lint": {"soft": True}, "build": {"after": "lint"}})
         await one.take()
         bench.wait(LEASE)
@@ -154,14 +154,14 @@ class Conditions:
 
     @claim
     async def test_a_soft_job_that_succeeds_is_like_any_other(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         run = await begin(one, {"lint": {"soft": True}, "build": {"after": "lint"}})
-        await one.step([outcome(await one.take())])
+        await one.exchange([outcome(await one.take())])
         assert (await one.take()).upstream == {run.ids["lint"]: b"lint"}
 
     @claim
     async def test_a_soft_job_that_is_skipped_or_cancelled_is_like_any_other(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         wishes = {
             "a": {},
             "lint": {"after": "a", "soft": True},
@@ -177,7 +177,7 @@ class Conditions:
 
     @claim
     async def test_a_soft_failure_beside_a_hard_one_is_a_failure(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         run = await begin(one, {"soft": {"soft": True}, "hard": {}, "all": {"after": "soft hard"}})
         await play(one, {"soft": "fail", "hard": "fail"})
         assert await run.states() == {"soft": "failed", "hard": "failed", "all": "skipped"}
@@ -185,18 +185,18 @@ class Conditions:
 
     @claim
     async def test_soft_works_without_a_run(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         a = await one.add("a", soft=True)
         waiting = await one.add("b", after=(a,))
-        await one.step([outcome(await one.take(), "fail")])
+        await one.exchange([outcome(await one.take(), "fail")])
         late = await one.add("b", after=(a,))
         assert [(job.id, job.upstream) for job in await one.claim(5)] == [(waiting, {a: None}), (late, {a: None})]
 
     # ── skip ──
 
     @claim
-    async def test_a_skip_is_nobodys_failure(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+    async def test_a_skip_does_not_count_as_a_failure(self, bench: Bench) -> None:
+        one, other = await bench.clients(2)
         wishes = {
             "decide": {},
             "b": {"after": "decide"},
@@ -207,28 +207,28 @@ class Conditions:
         }
         run = await begin(one, wishes)
         job = await other.take()
-        reply = await other.step([outcome(job, "skip")])
+        reply = await other.exchange([outcome(job, "skip")])
         assert (reply.verdicts, reply.ready) == (("ok",), {"always": 1})
         seen = (await run.jobs())[0]
         assert (seen.state, seen.finished, seen.result) == ("skipped", bench.now, None)
         job = await other.take()
         assert (job.type, job.upstream) == ("always", {run.ids["decide"]: None})
-        await other.step([outcome(job)])
+        await other.exchange([outcome(job)])
         skipped = dict.fromkeys(("decide", "b", "c", "near", "far"), "skipped")
         assert await run.states() == {**skipped, "always": "completed"}
         assert (await run.audit()).status == "success"
 
     @claim
     async def test_skipping_all_of_it_is_a_success(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         run = await begin(one, {"decide": {}, "b": {"after": "decide"}})
         await play(one, {"decide": "skip"})
         seen = await run.audit()
         assert (seen.status, seen.counts) == ("success", {"skipped": 2})
 
     @claim
-    async def test_a_failure_beside_a_skip_is_still_heard(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+    async def test_a_failure_beside_a_skip_still_triggers_any_failure(self, bench: Bench) -> None:
+        (one,) = await bench.clients(1)
         wishes = {"decide": {}, "a": {}, "tell": {"after": "decide a", "when": "any_failure"}}
         run = await begin(one, wishes)
         assert await play(one, {"decide": "skip", "a": "fail"}) == ["decide", "a", "tell"]
@@ -236,21 +236,21 @@ class Conditions:
 
     @claim
     async def test_a_skip_frees_what_the_job_held(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         id_ = await one.add()
         job = await one.take()
-        await one.step([outcome(job, "skip")])
+        await one.exchange([outcome(job, "skip")])
         assert await one.renew(job) == ["lost"]
-        assert (await one.step([outcome(job)])).verdicts == ("stale",)
+        assert (await one.exchange([outcome(job)])).verdicts == ("stale",)
         assert await one.state(id_) == "skipped"
-        assert (await one.step()).next_in is None
+        assert (await one.exchange()).next_in is None
 
     @claim
     async def test_a_chain_may_end_with_a_skip(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         run = await begin(one, {"a": {}, "b": {"after": "a"}})
         job = await one.take()
-        await one.step([outcome(job, next=bench.job("a2", chain=job.chain))])
-        await one.step([outcome(await one.take(), "skip")])
+        await one.exchange([outcome(job, next=bench.job("a2", chain=job.chain))])
+        await one.exchange([outcome(await one.take(), "skip")])
         assert await run.states() == {"a": "completed", "a2": "skipped", "b": "skipped"}
         assert (await run.audit()).status == "success"

@@ -9,11 +9,11 @@ from backstay.testing.conformance.job.bench import Bench, claim
 
 
 class Defining:
-    """put_definition, get_definition, list_definitions."""
+    """Tests of `put_definition`, `get_definition` and `list_definitions`."""
 
     @claim
     async def test_versions_count_from_one(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         for version in (1, 2, 3):
             bench.wait(1)
             doc = b"\x00" * version
@@ -30,37 +30,37 @@ class Defining:
 
     @claim
     async def test_the_same_document_is_the_same_version(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         first = await one.ask("put_definition", "build", "d1", b"one")
         bench.wait(1)
         assert await other.ask("put_definition", "build", "d1", b"one") == first
         second = await other.ask("put_definition", "build", "d2", b"two")
         assert second.version == 2
         back = await other.ask("put_definition", "build", "d1", b"one")
-        assert back.version == 3  # only the newest one counts
+        assert back.version == 3  # only the newest version is compared
 
     @claim
     async def test_of_many_who_store_it_at_the_same_moment_one_makes_a_version(self, bench: Bench) -> None:
-        desks = await bench.desks(4)
+        clients = await bench.clients(4)
         for nth in range(5):
-            calls = [desk.ask("put_definition", "build", f"d{nth}", b"doc") for desk in desks for _ in range(2)]
+            calls = [client.ask("put_definition", "build", f"d{nth}", b"doc") for client in clients for _ in range(2)]
             versions = [made.version for made in await asyncio.gather(*calls)]
             assert versions == [nth + 1] * 8
 
     @claim
     async def test_different_documents_at_the_same_moment_are_different_versions(self, bench: Bench) -> None:
-        desks = await bench.desks(4)
-        calls = [desk.ask("put_definition", "build", f"d{nth}", b"doc") for nth, desk in enumerate(desks * 3)]
+        clients = await bench.clients(4)
+        calls = [client.ask("put_definition", "build", f"d{nth}", b"doc") for nth, client in enumerate(clients * 3)]
         made = await asyncio.gather(*calls)
         assert len({one.version for one in made if one.digest == "d0"}) == 1
-        newest = await desks[0].ask("get_definition", "build")
-        stored = [await desks[1].ask("get_definition", "build", nth) for nth in range(1, newest.version + 1)]
+        newest = await clients[0].ask("get_definition", "build")
+        stored = [await clients[1].ask("get_definition", "build", nth) for nth in range(1, newest.version + 1)]
         assert [one.version for one in stored] == list(range(1, newest.version + 1))
         assert {one.digest for one in stored} == {f"d{nth}" for nth in range(12)}
 
     @claim
     async def test_the_newest_of_each_is_listed_by_name(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         names = ["b", "a", "Z", "é", "日本", "a b", "{a}:%_", "\U0001f600"]
         for name in names:
             await one.ask("put_definition", name, "d1", b"old")
@@ -77,7 +77,7 @@ class Defining:
 
     @claim
     async def test_large_documents_come_back_whole(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         large = bytes(range(256)) * 4096
         await one.ask("put_definition", "large", "d", large)
         assert (await other.ask("get_definition", "large")).doc == large

@@ -1,25 +1,25 @@
-"""How runs go: whole, in their own time."""
+"""A run is deleted as a whole, after its own retention time."""
 
 from __future__ import annotations
 
 from backstay.job.run_model import Artifact
-from backstay.testing.conformance.job.bench import DAY, HOUR, LEASE, MINUTE, SECOND, Bench, Desk, claim
-from backstay.testing.conformance.run.scenes import Begun, all_events, begin, outcome, play
+from backstay.testing.conformance.job.bench import DAY, HOUR, LEASE, MINUTE, SECOND, Bench, Client, claim
+from backstay.testing.conformance.run.cases import StartedRun, all_events, begin, outcome, play
 
 MANY = 1_000_000
 
 
 class Pruning:
-    """prune and purge, where there are runs."""
+    """Tests of `prune` and `purge` with runs."""
 
     @claim
     async def test_a_run_goes_whole_when_its_time_is_over(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         run = await begin(one, {"a": {}, "b": {"after": "a"}, "c": {"after": "b"}}, keep=HOUR)
         job = await one.take()
         await one.ask("append_log", job.id, job.fence, [(bench.now, "stdout", "x")], 1)
         await one.ask("put_artifact", Artifact(job=job.id, name="f", size=1, digest="d"), job.fence, 0, b"x", last=True)
-        await one.step([outcome(job, outputs={"k": "v"})])
+        await one.exchange([outcome(job, outputs={"k": "v"})])
         await play(one, {"b": "fail"})
         bench.wait(HOUR - 1)
         assert await other.ask("prune", bench.shard, MANY) == 0
@@ -35,18 +35,18 @@ class Pruning:
 
     @claim
     async def test_a_job_stays_as_long_as_its_run(self, bench: Bench) -> None:
-        """Whatever its own time says, and however many have completed."""
-        one, other = await bench.desks(2)
+        """A job's own retention time and the limit on completed jobs do not apply inside a run."""
+        one, other = await bench.clients(2)
         short = {"keep": SECOND, "keep_failed": SECOND}
         run = await begin(one, {"a": short, "b": {**short, "after": "a"}, "bad": short, "slow": short}, keep=DAY)
         jobs = {job.type: job for job in await one.claim(3)}
-        await one.step([outcome(jobs["a"]), outcome(jobs["bad"], "fail")])
+        await one.exchange([outcome(jobs["a"]), outcome(jobs["bad"], "fail")])
         for job in await one.claim(5):
-            await one.step([outcome(job)])
+            await one.exchange([outcome(job)])
         bench.wait(LEASE - 1)
         assert await other.ask("prune", bench.shard, 0) == 0
         assert (await run.audit()).counts == {"completed": 2, "failed": 1, "running": 1}
-        await one.step([outcome(jobs["slow"])])
+        await one.exchange([outcome(jobs["slow"])])
         bench.wait(HOUR)
         assert await other.ask("prune", bench.shard, 0) == 0
         assert (await run.audit()).counts == {"completed": 3, "failed": 1}
@@ -56,16 +56,16 @@ class Pruning:
 
     @claim
     async def test_a_run_that_has_not_ended_is_never_pruned(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         run = await begin(one, {"a": {}, "b": {"after": "a"}}, keep=1)
-        await one.step([outcome(await one.take())])
+        await one.exchange([outcome(await one.take())])
         bench.wait(100 * DAY)
         assert await one.ask("prune", bench.shard, 0) == 0
         assert (await run.audit()).counts == {"completed": 1, "pending": 1}
 
     @claim
     async def test_a_run_that_goes_on_again_is_kept_from_its_new_end_on(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         run = await begin(one, ["a"], keep=HOUR)
         await play(one, {"a": "fail"})
         bench.wait(HOUR - 1)
@@ -82,7 +82,7 @@ class Pruning:
 
     @claim
     async def test_other_runs_and_plain_jobs_go_by_themselves(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         first, second = await begin(one, ["a"], keep=MINUTE), await begin(one, ["a"], keep=HOUR)
         plain = await one.add(keep=2 * MINUTE)
         await play(one)
@@ -97,7 +97,7 @@ class Pruning:
 
     @claim
     async def test_jobs_of_runs_do_not_count_among_the_completed_that_are_kept(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         plain = await one.add_many(3)
         run = await begin(one, [str(nth) for nth in range(5)], keep=DAY)
         await play(one)
@@ -108,7 +108,7 @@ class Pruning:
 
     @claim
     async def test_a_purge_leaves_runs_alone(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         done = await begin(one, {"a": {}, "b": {"after": "a"}})
         await play(one, {"a": "fail"})
         going = await begin(one, {"a": {}, "slow": {"queue": "elsewhere"}})
@@ -122,7 +122,7 @@ class Pruning:
 
     @claim
     async def test_pruning_runs_is_bounded_and_comes_to_an_end(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         runs = [await begin(one, {"a": {}, "b": {"after": "a"}}, keep=MINUTE) for _ in range(12)]
         empty = await begin(one, [], keep=MINUTE)
         await play(one)
@@ -130,7 +130,7 @@ class Pruning:
         turns = 0
         while await other.ask("prune", bench.shard, MANY, 5) > 0:
             turns += 1
-            for run in runs:  # each is whole, or gone
+            for run in runs:  # each run is complete or deleted
                 if await one.ask("get_run", run.id) is None:
                     await _is_gone(one, run)
                 else:
@@ -141,7 +141,7 @@ class Pruning:
 
     @claim
     async def test_a_run_may_be_started_again_under_its_id_when_it_is_gone(self, bench: Bench) -> None:
-        (one,) = await bench.desks(1)
+        (one,) = await bench.clients(1)
         run = await begin(one, ["a"], keep=MINUTE)
         await play(one)
         bench.wait(MINUTE)
@@ -152,7 +152,7 @@ class Pruning:
 
     @claim
     async def test_a_cursor_outlives_what_it_points_at(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         await begin(one, ["a"], keep=MINUTE)
         await play(one)
         _, cursor = await all_events(other)
@@ -163,10 +163,10 @@ class Pruning:
         assert events == await new.events()
 
 
-async def _is_gone(desk: Desk, run: Begun) -> None:
-    assert await desk.ask("get_run", run.id) is None
+async def _is_gone(client: Client, run: StartedRun) -> None:
+    assert await client.ask("get_run", run.id) is None
     assert await run.jobs() == []
     assert await run.events() == []
-    assert run.id not in [seen.id for seen in await desk.ask("list_runs", limit=1000)]
+    assert run.id not in [seen.id for seen in await client.ask("list_runs", limit=1000)]
     for id_ in run.ids.values():
-        assert await desk.ask("get", id_) is None
+        assert await client.ask("get", id_) is None

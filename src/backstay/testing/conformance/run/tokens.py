@@ -1,4 +1,4 @@
-"""Tokens: who may use a server, by the hash of what they say."""
+"""Access tokens of a server, stored by their hash."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from backstay.testing.conformance.job.bench import HOUR, Bench, claim
 
 
 class Tokens:
-    """put_token, drop_token, tokens."""
+    """Tests of `put_token`, `drop_token` and `tokens`."""
 
     @claim
     async def test_tokens_are_kept_and_dropped(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         assert await one.ask("tokens") == []
         made = [
             TokenRecord(id=id_, digest=bytes([nth]) * 32, role=role, name=name, created=bench.now - nth)
@@ -28,7 +28,7 @@ class Tokens:
 
     @claim
     async def test_an_expired_token_is_none(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         for id_, expires in (("soon", bench.now + HOUR), ("never", 0), ("later", bench.now + 2 * HOUR)):
             await one.ask("put_token", TokenRecord(id=id_, digest=b"d", role="admin", created=1, expires=expires))
         bench.wait(HOUR - 1)
@@ -38,7 +38,7 @@ class Tokens:
 
     @claim
     async def test_a_token_put_again_replaces_itself(self, bench: Bench) -> None:
-        one, other = await bench.desks(2)
+        one, other = await bench.clients(2)
         for role in ("admin", "worker"):
             await one.ask("put_token", TokenRecord(id="t", digest=role.encode(), role=role, created=5))
         assert await other.ask("tokens") == [TokenRecord(id="t", digest=b"worker", role="worker", created=5)]

@@ -1,6 +1,6 @@
 -- Purpose: hand out pending jobs, the smallest rank first over all lanes of a group of queues. Does nothing while there
 -- are jobs with a rate or a concurrency key in reach: see claim_lanes.sql and what follows it. Nor, unless `runs`, while
--- there are jobs of runs, which are moved with care: see moves.py. Nor while finishes of
+-- there are jobs of runs, which are moved with care: see run_transitions.py. Nor while finishes of
 -- this step (`expected`: how many; below 0: whatever), or (if `reaped`) leases that ran out and jobs of runs that are
 -- due, are left to be seen to with
 -- care: what they make pending comes first, too; nor, if `quick` (see cascade.py), while release_heard.sql left

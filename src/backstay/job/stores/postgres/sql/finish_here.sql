@@ -1,4 +1,4 @@
--- Purpose: finish.sql where it is known where the rows lie (whereabouts.py). Those that are elsewhere meanwhile are not ended.
+-- Purpose: finish.sql where it is known where the rows lie (ctid_cache.py). Those that are elsewhere meanwhile are not ended.
 -- Parameters: as finish.sql, and an array places.
 -- Returns: as finish.sql.
 WITH

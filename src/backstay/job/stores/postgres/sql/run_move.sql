@@ -1,4 +1,4 @@
--- Purpose: runs count what this transaction ended, released and handed out (settings: `_moved.sql`), and tell of it, as moves.py
+-- Purpose: runs count what this transaction ended, released and handed out (settings: `_moved.sql`), and tell of it, as run_transitions.py
 -- does. After run_grip.sql, which holds them. Where it takes more care, because somebody has cancelled or ended one
 -- meanwhile, or one who starts because of a failure has come to wait meanwhile, all of the transaction is undone: it
 -- divides by zero, and the step is begun anew, with care.

@@ -1,1 +1,1 @@
-"""Reading jobs without changing them."""
+"""Read jobs of the SQLite store."""

@@ -1,19 +1,20 @@
-"""Pages of jobs. State by state, jobs lie in the order of their ids: a page of a state or of all is as long as it is.
+"""List jobs in pages. An index holds the jobs of each state by id, so a page of one state or of all reads its own rows
+only.
 
-A queue or a type is a choice of kinds. Jobs of other kinds in between are passed over in the index, without a look at
-the jobs themselves; how many there are to be found is known.
+A queue or type filter selects kinds. The query skips jobs of other kinds in the index without reading their rows, and
+stops at the known number of matches.
 """
 
 from __future__ import annotations
 
 from backstay.job.model import Job, JobResult, State
 from backstay.job.stores.sqlite.changes import Changes
-from backstay.job.stores.sqlite.columns import COMPLETED, NUMBERS, RUNNING, STATES, text_of
-from backstay.job.stores.sqlite.query.look import shown
+from backstay.job.stores.sqlite.columns import COMPLETED, NUMBERS, RUNNING, STATES, json_text
+from backstay.job.stores.sqlite.query.get import to_job
 from backstay.job.stores.sqlite.statements import load
 
 LIST = load("list_jobs")
-#: Behind every id.
+#: Sorts after every id.
 END = "\U0010ffff"
 
 
@@ -29,8 +30,8 @@ def list_jobs(
         found = [row[0] for row in db.execute(LIST["all"], (space, before, limit))]
     else:
         found = _filtered(changes, state, queue, type_, before, limit)
-    rows = db.execute(LIST["shown"], (space, text_of(found))).fetchall()
-    return [shown(changes, row) for row in rows]
+    rows = db.execute(LIST["shown"], (space, json_text(found))).fetchall()
+    return [to_job(changes, row) for row in rows]
 
 
 def results(changes: Changes, run: str, before: str, limit: int) -> list[JobResult]:
@@ -42,10 +43,12 @@ def results(changes: Changes, run: str, before: str, limit: int) -> list[JobResu
 
 
 def _filtered(changes: Changes, state: State | None, queue: str, type_: str, before: str, limit: int) -> list[str]:
-    """The newest of each state, merged. No more are asked for than there are, so that nobody searches for the last."""
+    """Return the newest ids over all states. The counts bound each query, so none scans the index for a match that
+    does not exist.
+    """
     db, space = changes.db, changes.space
     kinds = db.execute(LIST["kinds"], (space, queue, type_)).fetchall()
-    every = text_of([kind[0] for kind in kinds])
+    every = json_text([kind[0] for kind in kinds])
     found: list[str] = []
     for number in range(len(STATES)) if state is None else NUMBERS[state]:
         most = min(limit, sum(kind[number + 1] for kind in kinds))
@@ -62,11 +65,11 @@ def _filtered(changes: Changes, state: State | None, queue: str, type_: str, bef
 
 
 def oldest(changes: Changes, number: int, queue: str, limit: int) -> list[str]:
-    """The oldest jobs in a final state that go by themselves: those of a run go with it."""
+    """Return the oldest jobs in a final state that belong to no run. Jobs of a run are deleted with the run."""
     db, space = changes.db, changes.space
     kinds = [kind for kind in db.execute(LIST["loose_kinds"], (space, queue, number)) if kind[1]]
     most = min(limit, sum(kind[1] for kind in kinds))
     if most <= 0:
         return []
-    rows = db.execute(LIST["oldest_of"], (space, number, text_of([kind[0] for kind in kinds]), most))
+    rows = db.execute(LIST["oldest_of"], (space, number, json_text([kind[0] for kind in kinds]), most))
     return [row[0] for row in rows]

@@ -1,1 +1,1 @@
-"""What is stored beside jobs and runs: logs, artifacts, workers, cron, definitions, tokens."""
+"""Records beside jobs and runs: logs, artifacts, workers, cron entries, definitions, tokens."""

@@ -1,4 +1,4 @@
-"""Files that jobs leave: they come in parts, and are there for others with the last one."""
+"""Artifacts of jobs, uploaded in parts. An artifact is visible once its last part is stored."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ ARTIFACT = load("artifact")
 
 
 def put(changes: Changes, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> bool:
-    """Another digest is another file: it begins anew, and takes the place of the one that is there with its end."""
+    """Store one part. Another digest is another upload, which replaces the visible artifact when it is complete.
+    False: the lease is not current.
+    """
     db, name = changes.db, artifact.name
     job = find(changes, artifact.job, fence)
     if job is None:
         return False
-    there = db.execute(ARTIFACT["there"], (job, name)).fetchone()
+    there = db.execute(ARTIFACT["visible"], (job, name)).fetchone()
     if there is not None and there[1] == artifact.digest:
         return True
     coming: dict[str, tuple[int, int]] = {
-        digest: (num, parts) for num, digest, parts in db.execute(ARTIFACT["coming"], (job, name))
+        digest: (num, parts) for num, digest, parts in db.execute(ARTIFACT["uploads"], (job, name))
     }
     file, parts = coming.pop(artifact.digest, (0, 0))
     if not 0 <= part <= parts:
-        raise ConfigError(f"part {part} of {name!r} comes before part {parts}: send them in order")
+        raise ConfigError(f"part {part} of {name!r} arrived before part {parts}: send parts in order")
     if not file:
         db.execute(LOG["flag"], (HAS_FILES, job))
         (file,) = db.execute(ARTIFACT["begin"], (job, name, artifact.digest)).fetchone()
     if part == parts:
         db.execute(ARTIFACT["part"], (file, part, data))
-        db.execute(ARTIFACT["came"], (file,))
+        db.execute(ARTIFACT["count_part"], (file,))
     if last:
         for num in [num for num, _ in coming.values()] + ([there[0]] if there is not None else []):
             drop(changes, num)
-        db.execute(ARTIFACT["whole"], (artifact.size, changes.now, file))
+        db.execute(ARTIFACT["publish"], (artifact.size, changes.now, file))
     return True
 
 

@@ -1,4 +1,4 @@
-"""Definitions of workflows: a new document is a new version, the same one is not."""
+"""Versioned workflow definitions: a changed document becomes a new version, an equal one does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs leave behind: log lines and outputs. Only the current lease may write."""
+"""Log lines and outputs of jobs. Only the holder of the current lease may write them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def get_outputs(changes: Changes, job: str) -> dict[str, str]:
 
 
 def find(changes: Changes, job: str, fence: int = 0) -> int | None:
-    """The job's number, if this lease is current. 0: any."""
+    """Return the job's number if this lease is current, else None. `fence` 0: without a lease check."""
     row = changes.db.execute(LOG["found"], (changes.space, job)).fetchone()
     if row is None:
         return None
@@ -48,7 +48,7 @@ def find(changes: Changes, job: str, fence: int = 0) -> int | None:
 
 
 def _writable(changes: Changes, job: str, fence: int, flag: int) -> int | None:
-    """The same. The flag says that something has to go when the job does."""
+    """Return the job's number if this lease is current, and set a flag that says which rows to delete with the job."""
     num = find(changes, job, fence)
     if num is not None:
         changes.db.execute(LOG["flag"], (flag, num))

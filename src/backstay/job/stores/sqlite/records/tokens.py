@@ -1,4 +1,4 @@
-"""Who may use the server: hashes, never the tokens themselves."""
+"""Access tokens of the server, stored as hashes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of workers: who they are, as they told, and when they were last heard of."""
+"""The registry of workers: what each one reports about itself, and its last heartbeat."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ WORKERS = load("workers")
 _decode = msgspec.msgpack.Decoder(Worker).decode
 
 
-def beat(changes: Changes, worker: str, doc: bytes) -> None:
-    changes.db.execute(WORKERS["beat"], (changes.space, worker, changes.now, changes.now, doc))
+def heartbeat(changes: Changes, worker: str, doc: bytes) -> None:
+    changes.db.execute(WORKERS["heartbeat"], (changes.space, worker, changes.now, changes.now, doc))
 
 
-def leave(changes: Changes, worker: str) -> None:
-    changes.db.execute(WORKERS["leave"], (changes.space, worker))
+def unregister(changes: Changes, worker: str) -> None:
+    changes.db.execute(WORKERS["unregister"], (changes.space, worker))
 
 
 def workers(changes: Changes) -> list[Worker]:
     rows = changes.db.execute(WORKERS["workers"], (changes.space, changes.now - WORKER_LIFE)).fetchall()
-    return [msgspec.structs.replace(_decode(doc), registered=registered, beat=heard) for registered, heard, doc in rows]
+    return [msgspec.structs.replace(_decode(doc), registered=registered, beat=beat) for registered, beat, doc in rows]

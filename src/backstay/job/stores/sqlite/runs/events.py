@@ -1,6 +1,6 @@
-"""What happened in runs, for whoever reads along.
+"""Read the events of runs.
 
-Events are numbered under the write lock: whoever reads up to a number has seen everything before it.
+Events get their numbers under the write lock, so a reader that has reached a number has seen every event before it.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ import msgspec
 
 from backstay.job.run_model import EventPage, RunEvent, no_cursor
 from backstay.job.stores.sqlite.changes import Changes
-from backstay.job.stores.sqlite.runs.run import EVENT_BITS, KINDS, Told
+from backstay.job.stores.sqlite.runs.run import EVENT_BITS, KINDS, EventFields
 from backstay.job.stores.sqlite.statements import load
 
 EVENTS = load("events")
-_decode = msgspec.msgpack.Decoder(list[Told]).decode
+_decode = msgspec.msgpack.Decoder(list[EventFields]).decode
 
 
-def of_run(changes: Changes, run: str, after: int, limit: int) -> list[RunEvent]:
+def read_run(changes: Changes, run: str, after: int, limit: int) -> list[RunEvent]:
     rows = changes.db.execute(EVENTS["of_run"], (changes.space, run, after, limit)).fetchall()
-    events = (event for row in rows for _, event in _taken_apart(row) if event.seq > after)
+    events = (event for row in rows for _, event in _unpack(row) if event.seq > after)
     return list(islice(events, limit))
 
 
-def of_all(changes: Changes, after: str, limit: int) -> EventPage:
+def read_all(changes: Changes, after: str, limit: int) -> EventPage:
     base, last = changes.space << EVENT_BITS, changes.last_event
-    first = last if after == "$" else number_of(after)
+    first = last if after == "$" else parse_cursor(after)
     rows = changes.db.execute(EVENTS["of_all"], (base + first, base + last, limit)).fetchall()
-    events = ((number, event) for row in rows for number, event in _taken_apart(row) if number > base + first)
+    events = ((number, event) for row in rows for number, event in _unpack(row) if number > base + first)
     page = list(islice(events, limit))
-    # A page that is not full has everything there is.
+    # A page that is not full reaches the end.
     cursor = page[-1][0] - base if page and len(page) == limit else max(first, last)
     return EventPage(tuple(event for _, event in page), str(cursor if limit else first))
 
 
-def _taken_apart(row: tuple[Any, ...]) -> Iterator[tuple[int, RunEvent]]:
-    """The events of a row, each with its number."""
-    num, run, seq, at, told = row
-    events = _decode(told)
+def _unpack(row: tuple[Any, ...]) -> Iterator[tuple[int, RunEvent]]:
+    """Yield the events of a row, each with its number."""
+    num, run, seq, at, encoded = row
+    events = _decode(encoded)
     for back, (kind, job, attempt, worker, why) in zip(range(len(events) - 1, -1, -1), events, strict=True):
         yield num - back, RunEvent(run, seq - back, at, KINDS[kind], job, attempt, worker, why)
 
 
-def number_of(cursor: str) -> int:
-    """Refuses what is no cursor of this store."""
+def parse_cursor(cursor: str) -> int:
+    """Parse a cursor of this store. Raises ConfigError for anything else."""
     if cursor in ("", "$"):
         return 0
     if not (cursor.isascii() and cursor.isdigit()) or int(cursor) >= 1 << EVENT_BITS:

@@ -1,6 +1,6 @@
-"""A run as one verb changes it: the moves of its jobs are gathered here and written at the verb's end.
+"""The update of one run in one store operation: collects its jobs' transitions and stores them at the end.
 
-So a run ends when nothing of it is left to be done after the whole verb, never in the middle of one.
+A run therefore ends when no open job is left after the whole operation, never in the middle of one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from backstay.job.stores.sqlite.statements import load
 
 RUN = load("run")
 
-QUEUED: Final = 0
-GOING: Final = 1
-SUCCESS: Final = 2
-FAILURE: Final = 3
-CALLED_OFF: Final = 4
-#: By number: what the status is called.
+STATUS_QUEUED: Final = 0
+STATUS_RUNNING: Final = 1
+STATUS_SUCCESS: Final = 2
+STATUS_FAILURE: Final = 3
+STATUS_CANCELLED: Final = 4
+#: Name of each status, by number.
 STATUSES: tuple[RunStatus, ...] = ("queued", "running", "success", "failure", "cancelled")
 
-#: By number: what the kind of an event is called. New ones at the end: the numbers are stored.
+#: Name of each event kind, by number. The numbers are stored: append new kinds at the end.
 KINDS: tuple[EventKind, ...] = (
     "ready",
     "started",
@@ -39,8 +39,8 @@ KINDS: tuple[EventKind, ...] = (
     "run_cancelling",
 )
 KIND_NUMBERS: dict[str, int] = {kind: number for number, kind in enumerate(KINDS)}
-#: By a job's state: the event of entering it. A job that waits for others tells nothing.
-ENTERED: tuple[int | None, ...] = (
+#: Event kind of entering each job state. A blocked job has no event.
+EVENT_OF_STATE: tuple[int | None, ...] = (
     *(KIND_NUMBERS.get({"pending": "ready", "running": "started"}.get(state, state)) for state in STATES[:8]),
     KIND_NUMBERS["ready"],
 )
@@ -50,15 +50,15 @@ FINISHED: Final = KIND_NUMBERS["run_finished"]
 REOPENED: Final = KIND_NUMBERS["run_reopened"]
 CANCELLING: Final = KIND_NUMBERS["run_cancelling"]
 
-#: An event's number: the namespace's above so many bits, its own below.
+#: An event's number holds the namespace's number above this many bits, and the event's own below.
 EVENT_BITS: Final = 40
-#: An event as it is stored: kind, job, attempt, worker, why. So many of them share a row at most.
-Told = tuple[int, str, int, str, str]
+#: An event as stored: kind, job, attempt, worker, why. One row holds at most `ROW` of them.
+EventFields = tuple[int, str, int, str, str]
 ROW: Final = 500
 
 
-class RunCourse:
-    """A run in the hands of one verb."""
+class RunUpdate:
+    """The stored fields of a run, with the changes of one store operation."""
 
     __slots__ = (
         "_events", "_now", "broken", "cancel", "changed", "counts", "deadline", "finished", "id", "keep", "num",
@@ -78,32 +78,32 @@ class RunCourse:
         self.until: Micros
         self.cancel: int
         self.reason: str
-        #: The number of the last event that is stored, and how many jobs failed that are not soft.
+        #: The number of the last stored event, and the number of failed jobs that are not soft.
         self.seq: int
         self.broken: int
         (
             self.num, self.status, self.started, self.finished, self.timeout, self.deadline, self.keep, self.until,
             self.cancel, self.reason, self.seq, self.broken, *counts,
         ) = row  # fmt: skip
-        #: By state.
+        #: Number of jobs by state.
         self.counts: list[int] = counts
         self.changed = False
-        self._events: list[Told] = []
+        self._events: list[EventFields] = []
 
     @property
-    def is_over(self) -> bool:
-        return self.status >= SUCCESS
+    def is_finished(self) -> bool:
+        return self.status >= STATUS_SUCCESS
 
     @property
     def is_cancelling(self) -> bool:
-        """Somebody wants it to end, and it has not yet."""
-        return bool(self.cancel) and self.status < SUCCESS
+        """Whether the run has a cancel request and has not ended."""
+        return bool(self.cancel) and self.status < STATUS_SUCCESS
 
-    def tell(self, kind: int, job: str = "", attempt: int = 0, worker: str = "", why: str = "") -> None:
+    def add_event(self, kind: int, job: str = "", attempt: int = 0, worker: str = "", why: str = "") -> None:
         self.changed = True
         self._events.append((kind, job, attempt, worker, why))
 
-    def moved(
+    def count_transition(
         self,
         old: int | None,
         new: int,
@@ -115,10 +115,10 @@ class RunCourse:
         soft: bool = False,
         followed: bool = False,
     ) -> None:
-        """A job of it went from one state to another; None: it is new. `followed`: another one carries its chain on,
-        and is counted instead.
+        """Count a state transition of one of the run's jobs and add its event. `old` None: the job is new. `followed`:
+        another job continues the chain and is counted instead.
         """
-        if self.status >= SUCCESS and new not in FINALS:
+        if self.status >= STATUS_SUCCESS and new not in FINALS:
             self._reopen()
         self.changed = True
         counts = self.counts
@@ -129,53 +129,55 @@ class RunCourse:
         if not followed:
             counts[new] += 1
         if new == RUNNING:
-            self.status = GOING
+            self.status = STATUS_RUNNING
             self.started = self.started or self._now
         elif new == FAILED and not soft:
             self.broken += 1
-        kind = ENTERED[new]
+        kind = EVENT_OF_STATE[new]
         if kind is not None:
             self._events.append((kind, job, attempt, worker, why))
 
-    def call_off(self, reason: str) -> None:
-        """Its end is wanted."""
+    def request_cancel(self, reason: str) -> None:
+        """Record a cancel request for the run."""
         self.cancel, self.reason = 1, reason
-        self.tell(CANCELLING, why=reason)
+        self.add_event(CANCELLING, why=reason)
 
     def _reopen(self) -> None:
-        """One of its jobs is tried again. It has all its time once more, else it were cancelled at once."""
-        self.status, self.finished, self.until, self.cancel, self.reason = GOING, 0, 0, 0, ""
+        """Reopen the run because one of its jobs is retried. Its timeout starts anew, otherwise the deadline would
+        cancel it at once.
+        """
+        self.status, self.finished, self.until, self.cancel, self.reason = STATUS_RUNNING, 0, 0, 0, ""
         if self.timeout:
             self.deadline = self._now + self.timeout
-        self.tell(REOPENED)
+        self.add_event(REOPENED)
 
-    def set_right(self, counts: list[int], broken: int) -> bool:
-        """Its jobs were counted. False: that is what it knew."""
+    def correct_counts(self, counts: list[int], broken: int) -> bool:
+        """Recompute the run's counts from its jobs. Returns False if they were already right."""
         if counts == self.counts and broken == self.broken:
-            # Nothing is left to be done, and it has not ended: as if it had been miscounted.
+            # No open job is left and the run has not ended: treat it as miscounted.
             self.changed = not any(counts[:4])
             return self.changed
         self.counts, self.broken, self.changed = counts, broken, True
         return True
 
-    def settle(self) -> bool:
-        """The verb is over: so is the run, if nothing is left to be done. Answers whether it has just ended."""
-        if self.status >= SUCCESS or any(self.counts[:4]):
+    def finish_if_done(self) -> bool:
+        """End the run if no open job is left. Returns whether it has just ended. Call it once, after the operation."""
+        if self.status >= STATUS_SUCCESS or any(self.counts[:4]):
             return False
-        self.status = CALLED_OFF if self.cancel else FAILURE if self.broken else SUCCESS
+        self.status = STATUS_CANCELLED if self.cancel else STATUS_FAILURE if self.broken else STATUS_SUCCESS
         self.finished = self._now
         self.until = max(1, self._now + self.keep)
-        self.tell(FINISHED, why=STATUSES[self.status])
+        self.add_event(FINISHED, why=STATUSES[self.status])
         return True
 
     def write(self, db: sqlite3.Connection, last: int) -> int:
-        """Puts everything down; `last` is the number of the last event before. Answers how many there were."""
+        """Store the run and its new events; `last` is the number of the event before them. Returns how many events."""
         events, self._events = self._events, []
         for first in range(0, len(events), ROW):
-            told = events[first : first + ROW]
-            self.seq += len(told)
-            last += len(told)
-            db.execute(RUN["event"], (last, self.num, self.seq, self._now, encode(told)))
+            some = events[first : first + ROW]
+            self.seq += len(some)
+            last += len(some)
+            db.execute(RUN["event"], (last, self.num, self.seq, self._now, encode(some)))
         db.execute(
             RUN["write"],
             (

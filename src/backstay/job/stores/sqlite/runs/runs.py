@@ -1,4 +1,4 @@
-"""Runs: begun with all of their jobs, ended by hand, tried again, compared with their jobs."""
+"""Start, read, list, cancel and check workflow runs."""
 
 from __future__ import annotations
 
@@ -9,82 +9,85 @@ from backstay.errors import ConfigError
 from backstay.job.run_model import LARGEST_RUN, NewRun, Run, RunStatus
 from backstay.job.stores.sqlite.admin import cancel_all
 from backstay.job.stores.sqlite.changes import Changes
-from backstay.job.stores.sqlite.columns import FAILED, PARKED, PENDING, STATES, Entry
-from backstay.job.stores.sqlite.enqueue import Enqueuing
-from backstay.job.stores.sqlite.prepared import LARGEST, Encoded, in_run, prepare, storable
+from backstay.job.stores.sqlite.columns import FAILED, PARKED, PENDING, STATES, JobRecord
+from backstay.job.stores.sqlite.enqueue import Enqueuer
+from backstay.job.stores.sqlite.prepared import LARGEST, PreparedJob, mark_in_run, prepare, require_storable
 from backstay.job.stores.sqlite.query.listing import END
-from backstay.job.stores.sqlite.runs.run import CREATED, RUN, STATUSES, RunCourse
+from backstay.job.stores.sqlite.runs.run import CREATED, RUN, STATUSES, RunUpdate
 from backstay.job.stores.sqlite.statements import load
 
 START = load("start_run")
 LIST = load("list_runs")
 CANCEL = load("cancel_run")
 CHECK = load("check_runs")
-#: One check compares at most about this many jobs with their runs, then leaves the rest to the next.
+#: Jobs that one check counts, at most about; the next check continues.
 COMPARED = LARGEST_RUN
-TOO_LATE = "it has not ended in time"
+TIMED_OUT = "the run did not end before its deadline"
 
 
-class Prepared(NamedTuple):
-    """A run to be, checked and encoded before its transaction begins."""
+class PreparedRun(NamedTuple):
+    """A new run, checked and encoded before its transaction begins."""
 
     run: NewRun
-    jobs: list[Encoded]
+    jobs: list[PreparedJob]
 
 
-def prepare_run(run: NewRun) -> Prepared:
+def prepare_run(run: NewRun) -> PreparedRun:
     if len(run.jobs) > LARGEST_RUN:
-        raise ConfigError(f"run {run.id} has {len(run.jobs)} jobs: at most {LARGEST_RUN}; split it into several runs")
+        raise ConfigError(
+            f"run {run.id} has {len(run.jobs)} jobs, at most {LARGEST_RUN} are allowed: add jobs from a running job, or"
+            " split it into several runs"
+        )
     if any(not 0 <= number < LARGEST for number in (run.version, run.timeout, run.keep)):
         raise ConfigError(f"a number of run {run.id} is negative or too large: times are µs, below {LARGEST}")
-    storable("a name of a run", run.id, run.workflow)
+    require_storable("a name of a run", run.id, run.workflow)
     known: set[str] = set()
     for job in run.jobs:
         if job.run != run.id:
-            raise ConfigError(f"job {job.id} is of run {job.run!r}, not of {run.id}: give it the run's id")
+            raise ConfigError(f"job {job.id} belongs to run {job.run!r}, not to {run.id}: set its run to {run.id}")
         if job.unique is not None:
-            raise ConfigError(f"job {job.id} of run {run.id} has a unique key, but a run needs all of its jobs")
+            raise ConfigError(f"job {job.id} of run {run.id} has a unique key: a run must create all of its jobs")
         if job.id in known:
-            raise ConfigError(f"job {job.id} is twice in run {run.id}")
+            raise ConfigError(f"run {run.id} contains job {job.id} twice")
         for chain in job.after:
             if chain not in known:
                 raise ConfigError(
-                    f"job {job.id} of run {run.id} waits for {chain!r}, which is not among the jobs before it"
+                    f"job {job.id} of run {run.id} waits for {chain!r}, which is not among the run's earlier jobs"
                 )
         known.add(job.id)
-    return Prepared(run, [in_run(prepare(job)) for job in run.jobs])
+    return PreparedRun(run, [mark_in_run(prepare(job)) for job in run.jobs])
 
 
-def start(changes: Changes, prepared: Prepared) -> Run:
+def start(changes: Changes, prepared: PreparedRun) -> Run:
     run = prepared.run
     found = get(changes, run.id)
     if found is not None:
         return found
-    enqueuing = Enqueuing(changes, prepared.jobs)
-    enqueuing.look()
-    if enqueuing.known:
-        raise ConfigError(f"job {enqueuing.known[0]} of run {run.id} is stored already: make a new id for each job")
+    enqueuer = Enqueuer(changes, prepared.jobs)
+    enqueuer.check()
+    if enqueuer.known:
+        raise ConfigError(f"job {enqueuer.known[0]} of run {run.id} is already stored: create a new id for each job")
     db, now = changes.db, changes.now
     if db.execute(START["taken"], (changes.space, run.id)).fetchone() is not None:
-        # Its counts would never be right: they begin with the run.
-        raise ConfigError(f"jobs were enqueued with run {run.id} before there was one: make a new id for the run")
+        # The run's counts would stay wrong: they start at zero.
+        raise ConfigError(f"jobs with run id {run.id} are already stored without a run: create a new id for the run")
     deadline = now + run.timeout if run.timeout else 0
     (num,) = db.execute(
         START["run"],
         (changes.space, run.id, run.workflow, run.version, now, run.timeout, deadline, run.keep),
     ).fetchone()
     db.execute(START["doc"], (num, run.doc))
-    course = RunCourse(run.id, db.execute(RUN["find"], (changes.space, run.id)).fetchone(), now)
-    course.tell(CREATED)
-    changes.began(course)
-    enqueuing.write()
+    update = RunUpdate(run.id, db.execute(RUN["find"], (changes.space, run.id)).fetchone(), now)
+    update.add_event(CREATED)
+    changes.add_run(update)
+    enqueuer.write()
     changes.write()
-    return _shown(db.execute(LIST["get"], (changes.space, run.id)).fetchone())
+    return _to_run(db.execute(LIST["get"], (changes.space, run.id)).fetchone())
 
 
 def get(changes: Changes, id_: str, *, doc: bool = True) -> Run | None:
     row = changes.db.execute(LIST["get" if doc else "get_bare"], (changes.space, id_)).fetchone()
-    return None if row is None else _shown(row)
+    return None if row is None else _to_run(row)
 
 
 def list_runs(changes: Changes, workflow: str, status: RunStatus | None, before: str, limit: int) -> list[Run]:
@@ -95,10 +98,10 @@ def list_runs(changes: Changes, workflow: str, status: RunStatus | None, before:
     else:
         number = STATUSES.index(status)
         name, params = ("of_workflow_in_status", (workflow, number)) if workflow else ("in_status", (number,))
-    return [_shown(row) for row in changes.db.execute(LIST[name], (space, *params, before, limit))]
+    return [_to_run(row) for row in changes.db.execute(LIST[name], (space, *params, before, limit))]
 
 
-def _shown(row: Sequence[Any]) -> Run:
+def _to_run(row: Sequence[Any]) -> Run:
     (
         id_, workflow, version, status, created, started, finished, deadline, cancel, reason, events, *counts, doc,
     ) = row  # fmt: skip
@@ -121,25 +124,27 @@ def _shown(row: Sequence[Any]) -> Run:
 
 
 def cancel(changes: Changes, id_: str, reason: str) -> Run | None:
-    """What does not run ends at once; what runs is only asked to."""
-    storable("the reason", reason)
-    run = changes.run(id_)
+    """Cancel a run: its running jobs get a cancellation request, all others are cancelled at once."""
+    require_storable("the reason", reason)
+    run = changes.find_run(id_)
     if run is None:
         return None
-    if not run.is_over and not run.cancel:
-        _call_off(changes, run, reason)
+    if not run.is_finished and not run.cancel:
+        _request_cancel(changes, run, reason)
         changes.write()
     return get(changes, id_)
 
 
-def _call_off(changes: Changes, run: RunCourse, reason: str) -> None:
+def _request_cancel(changes: Changes, run: RunUpdate, reason: str) -> None:
     rows = changes.db.execute(CANCEL["open"], (changes.space, run.id)).fetchall()
-    run.call_off(reason)
-    cancel_all(changes, [Entry._make(row) for row in rows], reason)
+    run.request_cancel(reason)
+    cancel_all(changes, [JobRecord._make(row) for row in rows], reason)
 
 
 def check(changes: Changes, limit: int) -> list[str]:
-    """Counts that differ from the jobs are set right. They change in the transaction that moves a job, so none does."""
+    """Correct run counts that differ from the jobs, and cancel runs past their deadline. Counts change in the
+    transaction that changes a job, so a difference is a bug.
+    """
     db, space = changes.db, changes.space
     wrong: list[str] = []
     seen = 0
@@ -148,21 +153,21 @@ def check(changes: Changes, limit: int) -> list[str]:
             break
         counts, broken = _counted(changes, id_)
         seen += sum(counts)
-        run = changes.run(id_)
-        if run is not None and run.set_right(counts, broken):
+        run = changes.find_run(id_)
+        if run is not None and run.correct_counts(counts, broken):
             wrong.append(id_)
         db.execute(CHECK["checked"], (changes.now, num))
     changes.write()
     for (id_,) in db.execute(CHECK["late"], (space, changes.now, limit)).fetchall():
-        run = changes.run(id_)
+        run = changes.find_run(id_)
         if run is not None:
-            _call_off(changes, run, TOO_LATE)
+            _request_cancel(changes, run, TIMED_OUT)
     changes.write()
     return wrong
 
 
 def _counted(changes: Changes, id_: str) -> tuple[list[int], int]:
-    """How many jobs of a run are in which state, and how many failed that are not soft."""
+    """Count the jobs of a run by state, and the failed ones that are not soft."""
     counts = [0] * PARKED
     broken = 0
     for state, count, hard in changes.db.execute(CHECK["counts"], (changes.space, id_)):

@@ -1,7 +1,7 @@
--- Purpose: how many jobs of a queue may start in a time.
+-- Purpose: set or remove the rate limit of a queue.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = queue; 3 = '<interval> <burst> <bucket>', or '' for no limit
--- Returns: how many settings changed
+-- Returns: number of added or deleted settings
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local field, rate = 'r' .. ARGV[2], ARGV[3]

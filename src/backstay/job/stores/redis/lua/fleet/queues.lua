@@ -1,8 +1,8 @@
--- Purpose: queues and what is in them.
+-- Purpose: read the counts, settings and oldest pending jobs of all queues.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock
--- Returns: {numbers: state and queue, number, …; settings: setting and queue, value, …; the oldest: queue, when its oldest
---          pending job became due, …}
+-- Returns: {counts: letter of the state and queue, number, …; settings: letter of the setting and queue, value, …; oldest:
+--          queue, due time of its oldest pending job, …}
 
 -- include: _shard.lua
 -- include: _record.lua

@@ -1,7 +1,8 @@
--- Purpose: a job elsewhere waits for a chain here. May be sent twice.
+-- Purpose: register jobs of other shards as dependents of chains of this shard. Idempotent.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; then: job, chain, …
--- Returns: for each: 'w' (its end will be told), '+<result>' (it has ended), or '-' (without a result, or nobody knows it)
+-- Returns: for each: 'w' (open: its end will be delivered), '+<result>' (completed), or '-' (ended without a result, or
+--          unknown)
 
 -- include: _shard.lua
 -- include: _record.lua
@@ -10,7 +11,7 @@ local answer, records = {}, {}
 for i = 2, #ARGV, 2 do
   local last = last_of(ARGV[i + 1])
   local state = last and last.state
-  -- Those who wait are remembered after the end, too: it may be tried again.
+  -- Dependents are stored after the end too, since the chain may be retried.
   if last then
     redis.call('ZADD', SHARD .. 'awaiting:' .. ARGV[i + 1], '0', ARGV[i])
     if not has(last.flags, AWAITED) then

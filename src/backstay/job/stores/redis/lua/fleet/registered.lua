@@ -1,7 +1,7 @@
--- Purpose: blockers elsewhere know of these jobs by now.
+-- Purpose: delete the notes of jobs that are now registered with their blockers in other shards.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; then '<job> <chain>', …
--- Returns: how many were not known to be
+-- Returns: number of deleted notes
 
 -- include: _shard.lua
 -- include: _record.lua

@@ -1,7 +1,7 @@
--- Purpose: a tick's job has been made in its own shard.
+-- Purpose: delete the note of a tick whose job is enqueued in its own shard.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = job; 3 = the job's parts
--- Returns: how many were struck off
+-- ARGV: 1 = test clock; 2 = job; 3 = the encoded job
+-- Returns: number of deleted notes
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 

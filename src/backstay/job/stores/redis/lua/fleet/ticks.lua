@@ -1,7 +1,8 @@
--- Purpose: when cron entries last ticked. A new one is remembered as of now.
+-- Purpose: read the last tick of cron entries. A new entry is stored as ticked now.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; then names
--- Returns: {for each: when, or false: never; ticks whose job lives elsewhere and may not have been made: job, parts, …}
+-- Returns: {for each: time of its last tick, or false: never; notes of jobs of other shards that may not be enqueued yet:
+--          job, encoded job, …}
 
 -- include: _shard.lua
 

@@ -1,7 +1,7 @@
--- Purpose: all workers that were heard of within a day.
+-- Purpose: read all workers with a heartbeat within a day.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock
--- Returns: {registered, beat and what it told}, …
+-- Returns: {registered, beat, description}, …
 
 -- include: _shard.lua
 

@@ -1,6 +1,6 @@
--- Purpose: chunks of a job's log. Numbers that are there already are left as they are.
+-- Purpose: append chunks to a job's log. A stored number is left unchanged.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = job; 3 = fence; 4 = the number of the first chunk; then chunks
+-- ARGV: 1 = test clock; 2 = job; 3 = fence; 4 = number of the first chunk; then chunks
 -- Returns: 1; 0: the lease is not current
 
 -- include: _shard.lua

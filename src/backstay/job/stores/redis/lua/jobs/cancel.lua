@@ -1,7 +1,7 @@
--- Purpose: end a job that does not run; ask for the end of one that does.
+-- Purpose: cancel a job; a running job gets a cancellation request.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = prefix of channels; 3 = job; 4 = the reason, as a failure
--- Returns: {its state then, or ''; ready: type, number, …; the outbox: job, chain, value, …}
+-- Returns: {new state, or '': not stored; ready: type, number, …; outbox: job, chain, value, …}
 
 -- include: _shard.lua
 local id, reason = ARGV[3], ARGV[4]

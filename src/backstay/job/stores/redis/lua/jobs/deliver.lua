@@ -1,7 +1,7 @@
--- Purpose: chains of other shards have ended, and jobs here wait for them. May be sent twice: a blocker leaves a set.
+-- Purpose: apply the ends of chains of other shards to jobs of this shard. Idempotent: it removes blockers from a set.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = prefix of channels; then: job, chain, '+<result>' or '-', …
--- Returns: {ready: type, number, …; the outbox: job, chain, value, …}
+-- Returns: {ready: type, number, …; outbox: job, chain, value, …}
 
 -- include: _shard.lua
 -- include: _record.lua

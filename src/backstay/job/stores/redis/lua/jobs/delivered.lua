@@ -1,7 +1,7 @@
--- Purpose: jobs of other shards have been told: forget these.
+-- Purpose: delete delivered entries from the outbox.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; then '<job> <chain>', …
--- Returns: how many there were
+-- Returns: number of entries in the call
 
 -- include: _shard.lua
 -- include: _record.lua

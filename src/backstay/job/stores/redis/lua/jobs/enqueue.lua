@@ -1,10 +1,10 @@
--- Purpose: make jobs: all of them, or none. One that is there already is left as it is.
+-- Purpose: enqueue jobs, all or none. A job that is already stored is left unchanged.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if none of them has an ext, '2' if all of them have
---       the same record besides, else '0', and behind it what is announced: {counter, how many, message, …}; then for each
---       job: id, record, doc, what it waits for; of '2': their record, then for each id, doc
--- Returns: {a letter for each: its state; a capital: that of the job which has its unique key; the ids of those}
---          | {'', a chain that nobody knows} | error SHARDS n
+-- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if no job has an ext, '2' if all jobs have one record
+--       as well, else '0'; followed by the announcements: {counter, number, message, …}; then for each job: id, record,
+--       doc, blockers; with '2': the record, then for each job: id, doc
+-- Returns: {the state of each job as a letter; upper case: the state of the job that holds its unique key; ids of those}
+--          | {'', an unknown chain} | error SHARDS n
 
 -- include: _shard.lua
 -- include: _agree.lua
@@ -21,11 +21,10 @@ local function announce()
   end
 end
 
--- As many at once as a call takes arguments.
+-- Jobs per command, bounded by its number of arguments.
 local MANY_JOBS = 3000
 
--- What becomes of a plain job with this record: its state, its lane, its score there (or among those that are due later),
--- its record as it is kept, and where such jobs are counted.
+-- Return what a plain job with this record becomes: state, lane, score in the lane (or in `due`), stored record and queue.
 local function look_at(raw)
   local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
   local kind, size = struct.unpack('>I2I2', raw, 40)
@@ -38,7 +37,7 @@ local function look_at(raw)
   return state, lane, string.format('%.0f', score), record, queue
 end
 
--- Jobs that differ in their ids and docs alone. Answers their states; nothing if one of them was there already.
+-- Store jobs that differ only in id and doc. Returns their states; nothing if one of them is already stored.
 local function make_alike()
   local state, lane, score, record, queue = look_at(ARGV[5])
   local all, index, records, n = {}, {}, {}, #ARGV - 5
@@ -48,7 +47,7 @@ local function make_alike()
     index[i], index[i + 1] = score, id
     records[i], records[i + 1] = id, record
   end
-  -- Every job that is there is in here, and what is in here already stays as it is.
+  -- `all` contains every stored job, and ZADD does not change an existing member.
   if redis.call('ZADD', SHARD .. 'all', unpack(all)) < n / 2 then return end
   redis.call('HSET', SHARD .. 'doc', unpack(ARGV, 6))
   if state == 's' then
@@ -62,7 +61,7 @@ local function make_alike()
   return string.rep(state, n / 2)
 end
 
--- Most jobs are plain. Same meaning as below, without making a table of each.
+-- The fast path for plain jobs, which are most: same result as below, without decoding records.
 if string.byte(ARGV[4]) ~= 48 then
   local shared = string.byte(ARGV[4]) == 50 and ARGV[5]
   if shared and #ARGV == 7 and hand_over(ARGV[6], shared, ARGV[7]) then return { 'r' } end
@@ -72,7 +71,7 @@ if string.byte(ARGV[4]) ~= 48 then
     return { made }
   end
   local states, seen, tally = {}, {}, {}
-  -- Where the id, the record and the doc of each stand.
+  -- Offsets of id, record and doc of each job in ARGV.
   local stride, id_at, record_at, doc_at = 4, 1, 2, 3
   if shared then stride, id_at, doc_at = 2, 4, 5 end
   local total = math.floor((#ARGV - 4) / stride)
@@ -87,7 +86,7 @@ if string.byte(ARGV[4]) ~= 48 then
       there = redis.call('HMGET', SHARD .. 'job', unpack(ids))
     end
     local records, docs, all, due, lanes = {}, {}, {}, {}, {}
-    -- Jobs of one type come with the same record: what is made of it is made once.
+    -- Jobs of one type usually have equal records, so the analysis is reused.
     local known, state, index, score, record, field
     for k, id in ipairs(ids) do
       local i = first + k - 1
@@ -137,7 +136,7 @@ end
 -- include: _moves.lua
 -- include: _create.lua
 
--- Nothing is written before all blockers are known. One may be a job of this very call.
+-- Check that all blockers exist before the first write. A blocker may be a job of this call.
 local made = {}
 for i = 5, #ARGV, 4 do
   for _, blocker in ipairs(blockers(ARGV[i + 3])) do

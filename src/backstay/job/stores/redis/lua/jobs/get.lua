@@ -1,7 +1,7 @@
--- Purpose: one job as it is.
+-- Purpose: read one job.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = job
--- Returns: {record or false, doc, until when its lease lives or false, the chains it waits for}
+-- Returns: {record or false, doc, end of its lease or false, open blockers}
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local id = ARGV[2]

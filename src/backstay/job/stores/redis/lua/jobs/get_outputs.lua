@@ -1,4 +1,4 @@
--- Purpose: the values that a job left behind.
+-- Purpose: read the outputs of a job.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = job
 -- Returns: key, value, …

@@ -1,9 +1,8 @@
--- Purpose: jobs, newest first. Looks at a bounded number of them; the caller comes again from where it stopped.
+-- Purpose: list jobs, newest first. Examines a bounded number of jobs; the caller continues from the returned id.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = state; 3 = queue; 4 = type; 5 = run ('' for any); 6 = the id before which to begin, or '';
---       7 = how many at most
--- Returns: {the id to go on from, or ''; then for each: id, record, doc, until when its lease lives or false, the chains it
---          waits for}
+-- ARGV: 1 = test clock; 2 = state; 3 = queue; 4 = type; 5 = run ('' for any); 6 = only ids before this one ('': all);
+--       7 = number of jobs at most
+-- Returns: {id to continue from, or '': done; then for each: id, record, doc, end of its lease or false, open blockers}
 
 -- include: _shard.lua
 local state, queue, kind, run, before, limit = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
@@ -26,7 +25,7 @@ else
   ids = redis.call('ZREVRANGEBYLEX', SHARD .. where, before == '' and '+' or '(' .. before, '-', 'LIMIT', 0, WINDOW_SIZE)
 end
 
--- A run has an index of its own; that of a state may have jobs of any.
+-- `run-jobs:<run>` holds the jobs of one run only; the index of a state holds jobs of all runs.
 local any = queue == '' and kind == '' and (run == '' or not whole)
 
 local function fits(id, raw)
@@ -37,7 +36,7 @@ local function fits(id, raw)
     and (run == '' or job.ext.run == run)
 end
 
--- Whether it waits for more than its record has room for.
+-- Whether its blockers are stored in keys of their own.
 local function is_keyed(raw)
   local type_, lane, ext = struct.unpack('>I2I2I2', raw, 40)
   return ext > 0 and has(string.byte(raw, HEAD_SIZE + type_ + lane + 1), KEYED)

@@ -1,4 +1,4 @@
--- Purpose: how long until something becomes due or a lease ends.
+-- Purpose: return the time until a job becomes due or a lease expires.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock
 -- Returns: µs, or false

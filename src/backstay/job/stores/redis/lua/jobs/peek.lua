@@ -1,7 +1,7 @@
--- Purpose: what has become of chains that a job elsewhere is to wait for. Only looks.
+-- Purpose: read the outcomes of chains that a new job of another shard waits for. Changes nothing.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; then chains
--- Returns: for each: '' (nobody knows it), 'w' (it has not ended), '+<result>', or '-' (it ended without one)
+-- Returns: for each: '' (unknown), 'w' (open), '+<result>' (completed), or '-' (ended without a result)
 
 -- include: _shard.lua
 -- include: _record.lua

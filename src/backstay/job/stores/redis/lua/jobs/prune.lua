@@ -1,8 +1,8 @@
--- Purpose: delete final jobs past their time, and the oldest completed ones above a number; and runs past theirs, with all of
--- their jobs. And what half a script may leave behind (_moves.lua) is set right, and numbers of nothing go.
+-- Purpose: delete expired jobs, the oldest completed jobs above a number, and expired runs with their jobs. Also repairs the
+-- traces of half-applied scripts (_moves.lua) and deletes counts of zero.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = how many completed ones to keep; 3 = how many to delete at most
--- Returns: how many
+-- ARGV: 1 = test clock; 2 = number of completed jobs to keep; 3 = number to delete at most
+-- Returns: number of deleted jobs and runs
 
 -- include: _shard.lua
 local keep, limit = tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,7 +1,7 @@
--- Purpose: delete final jobs of a state, oldest first. Jobs of a run stay: they go with it.
+-- Purpose: delete final jobs of a state, oldest first. Jobs of a run are skipped: they are deleted with the run.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = state; 3 = queue ('': any); 4 = how many at most; 5 = how many to pass over
--- Returns: {how many, how many were passed over, whether there may be more}
+-- ARGV: 1 = test clock; 2 = state; 3 = queue ('': any); 4 = number at most; 5 = number of entries to skip first
+-- Returns: {number of deleted jobs, number of examined jobs of other queues, 1 if there may be more}
 
 -- include: _shard.lua
 local state, queue, limit, skip = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])

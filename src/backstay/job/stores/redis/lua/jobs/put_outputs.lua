@@ -1,4 +1,4 @@
--- Purpose: values that a job leaves behind, by key, added to what is there.
+-- Purpose: add outputs of a job, by key.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = job; 3 = fence; then: key, value, …
 -- Returns: 1; 0: the lease is not current

@@ -1,6 +1,6 @@
--- Purpose: chunks of a job's log after a number.
+-- Purpose: read chunks of a job's log after a number.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = job; 3 = after; 4 = how many at most
+-- ARGV: 1 = test clock; 2 = job; 3 = number of the last chunk already read; 4 = number of chunks at most
 -- Returns: '<number> <chunk>', …
 
 local SHARD = string.sub(KEYS[1], 1, -5)

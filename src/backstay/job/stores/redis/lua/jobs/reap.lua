@@ -1,8 +1,8 @@
--- Purpose: jobs whose lease ran out go back, or to the dead letters; what is due becomes pending.
+-- Purpose: retry, fail or cancel jobs whose lease expired; make due jobs pending.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = prefix of channels; 3 = how many at most
--- Returns: {ready: type, number, …; who is not registered with a blocker elsewhere: '<job> <chain>', …;
---          the outbox: job, chain, value, …}
+-- ARGV: 1 = test clock; 2 = prefix of channels; 3 = number of jobs at most
+-- Returns: {ready: type, number, …; jobs not registered with a blocker of another shard: '<job> <chain>', …;
+--          outbox: job, chain, value, …}
 
 -- include: _shard.lua
 local limit = tonumber(ARGV[3])

@@ -1,7 +1,7 @@
--- Purpose: keep leases alive. Only the current lease of a running job is served; none is made.
+-- Purpose: renew leases. Only the current lease of a running job is renewed; an expired one is never revived.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = worker; 3 = lease in µs; then for each: job, {fence, progress (below 0: nothing to say)}
--- Returns: a letter for each: o (it lives on), c (it lives on; its end is wanted), l (lost)
+-- ARGV: 1 = test clock; 2 = worker; 3 = lease in µs; then for each: job, {fence, progress (below 0: unchanged)}
+-- Returns: a letter for each: o (renewed), c (renewed, cancellation requested), l (lost)
 
 -- include: _shard.lua
 local worker, lease = ARGV[2], tonumber(ARGV[3])
@@ -30,7 +30,7 @@ for i, raw in ipairs(fields_of('job', ids)) do
     verdicts[i] = 'l'
   end
 end
--- Never shorter: a late one may come after one that gave more.
+-- GT: a delayed renewal must not shorten a lease that a later one extended.
 for i = 1, #leases, MANY do
   redis.call('ZADD', SHARD .. 'lease', 'GT', unpack(leases, i, math.min(i + MANY - 1, #leases)))
 end

@@ -1,6 +1,6 @@
--- Purpose: what the jobs of a run came to, newest first.
+-- Purpose: read the records of a run's jobs, newest first.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = run; 3 = the id before which to begin, or ''; 4 = how many at most
+-- ARGV: 1 = test clock; 2 = run; 3 = only ids before this one ('': all); 4 = number at most
 -- Returns: {ids, records}
 
 local SHARD = string.sub(KEYS[1], 1, -5)

@@ -1,6 +1,6 @@
--- Purpose: ends of chains here that jobs of other shards have not been told of yet: some of them, if there are many.
+-- Purpose: read undelivered outbox entries: ends of chains that jobs of other shards wait for. Bounded: a part of many.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = how many at most
+-- ARGV: 1 = test clock; 2 = number at most
 -- Returns: '<job> <chain>', '+<result>' or '-', …
 
 local SHARD = string.sub(KEYS[1], 1, -5)

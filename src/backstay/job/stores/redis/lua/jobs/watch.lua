@@ -1,7 +1,7 @@
--- Purpose: one job, or the last of its chain, as it is; from now on its end is announced.
+-- Purpose: read a job, or the last job of its chain, and have its end announced from now on.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = job; 3 = 'chain' or 'job'
--- Returns: {id, record or false, doc, until when its lease lives or false, the chains it waits for}
+-- Returns: {id, record or false, doc, end of its lease or false, open blockers}
 
 -- include: _shard.lua
 local id, whole = ARGV[2], ARGV[3] == 'chain'
@@ -9,7 +9,7 @@ local id, whole = ARGV[2], ARGV[3] == 'chain'
 
 local job = job_of(id)
 if whole then
-  -- The first of a chain may be gone while it goes on.
+  -- The first job of a chain may be deleted while the chain continues.
   local chain = job and chain_of(job) or id
   job = last_of(chain)
   id = job and job.id or chain

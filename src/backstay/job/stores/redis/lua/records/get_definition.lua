@@ -1,7 +1,7 @@
--- Purpose: one version of a workflow's definition.
+-- Purpose: read one version of a workflow's definition.
 -- KEYS: 1 = the first shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = workflow; 3 = version (0: the newest)
--- Returns: {version; created, digest and doc in one, or false}
+-- Returns: {version, one string of created, digest and doc, or false}
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local workflow, version = ARGV[2], tonumber(ARGV[3])

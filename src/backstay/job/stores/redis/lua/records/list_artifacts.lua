@@ -1,7 +1,7 @@
--- Purpose: the files that a job left.
+-- Purpose: list the artifacts of a job.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = job
--- Returns: name, {created, size, digest}, …; names begin with '=' if the file is whole
+-- Returns: name, {created, size, digest}, …; names begin with '=' if the upload is complete
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 

@@ -1,6 +1,6 @@
--- Purpose: the newest version of each definition, by name.
+-- Purpose: list the newest version of each definition, by name.
 -- KEYS: 1 = the first shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = the name after which to begin; 3 = how many at most
+-- ARGV: 1 = test clock; 2 = only names after this one; 3 = number at most
 -- Returns: workflow, {version, created, digest}, …
 
 -- include: _shard.lua

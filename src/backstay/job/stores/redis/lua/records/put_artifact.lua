@@ -1,9 +1,10 @@
--- Purpose: a part of a file that a job leaves. It is there for others with its last part, in place of one of that name.
+-- Purpose: store a part of a job's artifact. The artifact is visible once its last part is stored, and replaces one of the
+-- same name.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = job; 3 = fence; 4 = name; 5 = part; 6 = '1': the last; 7 = {size, digest}; 8 = data
--- Returns: 1; 0: the lease is not current; -n: parts before it are missing, n - 1 are there
+-- Returns: 1; 0: the lease is not current; -n: earlier parts are missing, n - 1 are stored
 --
--- `artifacts:<job>` has what is known of each: '=' and its name, once it is there; '~' and its name, while it is written.
+-- `artifacts:<job>` holds the metadata: under '=' and the name of a visible artifact, '~' and the name of an upload.
 
 -- include: _shard.lua
 local id, fence, name, part, last, about, data = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1',
@@ -14,7 +15,7 @@ local id, fence, name, part, last, about, data = ARGV[2], tonumber(ARGV[3]), ARG
 if not leased(id, fence, ARTIFACTS) then return 0 end
 local book, whole, half = SHARD .. 'artifacts:' .. id, '=' .. name, '~' .. name
 local key = SHARD .. 'artifact:' .. id .. ':'
--- Another file begins anew.
+-- Another digest or size starts a new upload.
 local begun = redis.call('HGET', book, half) == about
 local there = begun and redis.call('LLEN', key .. half) or 0
 if not begun then

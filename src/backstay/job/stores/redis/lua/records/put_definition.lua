@@ -1,4 +1,4 @@
--- Purpose: the next version of a workflow's definition, unless the newest one is the same.
+-- Purpose: store the next version of a workflow's definition, unless the newest one has the same digest.
 -- KEYS: 1 = the first shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = workflow; 3 = digest; 4 = doc
 -- Returns: {version, created, digest} of the newest

@@ -1,6 +1,6 @@
--- Purpose: who may use the server. What has expired goes.
+-- Purpose: store an access token of the server. Deletes expired ones.
 -- KEYS: 1 = the first shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = token's id; 3 = when it expires (0: never); 4 = what is known of it
+-- ARGV: 1 = test clock; 2 = token's id; 3 = when it expires (0: never); 4 = its record (msgpack)
 -- Returns: 1
 
 -- include: _shard.lua

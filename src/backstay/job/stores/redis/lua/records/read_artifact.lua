@@ -1,7 +1,7 @@
--- Purpose: a part of a file that a job left.
+-- Purpose: read one part of a job's artifact.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = job; 3 = name; 4 = part
--- Returns: its data, or false
+-- Returns: data or false
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 

@@ -1,7 +1,7 @@
--- Purpose: who may use the server.
+-- Purpose: read all access tokens that have not expired.
 -- KEYS: 1 = the first shard; 2 = nothing
 -- ARGV: 1 = test clock
--- Returns: {created, expires, what is known of it}, …
+-- Returns: {created, expires, record}, …
 
 -- include: _shard.lua
 

@@ -1,7 +1,7 @@
--- Purpose: end a run. A finished one is left as it is.
+-- Purpose: cancel a run. A finished run is left unchanged.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = prefix of channels; 3 = run; 4 = why
--- Returns: {its record, or false; its doc; the outbox: job, chain, value, …}
+-- ARGV: 1 = test clock; 2 = prefix of channels; 3 = run; 4 = reason
+-- Returns: {record or false, doc, outbox: job, chain, value, …}
 
 -- include: _shard.lua
 local id, reason = ARGV[3], ARGV[4]

@@ -1,8 +1,8 @@
--- Purpose: cancel runs past their deadline; compare the counts of those that have not finished with their jobs. Looks at a
--- bounded number of jobs and goes on where it stopped the last time.
+-- Purpose: cancel runs past their deadline; correct the counts of open runs. Examines a bounded number of jobs and continues
+-- where the last call stopped.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = prefix of channels; 3 = how many runs at most
--- Returns: {the outbox: job, chain, value, …; runs that had to be set right}
+-- ARGV: 1 = test clock; 2 = prefix of channels; 3 = number of runs at most
+-- Returns: {outbox: job, chain, value, …; ids of the runs that were corrected}
 
 -- include: _shard.lua
 local limit = tonumber(ARGV[3])
@@ -17,20 +17,20 @@ local MOST_JOBS = 20000
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', SHARD .. 'run-deadline', '-inf', now, 'LIMIT', 0, limit)) do
   local run = run_of(id)
   if run then
-    cancel_run(run, 'it has not ended in time')
+    cancel_run(run, 'the run did not end before its deadline')
   else
     redis.call('ZREM', SHARD .. 'run-deadline', id)
   end
 end
 
--- Whether another job carries its chain on: then that one is counted.
+-- Whether another job continues its chain; then that job is counted instead.
 local function goes_on(raw)
   local kind, lane, ext = struct.unpack('>I2I2I2', raw, 40)
   local at = HEAD_SIZE + kind + lane
   return ext > 0 and string.byte(raw, at + 1) % 2 == RARE and read_ext(string.sub(raw, at + 1, at + ext)).next ~= ''
 end
 
--- Answers how many jobs it has, and whether something was wrong.
+-- Correct the counts of a run. Returns the number of its jobs and whether a count was wrong.
 local function set_right(run)
   local counts, hard = { s = 0, b = 0, p = 0, r = 0, c = 0, f = 0, x = 0, k = 0 }, 0
   local size = each_job(run, function(id, raw)
@@ -60,7 +60,7 @@ for _, status in ipairs({ 'q', 'r' }) do
     if seen >= MOST_JOBS then break end
     local run = run_of(id)
     if run and run.changed then
-      seen = seen + 1 -- what this script has done to its jobs is not written yet
+      seen = seen + 1 -- this script's changes to its jobs are not written yet
     elseif run then
       local size, wrong = set_right(run)
       seen = seen + size

@@ -1,9 +1,9 @@
--- Purpose: what happened in all runs, behind a cursor.
+-- Purpose: read the events of all runs after a cursor.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = a cursor, '' (from the oldest that is kept), or '$' (from now on); 3 = how many at most
--- Returns: {the cursor to go on from; then: run, the number of the first, how many, events, …}
+-- ARGV: 1 = test clock; 2 = cursor, '' (from the oldest stored event) or '$' (from now on); 3 = number of events at most
+-- Returns: {next cursor; then: run, number of the first event, count, events, …}
 --
--- An entry of the stream names events of one run; a cursor may end within it: '<entry>:<number>'.
+-- An entry of the stream refers to events of one run; a cursor may point into an entry: '<entry>:<number>'.
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local cursor, limit = ARGV[2], tonumber(ARGV[3])

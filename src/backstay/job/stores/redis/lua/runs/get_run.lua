@@ -1,4 +1,4 @@
--- Purpose: one run as it is.
+-- Purpose: read one run.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = run; 3 = '1': with its document
 -- Returns: {record or false, doc or false}

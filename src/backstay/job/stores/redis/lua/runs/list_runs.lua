@@ -1,7 +1,7 @@
--- Purpose: runs, newest first.
+-- Purpose: list runs, newest first.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = workflow; 3 = status, as a letter ('' for any); 4 = the id before which to begin, or '';
---       5 = how many at most
+-- ARGV: 1 = test clock; 2 = workflow; 3 = status as a letter ('': any); 4 = only ids before this one ('': all);
+--       5 = number of runs at most
 -- Returns: id, record, …
 
 -- include: _shard.lua

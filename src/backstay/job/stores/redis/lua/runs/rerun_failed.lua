@@ -1,8 +1,7 @@
--- Purpose: all jobs of a finished run that failed or were cancelled start over; those that were skipped because of them wait
--- again.
+-- Purpose: restart the failed and cancelled jobs of a finished run; block again the dependents skipped because of them.
 -- KEYS: 1 = the shard; 2 = nothing
 -- ARGV: 1 = test clock; 2 = prefix of channels; 3 = run
--- Returns: {its record, or false; its doc; who waits for those jobs elsewhere: job, chain, …}
+-- Returns: {record or false, doc, dependents in other shards: job, chain, …}
 
 -- include: _shard.lua
 local id = ARGV[3]
@@ -19,7 +18,7 @@ if is_over(run) then
     starting[job.id] = true
     push(from_end, job.state, job.id)
   end
-  -- Only then is it known who waits for whom.
+  -- `starting` must be complete before this: restarted jobs wait for one another.
   for _, job in ipairs(again) do
     for _, part in ipairs(wait_again(job, starting)) do elsewhere[#elsewhere + 1] = part end
   end

@@ -1,6 +1,6 @@
--- Purpose: what happened in a run, after a number.
+-- Purpose: read the events of a run after a number.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = run; 3 = after; 4 = how many at most
+-- ARGV: 1 = test clock; 2 = run; 3 = number of the last event already read; 4 = number of events at most
 -- Returns: events
 
 local SHARD = string.sub(KEYS[1], 1, -5)

@@ -1,10 +1,10 @@
--- Purpose: make a run and all of its jobs. A run that is there already is left as it is.
+-- Purpose: create a run with all of its jobs. A run that is already stored is left unchanged.
 -- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = run; 5 = {version, timeout, keep, workflow}; 6 = its doc;
---       7 = how many jobs; then for those in a row that have the same record: record (one that waits for others, or is
---       skipped, says so by its state), how many; id, doc of each; then what does not fit into records: the end of a key
---       (waits: or awaiting: with an id), which jobs of these, in rows: the first one's number, how many
--- Returns: {its record, its doc if it was there} | {'', a job that is there already} | error SHARDS n
+-- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = run; 5 = {version, timeout, keep, workflow}; 6 = doc;
+--       7 = number of jobs; then for each sequence of jobs with one record: the record (state b: it has blockers, k: it is
+--       skipped), number of jobs, then id and doc of each; then the waits that do not fit into records: suffix of a key
+--       (waits:<job> or awaiting:<job>) and positions of jobs as ranges: first position, length
+-- Returns: {record, doc if it was stored before} | {'', a job that is already stored} | error SHARDS n
 
 -- include: _shard.lua
 -- include: _agree.lua
@@ -26,7 +26,7 @@ while #ids < total do
     at = at + 2
   end
 end
--- One of this very run, which is not there: half a script has made it (_moves.lua), and it is made anew.
+-- A stored job of this run, which itself is not stored, comes from a half-applied script (_moves.lua): it is overwritten.
 for i, raw in ipairs(fields_of('job', ids)) do
   if raw and read(ids[i], raw).ext.run ~= id then return { '', ids[i] } end
 end
@@ -56,7 +56,7 @@ for _, row in ipairs(rows) do
   for i = row.first, row.last do patch(ids[i], record) end
   if state ~= 'n' then add(state .. queue_of(lane), size) end
   if state == 'b' then
-    run.counts.b = run.counts.b + size -- nothing is told of those
+    run.counts.b = run.counts.b + size -- blocked jobs have no event
   else
     for i = row.first, row.last do
       local job = ids[i]

@@ -1,6 +1,6 @@
--- Purpose: end a job that does not run; ask for the end of one that does. Expects SHARD, now, _record.lua and _moves.lua.
+-- Purpose: cancel a job, or request the cancellation of a running one. Expects SHARD, now, _record.lua and _moves.lua.
 
--- Keys of concurrency that may have room: whoever was ended may have been the one to go next.
+-- Concurrency keys to unpark: the cancelled job may have been the one that `unpark` returned to its lane.
 local freed = {}
 
 local function take_out(job)
@@ -13,7 +13,7 @@ end
 
 local function withdraw(job, reason, why)
   if job.state == 'r' then
-    -- What it says in the end, unless its worker says something else.
+    -- The failure that is stored at its end, unless the worker reports another.
     job.tail = reason
     if not has(job.flags, CANCEL) then job.flags = job.flags + CANCEL end
     touch(job)
@@ -25,7 +25,7 @@ local function withdraw(job, reason, why)
   end
 end
 
--- Behind all that are withdrawn: none of them comes back.
+-- Call it after the last `withdraw`, so that no withdrawn job is returned to a lane.
 local function free_keys()
   for _, key in ipairs(freed) do unpark(key) end
   freed = {}

@@ -1,4 +1,4 @@
--- Purpose: end a run: what does not run at once, what runs when its worker hears of it. Expects SHARD, now, _record.lua,
+-- Purpose: cancel a run: request the cancellation of its running jobs, cancel all others. Expects SHARD, now, _record.lua,
 -- _moves.lua, _run_jobs.lua and _cancel.lua.
 
 local function cancel_run(run, reason)

@@ -1,15 +1,15 @@
--- Purpose: hand out pending jobs: of the queues that are not paused, of the lanes whose labels the worker has and whose rate
--- is not used up, the smallest ranks first. Expects SHARD, now, _record.lua and _moves.lua; lanes must be filled.
+-- Purpose: claim pending jobs, smallest rank first, from queues that are not paused and lanes whose labels the worker has
+-- and whose rate allows another start. Expects SHARD, now, _record.lua and _moves.lua; call `fill_lanes` before.
 
--- A script has room for 200 names, so what is used in here only stays in here.
+-- Lua allows 200 locals in a function, so the helpers are local to this block.
 local claim, charge_meters
 do
-  -- How many a single claim parks at most: the rest is met with the next one.
+  -- Jobs that one claim parks at most; the next claim parks the rest.
   local PARKS = 1000
 
   local meters, meter_list = {}, {}
 
-  -- How many may start now by a rate (GCRA). One for all lanes that share it.
+  -- Return the meter of a rate bucket (GCRA): how many jobs may start now. Lanes that share a bucket share its meter.
   local function meter(key, interval, burst)
     local m = meters[key]
     if not m then
@@ -22,7 +22,7 @@ do
     return m
   end
 
-  -- µs until a meter that is used up has room again.
+  -- Store the used meters. Returns the µs until a used-up meter allows another start.
   charge_meters = function()
     local soonest
     for _, m in ipairs(meter_list) do
@@ -38,7 +38,8 @@ do
     return soonest
   end
 
-  -- A lane's rate and whether its labels are all among the worker's. A lane is: queue, bucket, interval, burst, labels.
+  -- Return whether the worker has all labels of a lane, and the lane's meter. A lane is: queue, bucket, interval, burst,
+  -- labels.
   local function fits(lane, labels)
     local parts, at = {}, 1
     while true do
@@ -78,7 +79,7 @@ do
     return found
   end
 
-  -- The first items of a lane that have not been looked at: ids and ranks in turn.
+  -- Read the next items of a lane: ids and ranks in turn.
   local function look(source, chunk)
     source.items = redis.call('ZRANGE', SHARD .. 'lane:' .. source.lane, source.read, source.read + chunk - 1, 'WITHSCORES')
     source.at = 1
@@ -87,7 +88,7 @@ do
     for i = 2, #source.items, 2 do source.items[i] = tonumber(source.items[i]) end
   end
 
-  -- A lane that is alone and has no rate to keep: nothing to compare.
+  -- Read the next ids of a single lane without a rate: there are no ranks to compare.
   local function head_of(source, n)
     local ids = redis.call('ZRANGE', SHARD .. 'lane:' .. source.lane, source.read, source.read + n - 1)
     source.read = source.read + #ids
@@ -96,7 +97,7 @@ do
     return ids
   end
 
-  -- The lane with the smallest rank at its head, among those whose rates have room.
+  -- Return the lane with the smallest next rank, among those whose rates allow another start.
   local function smallest(sources, chunk)
     local best, best_rank, best_id
     for _, source in ipairs(sources) do
@@ -116,7 +117,7 @@ do
     if source.rate then source.rate.free, source.rate.used = source.rate.free - n, source.rate.used + n end
   end
 
-  -- Whether a job's key has room; it is parked if not.
+  -- Whether the concurrency key of a job has room. If not, park the job.
   local function admitted(job, full)
     local key = job.ext.key
     if key == '' then return true end
@@ -130,7 +131,7 @@ do
     return true
   end
 
-  -- Whether an ext has nothing rare in it: nothing of what a claim has to look at. Many records of a run are the same.
+  -- Whether an ext has no rare fields, so that a claim need not decode it. Many records of a run are equal: cached.
   local simple = {}
 
   local function is_simple(raw)
@@ -143,8 +144,8 @@ do
     return answer
   end
 
-  -- Up to `want` jobs for a worker: their ids in `taken`, and the records of those that are plain in `plain`. Answers
-  -- whether it stopped because too many had to be parked.
+  -- Claim up to `want` jobs: adds their ids to `taken`, and the raw records of plain ones to `plain`. Returns whether it
+  -- stopped because it parked too many.
   claim = function(groups, labels, want, taken, plain)
     local full, parked = {}, 0
     for _, group in ipairs(groups) do
@@ -177,7 +178,7 @@ do
               job = job_of(id)
             end
           end
-          -- An entry whose job is elsewhere hides nobody: it goes.
+          -- A stale entry, whose job is in another state, leaves the lane as well, so that it hides no job.
           if plain[id] or (job and job.state == 'p' and admitted(job, full)) then
             taken[#taken + 1] = id
           else

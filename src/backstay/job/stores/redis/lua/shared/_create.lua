@@ -1,8 +1,8 @@
--- Purpose: make a job. Expects SHARD, now, _record.lua and _moves.lua.
+-- Purpose: create a job. Expects SHARD, now, _record.lua and _moves.lua.
 --
--- A record comes as it will be stored, but for two places: `enqueued` has its delay, `due` the moment it is due, if one was
--- given. What it waits for comes as a row of: chain, kind (l: lives here; w: lives elsewhere and has not ended; + or -:
--- lives elsewhere and has ended, with a result or without), result.
+-- A new record arrives as it will be stored, except for two fields: `enqueued` holds the delay, `due` the absolute due time
+-- or 0. Its blockers arrive as a sequence of: chain, kind (l: of this shard; w: of another shard, not ended; + or -: of
+-- another shard, ended with or without a result), result.
 
 local to_doc, to_all, to_run = {}, {}, {}
 
@@ -20,7 +20,7 @@ local function blockers(after)
   return list
 end
 
--- One that has not completed has to know who waits for it; one that failed may be tried again.
+-- Add a dependent to the last job of a chain that has not completed. A failed one is included: it may be retried.
 local function await(last, chain, id)
   if last.ext.run ~= '' and #last.ext.awaiting < MOST_AWAITING and #id < 256 then
     local list = { unpack(last.ext.awaiting) }
@@ -33,7 +33,8 @@ local function await(last, chain, id)
   touch(last)
 end
 
--- What the chains it waits for have come to so far: names and values in turn, as `resolve` takes them.
+-- Return the current outcomes of a new job's blockers: names and values in turn, as `resolve` takes them; and whether they
+-- fit into the record.
 local function look_at_blockers(job, list)
   local found, inside = {}, job.ext.run ~= '' and run_of(job.ext.run) and #list <= MOST_AFTER
   for _, blocker in ipairs(list) do
@@ -56,7 +57,7 @@ local function look_at_blockers(job, list)
   return found, inside
 end
 
--- A new job knows what it waits for. Answers for how many of these, how many came to no good, and how many failed.
+-- Store the blockers of a new job. Returns how many are open, how many ended without success and how many failed.
 local function note(job, found, inside)
   local names, letters, waits, upstream, bad, failed = {}, {}, {}, {}, 0, 0
   for i = 1, #found, 2 do
@@ -85,8 +86,8 @@ local function note(job, found, inside)
   return #waits, bad, failed
 end
 
--- Answers its state; and the id of the job that has its unique key, if another has. `heir`: what it has from the job that
--- makes it: a run; and from the one that it follows: flags, a chain and those who wait for it.
+-- Create a job. Returns its state; and the id of the job that holds its unique key, if another job does. `heir`: what it
+-- inherits: the run of the job that creates it; and from a job that it follows, flags, chain and dependents.
 local function create(id, raw, doc, after, heir)
   local there = job_of(id)
   if there then return there.state end
@@ -103,7 +104,7 @@ local function create(id, raw, doc, after, heir)
     local other = holder(key)
     if other and other ~= id then
       if not (heir and heir.chain) then return job_of(other) and job_of(other).state or 'c', other end
-      job.ext.unique = '' -- a chain goes on all the same
+      job.ext.unique = '' -- the chain continues all the same
     elseif job.ext.scope == 'w' then
       local window = job.ext.window
       redis.call('SET', key, digits(now + window) .. ' ' .. id, 'PX', digits(math.ceil(window / 1000) + spare))

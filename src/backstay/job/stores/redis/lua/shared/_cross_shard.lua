@@ -1,9 +1,9 @@
--- Purpose: what ties a shard to the others. Expects SHARD and now.
+-- Purpose: find jobs that are not registered with a blocker of another shard. Expects SHARD and now.
 
--- An enqueuer that has not registered its job with a blocker elsewhere by then has died.
+-- A process that has not registered its job after this time (µs) is presumed dead.
 local GRACE = 5000000
 
--- Jobs here that a blocker elsewhere may not know of, as '<job> <chain>': some of them, if there are many.
+-- Return jobs of this shard that a blocker of another shard may not know of, as '<job> <chain>'. Bounded: a part of many.
 local function unregistered_since(before)
   if redis.call('EXISTS', SHARD .. 'unregistered') == 0 then return {} end
   local found = {}

@@ -1,7 +1,7 @@
--- Purpose: the end of a job, and what it means to those who wait for it. Part of _moves.lua.
+-- Purpose: end jobs, and release or skip their dependents. Part of _moves.lua.
 
--- A job is final. Its chain ends with it; `settle` tells those who wait for that. `blamed`: it is skipped because of a
--- failure before it.
+-- Make a job final. Its chain ends with it; `settle` resolves its dependents. `blamed`: it is skipped because an upstream
+-- job failed.
 local function final(job, state, tail, why, blamed)
   if job.state == 'r' then leave(job) end
   job.finished, job.tail = now, tail
@@ -17,7 +17,7 @@ local function final(job, state, tail, why, blamed)
   if job.flags > 0 or #ext.awaiting > 0 then ended[#ended + 1] = job end
 end
 
--- How a final job counts for those who wait for it: a letter, as in a record.
+-- Return the outcome of a final job for its dependents: a letter, as in a record.
 local function letter_of(job)
   if job.state == 'c' then return '+' end
   if job.state == 'f' then return job.ext.soft and '~' or '-' end
@@ -37,8 +37,8 @@ end
 
 local resolve, write_awaiting, dependents, settle
 do
-  -- A blocked job has heard of the end of one that it waits for (`letter`). `left`: whether it waits for more; `failed`:
-  -- whether any of those that ended failed.
+  -- Decide what happens to a blocked job after a blocker ended with `letter`: skip it, release it, or keep it blocked.
+  -- `left`: whether it has open blockers; `failed`: whether an ended blocker failed.
   local function judge(job, letter, left, failed)
     if job.ext.when == 's' and is_bad(letter) then
       final(job, 'k', '', '', letter == '-')
@@ -51,8 +51,8 @@ do
     end
   end
 
-  -- What a job whose waiting lies in keys has heard in this script: chains that completed in its run (`good`), and others
-  -- with what they came to, in turn.
+  -- Return the outcomes that a KEYED job received in this script: chains that completed in its run (`good`), and as a list
+  -- the other chains and their values in turn.
   local function heard_by(job)
     local heard = arrivals[job.id]
     if not heard then
@@ -63,9 +63,9 @@ do
     return heard
   end
 
-  -- One chain that a job waits for has come to something. Twice is once: a letter that is no w stays. A job whose waiting
-  -- lies in keys hears of all that end in a script at once. `value` is a letter; for those it is followed by a result, or
-  -- '=' for one that can be looked up as long as the job is there.
+  -- Record the outcome of one blocker. Idempotent: only the letter w changes. A KEYED job receives all outcomes of a script
+  -- at once, in `land`. `value` is a letter; for a KEYED job the result follows it, or it is '=' for a result that can be
+  -- read from the blocker as long as the job exists.
   resolve = function(job, chain, value)
     if job.ext.keyed then
       local heard = heard_by(job)
@@ -87,9 +87,9 @@ do
     judge(job, letter, string.find(letters, 'w', 1, true), string.find(letters, '-', 1, true))
   end
 
-  -- The same for a job whose waiting lies in keys. `upstream` has what chains came to, and under '' how many of them came
-  -- to no good, under '!' how many failed. Those that completed in its run are not written down: they are all that it is
-  -- said to wait for and that is in neither.
+  -- Record all outcomes that a KEYED job received in this script. `upstream` holds the value of each chain, under '' the
+  -- number of bad outcomes and under '!' the number of failures. Chains that completed in the job's own run are not stored:
+  -- they are the blockers that are in neither `waits` nor `upstream`.
   local function land(job, heard)
     local waits, upstream = 'waits:' .. job.id, SHARD .. 'upstream:' .. job.id
     local names, values, seen, bad, failed, first = {}, {}, {}, 0, 0, '+'
@@ -112,7 +112,7 @@ do
         end
       end
     end
-    -- In this order: _moves.lua.
+    -- The order of the writes matters: _moves.lua.
     for field, by in pairs({ [''] = bad, ['!'] = failed }) do
       if by > 0 then
         values[#values + 1] = field
@@ -124,7 +124,7 @@ do
     if job.state ~= 'b' then return end
     local left = redis.call('EXISTS', SHARD .. waits) == 1
     if gone == 0 then
-      -- It has heard of this before. If it waits for nothing else, half a script has told it.
+      -- A repeated outcome. If the job has no open blocker and is still blocked, a half-applied script recorded it first.
       if left then return end
       if redis.call('HEXISTS', upstream, '') == 1 then first = redis.call('HEXISTS', upstream, '!') == 1 and '-' or 'x' end
     end
@@ -136,7 +136,7 @@ do
     to_await = {}
   end
 
-  -- Who waits for a job's chain: those of this shard, and those of others.
+  -- Return the jobs that wait for a job's chain: those of this shard, and those of other shards.
   dependents = function(job)
     if not has(job.flags, AWAITED) then return job.ext.awaiting, NO_EXT.after end
     local here, elsewhere, home = {}, {}, string.match(job.id, '^[^-]*-')
@@ -160,7 +160,7 @@ do
 
   local releasing = {}
 
-  -- What becomes of such a record, and all that has to be told of it; false: it is not such a one.
+  -- Compute the released form of a record and everything that its release changes; false: the fast path does not apply.
   local function look_at_release(raw, run)
     if string.byte(raw) ~= 98 then return false end
     local attempt, _, _, kind, lane, size = struct.unpack('>I4dBI2I2I2', raw, 27)
@@ -179,8 +179,8 @@ do
       blocked = 'b' .. queue_of(where), pending = 'p' .. queue_of(where) }
   end
 
-  -- A job of a run that waited for one that has completed and for nothing else, with nothing rare, is pending; no table is
-  -- made of its record. Those that a list was spread over have the same one. Answers whether this was such a one.
+  -- Release a job whose only blocker completed in its run, without rare fields and without decoding its record. The jobs of
+  -- one `map` have equal records, so the result is cached. Returns whether the fast path applied.
   local function release_simple(id, raw, run)
     local known = releasing[raw]
     if known == nil then
@@ -209,13 +209,13 @@ do
     return true
   end
 
-  -- A job that waits for a chain of this run, or for several, hears that they completed.
+  -- Record in one dependent that chains of a run completed.
   local function tell_one(id, raw, run, chains, results)
     if raw and release_simple(id, raw, run) then return end
     if raw then jobs[id] = read(id, raw) end
     local other = job_of(id)
     if not other then return end
-    -- Jobs of one run stay together: nobody needs a copy of the result.
+    -- Jobs of one run are deleted together, so a dependent needs no copy of the result.
     local near = other.ext.run == run.id
     if near and other.ext.keyed then
       local good = heard_by(other).good
@@ -225,20 +225,20 @@ do
     end
   end
 
-  -- Tell those who wait for jobs of a run that have completed, all of whom the same ones wait for: `chains`, `results`.
+  -- Resolve the dependents of completed jobs of a run that share their dependents: `chains`, `results`.
   local function tell_of_completed(run, awaiting, chains, results)
     local raws = #awaiting > 1 and raw_records(awaiting) or {}
     for _, id in ipairs(awaiting) do tell_one(id, jobs[id] == nil and raws[id], run, chains, results) end
   end
 
-  -- Tell those who wait for the chain of a job that has ended.
+  -- Resolve the dependents of the chain of a job that has ended; those of other shards through the outbox.
   local function tell_dependents(job)
     local here, elsewhere = dependents(job)
     if #here + #elsewhere == 0 then return end
     local chain, letter, run = chain_of(job), letter_of(job), job.ext.run
     local value = letter == '+' and '+' .. job.tail or letter
     for _, id in ipairs(elsewhere) do
-      -- Others are only told whether it came to good.
+      -- Other shards only receive whether it succeeded.
       local told = letter == '+' and value or letter == '~' and '+' or '-'
       redis.call('HSET', SHARD .. 'outbox', id .. ' ' .. chain, told)
       outbox[#outbox + 1] = id
@@ -274,7 +274,7 @@ do
     ended = {}
   end
 
-  -- Tell everybody who waits for what has ended so far, and for those whom that ends, until nobody is left.
+  -- Resolve the dependents of all jobs that ended so far, then the dependents of those that this skips, until none is left.
   settle = function()
     spread()
     while arriving[1] do

@@ -1,11 +1,11 @@
--- Purpose: a plain job for a worker that has nothing to do and left its claim standing: leased to it and sent to its inbox,
--- without ever being pending. Where anything might go before the job, the claim is left alone. Places in a record:
--- _record.lua. Expects SHARD, now and last_fence.
+-- Purpose: hand a new plain job directly to an idle worker whose claim waits in the shard: lease the job and publish it to
+-- the worker's inbox; the job is never pending. If another job might have to go first, the claim keeps waiting. Offsets in
+-- a record: _record.lua. Expects SHARD, now and last_fence.
 
--- With more to say, an inbox is not the place for it.
+-- Bytes of a message at most.
 local MOST_HANDED = 6000
 
--- Whether no other job could have to come first: one that waits, is due or has lost its worker.
+-- Whether no other job could have to go first: a pending one, a due one or one whose lease expired.
 local function is_next(queue)
   if redis.call('EXISTS', SHARD .. 'queues', SHARD .. 'lanes:' .. queue) > 0 then return false end
   for _, index in ipairs({ 'due', 'lease' }) do
@@ -15,12 +15,12 @@ local function is_next(queue)
   return true
 end
 
--- Answers whether it was handed over.
+-- Returns whether the job was handed over.
 local function hand_over(id, raw, doc)
   local kind, size = struct.unpack('>I2I2', raw, 40)
   local queue = string.sub(raw, 87 + kind, 83 + kind + size)
   local idle = SHARD .. 'idle:' .. queue
-  -- Who came last is asked first: what it needs is warm.
+  -- The worker that became idle last goes first: its caches are warm.
   local found = redis.call('ZRANGE', idle, -1, -1, 'WITHSCORES')
   if not found[1] then return false end
   local delay, at = struct.unpack('>I8I8', raw, 71)
@@ -29,7 +29,7 @@ local function hand_over(id, raw, doc)
     return false
   end
   if not is_next(queue) then return false end
-  -- Known already, if it has a doc. A server that takes no writes says so now, before anybody is told.
+  -- A job with a doc is already stored. A server that rejects writes fails here, before anything is published.
   if redis.call('HSETNX', SHARD .. 'doc', id, doc) == 0 then return false end
   local fence = math.max(tonumber(last_fence or 0) + 1, now)
   while found[1] and tonumber(found[2]) > now do
@@ -39,14 +39,14 @@ local function hand_over(id, raw, doc)
     local stands = type(stand) == 'table' and stand[1] > now
     if stands and not string.find(stand[5], '\0' .. string.sub(raw, 87, 86 + kind) .. '\0', 1, true) then return false end
     redis.call('ZREM', idle, lane)
-    -- Else a job of another queue has come before, or the worker itself.
+    -- Otherwise a job of another queue answered the claim, or the worker sent another exchange.
     if stands then
       local _, worker, lease, inbox = unpack(stand)
       local record = struct.pack('>c1BI8I8I8I4d', 'r', #worker, fence, 0, now, 1, 0) .. string.sub(raw, 39, 70)
         .. struct.pack('>I8I8', now, at) .. string.sub(raw, 87) .. worker
       local heard = redis.pcall('PUBLISH', inbox, struct.pack('>I8I8I8I2I2I2', seq, now, now + lease, #lane, #id, #record)
         .. lane .. id .. record .. doc)
-      -- Nobody: that worker is gone.
+      -- No subscriber: that worker is gone.
       if type(heard) == 'number' and heard > 0 then
         redis.call('HSET', KEYS[1], 'fence', string.format('%.0f', fence))
         redis.call('ZADD', SHARD .. 'all', '0', id)

@@ -1,5 +1,5 @@
--- Purpose: whether whoever asks has the current lease of a job; fence 0: whoever asks may. Sets one of its flags. Expects
--- SHARD and _record.lua.
+-- Purpose: check that `fence` is the current lease of a job (0: no check) and set a flag of the job. Expects SHARD and
+-- _record.lua.
 
 local function leased(id, fence, flag)
   local raw = redis.call('HGET', SHARD .. 'job', id)

@@ -1,16 +1,17 @@
--- Purpose: every change of a job's state, in one place. What it does to the indexes is gathered and carried out by
--- `flush`, batch by batch. Expects SHARD, now and _record.lua.
+-- Purpose: all state transitions of jobs. They collect index changes, which `flush` writes in batches. Expects SHARD, now
+-- and _record.lua.
 --
--- A server that is killed may keep the first writes of a script without the others (docs/internals/decisions.md, "Half a
--- script"). So a job comes into an index before its record says so, and leaves another one after that: an entry whose job is
--- elsewhere means nothing. What leaves is named, and what is counted is written in full: done twice, it is done once.
+-- A server that is killed may keep the first writes of a script without the others (docs/internals/decisions.md,
+-- "Half-applied scripts"). So a script adds a job to its new index first, then writes its record, then removes it from
+-- the old index: an index entry whose job is in another state is ignored. Removals name their members and counts are
+-- written as absolute numbers, so repeating a script is idempotent.
 --
--- A pending job lies in its lane (queue, rate bucket, labels), or parked under its concurrency key while that is full. A
--- scheduled one lies in `due`, a running one in `lease`, a final one in `end:<state>`, with the moment from which it may go;
--- one that goes with its run has no such moment.
+-- A pending job is in its lane (queue, rate bucket, labels), or parked under its concurrency key while that is full. A
+-- scheduled job is in `due`, a running one in `lease`, a final one in `end:<state>`, scored by the time at which it may be
+-- deleted; +inf for a job that is deleted with its run.
 
--- A function finds a name of another function at once; for a local beside it Lua walks through all that are in use, and a
--- script has a hundred of them. A third of the time that a script spends before it does anything.
+-- A closure copies a reference to a variable of an enclosing function, but Lua searches the list of open variables for each
+-- one of the current function, and a script has a hundred of them. The nested function saves a third of a script's start-up.
 -- inner
 
 -- include: _runs.lua
@@ -20,11 +21,13 @@ local AGEING = 600000000
 local tally, ready, fresh, outbox, published = {}, {}, {}, {}, {}
 local to_lane, to_due, to_end, to_lease = {}, {}, {}, {}
 local from_due, from_end, from_lease, from_lane = {}, {}, {}, {}
--- Where jobs are parked, those of them that no longer are, and how many of these come first in each place.
+-- from_parking: parking entries to delete; unparked: their ids; passed: the number of leading entries of each parking place
+-- that are already unparked.
 local from_parking, unparked, passed = {}, {}, {}
--- How many jobs of a concurrency key run, of those keys for which that has changed.
+-- Number of running jobs of each concurrency key that changed.
 local running = {}
--- Jobs that have ended and whom that concerns; who is to be told by whom is gathered in `to_await` and `arrivals`.
+-- ended: final jobs with watchers or dependents. to_await: new dependents by chain. arrivals, arriving: outcomes that
+-- KEYED jobs received in this script, and those jobs in order.
 local ended, to_await, arrivals, arriving = {}, {}, {}, {}
 
 local function rank(job)
@@ -40,18 +43,18 @@ local function push(lists, name, ...)
   for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
 end
 
--- How many of a queue are in a state, by both in one word.
+-- Change a count; the field is the state's letter followed by the queue.
 local function add(field, by)
   tally[field] = (tally[field] or 0) + by
 end
 
--- A job that is being made (n) has not been counted.
+-- A job that is being created (n) is not counted yet.
 local function count(job, by)
   if job.state ~= 'n' then add(job.state .. queue_of(job.lane), by) end
 end
 
--- The one transition (but for a claim and a good end of jobs that have nothing rare, in step.lua). Why, and whose doing it
--- was, is for the run.
+-- Change the state of a job. Only the claim and the completion of jobs without rare fields bypass it (exchange.lua). `why`
+-- and `worker` go into the run's event.
 local function move(job, state, why, worker)
   local from = job.state
   count(job, -1)
@@ -62,7 +65,7 @@ local function move(job, state, why, worker)
   if run then moved(run, job.id, from, state, job.ext.soft, job.attempt, worker or job.worker, why) end
 end
 
--- What a failure says.
+-- Return the message of an encoded failure.
 local function message_of(failure)
   if failure == '' then return '' end
   return cmsgpack.unpack(failure).message or ''
@@ -77,13 +80,13 @@ local function into_lane(job)
   push(to_lane, job.lane, rank(job), job.id)
 end
 
--- Others ought to hear of it, unless this very script hands it out.
+-- Report the job as ready, so that the caller announces it. A claim in the same script subtracts it again.
 local function awake(job)
   fresh[job.id] = job.type
   ready[job.type] = (ready[job.type] or 0) + 1
 end
 
--- Pending from now on, or scheduled if it is not due yet.
+-- Make a job pending, or scheduled if it is not due yet.
 local function enter(job, why, worker)
   if job.due > now then
     move(job, 's', why, worker)
@@ -96,7 +99,7 @@ local function enter(job, why, worker)
   awake(job)
 end
 
--- ── one key's concurrency ──
+-- ── concurrency keys ──
 
 local function parking(key, lane)
   return 'parked:' .. #key .. ':' .. key .. ':' .. lane
@@ -115,14 +118,14 @@ local function park(job)
   redis.call('SADD', SHARD .. 'park:' .. key, job.lane)
 end
 
--- Wherever it may be parked, it is no more.
+-- Remove a job from its parking place, if it is parked.
 local function leave_parking(id, key, lane)
   from_parking[#from_parking + 1] = { id, parking(key, lane), lane }
   unparked[id] = true
 end
 
--- Its key may have room: the first parked one of every lane goes back there. Not only the first of all: nobody may be
--- there to take that one.
+-- Return the first parked job of every lane to it, since the key may have room. One lane is not enough: it may have no
+-- worker.
 local function unpark(key)
   for _, lane in ipairs(redis.call('SMEMBERS', SHARD .. 'park:' .. key)) do
     local place = parking(key, lane)
@@ -148,7 +151,7 @@ local function unpark(key)
   end
 end
 
--- A job leaves its worker.
+-- End the lease of a job and free its concurrency key.
 local function leave(job)
   from_lease[#from_lease + 1] = job.id
   local key = job.ext.key
@@ -158,13 +161,13 @@ local function leave(job)
   end
 end
 
--- ── one job for a key ──
+-- ── unique keys ──
 
 local function unique_key(job)
   return SHARD .. 'unique:' .. job.ext.unique
 end
 
--- Who has a unique key now: its job's id, or nil.
+-- Return the id of the job that holds a unique key, or nil.
 local function holder(key)
   local held = redis.call('GET', key)
   if not held then return nil end
@@ -182,9 +185,9 @@ end
 
 -- include: _ends.lua
 
--- ── writing ──
+-- ── writes ──
 
--- What has come into lanes so far is there for whoever claims.
+-- Write the lanes, so that a claim in this script finds the new jobs.
 local function fill_lanes()
   for lane, pairs_ in pairs(to_lane) do
     each('ZADD', 'lane:' .. lane, pairs_)
@@ -193,7 +196,7 @@ local function fill_lanes()
   to_lane = {}
 end
 
--- Those of a list that do not come into the same index again, as pairs of a score and an id.
+-- Return the ids that are not added to the same index again; `coming` holds scores and ids in turn.
 local function without(ids, coming)
   if #coming == 0 then return ids end
   local back, left = {}, {}
@@ -204,7 +207,7 @@ local function without(ids, coming)
   return left
 end
 
--- Numbers in full, by field; none for nothing.
+-- Write absolute numbers by field; delete fields that are zero.
 local function write_numbers(key, numbers)
   local some, none = {}, {}
   for field, n in pairs(numbers) do
@@ -219,7 +222,8 @@ local function write_numbers(key, numbers)
   each('HDEL', key, none)
 end
 
--- Where there is nothing, there are none: a number that half a script has left wrong is right again by then.
+-- Whether the index behind a count is empty. Then the count is zero, which repairs a count that a half-applied script left
+-- wrong.
 local function is_none(field)
   local state, queue = string.sub(field, 1, 1), string.sub(field, 2)
   if state == 'p' then return redis.call('EXISTS', SHARD .. 'lanes:' .. queue, SHARD .. 'parked-since:' .. queue) == 0 end
@@ -239,7 +243,8 @@ local function write_counts()
   write_numbers('count', numbers)
 end
 
--- Once, at the end of a script: what was gathered is not forgotten. In this order: see above.
+-- Write everything that was collected. Call it once, at the end of a script: it does not reset what it wrote. The order
+-- matters, see the top of this file.
 local function flush(prefix)
   fill_lanes()
   write_awaiting()
@@ -268,7 +273,7 @@ local function flush(prefix)
     end
   end
   each('ZREM', 'due', without(from_due, to_due))
-  -- Only what became pending in this script can have been handed out again.
+  -- Only a job that became pending in this script can also have been claimed in it.
   each('ZREM', 'lease', next(fresh) and without(from_lease, to_lease) or from_lease)
   for state, ids in pairs(from_end) do each('ZREM', 'end:' .. state, without(ids, to_end[state] or {})) end
   write_numbers('running', running)
@@ -277,7 +282,7 @@ local function flush(prefix)
   for i = 1, #published, 2 do redis.call('PUBLISH', prefix .. ':' .. published[i], published[i + 1]) end
 end
 
--- Pairs of type and number, for the reply.
+-- Return the ready counts as a flat list of type and number.
 local function made_ready()
   local flat = {}
   for kind, n in pairs(ready) do

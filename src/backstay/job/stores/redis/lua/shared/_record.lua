@@ -1,38 +1,38 @@
--- Purpose: a job's record: how it is laid out, read, and written back once at the end of a script, all changed ones
--- together. Mirrors `record.py`. Expects SHARD.
+-- Purpose: read and write the records of jobs. A script writes all changed records together, once, at its end.
+-- Mirrors `record.py`. Expects SHARD.
 --
--- A record is a head of 86 bytes, of which a claim and a good end change the first 38; then type, lane, ext and worker; then
--- its tail: the result of a completed job, else the last failure. Its arguments lie apart in `doc`, written once. `ext` is
--- empty for a plain job, else: bits, when (s: all_success, d: all_done, f: any_failure), the size of the run's id, how many
--- wait for it, for how many it waits; the run; the ids of those who wait for it (as many as fit in here; `awaiting:<chain>`
--- has the others); a letter and a name for each chain that it waits for; and what is rare, as a msgpack array: chain, unique
--- key, unique scope (s | d | w), concurrency key, its limit, the job that follows, the unique key's window.
--- Letters: w it has not ended; + completed, - failed (or skipped because of a failure), ~ failed and is soft, x cancelled,
--- k skipped. A job with the bit KEYED waits for more than fit in here, or for jobs that are not of its run: those lie in
+-- A record is a head of 86 bytes (a claim and a completion change the first 38), then type, lane, ext and worker, then the
+-- tail: the result of a completed job, else the last failure. The arguments are stored apart in `doc`, written once.
+-- `ext` is empty for a plain job, else: bits; when (s: all_success, d: all_done, f: any_failure); the size of the run's id;
+-- the number of dependents; the number of blockers; the run's id; the ids of dependents (as many as fit; `awaiting:<chain>`
+-- holds the others); one letter and one name for each blocker; and the rare fields as a msgpack array: chain, unique key,
+-- unique scope (s | d | w), concurrency key, its limit, follower, window of the unique key.
+-- Letters: w has not ended; + completed; - failed (or skipped because of a failure); ~ failed and is soft; x cancelled;
+-- k skipped. A job with the bit KEYED has more blockers than fit, or blockers outside its run: those are stored in
 -- `waits:<job>` and `upstream:<job>`.
--- States: n being made, s scheduled, b blocked, p pending, r running, c completed, f failed, x cancelled, k skipped.
+-- States: n being created, s scheduled, b blocked, p pending, r running, c completed, f failed, x cancelled, k skipped.
 
 local HEAD, HEAD_SIZE = '>c1BI8I8I8I4dBI2I2I2I8I8I4I4bI8I8', 86
--- What changes: state, size of the worker's name, fence, finished, started, attempt, progress. Then: flags, sizes of type,
--- lane and ext, keep.
+-- QUICK: the fields that a claim or a completion changes: state, size of the worker's name, fence, finished, started,
+-- attempt, progress. QUICK_READ adds flags, sizes of type, lane and ext, and keep.
 local QUICK, QUICK_SIZE, QUICK_READ = '>c1BI8I8I8I4d', 38, '>c1BI8I8I8I4dBI2I2I2I8'
 local WATCHED, CHAIN_WATCHED, CANCEL, LOGGED, OUTPUTS, AWAITED, BLAMED, ARTIFACTS = 1, 2, 4, 8, 16, 32, 64, 128
 local EXT_HEAD, RARE, KEYED, SOFT = '>Bc1BBB', 1, 2, 4
--- How many names a record has room for: of those it waits for, of those who wait for it.
+-- Names that a record holds at most: of blockers, and of dependents.
 local MOST_AFTER, MOST_AWAITING = 16, 8
--- Fewer arguments than Lua's stack holds, and an even number of them.
+-- Arguments of one command: below the limit of Lua's stack, and an even number.
 local MANY = 6000
 
--- What a plain job says. Never to be written to: `own_ext`.
+-- The ext of a plain job. Shared, so never write to it: see `own_ext`.
 local NO_EXT = { raw = '', when = 's', run = '', chain = '', unique = '', scope = '', key = '', limit = 0, next = '',
   window = 0, soft = false, keyed = false, letters = '', after = {}, awaiting = {} }
 local ext_defaults = { __index = NO_EXT }
 
--- Records as tables, those of them that have changed, and records that were changed without making a table of them, with
--- their ids in turn.
+-- jobs: decoded records; changed: those of them to write back. patched: raw records to write back that were changed without
+-- decoding them; patches: their ids in order.
 local jobs, changed, patched, patches = {}, {}, {}, {}
 
--- A whole number in full. Scores are few and come again: telling each once is cheaper than to have every one printed.
+-- Format an integer with all its digits. Few distinct scores occur in a script, so a cache is cheaper than formatting each.
 local texts = {}
 
 local function digits(n)
@@ -48,7 +48,7 @@ local function has(flags, flag)
   return math.floor(flags / flag) % 2 == 1
 end
 
--- So many names, each with its size before it; and where they end.
+-- Read n names, each preceded by its size. Returns them and the offset after them.
 local function names_of(raw, at, n)
   if n == 0 then return NO_EXT.after, at end
   local names = {}
@@ -87,14 +87,14 @@ local function pack_ext(ext)
   return table.concat(parts)
 end
 
--- An ext that may be written to, and will be packed anew.
+-- Return the job's own ext, which may be written to and will be packed again.
 local function own_ext(job)
   if job.ext == NO_EXT then job.ext = setmetatable({}, ext_defaults) end
   job.ext.raw = false
   return job.ext
 end
 
--- What became of the chain in this place.
+-- Set the letter of the blocker at this position.
 local function set_letter(job, place, letter)
   local ext = job.ext
   ext.letters = string.sub(ext.letters, 1, place - 1) .. letter .. string.sub(ext.letters, place + 1)
@@ -129,13 +129,13 @@ local function packed(job)
     job.enqueued, job.due) .. job.type .. job.lane .. ext .. job.worker .. job.tail
 end
 
--- The tail of a record, without making a table of it.
+-- Return the tail of a record without decoding it.
 local function tail_of(raw)
   local worker, kind, lane, ext = string.byte(raw, 2), struct.unpack('>I2I2I2', raw, 40)
   return string.sub(raw, HEAD_SIZE + kind + lane + ext + worker + 1)
 end
 
--- One command for many arguments, in as few calls as they fit into. Answers the sum of what these answer.
+-- Run a command over many arguments, in as few calls as possible. Returns the sum of the replies.
 local function each(command, key, list)
   local sum, n = 0, #list
   for i = 1, n, MANY do sum = sum + redis.call(command, SHARD .. key, unpack(list, i, math.min(i + MANY - 1, n))) end
@@ -154,7 +154,7 @@ local function fields_of(key, ids)
   return found
 end
 
--- Read these, unless they have been; `jobs[id]` is false for one that is not there.
+-- Decode the records of these jobs, unless they are decoded. `jobs[id]` is false for a job that is not stored.
 local function fetch(ids)
   local missing = {}
   for _, id in ipairs(ids) do
@@ -168,7 +168,7 @@ local function fetch(ids)
   end
 end
 
--- The records of these that nobody has made a table of.
+-- Return the raw records of those of these jobs that are not decoded.
 local function raw_records(ids)
   local missing, raws = {}, {}
   for _, id in ipairs(ids) do
@@ -190,7 +190,7 @@ local function job_of(id)
   return jobs[id]
 end
 
--- A record as it is from now on.
+-- Replace a raw record.
 local function patch(id, raw)
   patched[id] = raw
   patches[#patches + 1] = id
@@ -205,13 +205,13 @@ local function chain_of(job)
   return chain ~= '' and chain or job.id
 end
 
--- The last job of a chain; false: no such chain, or its record is gone. The id of a follower is no chain's: whoever waited
--- for it would wait for ever.
+-- Return the last job of a chain; false: no such chain, or its record is deleted. The id of a follower does not name a
+-- chain: a job that waited for it would wait for ever.
 local function last_of(chain)
   local last = redis.call('HGET', SHARD .. 'chain', chain)
   local job = last and job_of(last)
   if job then return job end
-  job = job_of(chain) -- half a script (_moves.lua) may have named one that was never made
+  job = job_of(chain) -- a half-applied script (_moves.lua) may have named a job that was never created
   return job and chain_of(job) == chain and job.ext.next == '' and job
 end
 

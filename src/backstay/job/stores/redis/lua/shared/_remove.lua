@@ -1,6 +1,6 @@
--- Purpose: delete final jobs with all that they left behind. Expects SHARD, now, _record.lua and _moves.lua.
+-- Purpose: delete final jobs with all keys that belong to them. Expects SHARD, now, _record.lua and _moves.lua.
 
--- `state`: those are meant that are in it, and an entry among its ends whose job is not goes alone.
+-- `state`: only jobs in this state are deleted; of the others only the stale entry in `end:<state>` is.
 local function remove(ids, state)
   local from_run, gone = {}, {}
   fetch(ids)

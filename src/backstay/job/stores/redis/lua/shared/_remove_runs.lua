@@ -1,5 +1,4 @@
--- Purpose: delete finished runs past their time with all that they left behind. Expects SHARD, now, _record.lua, _moves.lua
--- and _remove.lua.
+-- Purpose: delete expired runs with all their jobs and events. Expects SHARD, now, _record.lua, _moves.lua and _remove.lua.
 
 local function forget_run(id)
   local run = run_of(id)
@@ -11,7 +10,7 @@ local function forget_run(id)
   redis.call('HDEL', SHARD .. 'run-doc', id)
 end
 
--- Whole runs, until `limit` is reached. Answers how many jobs and runs.
+-- Delete whole runs until `limit` is reached. Returns the number of deleted jobs and runs.
 local function remove_runs(limit)
   local removed = 0
   while removed < limit do

@@ -1,10 +1,10 @@
--- Purpose: set right what half a script may leave behind (_moves.lua): what has been done since knows nothing of it. Looks at a
--- bounded number of jobs, and goes on where it stopped the last time. Expects SHARD, now, _record.lua and _moves.lua.
+-- Purpose: repair the traces of half-applied scripts (_moves.lua), which later scripts do not notice. Examines a bounded
+-- number of jobs and continues where the last call stopped. Expects SHARD, now, _record.lua and _moves.lua.
 
--- A few hundred take a server some milliseconds, in which nobody else is answered.
+-- Jobs per call: a few hundred take some milliseconds, during which the server answers no other client.
 local WALK, PARKED = 400, 20
 
--- How many run of each key; false: too many run to look at all of them.
+-- Number of running jobs by concurrency key; false: too many jobs run to count them.
 local held
 
 local function count_held()
@@ -18,7 +18,7 @@ local function count_held()
   end
 end
 
--- A parked job waits for others of its key: as many run as are said to, and where there is room its turn comes.
+-- Repair the running count of a parked job's key, and unpark jobs if the key has room. Once per key.
 local seen = {}
 
 local function mend_key(job)
@@ -36,7 +36,7 @@ end
 
 local function mend_parked(queue)
   local since = SHARD .. 'parked-since:' .. queue
-  -- Any of them: there may be many, and this is called again and again.
+  -- A random sample: there may be many, and later calls examine others.
   for _, id in ipairs(redis.call('ZRANDMEMBER', since, PARKED)) do
     local job = job_of(id)
     if not job or job.state ~= 'p' then
@@ -47,7 +47,7 @@ local function mend_parked(queue)
   end
 end
 
--- A pending job is parked, or in its lane, which is listed.
+-- Restore the invariant that a pending job is parked, or in its lane with the lane listed.
 local function mend_pending(job)
   local key = job.ext.key
   if key ~= '' and redis.call('ZSCORE', SHARD .. parking(key, job.lane), job.id) then
@@ -57,7 +57,7 @@ local function mend_pending(job)
   end
 end
 
--- A blocked job waits for chains that have not ended. Whoever lives elsewhere tells it again and again.
+-- Resolve blockers of this shard that have ended although the job still waits for them. Other shards deliver repeatedly.
 local function mend_blocked(job)
   local home, waits = string.match(job.id, '^[^-]*-'), SHARD .. 'waits:' .. job.id
   for _, chain in ipairs(job.ext.keyed and redis.call('SRANDMEMBER', waits, PARKED) or job.ext.after) do

@@ -1,13 +1,13 @@
--- Purpose: to undo an end: a job starts over, and those that were skipped because of it wait again. Expects SHARD, now,
+-- Purpose: restart ended jobs, and block again the dependents that were skipped because of them. Expects SHARD, now,
 -- _record.lua and _moves.lua.
 
--- Whether a job still waits for something.
+-- Whether a job has an open blocker.
 local function is_waiting(job)
   if job.ext.keyed then return redis.call('EXISTS', SHARD .. 'waits:' .. job.id) == 1 end
   return string.find(job.ext.letters, 'w', 1, true)
 end
 
--- With all its attempts, as if it had never been begun.
+-- Restore all attempts of a job, as if it had never started.
 local function forget_attempts(job)
   job.attempt, job.finished, job.started, job.fence, job.worker, job.progress = 0, 0, 0, 0, '', 0
   for _, flag in ipairs({ CANCEL, BLAMED }) do
@@ -28,8 +28,8 @@ local function start_over(job)
   end
 end
 
--- A chain that a job has heard of is open again. Answers whether it was among those that did not complete, and whether all
--- that did not are open again.
+-- Mark an ended blocker of a job as open again. Returns whether it had ended without success, and whether no other blocker
+-- without success is left.
 local function unhear(job, chain)
   if not job.ext.keyed then
     local place = place_of(job, chain)
@@ -51,27 +51,27 @@ local function unhear(job, chain)
   return true, true
 end
 
--- Whether a chain that has ended has begun anew since.
+-- Whether a chain that ended is live again.
 local function is_open(chain)
   local last = job_of(redis.call('HGET', SHARD .. 'chain', chain) or chain)
   local state = last and last.state
   return state == 's' or state == 'b' or state == 'p' or state == 'r'
 end
 
--- What a job waited for, and has heard of.
+-- Return the blockers of a job that have ended.
 local function heard(job)
   return job.ext.keyed and redis.call('HKEYS', SHARD .. 'upstream:' .. job.id) or job.ext.after
 end
 
--- What it waited for, and has heard of, may have begun anew since.
+-- Wait again for those ended blockers of a job that are live again.
 local function listen_again(job)
   for _, name in ipairs(heard(job)) do
     if is_open(name) then unhear(job, name) end
   end
 end
 
--- Whether a job that has ended would be skipped again at once: what it waited for came to no good (any_failure: none of it
--- failed), and has not begun anew. One that failed had its turn, and may have it again.
+-- Whether a restarted job would be skipped again at once: a blocker ended without success (any_failure: none failed) and is
+-- not live again. A failed job has run before, so it may run again.
 local function is_held_back(job)
   local when, keyed = job.ext.when, job.ext.keyed
   if job.state == 'f' or when == 'd' or (when == 'f' and is_waiting(job)) then return false end
@@ -90,9 +90,9 @@ local function is_held_back(job)
   return when == 'f' and not failed
 end
 
--- A job that was skipped because `chain` did not complete: what was the last reason makes it wait again. Answers whether
--- this was. One that failed or was cancelled itself stays so, and hears anew what becomes of `chain`: it may be tried
--- again after it. `starting`: jobs that come back with it by now. They wait for one another, too.
+-- Wait again for `chain`. A skipped job is blocked again when no other reason to skip it is left; returns whether it was. A
+-- job that failed or was cancelled itself keeps its state, but sees the new outcome if it is retried later. `starting`: the
+-- jobs that restart in this call; they wait for one another too.
 local function wait_for(job, chain, starting)
   local skipped = job.state == 'k'
   if not skipped and job.state ~= 'f' and job.state ~= 'x' and not starting[job.id] then return false end
@@ -105,7 +105,8 @@ local function wait_for(job, chain, starting)
   return true
 end
 
--- All that were skipped because of a job, and because of those. Answers who lives elsewhere: job, chain, …
+-- Block again all jobs that were skipped because of a job, and their dependents in turn. Returns the dependents of other
+-- shards: job, chain, …
 local function wait_again(first, starting)
   write_awaiting()
   local woken, answer, i = { first }, {}, 1
@@ -126,8 +127,8 @@ local function wait_again(first, starting)
   return answer
 end
 
--- Who waits elsewhere for a job that is open, and for those here that wait for it: job, chain, … Whoever opened it may not
--- have come as far as to tell them.
+-- Return the dependents of other shards of a live job and of the blocked jobs behind it: job, chain, … The process that
+-- restarted it may have died before it informed those shards.
 local function perhaps_untold(first)
   local answer, todo, seen, i = {}, { first }, { [first.id] = true }, 1
   while todo[i] do

@@ -1,6 +1,6 @@
--- Purpose: the jobs of a run, for what concerns many of them. Expects SHARD, now, _record.lua and _moves.lua.
+-- Purpose: iterate over the jobs of a run. Expects SHARD, now, _record.lua and _moves.lua.
 
--- `use(id, raw)` for each job of a run, by id: the record as it lies there.
+-- Call `use(id, raw)` for each job of a run in the order of ids, with its stored record. Returns the number of jobs.
 local function each_job(run, use)
   local ids = redis.call('ZRANGE', SHARD .. 'run-jobs:' .. run.id, 0, -1)
   for i, raw in ipairs(fields_of('job', ids)) do
@@ -9,7 +9,7 @@ local function each_job(run, use)
   return #ids
 end
 
--- As tables, those whose state is one of these letters.
+-- Return the decoded jobs whose state is one of these letters.
 local function jobs_in(run, states)
   local found = {}
   each_job(run, function(id, raw)

@@ -1,15 +1,15 @@
--- Purpose: what a run keeps of its jobs: how many are in which state, what happened, and how it ended. `move` tells it of
--- every job; all is written once, by `flush_runs`. Mirrors `runs.py`. Expects SHARD, now and _record.lua.
+-- Purpose: the record of a run: job counts by state, events and status. `move` reports every transition of a job here;
+-- `flush_runs` writes all runs once. Mirrors `runs.py`. Expects SHARD, now and _record.lua.
 --
--- A run's record: status (q queued, r running, s success, f failure, x cancelled), whether its end is wanted, times, its
--- last event's number, its version, how many failed that are not soft, how many jobs are in which state (of a chain only the
--- last one), its workflow, and
--- why its end is wanted. An event: what (the state that a job came into, l: its lease ran out; of the run: n it was made,
--- e it ended, o it goes on after all, w its end is wanted), when, attempt, the worker, the job, why.
+-- A run's record: status (q queued, r running, s success, f failure, x cancelled), whether its cancellation is requested,
+-- times, number of the last event, version, number of failed jobs that are not soft, number of jobs by state (of a chain
+-- only the last one), workflow, reason of the cancellation.
+-- An event: kind (the state that a job entered, or l: its lease expired; of the run: n created, e ended, o reopened,
+-- w cancellation requested), time, attempt, worker, job, reason.
 
 local RUN_HEAD, RUN_SIZE = '>c1BI8I8I8I8I8I8I4I4I4I4I4I4I4I4I4I4I4I2', 96
 
--- Runs by id (false: there is no such run), and those that a script has changed.
+-- Runs by id (false: not stored), and the runs that this script changed.
 local runs, touched = {}, {}
 
 local function read_run(id, raw)
@@ -51,11 +51,11 @@ end
 
 local tell, event_head, moved_alike
 do
-  -- Many events of a script begin alike.
+  -- Many events of a script share their head: cached.
   local head, head_kind, head_attempt, head_worker
   local sizes = {}
 
-  -- All of an event but the job and why.
+  -- Encode an event without the job and the reason.
   event_head = function(kind, attempt, worker)
     if kind ~= head_kind or attempt ~= head_attempt or worker ~= head_worker then
       head_kind, head_attempt, head_worker = kind, attempt, worker
@@ -80,8 +80,8 @@ do
     told[#told + 1] = event_head(kind, attempt, worker) .. size_of(id) .. id .. (why or '')
   end
 
-  -- What `moved` says of one more job that does what another just did (and does not fail): `event` is all of its event but
-  -- the job.
+  -- The fast path of `moved` for a job with the same transition as another before it (not a failure). `event`: the event
+  -- without the job.
   moved_alike = function(run, id, from, to, event)
     local counts, told = run.counts, run.told
     counts[from] = counts[from] - 1
@@ -91,7 +91,7 @@ do
   end
 end
 
--- A job went from one state to another.
+-- Count a job's state transition and add its event.
 local function moved(run, id, from, to, soft, attempt, worker, why)
   local counts = run.counts
   if from ~= 'n' then counts[from] = counts[from] - 1 end
@@ -114,7 +114,7 @@ local function moved(run, id, from, to, soft, attempt, worker, why)
   end
 end
 
--- A run is listed by its status, by its workflow, by both and by neither.
+-- Add or remove a run in the lists by status, by workflow, by both and by neither.
 local function list_run(command, run, status)
   local score = command == 'ZADD' and { '0', run.id } or { run.id }
   redis.call(command, SHARD .. 'runs:' .. status .. ':', unpack(score))
@@ -124,7 +124,7 @@ end
 local flush_runs
 do
   local STATUS_NAMES = { s = 'success', f = 'failure', x = 'cancelled' }
-  -- How many entries of all runs' events are kept, about; and for how long after the last of them, in ms.
+  -- Approximate number of entries in the stream of all runs' events, and its lifetime after the last entry, in ms.
   local MOST_EVENTS, EVENTS_LAST = 50000, 2592000000
 
   local function end_if_done(run)

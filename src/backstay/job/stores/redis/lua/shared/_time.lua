@@ -1,7 +1,6 @@
--- Purpose: what the passing of time does to jobs: leases end, and what is scheduled becomes due. Expects SHARD, now,
--- _record.lua and _moves.lua.
+-- Purpose: reap expired leases and make scheduled jobs due. Expects SHARD, now, _record.lua and _moves.lua.
 
--- Leases that have ended: back to where it came from, or to the dead letters.
+-- Retry, fail or cancel jobs whose lease expired.
 local function reap(limit)
   local ids = redis.call('ZRANGEBYSCORE', SHARD .. 'lease', '-inf', now, 'LIMIT', 0, limit)
   if #ids == 0 then return end
@@ -9,9 +8,9 @@ local function reap(limit)
   for _, id in ipairs(ids) do
     local job = jobs[id]
     if not job or job.state ~= 'r' then
-      from_lease[#from_lease + 1] = id -- a record that is gone holds nothing
+      from_lease[#from_lease + 1] = id -- a stale entry: the job is deleted or in another state
     else
-      local why, worker = 'the worker ' .. job.worker .. ' was not heard of any more', job.worker
+      local why, worker = 'worker ' .. job.worker .. ' did not renew its lease', job.worker
       local failure = cmsgpack.pack({ kind = 'LeaseExpired', attempt = job.attempt, at = now, message = why })
       say('owls', id)
       local run = job.ext.run ~= '' and run_of(job.ext.run)
@@ -30,7 +29,7 @@ local function reap(limit)
   end
 end
 
--- What is due becomes pending.
+-- Make due jobs pending.
 local function make_due(limit)
   local ids = redis.call('ZRANGEBYSCORE', SHARD .. 'due', '-inf', now, 'LIMIT', 0, limit)
   if #ids == 0 then return end
@@ -41,7 +40,7 @@ local function make_due(limit)
   end
 end
 
--- µs until something becomes due or a lease ends; nil: never.
+-- Return the µs until a job becomes due or a lease expires; nil: neither is scheduled.
 local function next_in()
   local soonest
   for _, index in ipairs({ 'due', 'lease' }) do

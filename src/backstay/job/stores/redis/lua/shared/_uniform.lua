@@ -1,13 +1,13 @@
--- Purpose: jobs that have an ext, but nothing rare in it, begin and end without a table made of their records. Those that a
--- list was spread over have the same record but for what an attempt writes into its head: what it means is found out once.
--- Part of step.lua.
+-- Purpose: claim and complete jobs that have an ext without rare fields, without decoding their records. The jobs of one
+-- `map` have equal records except for the fields that an attempt writes into the head, so the analysis of a record is
+-- cached. Part of exchange.lua.
 
 local start_alike, finish_alike
 do
   local sub, byte, pack, read = string.sub, string.byte, struct.pack, struct.unpack
   local starting, ending = {}, {}
 
-  -- What those came to is wanted that a record waits for. `at`: where its ext begins.
+  -- Request the results of a record's completed blockers. `at`: offset of its ext.
   local function want_upstream(raw, at)
     local _, _, size, awaiting, after = read(EXT_HEAD, raw, at)
     if after == 0 then return end
@@ -22,7 +22,7 @@ do
     end
   end
 
-  -- What is behind the fence of a record once it is handed out, and whom that concerns.
+  -- Compute the part of a record after its fence once it is claimed, and its run.
   local function look_at_start(raw)
     local attempt, _, _, kind, lane, ext = read('>I4dBI2I2I2', raw, 27)
     local at = HEAD_SIZE + kind + lane + 1
@@ -33,7 +33,7 @@ do
         .. sub(raw, at + ext) }
   end
 
-  -- A job begins, the one in this place of those that are handed out: its run hears of it.
+  -- Claim a job, the one at this position of the claimed jobs, and add the event to its run.
   start_alike = function(id, raw, place, fence)
     local known = starting[raw]
     if not known then
@@ -50,7 +50,8 @@ do
     patch(id, pack('>c1BI8', 'r', #worker, fence) .. known.rest)
   end
 
-  -- What is behind the fence of a record once it has ended well, and whom that concerns; false: it takes more than that.
+  -- Compute the part of a record after its fence once it is completed, its run and its dependents; false: the fast path does
+  -- not apply.
   local function look_at_end(raw, name)
     local attempt, _, flags, kind, lane, ext, keep = read('>I4dBI2I2I2I8', raw, 27)
     local at = HEAD_SIZE + kind + lane
@@ -63,7 +64,7 @@ do
       stays = run and '+inf' or digits(now + keep), awaiting = (names_of(raw, at + 6 + size, awaiting)) }
   end
 
-  -- A good end: what `final` does. Answers whether that was all there is to it; nothing was done if not.
+  -- Complete a job, as `final` does. Returns whether the fast path applied; if not, nothing changed.
   finish_alike = function(id, raw, fence, result)
     local rest, name = sub(raw, 11), byte(raw, 2)
     local known = ending[rest]

@@ -1,5 +1,5 @@
--- Purpose: end a job by hand.
+-- Purpose: request the cancellation of a running job.
 
--- name: want
--- Params: error, num: it runs, its worker is to hear of it.
+-- name: request
+-- Params: error, num. Sets CANCEL_WANTED (16); the worker sees it with its next renewal.
 UPDATE backstay_job SET flags = flags | 16, error = ? WHERE num = ?;

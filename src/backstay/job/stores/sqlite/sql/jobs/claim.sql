@@ -1,14 +1,14 @@
--- Purpose: hand out pending jobs.
+-- Purpose: claim pending jobs.
 
 -- name: lanes
 -- Params: space, queues as JSON.
--- Returns: lane, queue, labels, bucket, period, burst of lanes with something in them.
+-- Returns: lane, queue, labels, bucket, period, burst of lanes with pending jobs.
 SELECT lane, queue, labels, bucket, period, burst FROM backstay_job_kind
 WHERE space = ? AND queue IN (SELECT value FROM json_each(?)) AND pending > 0 GROUP BY queue, lane;
 
 -- name: lanes_of
 -- Params: space, queue.
--- Returns: the same, of one queue.
+-- Returns: as `lanes`, for one queue.
 SELECT lane, queue, labels, bucket, period, burst FROM backstay_job_kind
 WHERE space = ? AND queue = ? AND pending > 0 GROUP BY lane;
 
@@ -24,22 +24,22 @@ SELECT tat FROM backstay_job_rate WHERE space = ? AND bucket = ?;
 
 -- name: first
 -- Params: lane, limit.
--- Returns: the first jobs of a lane, with all that a worker needs.
+-- Returns: the first jobs of a lane, with every column that a claim needs.
 SELECT rank, num, id, kind, attempt, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, ckey,
     climit, uniq
 FROM backstay_job INDEXED BY backstay_job_pending WHERE state = 2 AND lane = ? ORDER BY rank, id LIMIT ?;
 
 -- name: more
 -- Params: lane, rank, id, limit.
--- Returns: the same, of those behind a place.
+-- Returns: as `first`, for the jobs after this rank and id.
 SELECT rank, num, id, kind, attempt, args, meta, retries, snoozes, priority, chain, run, enqueued, due, flags, ckey,
     climit, uniq
 FROM backstay_job INDEXED BY backstay_job_pending
 WHERE state = 2 AND lane = ? AND (rank, id) > (?, ?) ORDER BY rank, id LIMIT ?;
 
--- name: keyed
+-- name: running_with_key
 -- Params: space, concurrency key, limit.
--- Returns: how many of that key run, counted up to the limit.
+-- Returns: the number of running jobs with that key, counted up to the limit.
 SELECT count(*) FROM
     (SELECT 1 FROM backstay_job WHERE ckey IS NOT NULL AND space = ? AND ckey = ? AND state = 3 LIMIT ?);
 
@@ -48,14 +48,13 @@ SELECT count(*) FROM
 UPDATE backstay_job SET state = 8 WHERE num = ?;
 
 -- name: take
--- Params: the first fence, until, worker, now, numbers as JSON: each gets the next fence.
+-- Params: first fence, until, worker, now, numbers as JSON. Each job gets the next fence.
 UPDATE backstay_job SET state = 3, fence = ?1 + f.key, alarm = ?2, worker = ?3, started = ?4, attempt = attempt + 1,
     progress = 0
 FROM json_each(?5) f WHERE num = f.value;
 
--- name: take_row
--- Params: what is added to a number to make its fence, until, worker, now, the first and the last number: jobs that lie
--- in a row.
+-- name: take_range
+-- Params: fence minus number, until, worker, now, first number, last number. For jobs with consecutive numbers.
 UPDATE backstay_job SET state = 3, fence = num + ?1, alarm = ?2, worker = ?3, started = ?4, attempt = attempt + 1,
     progress = 0
 WHERE num BETWEEN ?5 AND ?6;
@@ -67,23 +66,23 @@ SELECT num, type, queue, labels FROM backstay_job_kind WHERE num IN (SELECT valu
 
 -- name: kind
 -- Params: num.
--- Returns: the same, of one kind.
+-- Returns: as `kinds`, for one kind.
 SELECT num, type, queue, labels FROM backstay_job_kind WHERE num = ?;
 
 -- name: body
 -- Params: num.
--- Returns: args, meta that were too large for the job's own row.
+-- Returns: args, meta that are too large for the job's own row.
 SELECT args, meta FROM backstay_job_body WHERE num = ?;
 
 -- name: upstream
 -- Params: numbers as JSON.
--- Returns: num, chain, ended, result (NULL unless it completed) of what each waited for.
+-- Returns: num, chain, ended, result (NULL unless it completed) of each job's blockers.
 SELECT w.num, w.chain, w.ended, w.result FROM json_each(?) n CROSS JOIN backstay_job_wait w ON w.num = n.value
 ORDER BY w.num, w.place;
 
 -- name: results
 -- Params: space, chains as JSON.
--- Returns: chain, the result of its last job.
+-- Returns: chain, result of its last job.
 SELECT c.value, j.result FROM json_each(?2) c CROSS JOIN backstay_job j ON j.space = ?1
     AND j.id = coalesce((SELECT last FROM backstay_job_chain WHERE space = ?1 AND id = c.value), c.value);
 

@@ -1,5 +1,5 @@
--- Purpose: tell a job that a chain of another shard has ended.
+-- Purpose: store the outcome of a chain of another shard for a job that waits for it.
 
--- name: told
+-- name: resolve_wait
 -- Params: ended, result, num, chain.
 UPDATE backstay_job_wait SET ended = ?, result = ? WHERE num = ? AND chain = ? AND ended = 0;

@@ -1,8 +1,8 @@
--- Purpose: show a job.
+-- Purpose: read one job.
 
 -- name: get
 -- Params: space, id.
--- Returns: everything that is stored of it.
+-- Returns: all columns of the job.
 SELECT j.num, j.id, k.type, k.queue, j.state, j.args, j.meta, k.labels, j.priority, j.attempt, j.retries, j.snoozes,
     j.chain, j.run, j.fence, j.worker, j.alarm, j.enqueued, j.due, j.started, j.finished, j.progress, j.flags, j.result,
     j.error, j.uniq, j.ckey, j.climit, j.follower
@@ -11,7 +11,7 @@ WHERE j.space = ? AND j.id = ?;
 
 -- name: waits
 -- Params: num.
--- Returns: chain, ended of what it waits or waited for.
+-- Returns: chain, ended of each blocker.
 SELECT chain, ended FROM backstay_job_wait WHERE num = ? ORDER BY place;
 
 -- name: body

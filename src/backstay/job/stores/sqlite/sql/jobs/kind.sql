@@ -1,4 +1,4 @@
--- Purpose: what jobs have in common, and how many there are of each.
+-- Purpose: kinds of jobs (queue, labels, rate, type) and their counts by state.
 
 -- name: find
 -- Params: space, queue, labels, bucket, period, burst, type, runs.
@@ -8,12 +8,12 @@ WHERE space = ? AND queue = ? AND labels = ? AND bucket = ? AND period = ? AND b
 
 -- name: lane
 -- Params: space, queue, labels, bucket, period, burst.
--- Returns: the lane that other types share already.
+-- Returns: the lane of the other types with these attributes.
 SELECT lane FROM backstay_job_kind
 WHERE space = ? AND queue = ? AND labels = ? AND bucket = ? AND period = ? AND burst = ? LIMIT 1;
 
 -- name: add
--- Params: space, queue, labels, bucket, period, burst, type, runs, lane (0: one of its own, with `own`).
+-- Params: space, queue, labels, bucket, period, burst, type, runs, lane (0: a new lane, set by `own`).
 INSERT INTO backstay_job_kind (space, queue, labels, bucket, period, burst, type, runs, lane)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
@@ -22,7 +22,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 UPDATE backstay_job_kind SET lane = num WHERE num = ?;
 
 -- name: count
--- Params: by how much each state's number changes, in the order of the states; num.
+-- Params: change of each state's count, in the order of the states; num.
 UPDATE backstay_job_kind SET scheduled = scheduled + ?, blocked = blocked + ?, pending = pending + ?,
     running = running + ?, completed = completed + ?, failed = failed + ?, cancelled = cancelled + ?,
     skipped = skipped + ?, parked = parked + ?

@@ -1,14 +1,15 @@
--- Purpose: delete what is past its time.
+-- Purpose: find and delete expired rows.
 
 -- name: jobs
 -- Params: space, state, now, limit.
--- Returns: num, id, kind, state, chain, flags of jobs in a final state past their time.
+-- Returns: num, id, kind, state, chain, flags of expired jobs in this final state.
 SELECT num, id, kind, state, chain, flags FROM backstay_job
 WHERE alarm > 0 AND space = ? AND state = ? AND alarm <= ? ORDER BY alarm LIMIT ?;
 
--- name: together
+-- name: completed_together
 -- Params: numbers of completed jobs as JSON, limit.
--- Returns: num, id, kind, state, chain, flags of those that completed together with them, and whose records go then, too.
+-- Returns: num, id, kind, state, chain, flags of the jobs that completed together with them and expire with them
+-- (alarm 0).
 WITH RECURSIVE member (num, space) AS (
     SELECT j.num, j.space FROM json_each(?1) f CROSS JOIN backstay_job j ON j.num = f.value
     UNION ALL
@@ -20,12 +21,12 @@ WHERE j.alarm = 0 LIMIT ?2;
 
 -- name: completed
 -- Params: space.
--- Returns: how many completed jobs there are that belong to no run.
+-- Returns: the number of completed jobs that belong to no run.
 SELECT coalesce(sum(completed), 0) FROM backstay_job_kind WHERE space = ? AND runs = 0;
 
 -- name: runs
 -- Params: space, now, limit.
--- Returns: num, id of runs past their time.
+-- Returns: num, id of expired runs.
 SELECT num, id FROM backstay_run WHERE until > 0 AND space = ? AND until <= ? ORDER BY until LIMIT ?;
 
 -- name: jobs_of
@@ -46,21 +47,21 @@ DELETE FROM backstay_run_doc WHERE num = ?;
 DELETE FROM backstay_run WHERE num = ?;
 
 -- name: windows
--- Params: space, now, limit: unique keys whose window has ended.
+-- Params: space, now, limit. Deletes unique keys whose window has ended.
 DELETE FROM backstay_job_unique WHERE (space, key) IN
     (SELECT space, key FROM backstay_job_unique WHERE until > 0 AND space = ? AND until <= ? LIMIT ?);
 
 -- name: rates
--- Params: space, now, limit: a bucket that is full again says nothing.
+-- Params: space, now, limit. Deletes rate buckets that are full again: they equal an absent row.
 DELETE FROM backstay_job_rate WHERE (space, bucket) IN
     (SELECT space, bucket FROM backstay_job_rate WHERE space = ? AND tat <= ? LIMIT ?);
 
--- name: turns
+-- name: exchanges
 -- Params: space, now.
 DELETE FROM backstay_job_turn WHERE space = ? AND keep_until <= ?;
 
 -- name: workers
--- Params: space, the oldest beat that counts.
+-- Params: space, oldest heartbeat to keep.
 DELETE FROM backstay_job_worker WHERE space = ? AND beat < ?;
 
 -- name: tokens

@@ -1,4 +1,4 @@
--- Purpose: delete final jobs.
+-- Purpose: delete final jobs and the rows that belong to them.
 
 -- name: rows
 -- Params: ids as JSON, space.
@@ -10,8 +10,9 @@ WHERE space = ?2 AND id IN (SELECT value FROM json_each(?1));
 -- Params: num.
 DELETE FROM backstay_job WHERE num = ?;
 
--- name: hand_on
--- Params: numbers as JSON of completed jobs that went: who went by the alarm of one of them has its own now.
+-- name: pass_on_alarm
+-- Params: numbers of deleted completed jobs as JSON. A job that was to expire with one of them (alarm 0) gets its own
+-- alarm.
 UPDATE backstay_job SET alarm = finished + keep
 WHERE num IN (SELECT value + 1 FROM json_each(?)) AND state = 4 AND alarm = 0;
 
@@ -44,6 +45,6 @@ DELETE FROM backstay_artifact WHERE job = ?;
 DELETE FROM backstay_job_chain WHERE space = ? AND id = ? AND last = ?;
 
 -- name: kinds
--- Params: kinds as JSON: those that no job is of any more go.
+-- Params: kinds as JSON. Deletes those without jobs.
 DELETE FROM backstay_job_kind WHERE num IN (SELECT value FROM json_each(?))
     AND scheduled + blocked + pending + running + completed + failed + cancelled + skipped + parked = 0;

@@ -1,15 +1,15 @@
--- Purpose: take back what nobody tends any more, and make due what is due.
+-- Purpose: find jobs whose lease expired; make scheduled jobs due.
 
 -- name: ended
 -- Params: space, now, limit.
--- Returns: an Entry for each running job whose lease has run out.
+-- Returns: a JobRecord for each running job whose lease expired.
 SELECT num, id, kind, lane, state, due, priority, attempt, retries, snoozes, flags, fence, worker, keep, keep_failed,
     chain, run, ckey, uniq, error
 FROM backstay_job WHERE alarm > 0 AND space = ? AND state = 3 AND alarm <= ? ORDER BY alarm LIMIT ?;
 
 -- name: due
 -- Params: space, now, limit.
--- Returns: num, kind, id, run, attempt of scheduled jobs whose time has come.
+-- Returns: num, kind, id, run, attempt of scheduled jobs that are due.
 SELECT num, kind, id, run, attempt FROM backstay_job WHERE alarm > 0 AND space = ? AND state = 0 AND alarm <= ?
 ORDER BY alarm LIMIT ?;
 

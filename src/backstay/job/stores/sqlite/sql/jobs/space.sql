@@ -1,8 +1,8 @@
--- Purpose: namespaces, which are numbers in all other tables.
+-- Purpose: namespaces; all other tables refer to them by number.
 
 -- name: find
 -- Params: name.
--- Returns: num, the last fence given out, the number of the last event.
+-- Returns: num, last allocated fence, number of the last event.
 SELECT num, fence, event FROM backstay_job_space WHERE name = ?;
 
 -- name: add
@@ -10,5 +10,5 @@ SELECT num, fence, event FROM backstay_job_space WHERE name = ?;
 INSERT INTO backstay_job_space (name, fence) VALUES (?, 0);
 
 -- name: fence
--- Params: the last fence given out, num.
+-- Params: last allocated fence, num.
 UPDATE backstay_job_space SET fence = ? WHERE num = ?;

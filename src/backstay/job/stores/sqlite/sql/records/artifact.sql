@@ -1,13 +1,13 @@
--- Purpose: files that jobs left, in parts.
+-- Purpose: artifacts of jobs, stored in parts.
 
--- name: coming
+-- name: uploads
 -- Params: job, name.
--- Returns: num, digest, parts of what is on its way under this name.
+-- Returns: num, digest, number of parts of each unfinished upload with this name.
 SELECT num, digest, parts FROM backstay_artifact WHERE job = ? AND name = ? AND whole = 0;
 
--- name: there
+-- name: visible
 -- Params: job, name.
--- Returns: num, digest of what is there for others.
+-- Returns: num, digest of the visible artifact with this name.
 SELECT num, digest FROM backstay_artifact WHERE job = ? AND name = ? AND whole = 1;
 
 -- name: begin
@@ -20,12 +20,12 @@ RETURNING num;
 -- Params: artifact, part, data.
 INSERT INTO backstay_artifact_part (artifact, part, data) VALUES (?, ?, ?);
 
--- name: came
--- Params: num: one part more.
+-- name: count_part
+-- Params: num.
 UPDATE backstay_artifact SET parts = parts + 1 WHERE num = ?;
 
--- name: whole
--- Params: size, created, num: it is there for others.
+-- name: publish
+-- Params: size, created, num. Makes the artifact visible.
 UPDATE backstay_artifact SET size = ?, created = ?, whole = 1 WHERE num = ?;
 
 -- name: list

@@ -1,4 +1,4 @@
--- Purpose: what runs are made from.
+-- Purpose: versioned workflow definitions.
 
 -- name: newest
 -- Params: space, workflow.
@@ -17,7 +17,7 @@ SELECT workflow, version, digest, created FROM backstay_definition
 WHERE newest = 1 AND space = ? AND workflow > ? ORDER BY workflow LIMIT ?;
 
 -- name: outdate
--- Params: num: there is a newer one.
+-- Params: num. A newer version replaces it as the newest.
 UPDATE backstay_definition SET newest = 0 WHERE num = ?;
 
 -- name: put

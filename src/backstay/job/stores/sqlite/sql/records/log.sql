@@ -1,4 +1,4 @@
--- Purpose: what jobs leave behind: lines of a log, and outputs.
+-- Purpose: log lines and outputs of jobs.
 
 -- name: found
 -- Params: space, id.
@@ -6,7 +6,7 @@
 SELECT num, state, fence, flags FROM backstay_job WHERE space = ? AND id = ?;
 
 -- name: append
--- Params: num, seq, at, stream, data. A number that is there already stays as it is.
+-- Params: num, seq, at, stream, data. A stored seq is left unchanged.
 INSERT OR IGNORE INTO backstay_job_log (num, seq, at, stream, data) VALUES (?, ?, ?, ?, ?);
 
 -- name: read
@@ -24,5 +24,5 @@ INSERT OR REPLACE INTO backstay_job_output (num, key, value) VALUES (?, ?, ?);
 SELECT key, value FROM backstay_job_output WHERE num = ? ORDER BY key;
 
 -- name: flag
--- Params: flags, num: it has something that goes with it.
+-- Params: flags, num. The flag says which dependent rows to delete with the job.
 UPDATE backstay_job SET flags = flags | ?1 WHERE num = ?2 AND flags & ?1 = 0;

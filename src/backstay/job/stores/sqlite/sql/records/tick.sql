@@ -1,8 +1,8 @@
--- Purpose: cron entries: when each last ticked.
+-- Purpose: the last tick of each cron entry.
 
 -- name: last
 -- Params: space, name.
--- Returns: when it last ticked.
+-- Returns: the time of its last tick.
 SELECT at FROM backstay_job_cron WHERE space = ? AND name = ?;
 
 -- name: tick

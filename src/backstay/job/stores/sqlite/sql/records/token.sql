@@ -1,4 +1,4 @@
--- Purpose: who may use the server.
+-- Purpose: access tokens of the server.
 
 -- name: put
 -- Params: space, id, digest, role, name, created, expires.

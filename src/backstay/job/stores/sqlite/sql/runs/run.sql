@@ -1,8 +1,8 @@
--- Purpose: a run's own record, which changes with every move of its jobs.
+-- Purpose: a run's own row, which changes with every state transition of its jobs; its events.
 
 -- name: find
 -- Params: space, id.
--- Returns: what changes in a run, with what decides how it does.
+-- Returns: the columns of a RunUpdate.
 SELECT num, status, started, finished, timeout, deadline, keep, until, cancel, reason, events, broken,
     scheduled, blocked, pending, running, completed, failed, cancelled, skipped
 FROM backstay_run WHERE space = ? AND id = ?;
@@ -15,9 +15,9 @@ UPDATE backstay_run SET status = ?, started = ?, finished = ?, deadline = ?, unt
 WHERE num = ?;
 
 -- name: event
--- Params: num and seq of the last of them (num, run, seq), at, told.
+-- Params: num of the last event in the row, run, seq of that event, at, events (msgpack).
 INSERT INTO backstay_run_event (num, run, seq, at, told) VALUES (?, ?, ?, ?, ?);
 
 -- name: last_event
--- Params: the number of the namespace's last event, num.
+-- Params: number of the namespace's last event, num.
 UPDATE backstay_job_space SET event = ? WHERE num = ?;

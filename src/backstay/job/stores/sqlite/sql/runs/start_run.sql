@@ -1,8 +1,8 @@
--- Purpose: make a run; its jobs are made as by enqueue.sql.
+-- Purpose: insert a run; enqueue.sql inserts its jobs.
 
 -- name: taken
 -- Params: space, run.
--- Returns: a row, if a job has this run's id as a mere label.
+-- Returns: a row if a job already has this run's id.
 SELECT 1 FROM backstay_job WHERE run <> '' AND space = ? AND run = ? LIMIT 1;
 
 -- name: run

@@ -1,0 +1,70 @@
+"""Contracts of a wire: a lock that lives in another program's keys.
+
+`backstay.interop` implements them, and the assembly supplies the implementation that `wire=` names. A lock in
+Backstay's own records has no wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from backstay.engine.base import Apply, Engine, Micros
+from backstay.gate.commands import CallerIdentity
+from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
+from backstay.runtime.core import Core
+from backstay.runtime.validation import Wire
+
+if TYPE_CHECKING:
+    from backstay.gate.flows import Spec
+    from backstay.gate.lease import GateLease, ReleaseOutcome
+
+L = TypeVar("L", bound="GateLease")
+
+
+class LockWire(Protocol):
+    """Acquires locks over a wire."""
+
+    async def acquire(
+        self, core: Core, spec: Spec, caller: CallerIdentity, lock_id: str, wait: float | None, make: type[L], /
+    ) -> L:
+        """Wait for the lock and acquire it. On failure or cancellation, undo what the request may have done."""
+        ...
+
+
+class LeaseWire(Protocol):
+    """Renews and releases one lease over a wire. Such a lease has no fence."""
+
+    def renewal(self, lease: GateLease, not_after: Micros, ttl: float, /) -> Apply:
+        """Return the operation that extends the lease."""
+        ...
+
+    def release_op(self, lease: GateLease, not_after: Micros, /) -> Apply:
+        """Return the operation that releases the lease."""
+        ...
+
+    def decode_release(self, lease: GateLease, reply: Any, /) -> ReleaseOutcome:
+        """Decode the reply to `release_op`."""
+        ...
+
+    def judge(self, lease: GateLease, reply: Any, /) -> tuple[Micros, str]:
+        """Decode a renewal's reply as (new end, "") or (0, why the lease is lost)."""
+        ...
+
+    def fields(self, lease: GateLease, /) -> dict[str, Any]:
+        """Return the ten fields of the acquire reply in the n8n reference."""
+        ...
+
+
+class LockAdmin(Protocol):
+    """Inspects and repairs locks from outside. `backstay.gate.admin` is the one for Backstay's own records."""
+
+    async def inspect(self, core: Core, name: str, /) -> Inspection: ...
+    async def release_by_id(self, core: Core, name: str, lock_id: str, /) -> Released: ...
+    async def force_release(self, core: Core, name: str, /) -> ForceReleased: ...
+    async def cleanup(self, core: Core, execution_id: str, scopes: Sequence[str] | None, /) -> Cleanup: ...
+
+
+#: Returns the admin of a wire, for one lock name or (None) for any. Raises ConfigError for an unknown wire and for one
+#: that the engine does not support.
+ChooseAdmin = Callable[[Engine, Wire, str | None], LockAdmin]

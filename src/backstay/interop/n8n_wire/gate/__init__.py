@@ -1,0 +1,1 @@
+"""Locks that Backstay shares with n8n's Redis nodes."""

@@ -1,0 +1,1 @@
+"""A job from its enqueueing to its end."""

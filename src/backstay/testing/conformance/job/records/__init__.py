@@ -1,0 +1,1 @@
+"""Tests of job queries, of the records stored beside jobs, and of their deletion."""

@@ -1,0 +1,1 @@
+"""Recorded histories of locks and jobs, and the checkers that judge them."""

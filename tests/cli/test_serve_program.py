@@ -1,0 +1,131 @@
+"""`backstay serve`, `scheduler`, `token` and `worker --server` as programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from backstay.cli.root import app
+from backstay.testing.waiting import eventually
+from support.programs import programs
+
+pytestmark = [pytest.mark.slow]
+
+FLOW = """\
+name: flow
+jobs:
+  build:
+    run: |
+      echo building
+      echo "wheel=a.whl" >> $BACKSTAY_OUTPUT
+      echo report > $BACKSTAY_ARTIFACTS/report.txt
+  test:
+    needs: build
+    if: needs.build.outputs.wheel == 'a.whl'
+    run: |
+      echo "testing ${{ needs.build.outputs.wheel }}"
+      cat $BACKSTAY_NEEDS_DIR/BUILD/report.txt
+  never:
+    needs: build
+    if: needs.build.outputs.wheel == 'b.whl'
+    run: echo never
+  broken:
+    run: exit 3
+    continue-on-error: true
+"""
+
+
+def backstay(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "backstay", *arguments], capture_output=True, text=True, timeout=200, check=False
+    )
+    return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+@pytest.fixture
+def start():
+    with programs() as starter:
+        yield starter
+
+
+def url_of(program):
+    return program.waits_for(r"listening on (http://\S+)")[1]
+
+
+def ended(client, run):
+    return eventually(lambda: client.get(f"/api/runs/{run}").json()["status"] not in ("queued", "running"), 120)
+
+
+def test_a_remote_worker_with_a_token_executes_a_run(start, tmp_path):
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
+    folder = tmp_path / "flows"
+    folder.mkdir()
+    (folder / "flow.yml").write_text(FLOW)
+    (folder / "bad.yml").write_text("name: bad\njobs:\n  a: {run: x, nonsense: 1}\n")
+    submit = backstay("--url", url, "token", "create", "--role", "submit")[1]
+    worker = backstay("--url", url, "token", "create", "--role", "worker", "--name", "builders")[1]
+    server = start("--url", url, "serve", "--port", "0", "--workflows", str(folder))
+    at = url_of(server)
+    remote = start(
+        *("worker", "--server", at, "--allow-commands", "--concurrency", "2", "--name", "far"), BACKSTAY_TOKEN=worker
+    )
+    assert httpx.get(f"{at}/api/workflows").status_code == 401
+    with httpx.Client(base_url=at, headers={"authorization": f"Bearer {submit}"}, timeout=30) as client:
+        run = client.post("/api/workflows/flow/run", json={}).json()["run_id"]
+        assert ended(client, run), remote.stderr
+        shown = client.get(f"/api/runs/{run}").json()
+        states = {job["id"]: job["status"] for job in shown["jobs"]}
+        assert states == {"build": "success", "test": "success", "never": "skipped", "broken": "failure"}, remote.stderr
+        assert shown["status"] == "success"
+        logs = client.get("/api/workflows/flow/jobs/test/logs").json()
+        assert "testing a.whl\nreport\n" in "".join(chunk["data"] for chunk in logs)
+        assert [one["worker_id"] for one in client.get("/api/workers").json() if one["worker_id"] == "far"]
+        # A changed definition becomes a new version; the invalid one was reported with its line.
+        (folder / "flow.yml").write_text(FLOW.replace("echo building", "echo building anew"))
+        assert eventually(lambda: client.get("/api/workflows/flow").json()["version"] == 2)
+    assert "bad.yml:3:" in server.stderr
+    assert "no job is defined" not in server.stderr
+    assert worker not in server.stderr + remote.stderr
+    assert submit not in server.stderr
+    assert remote.stop() == 0
+    assert server.stop() == 0
+
+
+def test_tokens_are_listed_without_their_secrets_and_revoked(tmp_path):
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
+
+    def backstay(*arguments):
+        done = CliRunner().invoke(app, arguments)
+        return done.exit_code, done.stdout.strip(), done.stderr.strip()
+
+    code, token, _ = backstay("--url", url, "token", "create", "--role", "admin", "--name", "ops", "--expires", "2h")
+    assert code == 0
+    assert token.startswith("bst_")
+    _, listed, _ = backstay("--url", url, "token", "ls")
+    id_ = token.split("_")[1]
+    assert id_ in listed
+    assert "ops" in listed
+    assert token.split("_", 2)[2] not in listed
+    assert backstay("--url", url, "token", "revoke", id_)[0] == 0
+    assert backstay("--url", url, "token", "revoke", id_)[0] == 1
+    assert id_ not in backstay("--url", url, "token", "ls")[1]
+    assert backstay("--url", url, "token", "create", "--role", "root")[0] == 2
+
+
+def test_a_public_address_without_tokens_is_refused_with_a_hint(tmp_path):
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
+    code, _, stderr = backstay("--url", url, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - what is refused
+    assert code == 2
+    assert "backstay token create --role admin" in stderr
+
+
+def test_a_taken_server_port_is_reported(start, tmp_path):
+    url = f"sqlite:///{tmp_path / 'backstay.db'}"
+    port = url_of(start("--url", url, "serve", "--port", "0", "--no-access-log")).rpartition(":")[2]
+    code, _, stderr = backstay("--url", url, "serve", "--port", port)
+    assert code == 2
+    assert "--port 0" in stderr

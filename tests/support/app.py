@@ -1,0 +1,67 @@
+"""A Backstay with jobs and a worker in this process, and ways to look at what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from backstay import Backstay
+from backstay.job.store import JOB_STORE
+from backstay.testing.waiting import soon
+
+REDIS = pytest.param("redis", marks=pytest.mark.redis)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+#: A Redis with jobs in four shards.
+SHARDS = pytest.param("shards", marks=pytest.mark.redis)
+#: Every job store.
+KINDS = ["memory", "sqlite", REDIS, SHARDS, POSTGRES]
+
+#: Those that keep all jobs in one place: a rate and a unique key hold for all of them, a chain may use any key, and a
+#: batch is stored in one step.
+ONE_PLACE = [kind for kind in KINDS if kind is not SHARDS]
+
+
+def url_of(kind, request):
+    if kind == "memory":
+        return "memory://"
+    if kind == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'jobs.db'}?synchronous=normal"
+    if kind == "shards":
+        request.getfixturevalue("monkeypatch").setenv("BACKSTAY_SHARDS", "4")
+        kind = "redis"
+    return request.getfixturevalue(f"backstay_{kind}").url
+
+
+async def fetch_job(stay, handle):
+    """The job as it is stored."""
+    core = stay._core
+    return await core.port.apply(core.services.get(JOB_STORE).get(getattr(handle, "id", handle)))
+
+
+async def reaches(stay, handle, state, within=10.0):
+    """Wait until the job is in a state; answers the job."""
+
+    async def there():
+        return (await fetch_job(stay, handle)).state == state
+
+    assert await soon(there, within), await fetch_job(stay, handle)
+    return await fetch_job(stay, handle)
+
+
+@contextlib.asynccontextmanager
+async def working(stay, **options):
+    """A worker that runs meanwhile, and is stopped at the end."""
+    options = {"signals": False, "concurrency": 10, "drain": 5, "grace": 1} | options
+    worker = stay.worker(**options)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 30)
+
+
+def open_app(url, namespace):
+    return Backstay(url, namespace=namespace)

@@ -1,0 +1,147 @@
+"""A command line against each engine, as real processes and inside this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from backstay.cli.root import app
+from backstay.gate.view import Inspection
+from backstay.sync import Backstay
+from backstay.testing.waiting import WITHIN
+
+#: Far more than anything here takes; a test that gets there has failed.
+PATIENCE = WITHIN
+
+
+def eventually(claim: Callable[[], Any], what: str) -> Any:
+    """Look until it is true."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if found := claim():
+            return found
+        time.sleep(0.01)
+    pytest.fail(f"never happened: {what}")
+
+
+@dataclass
+class Cli:
+    """`backstay` with an engine and a namespace of its own."""
+
+    url: str
+    namespace: str
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"BACKSTAY_URL": self.url, "BACKSTAY_NAMESPACE": self.namespace, "COLUMNS": "200"}
+
+    @staticmethod
+    def argv(*args: str) -> list[str]:
+        return [sys.executable, "-m", "backstay", *args]
+
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
+        """A process of its own, ended with the test."""
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        options = {"env": self.environment, "cwd": self.folder, "text": True} | pipes | options
+        options["start_new_session"] = True  # away from the terminal that the tests may run on
+        process = subprocess.Popen(self.argv(*args), **options)
+        self.started.append(process)
+        return process
+
+    def run(self, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """A process of its own, to its end."""
+        options = {"env": self.environment, "cwd": self.folder, "stdin": subprocess.DEVNULL} | options
+        options["start_new_session"] = True
+        return subprocess.run(
+            self.argv(*args), capture_output=True, text=True, timeout=PATIENCE, check=False, **options
+        )
+
+    def call(self, *args: str, **options: Any) -> Any:
+        """Inside this process: quick, where no process is needed."""
+        return CliRunner().invoke(app, args, env=self.environment, prog_name="backstay", **options)
+
+    def json(self, *args: str) -> Any:
+        result = self.call(*args, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def holding(
+        self, name: str, *options: str, setup: str = ":", script: str = "exec sleep 60"
+    ) -> subprocess.Popen[str]:
+        """A `backstay lock` whose command has done its set-up by now."""
+        process = self.start("lock", name, *options, "--", "sh", "-c", f"{setup}; echo ready; {script}")
+        assert process.stdout
+        line = process.stdout.readline()
+        assert line == "ready\n", (line, process.stderr and process.stderr.read())
+        return process
+
+    def waiting(self, name: str, *args: str, waiters: int = 1, **options: Any) -> subprocess.Popen[str]:
+        """A `backstay lock` that stands in the queue by now."""
+        process = self.start("lock", name, *args, **options)
+        eventually(lambda: self.look(name).waiter_count == waiters, f"{waiters} wait for {name}")
+        return process
+
+    def look(self, name: str) -> Inspection:
+        return self.backstay.locks.inspect(name)
+
+    def is_free(self, name: str) -> bool:
+        return self.look(name).count == 0
+
+    @property
+    def backstay(self) -> Backstay:
+        if self._backstay is None:
+            self._backstay = Backstay(self.url, namespace=self.namespace).open()
+        return self._backstay
+
+    _backstay: Backstay | None = None
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+            try:
+                process.communicate(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        if self._backstay is not None:
+            self._backstay.close()
+
+
+def end_input(process: subprocess.Popen[str]) -> None:
+    """Close its standard input."""
+    assert process.stdin
+    process.stdin.close()
+    process.stdin = None
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for its end: exit code, standard output, standard error."""
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+def is_gone(pid: int) -> bool:
+    """No such process, or only its zombie: a small container may have no init process to reap it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,128 @@
+"""A fake server: it sends the replies that a test defines, byte for byte."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+import hiredis
+
+OK = b"+OK\r\n"
+
+
+def bulk(text: str | bytes) -> bytes:
+    """A bulk string as RESP bytes."""
+    raw = text.encode() if isinstance(text, str) else text
+    return b"$%d\r\n%b\r\n" % (len(raw), raw)
+
+
+def array(*items: bytes) -> bytes:
+    return b"*%d\r\n%b" % (len(items), b"".join(items))
+
+
+class Hangup(Exception):
+    """Raised by an answer: say this, then close."""
+
+    def __init__(self, last_words: bytes = b"") -> None:
+        super().__init__()
+        self.last_words = last_words
+
+
+class FakeServer:
+    """Signs clients in like a Redis of `version`, then lets `answer` reply to each command's arguments.
+
+    `answer` returns bytes, b"" for silence, or None for +OK; it may raise `Hangup`. The sign-in goes through it too
+    when it is given as `greet`.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[list[bytes]], bytes | None] = lambda _: None,
+        *,
+        greet: Callable[[list[bytes]], bytes | None] = lambda _: None,
+        version: str = "7.0.0",
+    ) -> None:
+        self.version = version
+        self.answer = answer
+        self.greet = greet
+        #: Every command that came, in order.
+        self.heard: list[list[bytes]] = []
+        self._server = _Server(("127.0.0.1", 0), self)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def reply(self, command: list[bytes]) -> bytes:
+        self.heard.append(command)
+        special = self.greet(command)
+        if special is not None:
+            return special
+        match command[0].upper():
+            case b"HELLO":
+                return b"%%2\r\n%b%b%b%b" % (bulk("server"), bulk("redis"), bulk("version"), bulk(self.version))
+            case b"TIME":
+                now = time.time_ns() // 1000
+                return array(bulk(str(now // 1_000_000)), bulk(str(now % 1_000_000)))
+            case b"CLIENT" | b"SELECT" | b"AUTH":
+                return OK
+            case _:
+                pass
+        told = self.answer(command)
+        return OK if told is None else told
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.hang_up()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], owner: FakeServer) -> None:
+        super().__init__(address, _Conversation)
+        self.owner = owner
+        self.open: set[socket.socket] = set()
+
+    def hang_up(self) -> None:
+        for sock in list(self.open):
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+
+class _Conversation(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        sock: socket.socket = self.request
+        server = self.server
+        assert isinstance(server, _Server)
+        server.open.add(sock)
+        reader = hiredis.Reader()
+        try:
+            while data := sock.recv(65536):
+                reader.feed(data)
+                while (command := reader.gets()) is not False:
+                    sock.sendall(server.owner.reply(list(command)))
+        except Hangup as last:
+            sock.sendall(last.last_words)
+        except OSError:
+            pass
+        finally:
+            server.open.discard(sock)

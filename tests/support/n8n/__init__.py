@@ -1,0 +1,1 @@
+"""n8n's side of a test: its nodes, its API, its commands."""

@@ -1,0 +1,1 @@
+"""What makes a race hard: kills, pauses, restarts, cut connections, failovers."""

@@ -1,0 +1,96 @@
+"""A real server on a free loopback port: in a thread with an event loop of its own, on an engine of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import httpx
+
+from backstay import Backstay
+from backstay.server.app import Server
+from backstay.server.hosting import bind
+from backstay.server.http.uvicorn_server import UvicornRunner
+from backstay.server.settings import ServerSettings
+from backstay.testing.waiting import WITHIN, eventually
+
+
+class Site:
+    """A running server: its URL, a client, and its event loop for tests that run code there."""
+
+    def __init__(self, port, loop, server):
+        self.url = f"http://127.0.0.1:{port}"
+        self.port = port
+        self.loop = loop
+        self.server = server
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+
+    def do(self, coroutine):
+        """Run something on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+
+    @property
+    def stay(self):
+        return self.server.stay
+
+    def post(self, path, body=None, **options):
+        return self.http.post(path, json={} if body is None else body, **options)
+
+    def get(self, path, **options):
+        return self.http.get(path, **options)
+
+    def enqueue(self, type_="work", args=None, **options):
+        body = {"type": type_, "args": args or {}, **options}
+        return self.post("/api/jobs", body).json()["id"]
+
+    def claim(self, worker="w1", queues=("default",), **options):
+        return self.post("/api/jobs/claim", {"worker_id": worker, "queues": list(queues), **options}).json()
+
+
+@contextlib.contextmanager
+def serving(url, *, namespace=None, settings=None, prepare=None, **options):
+    """Yields a Site. The Backstay is made and closed on the server's loop; `prepare(server)` runs there first."""
+    with bind("127.0.0.1", 0) as sock:
+        ready = threading.Event()
+        made, troubles = [], []
+
+        async def serve():
+            async with contextlib.AsyncExitStack() as stack:
+                stay = Backstay(url, namespace=namespace, **options)
+                stack.push_async_callback(stay.close)
+                server = Server(stay, settings or ServerSettings(access_log=False))
+                if prepare is not None:
+                    await prepare(server)
+                runs = UvicornRunner(server)
+                made.extend([asyncio.get_running_loop(), server, runs])
+                ready.set()
+                await runs.run([sock])
+
+        def run():
+            try:
+                asyncio.run(serve())
+            except BaseException as error:  # noqa: BLE001 - raised in the test
+                troubles.append(error)
+                ready.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        site = None
+        try:
+            assert ready.wait(WITHIN)
+            assert not troubles, troubles
+            loop, server, runs = made
+            assert eventually(lambda: runs.started or troubles)
+            assert not troubles, troubles
+            site = Site(sock.getsockname()[1], loop, server)
+            yield site
+        finally:
+            if site is not None:
+                site.http.close()
+            if made:
+                made[2].stop()
+            thread.join(30)
+            stuck = thread.is_alive()
+    assert not troubles, troubles
+    assert not stuck, "the server did not stop"

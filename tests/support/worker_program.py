@@ -1,0 +1,58 @@
+"""A program with jobs, for workers in processes of their own. Its handlers write what they do to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import backstay
+from backstay import Backstay, fixed
+
+stay = Backstay()
+JOURNAL = Path(os.environ.get("WORKER_JOURNAL", os.devnull))
+
+
+def note(*words: object) -> None:
+    """Lines of several processes do not mix: each is one write."""
+    fd = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        os.write(fd, (" ".join(str(word) for word in words) + "\n").encode())
+    finally:
+        os.close(fd)
+
+
+@stay.job(retries=3, backoff=fixed(0.01))
+async def record(n: int, seconds: float = 0.0, first: float = -1.0) -> int:
+    """first: how long the first attempt takes instead."""
+    ctx = backstay.current_job()
+    if ctx.attempt == 1 and first >= 0:
+        seconds = first
+    note("start", n, ctx.attempt, ctx.fence, os.getpid())
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        note("cancelled", n, ctx.attempt, ctx.fence, os.getpid())
+        raise
+    note("end", n, ctx.attempt, ctx.fence, os.getpid())
+    return n
+
+
+@stay.job()
+async def block_loop(seconds: float) -> None:
+    note("start", "block", backstay.current_job().attempt)
+    time.sleep(seconds)  # noqa: ASYNC251 - that is the mistake
+    note("end", "block")
+
+
+@stay.job(retries=2, backoff=fixed(0.01))
+async def kill_worker() -> None:
+    note("kill", os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@stay.job()
+async def version() -> str:
+    return "one"
