@@ -1,4 +1,4 @@
-"""A function under a lock that is named by its arguments: one call per account at a time."""
+"""`@stay.locked` names a lock by the function's arguments: one call per account at a time."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ balance = {"ada": 0, "bo": 0}
 @stay.locked("account:{account}", ttl=10, wait=5)
 async def deposit(account: str, amount: int) -> None:
     before = balance[account]
-    await asyncio.sleep(0.01)  # without the lock, another deposit would be lost here
+    await asyncio.sleep(0.01)  # without the lock, a concurrent deposit would be lost here (lost update)
     balance[account] = before + amount
 
 

@@ -1,9 +1,9 @@
-"""A server, two workers, and a CI-like workflow that they run: examples/demo.yml. `make demo`.
+"""Start a server and two workers, and run a CI-like workflow on them: examples/demo.yml. Run it with `make demo`.
 
-Everything here is real: `backstay serve` on a SQLite file in a temporary folder, two `backstay worker` processes with
-labels of their own that speak HTTP with it, and this program, which knows nothing but the HTTP API. On a terminal the
-server stays up until Ctrl-C, for the page in the browser; elsewhere the demo ends with the run. The exit code is 0 only
-if the run was a success.
+The demo starts real processes: `backstay serve` on a SQLite file in a temporary folder, and two `backstay worker`
+processes with different labels that connect to it over HTTP. This program uses only the HTTP API. On a terminal, the
+server runs until Ctrl-C, for the dashboard; otherwise the demo ends with the run. The exit code is 0 only if the run
+succeeded.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 WORKFLOW = Path(__file__).with_name("demo.yml")
-#: Two workers, and what each of them has.
+#: The label of each worker.
 WORKERS = {"ada": "builds", "bo": "tests"}
-#: `backstay serve` has it unless it is told otherwise.
-USUAL_PORT = 3000
+#: The default port of `backstay serve`.
+DEFAULT_PORT = 3000
 SIGNS = {"started": "▶", "scheduled": "↻", "completed": "✓", "failed": "✗", "skipped": "-", "cancelled": "!"}
-#: Seconds, also on a machine that has other things to do.
-PATIENCE = 60.0
-#: Hears of the end of a pipe.
-GUARD = 'read -r word || { kill "$1"; sleep 5; kill -9 "$1"; } 2>/dev/null'
+#: Seconds; long enough for a busy machine.
+TIMEOUT = 60.0
+#: Kills a process when the other end of a pipe is closed, unless a line arrives first.
+GUARD = 'read -r line || { kill "$1"; sleep 5; kill -9 "$1"; } 2>/dev/null'
 
 
-def ask(url: str, body: bytes | None = None, kind: str = "application/json") -> Any:
+def fetch(url: str, body: bytes | None = None, kind: str = "application/json") -> Any:
     request = Request(url, data=body, headers={"content-type": kind})  # noqa: S310 - our own server
-    with urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310 - the same
-        return json.load(answer)
+    with urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310 - the same
+        return json.load(response)
 
 
 def events(url: str) -> Iterator[dict[str, Any]]:
-    """Server-sent events, until the stream says that it has ended."""
-    with urlopen(url, timeout=PATIENCE) as stream:  # noqa: S310 - the same
+    """Yield server-sent events until the stream's `end` event."""
+    with urlopen(url, timeout=TIMEOUT) as stream:  # noqa: S310 - the same
         name = ""
         for raw in stream:
             field, _, value = raw.decode().rstrip("\n").partition(": ")
@@ -55,15 +55,15 @@ def events(url: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def program(*args: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`backstay …` until the end of the block; what it says is in `log`. Should this program be killed without a word,
-    a shell at the end of a pipe hears of it and ends the other.
+    """Run `backstay …` until the end of the block, with its output in `log`. If this program is killed with SIGKILL,
+    the guard's pipe closes, and the guard kills the process.
     """
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "backstay", *args],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
     guard = subprocess.Popen(
@@ -76,16 +76,16 @@ def program(*args: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        guard.communicate(b"all is well\n")
+        guard.communicate(b"stopped\n")
 
 
-def address(server: subprocess.Popen[bytes], log: Path) -> str:
-    """Where it listens, once it does."""
-    deadline = time.monotonic() + PATIENCE
+def wait_for_url(server: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait until the server listens, and return its URL."""
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline and server.poll() is None:
         for line in log.read_text().splitlines():
             if line.startswith("listening on "):
@@ -94,17 +94,17 @@ def address(server: subprocess.Popen[bytes], log: Path) -> str:
     raise SystemExit(f"the server did not start:\n{log.read_text()}")
 
 
-def port() -> int:
-    """The usual one for somebody who looks, if it is free; else any."""
+def choose_port() -> int:
+    """On a terminal, return the default port if it is free; otherwise 0, for any free port."""
     if not sys.stdout.isatty():
         return 0
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", USUAL_PORT))
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
             return 0
-    return USUAL_PORT
+    return DEFAULT_PORT
 
 
 def main() -> int:
@@ -113,46 +113,53 @@ def main() -> int:
         engine = f"sqlite:///{home}/demo.db"
         log = home / "server.log"
         server = stack.enter_context(
-            program("--url", engine, "serve", "--port", str(port()), "--no-access-log", log=log)
+            program("--url", engine, "serve", "--port", str(choose_port()), "--no-access-log", log=log)
         )
-        url = address(server, log)
+        url = wait_for_url(server, log)
         print(f"server   {url}, on SQLite", flush=True)
         for name, label in WORKERS.items():
-            place = home / name
-            place.mkdir()
-            options = ["--labels", label, "--name", name, "--concurrency", "2", "--directory", str(place)]
+            folder = home / name
+            folder.mkdir()
+            options = ["--labels", label, "--name", name, "--concurrency", "2", "--directory", str(folder)]
             stack.enter_context(
                 program("worker", "--server", url, "--allow-commands", *options, log=home / f"{name}.log")
             )
-            print(f"worker   {name}, which {label}", flush=True)
+            print(f"worker   {name}, label {label}", flush=True)
 
-        stored = ask(f"{url}/api/workflows", WORKFLOW.read_bytes(), "application/yaml")
-        run = ask(f"{url}/api/workflows/{stored['id']}/run", b'{"inputs": {"version": "1.2"}}')["run_id"]
+        stored = fetch(f"{url}/api/workflows", WORKFLOW.read_bytes(), "application/yaml")
+        run = fetch(f"{url}/api/workflows/{stored['id']}/run", b'{"inputs": {"version": "1.2"}}')["run_id"]
         print(f"run      {url}/#/runs/{run}\n", flush=True)
         status = follow(url, run)
         if sys.stdout.isatty():
             with suppress(KeyboardInterrupt):
-                print(f"\nLook at it: {url}/#/runs/{run}   Ctrl-C ends the server and the workers.", flush=True)
+                print(f"\nDashboard: {url}/#/runs/{run}   Press Ctrl-C to stop the server and the workers.", flush=True)
                 server.wait()
     return 0 if status == "success" else 1
 
 
 def follow(url: str, run: str) -> str:
-    """Tell what happens in a run, as it does. Returns what became of it."""
+    """Print the events of a run as they arrive, and return its status."""
     began = time.monotonic()
-    decided: set[str] = set()
+    evaluating: set[str] = set()
     for event in events(f"{url}/api/runs/{run}/events/stream"):
         kind, job, worker = event["event"], event["job_id"], event["worker_id"]
         if kind == "started" and worker not in WORKERS:
-            decided.add(job)  # the server itself sees to conditions: whether, and with which values, a job is to run
-        elif job in decided:
-            decided.discard(job)
+            evaluating.add(job)  # the server itself evaluates the job's condition and expressions
+        elif job in evaluating:
+            evaluating.discard(job)
         elif kind in SIGNS:
-            said = f"{kind} on {worker}" if kind == "started" else f"{kind}: {event['why']}" if event["why"] else kind
-            print(f"{time.monotonic() - began:6.1f} s  {SIGNS[kind]} {job:12} {said}", flush=True)
-    detail = ask(f"{url}/api/runs/{run}")
+            text = describe(kind, worker, event["why"])
+            print(f"{time.monotonic() - began:6.1f} s  {SIGNS[kind]} {job:12} {text}", flush=True)
+    detail = fetch(f"{url}/api/runs/{run}")
     print(f"\n{detail['status']}: {len(detail['jobs'])} jobs in {time.monotonic() - began:.1f} s", flush=True)
     return str(detail["status"])
+
+
+def describe(kind: str, worker: str, reason: str) -> str:
+    if kind == "started":
+        return f"started on {worker}"
+    name = "retrying" if kind == "scheduled" else kind
+    return f"{name}: {reason}" if reason else name
 
 
 if __name__ == "__main__":

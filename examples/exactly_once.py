@@ -1,9 +1,9 @@
-"""Approximately exactly once: four layers, each for what the one above it lets through.
+"""Approximately exactly once: four layers, each of which covers a case that the previous one does not.
 
-1. Idempotency: a payment that comes again is answered, not carried out. Lets through: an owner that stood still.
-2. A lock: one at a time, also beside other code about the same account. Lets through: a holder that stood still.
-3. A UNIQUE constraint: the database itself refuses the second entry.
-4. A handler that may be called again: it checks, works and marks, in one transaction.
+1. Idempotency: a repeated payment is replayed, not executed. Not covered: an owner that is paused past its lease.
+2. A lock: one holder at a time, also against other code that uses the account. Not covered: a paused holder.
+3. A UNIQUE constraint: the database itself rejects the second entry.
+4. A handler that may be called again: it checks, works and marks the work as done, in one transaction.
 """
 
 import sqlite3
@@ -33,7 +33,7 @@ def make_pay(stay: Backstay, shop: Path, *, lease: float = 30) -> Callable[..., 
 def handle(shop: Path, payment_id: str, account: str, amount: int) -> dict[str, int]:
     with closing(sqlite3.connect(shop)) as db:
         db.executescript(SCHEMA)
-        with db:  # 4: all of it, or nothing
+        with db:  # 4: one transaction
             db.execute("BEGIN IMMEDIATE")
             if not is_processed(db, payment_id):
                 db.execute("INSERT INTO ledger VALUES (?, ?, ?)", (payment_id, account, amount))  # 3
@@ -53,7 +53,7 @@ def main() -> None:
             receipts = list(pool.map(lambda _: pay("p-1", "ada", 5), range(5)))
         with closing(sqlite3.connect(shop)) as db:
             (entries,) = db.execute("SELECT count(*) FROM ledger").fetchone()
-        print(f"{len(receipts)} calls, {entries} entry in the ledger, every receipt says {receipts[0]}")
+        print(f"{len(receipts)} calls, {entries} entry in the ledger, every receipt is {receipts[0]}")
         assert receipts == [{"paid": 5}] * 5
         assert entries == 1
 

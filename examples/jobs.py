@@ -1,20 +1,20 @@
-"""Jobs: typed calls that a worker carries out, with a retry, a chain and a job that waits for others."""
+"""Jobs: typed calls that a worker runs, with a retry, a chain and a job that waits for others."""
 
 import asyncio
 import logging
 
 from backstay import Backstay, current_job
 
-logging.getLogger("backstay").setLevel("ERROR")  # a retry is worth a warning; here it is shown below
+logging.getLogger("backstay").setLevel("ERROR")  # hide the warning about the retry; the output below shows it
 
 stay = Backstay("memory://")
-trouble = iter([True, False])
+failures = iter([True, False])
 
 
 @stay.job(retries=3, backoff=0.05)
 async def download(url: str) -> str:
-    if next(trouble, False):
-        raise ConnectionError("the line is dead")
+    if next(failures, False):
+        raise ConnectionError("connection reset")
     path = url.rpartition("/")[2]
     current_job().continue_with(unpack, path)
     return path
@@ -36,8 +36,8 @@ async def main() -> None:
 
     downloads = [await download.enqueue(f"https://example.org/{name}") for name in ("a.zip", "more.zip")]
     summary = await report.options(after=downloads).enqueue()
-    print("the report is", await summary.status())
-    print("the report says", await summary.result(timeout=10))
+    print("state of the report:", await summary.status())
+    print("result of the report:", await summary.result(timeout=10))
     print("attempts of the first download:", (await downloads[0].info()).attempt)
 
     worker.stop()

@@ -1,4 +1,4 @@
-"""A lock on an event loop: three tasks take turns, each with a higher fence than the one before."""
+"""A lock on an event loop: three tasks acquire it in turn, each with a higher fence than the one before."""
 
 import asyncio
 

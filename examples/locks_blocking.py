@@ -1,4 +1,4 @@
-"""The same in threads: `backstay.sync` has the same names, without `await`. The file would serve processes, too."""
+"""A lock in threads: `backstay.sync` has the same names without `await`. Processes can share the file as well."""
 
 import tempfile
 import threading
@@ -11,7 +11,7 @@ def pay(stay: Backstay, who: str) -> None:
     with stay.lock("invoice:42", ttl=10, wait=5) as lease:
         print(f"{who} holds {lease.name}, fence {lease.fence}")
         time.sleep(0.1)
-        lease.check()  # raises LeaseLost unless the lease is certainly ours: before what must not happen twice
+        lease.check()  # raises LeaseLost unless the lease is certainly valid; call it before an irreversible step
 
 
 with tempfile.TemporaryDirectory() as folder, Backstay(f"sqlite:///{folder}/backstay.db") as stay:

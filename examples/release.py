@@ -1,4 +1,4 @@
-"""A workflow in Python: results that flow, a list that is known later, a condition, and a second try."""
+"""A workflow in Python: outputs as arguments, a map over an output, conditions, and a re-run of failed jobs."""
 
 import asyncio
 import logging
@@ -29,8 +29,8 @@ async def publish(wheels: list[str]) -> dict[str, int]:
 
 
 @stay.job()
-async def tell(whom: str) -> str:
-    return f"told {whom}"
+async def notify(recipient: str) -> str:
+    return f"notified {recipient}"
 
 
 @stay.workflow
@@ -38,8 +38,8 @@ def release(flow: Flow, repository: str, version: str) -> None:
     packages = flow.add(find_packages, repository)
     wheels = flow.map(build, packages.output, version)
     published = flow.add(publish, wheels.output)
-    flow.add(tell, "everybody", key="celebrate", after=published, when="needs.publish.outputs.published != 0")
-    flow.add(tell, "the team", key="alarm", after=published, when="any_failure")
+    flow.add(notify, "users", key="announce", after=published, when="needs.publish.outputs.published != 0")
+    flow.add(notify, "the team", key="alarm", after=published, when="any_failure")
 
 
 async def main() -> None:
@@ -47,14 +47,14 @@ async def main() -> None:
     working = asyncio.create_task(worker.run())
 
     run = await release.start("shop", "1.2")
-    print("the run ended:", await run.wait(timeout=10))
+    print("result of the run:", await run.wait(timeout=10))
     for job in await run.jobs():
         print(f"  {job.key:<22} {job.state}")
 
     broken.clear()
     await run.rerun_failed()
-    print("once more:", await run.wait(timeout=10))
-    print("published:", run.outputs["publish"], "and", run.outputs["celebrate"])
+    print("after the re-run:", await run.wait(timeout=10))
+    print("outputs:", run.outputs["publish"], "and", run.outputs["announce"])
 
     worker.stop()
     await working

@@ -1,4 +1,4 @@
-"""At most two at a time, in order of arrival."""
+"""A semaphore with two permits, granted in arrival order."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ busy = most = 0
 
 
 async def render(stay: Backstay, frame: int) -> None:
-    global busy, most  # noqa: PLW0603 - counts who is inside
+    global busy, most  # noqa: PLW0603 - counts concurrent holders
     async with stay.semaphore("gpu", permits=2, ttl=10):
         busy += 1
         most = max(most, busy)
-        print(f"frame {frame}, {busy} at work")
+        print(f"frame {frame}, {busy} rendering")
         await asyncio.sleep(0.05)
         busy -= 1
 

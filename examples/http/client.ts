@@ -1,5 +1,5 @@
 // A client for the HTTP API in TypeScript, without a library: workflows, logs, live logs, workers.
-// Run it with Node 22.18 or later, which reads TypeScript: node client.ts http://127.0.0.1:3000
+// Run it with Node 22.18 or later, which executes TypeScript: node client.ts http://127.0.0.1:3000
 
 type Status = "queued" | "running" | "success" | "failure" | "skipped" | "cancelled";
 
@@ -57,53 +57,55 @@ export class Backstay {
     this.token = token;
   }
 
-  listWorkflows = (limit = 50, offset = 0) => this.ask<Workflow[]>("GET", `/api/workflows?limit=${limit}&offset=${offset}`);
-  createWorkflow = (workflow: object) => this.ask<Workflow>("POST", "/api/workflows", workflow);
-  status = (id: string) => this.ask<Workflow>("GET", `/api/workflows/${encodeURIComponent(id)}/status`);
+  listWorkflows = (limit = 50, offset = 0) =>
+    this.request<Workflow[]>("GET", `/api/workflows?limit=${limit}&offset=${offset}`);
+  createWorkflow = (workflow: object) => this.request<Workflow>("POST", "/api/workflows", workflow);
+  status = (id: string) => this.request<Workflow>("GET", `/api/workflows/${encodeURIComponent(id)}/status`);
   run = (id: string, inputs: object = {}) =>
-    this.ask<{ run_id: string; status: Status }>("POST", `/api/workflows/${encodeURIComponent(id)}/run`, { inputs });
-  cancel = (id: string) => this.ask<{ run_id: string }>("POST", `/api/workflows/${encodeURIComponent(id)}/cancel`, {});
-  logs = (id: string, job: string) => this.ask<LogChunk[]>("GET", this.#job(id, job, "logs"));
-  workers = () => this.ask<WorkerInfo[]>("GET", "/api/workers");
+    this.request<{ run_id: string; status: Status }>("POST", `/api/workflows/${encodeURIComponent(id)}/run`, { inputs });
+  cancel = (id: string) =>
+    this.request<{ run_id: string }>("POST", `/api/workflows/${encodeURIComponent(id)}/cancel`, {});
+  logs = (id: string, job: string) => this.request<LogChunk[]>("GET", this.#job(id, job, "logs"));
+  workers = () => this.request<WorkerInfo[]>("GET", "/api/workers");
 
-  /** A job's log as it grows. A broken connection is taken up again behind the last chunk: no gap, no double. */
+  /** Yield a job's log chunks as they arrive. After a disconnect, resume behind the last chunk: no gap, no duplicate. */
   async *streamLogs(id: string, job: string): AsyncGenerator<LogChunk> {
     let last = "";
     for (;;) {
       const headers: Record<string, string> = { ...this.#headers(), ...(last ? { "last-event-id": last } : {}) };
-      const answer = await fetch(this.url + this.#job(id, job, "logs/stream"), { headers });
-      if (!answer.ok || !answer.body) throw await this.#refusal(answer);
+      const response = await fetch(this.url + this.#job(id, job, "logs/stream"), { headers });
+      if (!response.ok || !response.body) throw await this.#error(response);
       try {
-        for await (const event of events(answer.body)) {
+        for await (const event of events(response.body)) {
           if (event.kind === "end") return;
           last = event.id;
           yield JSON.parse(event.data) as LogChunk;
         }
       } catch (error) {
-        if (!(error instanceof TypeError)) throw error; // how fetch says that a connection broke
+        if (!(error instanceof TypeError)) throw error; // fetch raises TypeError when a connection breaks
       }
       await new Promise((resolve) => setTimeout(resolve, 1000));
     }
   }
 
-  async ask<T>(method: string, path: string, body?: object): Promise<T> {
+  async request<T>(method: string, path: string, body?: object): Promise<T> {
     const headers = { ...this.#headers(), ...(body ? { "content-type": "application/json" } : {}) };
-    const answer = await fetch(this.url + path, { method, headers, body: body && JSON.stringify(body) });
-    if (!answer.ok) throw await this.#refusal(answer);
-    return (await answer.json()) as T;
+    const response = await fetch(this.url + path, { method, headers, body: body && JSON.stringify(body) });
+    if (!response.ok) throw await this.#error(response);
+    return (await response.json()) as T;
   }
 
   #job = (id: string, job: string, rest: string) =>
     `/api/workflows/${encodeURIComponent(id)}/jobs/${encodeURIComponent(job)}/${rest}`;
   #headers = (): Record<string, string> => (this.token ? { authorization: `Bearer ${this.token}` } : {});
-  #refusal = async (answer: Response) =>
-    new BackstayError(answer.status, ((await answer.json().catch(() => ({}))) as { detail?: string }).detail ?? "");
+  #error = async (response: Response) =>
+    new BackstayError(response.status, ((await response.json().catch(() => ({}))) as { detail?: string }).detail ?? "");
 }
 
 async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<{ kind: string; id: string; data: string }> {
   let text = "";
-  for await (const piece of body.pipeThrough(new TextDecoderStream())) {
-    text += piece;
+  for await (const chunk of body.pipeThrough(new TextDecoderStream())) {
+    text += chunk;
     for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
       const fields = new Map(
         text.slice(0, end).split("\n").map((line) => [line.split(": ", 1)[0], line.slice(line.indexOf(": ") + 2)]),
