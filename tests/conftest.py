@@ -1,4 +1,4 @@
-"""What every test may ask for: an engine's URL, a namespace nobody else uses, and Backstays that are closed again."""
+"""Fixtures for all tests: an engine's URL, a unique namespace, and Backstays that are closed after the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from backstay import sync
 
-# How long an example takes says something about the machine, not about the claim.
+# No deadline per example: its duration depends on how busy the machine is.
 settings.register_profile("backstay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("backstay")
 
@@ -20,12 +20,12 @@ REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
-#: How often a promise about time is tried again. A machine that is busy with others is slow now and then; what is too
-#: slow by itself is so each time. Each failed try is told of in the summary.
+#: The number of reruns of a failed test with the mark `timed`. A busy machine makes such a test fail now and then; code
+#: that is too slow fails every time. The summary reports each failed try.
 TRIES = 4
 
 
-#: What a test takes, about, in seconds, by its marks.
+#: The approximate duration of a test in seconds, by its marks.
 COSTS = {"race": 10.0, "chaos": 2.0, "slow": 2.0}
 
 
@@ -38,7 +38,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _longest_first(items):
-    """Among several processes, each of which takes a file at a time: a long one must not be the last."""
+    """Sort the test files by duration, longest first. With several test processes, each of which runs one file at a
+    time, a long file at the end would keep one process busy while the others are idle.
+    """
     costs = Counter()
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -47,7 +49,9 @@ def _longest_first(items):
 
 
 def pytest_configure(config):
-    """What runs in the background is started with these ignored, and so would be every program that a test starts."""
+    """Restore the default signal handlers. A shell starts background processes with these signals ignored, and every
+    program that a test starts would inherit that.
+    """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -63,19 +67,19 @@ def _url(kind, request):
 
 @pytest.fixture(params=["memory", "sqlite", REDIS, POSTGRES])
 def engine_url(request):
-    """The URL of every engine in turn."""
+    """The URL of an engine; the test runs once for each engine."""
     return _url(request.param, request)
 
 
 @pytest.fixture(params=["sqlite", REDIS, POSTGRES])
 def shared_url(request):
-    """The same without `memory://`: two Backstays on it meet."""
+    """Like `engine_url`, without `memory://`: two Backstays with this URL share their data."""
     return _url(request.param, request)
 
 
 @pytest.fixture
 def namespace():
-    """Nobody else's, so that tests may share one server."""
+    """A unique namespace, so that tests may share one server."""
     return f"test-{secrets.token_hex(6)}"
 
 
@@ -87,7 +91,7 @@ def unique():
 
 @pytest.fixture
 def connect(namespace):
-    """Makes blocking Backstays, and closes them at the end: `connect(url)`, `connect(engine=engine)`."""
+    """Create blocking Backstays and close them after the test: `connect(url)`, `connect(engine=engine)`."""
     made = []
 
     def make(url=None, **options):
@@ -102,7 +106,7 @@ def connect(namespace):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What tests have measured, also those that ran in other processes: `record_property("measured", …)`."""
+    """Print the measurements of all tests, also of other test processes: `record_property("measured", …)`."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
     found = [text for report in reports for name, text in getattr(report, "user_properties", ()) if name == "measured"]
     if found:

@@ -76,10 +76,10 @@ def test_a_remote_worker_with_a_token_executes_a_run(start, tmp_path):
     assert httpx.get(f"{at}/api/workflows").status_code == 401
     with httpx.Client(base_url=at, headers={"authorization": f"Bearer {submit}"}, timeout=30) as client:
         run = client.post("/api/workflows/flow/run", json={}).json()["run_id"]
-        assert ended(client, run), remote.stderr
+        assert ended(client, run), remote.output
         shown = client.get(f"/api/runs/{run}").json()
         states = {job["id"]: job["status"] for job in shown["jobs"]}
-        assert states == {"build": "success", "test": "success", "never": "skipped", "broken": "failure"}, remote.stderr
+        assert states == {"build": "success", "test": "success", "never": "skipped", "broken": "failure"}, remote.output
         assert shown["status"] == "success"
         logs = client.get("/api/workflows/flow/jobs/test/logs").json()
         assert "testing a.whl\nreport\n" in "".join(chunk["data"] for chunk in logs)
@@ -87,10 +87,10 @@ def test_a_remote_worker_with_a_token_executes_a_run(start, tmp_path):
         # A changed definition becomes a new version; the invalid one was reported with its line.
         (folder / "flow.yml").write_text(FLOW.replace("echo building", "echo building anew"))
         assert eventually(lambda: client.get("/api/workflows/flow").json()["version"] == 2)
-    assert "bad.yml:3:" in server.stderr
-    assert "no job is defined" not in server.stderr
-    assert worker not in server.stderr + remote.stderr
-    assert submit not in server.stderr
+    assert "bad.yml:3:" in server.output
+    assert "no job is defined" not in server.output
+    assert worker not in server.output + remote.output
+    assert submit not in server.output
     assert remote.stop() == 0
     assert server.stop() == 0
 

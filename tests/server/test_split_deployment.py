@@ -63,7 +63,7 @@ def test_a_split_deployment_survives_a_kill_of_one_process_of_each_kind(engine_o
             return next(job for job in shown(run, server)["jobs"] if job["id"] == "build")
 
         whole = begin(0)
-        assert eventually(lambda: shown(whole, 1)["status"] == "success", 120), workers[0].said + workers[1].said
+        assert eventually(lambda: shown(whole, 1)["status"] == "success", 120), workers[0].output + workers[1].output
         assert statuses(whole, 1) == ALL_SUCCESS
 
         go.unlink()
@@ -76,7 +76,7 @@ def test_a_split_deployment_survives_a_kill_of_one_process_of_each_kind(engine_o
         survivor = 1 - killed
         assert eventually(lambda: shown(run, survivor)["status"] not in ("queued", "running"), 120), workers[
             survivor
-        ].said
+        ].output
         assert statuses(run, survivor) == ALL_SUCCESS
         assert build(run, survivor)["attempt"] == 2
         assert build(run, survivor)["worker_id"] == f"far-{survivor}"
@@ -85,4 +85,4 @@ def test_a_split_deployment_survives_a_kill_of_one_process_of_each_kind(engine_o
         assert kinds.count("completed") >= len(ALL_SUCCESS)
         assert kinds[-1] == "run_finished"
         another = begin(survivor)
-        assert eventually(lambda: shown(another, survivor)["status"] == "success", 120), workers[survivor].said
+        assert eventually(lambda: shown(another, survivor)["status"] == "success", 120), workers[survivor].output

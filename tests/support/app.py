@@ -1,4 +1,4 @@
-"""A Backstay with jobs and a worker in this process, and ways to look at what became of them."""
+"""Helpers to run a Backstay with a worker in this process, and to read the stored jobs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SHARDS = pytest.param("shards", marks=pytest.mark.redis)
 #: Every job store.
 KINDS = ["memory", "sqlite", REDIS, SHARDS, POSTGRES]
 
-#: Those that keep all jobs in one place: a rate and a unique key hold for all of them, a chain may use any key, and a
-#: batch is stored in one step.
+#: The job stores without shards. In these, a rate and a unique key apply to all jobs, the jobs of a chain may have any
+#: concurrency or unique key, and a batch is stored in one transaction.
 ONE_PLACE = [kind for kind in KINDS if kind is not SHARDS]
 
 
@@ -35,13 +35,13 @@ def url_of(kind, request):
 
 
 async def fetch_job(stay, handle):
-    """The job as it is stored."""
+    """Return the job as it is stored."""
     core = stay._core
     return await core.port.apply(core.services.get(JOB_STORE).get(getattr(handle, "id", handle)))
 
 
 async def reaches(stay, handle, state, within=10.0):
-    """Wait until the job is in a state; answers the job."""
+    """Wait until the job has this state, and return the job."""
 
     async def there():
         return (await fetch_job(stay, handle)).state == state
@@ -52,7 +52,7 @@ async def reaches(stay, handle, state, within=10.0):
 
 @contextlib.asynccontextmanager
 async def working(stay, **options):
-    """A worker that runs meanwhile, and is stopped at the end."""
+    """Run a worker during the block, and stop it at the end."""
     options = {"signals": False, "concurrency": 10, "drain": 5, "grace": 1} | options
     worker = stay.worker(**options)
     task = asyncio.create_task(worker.run())

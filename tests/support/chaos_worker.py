@@ -1,4 +1,4 @@
-"""A worker in a race: does chores and writes down what it did. `python -m support.chaos_worker URL …`."""
+"""A worker process of a race: it runs jobs and records each start and end. `python -m support.chaos_worker URL …`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from backstay import Backstay
 from backstay.job.api.context import current_job
 from backstay.testing.histories.job_history import END, START, Notebook
 
-#: More than any race can use up: a race is about leases, not about giving up.
+#: More than any race uses: no job may fail because it is out of attempts.
 RETRIES = 1000
 
 
 def chores(stay: Any, notebook: Notebook | None = None, seconds: float = 0.0) -> Any:
-    """The job of the race, of an async Backstay or a blocking one. A process that only enqueues needs no notebook."""
+    """Define the job type of the race on an async or a blocking Backstay. A process that only enqueues passes no
+    notebook.
+    """
 
     async def chore(n: int) -> int:
         job = current_job()
@@ -47,7 +49,7 @@ async def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     stay = Backstay(args.url, namespace=args.namespace, hub=args.hub or None, shards=args.shards)
     chores(stay, Notebook(args.folder, args.label), args.seconds)
-    try:  # not opened first: a worker waits for an engine that is away
+    try:  # no `open()` first: it would fail while the engine is unreachable, but a worker waits for the engine
         await stay.worker(concurrency=args.concurrency, lease=args.lease).run()
     finally:
         await stay.close()

@@ -1,4 +1,4 @@
-"""A command line against each engine, as real processes and inside this one."""
+"""Run the command line on each engine, in separate processes or in this one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from backstay.gate.view import Inspection
 from backstay.sync import Backstay
 from backstay.testing.waiting import WITHIN
 
-#: Far more than anything here takes; a test that gets there has failed.
+#: Seconds after which a test fails; every step here is much faster.
 PATIENCE = WITHIN
 
 
 def eventually(claim: Callable[[], Any], what: str) -> Any:
-    """Look until it is true."""
+    """Wait until `claim()` returns a true value, and return that value. Fails the test with `what` after a timeout."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if found := claim():
@@ -37,7 +37,7 @@ def eventually(claim: Callable[[], Any], what: str) -> Any:
 
 @dataclass
 class Cli:
-    """`backstay` with an engine and a namespace of its own."""
+    """The command `backstay` on one engine, in a separate namespace."""
 
     url: str
     namespace: str
@@ -53,16 +53,16 @@ class Cli:
         return [sys.executable, "-m", "backstay", *args]
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
-        """A process of its own, ended with the test."""
+        """Start the command in a separate process, which `close()` stops."""
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options = {"env": self.environment, "cwd": self.folder, "text": True} | pipes | options
-        options["start_new_session"] = True  # away from the terminal that the tests may run on
+        options["start_new_session"] = True  # detached from the terminal that the tests may run on
         process = subprocess.Popen(self.argv(*args), **options)
         self.started.append(process)
         return process
 
     def run(self, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """A process of its own, to its end."""
+        """Run the command in a separate process, and wait until it exits."""
         options = {"env": self.environment, "cwd": self.folder, "stdin": subprocess.DEVNULL} | options
         options["start_new_session"] = True
         return subprocess.run(
@@ -70,7 +70,7 @@ class Cli:
         )
 
     def call(self, *args: str, **options: Any) -> Any:
-        """Inside this process: quick, where no process is needed."""
+        """Run the command inside this process, which is faster."""
         return CliRunner().invoke(app, args, env=self.environment, prog_name="backstay", **options)
 
     def json(self, *args: str) -> Any:
@@ -81,7 +81,7 @@ class Cli:
     def holding(
         self, name: str, *options: str, setup: str = ":", script: str = "exec sleep 60"
     ) -> subprocess.Popen[str]:
-        """A `backstay lock` whose command has done its set-up by now."""
+        """Start `backstay lock` and wait until it holds the lock and its command has run `setup`."""
         process = self.start("lock", name, *options, "--", "sh", "-c", f"{setup}; echo ready; {script}")
         assert process.stdout
         line = process.stdout.readline()
@@ -89,7 +89,7 @@ class Cli:
         return process
 
     def waiting(self, name: str, *args: str, waiters: int = 1, **options: Any) -> subprocess.Popen[str]:
-        """A `backstay lock` that stands in the queue by now."""
+        """Start `backstay lock` and wait until the queue has `waiters` waiters."""
         process = self.start("lock", name, *args, **options)
         eventually(lambda: self.look(name).waiter_count == waiters, f"{waiters} wait for {name}")
         return process
@@ -123,20 +123,20 @@ class Cli:
 
 
 def end_input(process: subprocess.Popen[str]) -> None:
-    """Close its standard input."""
+    """Close the standard input of the process."""
     assert process.stdin
     process.stdin.close()
     process.stdin = None
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for its end: exit code, standard output, standard error."""
+    """Wait until the process exits. Returns its exit code, standard output and standard error."""
     out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
 
 
 def is_gone(pid: int) -> bool:
-    """No such process, or only its zombie: a small container may have no init process to reap it."""
+    """Whether the process has exited. A zombie counts as exited: a small container may have no init that reaps it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,7 +1,8 @@
-"""One process of a race: acquires, works on a guarded register, releases, again and again, and keeps a diary.
+"""One process of a race. In a loop, it acquires a lock, writes to a register that the lock protects, releases the lock,
+and records each event in its diary.
 
-Started by `support.contenders`, stopped by closing its standard input. The blocking and the async API run
-the same attempt.
+`support.race` starts it, and stops it by closing its standard input. The same code runs on the blocking and on the
+async API.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from backstay.testing.histories.history import Diary
 from backstay.testing.histories.register import Register
 from support.stacks import tell_on
 
-#: How many attempts are special: a hold that needs renewal, one that outlives its lease, a quick cancel.
+#: The shares of attempts that hold the lock until it must be renewed, that hold it longer than its lease, and that are
+#: cancelled soon.
 LONG, OVERSTAY, CANCEL = 0.01, 0.02, 0.05
-#: How long the others hold, in seconds: some just come and go, some are there when trouble strikes.
+#: The ranges of seconds for which the other attempts hold the lock: most release it at once, some hold it long enough
+#: that a fault hits them.
 HOLDS = ((0.0, 0.005), (0.0, 0.005), (0.02, 0.1))
 
 
 class Api(Protocol):
-    """What an attempt needs of either API. The blocking one never suspends."""
+    """The calls that an attempt makes, on either API. The blocking implementation never suspends."""
 
     async def acquire(self, name: str, permits: int, lock_id: str, *, renew: bool, cancel: bool) -> Any: ...
 
@@ -47,7 +50,7 @@ class Api(Protocol):
 
 @dataclass(frozen=True)
 class Blocking:
-    """`backstay.sync`, on any number of threads."""
+    """The blocking API, for any number of threads."""
 
     stay: backstay.sync.Backstay
     ttl: float
@@ -68,7 +71,7 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Awaiting:
-    """`backstay`, on any number of tasks of one loop."""
+    """The async API, for any number of tasks of one loop."""
 
     stay: backstay.Backstay
     ttl: float
@@ -90,7 +93,7 @@ class Awaiting:
 
 @dataclass(frozen=True)
 class Work:
-    """What one thread or task does for as long as it is asked to."""
+    """The loop of one thread or task: it makes attempts until `stopping` is set."""
 
     api: Api
     diary: Diary
@@ -102,7 +105,7 @@ class Work:
     stopping: threading.Event
 
     def run(self) -> None:
-        """On a thread, with the blocking API."""
+        """Run the loop on this thread, with the blocking API."""
         run(self.loop())
 
     async def loop(self) -> None:
@@ -188,7 +191,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m support.contender", description=__doc__)
     parser.add_argument("url")
     parser.add_argument("names", nargs="+", help="name=permits")
-    parser.add_argument("--folder", required=True, help="where diaries and registers lie")
+    parser.add_argument("--folder", required=True, help="the folder of diaries and registers")
     parser.add_argument("--label", required=True, help="unique among all contenders")
     parser.add_argument("--namespace", default="backstay-race")
     parser.add_argument("--api", choices=("blocking", "async"), default="async")
@@ -208,7 +211,7 @@ def main(argv: list[str] | None = None) -> None:
     threading.Thread(target=listen, daemon=True).start()
     diary = Diary(Path(args.folder), args.label)
     with contextlib.closing(diary):
-        # An engine that is away at the start is no reason to give up: that is what the race is about.
+        # Retry while the engine is unreachable: outages are part of the race.
         while not stopping.is_set():
             try:
                 asyncio.run(tasks(args, diary, stopping)) if args.api == "async" else threads(args, diary, stopping)

@@ -3,7 +3,7 @@
     PYTHONPATH=tests python -m support.contenders --url redis://127.0.0.1:6379/0 --seconds 30
     PYTHONPATH=tests python -m support.contenders --own-redis --seconds 60 --nemesis kill,pause,restart,faults
 
-Ends with figures and, when a promise was broken, with the violations and status 1.
+Prints counts and, if a guarantee was violated, the violations; it then exits with status 1.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--url", default="", help="the engine to certify; default: a new SQLite file")
     parser.add_argument("--own-redis", action="store_true", help="start a Redis for the race, with an AOF")
-    parser.add_argument("--forgetful", action="store_true", help="the same without an AOF: restarts forget all")
+    parser.add_argument("--forgetful", action="store_true", help="the same without an AOF: a restart loses all data")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--ttl", type=float, default=1.0)
-    parser.add_argument("--nemesis", default="kill,pause", help="of kill, pause, restart, faults")
+    parser.add_argument("--nemesis", default="kill,pause", help="comma-separated: kill, pause, restart, faults")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     with ExitStack() as stack:
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 def _nemesis(
     kind: str, url: str, server: RedisServer | None, args: argparse.Namespace, stack: ExitStack
 ) -> tuple[Nemesis, str]:
-    """A trouble by name, and the URL by which contenders go from then on."""
+    """Create a nemesis by its name. Returns it with the URL that contenders must use, which may be a proxy's."""
     if kind == Kill.kind:
         return Kill(), url
     if kind == Pause.kind:

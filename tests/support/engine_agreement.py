@@ -29,12 +29,13 @@ THOROUGH = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
-#: Each command is two round trips and a commit: a quarter of the examples takes as long as on the other engines.
+#: Settings for PostgreSQL. Each command takes two round trips and a commit: a quarter of the examples takes as long as
+#: all of them on another engine.
 ON_A_SERVER = settings(THOROUGH, max_examples=500)
 
 
 class Clock:
-    """Return the given times, in order."""
+    """A clock that returns the given times, in order."""
 
     def __init__(self) -> None:
         self.times: list[int] = []

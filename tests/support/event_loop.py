@@ -1,4 +1,4 @@
-"""Tests that await: each gets an event loop of its own, and leaves no task behind."""
+"""Decorators for async tests: each test runs on a new event loop, and fails if tasks are left at its end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from backstay.job.worker.blocking import new_loop
 
 
 def on_a_loop(test):
-    """Run an async test to its end; stray tasks fail it."""
+    """Run an async test with `asyncio.run`. Tasks that are still running afterwards fail it."""
 
     @functools.wraps(test)
     def run(*args, **kwargs):
         async def whole():
             await test(*args, **kwargs)
-            for _ in range(20):  # goodbyes take a turn or two
+            for _ in range(20):  # closing tasks need a few iterations of the loop
                 left = asyncio.all_tasks() - {asyncio.current_task()}
                 if not left:
                     return
@@ -28,13 +28,13 @@ def on_a_loop(test):
 
 
 def awaited(test):
-    """The same on the event loop that workers use."""
+    """Like `on_a_loop`, on the kind of event loop that workers use."""
 
     @functools.wraps(test)
     def run(*args, **kwargs):
         async def whole():
             await test(*args, **kwargs)
-            for _ in range(20):  # goodbyes take a turn or two
+            for _ in range(20):  # closing tasks need a few iterations of the loop
                 left = asyncio.all_tasks() - {asyncio.current_task()}
                 if not left:
                     return

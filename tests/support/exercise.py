@@ -1,4 +1,4 @@
-"""What any Backstay must be able to do, whatever it was made from: take, wait, hand over, leave the queue, renew."""
+"""A short test of locks for any way to create a Backstay: acquire, wait, pass on, leave the queue, renew."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import backstay
 from backstay import LockTimeout, sync
 from backstay.testing.waiting import WITHIN, eventually, soon
 
-#: Short, so that the keeper has something to do.
+#: Seconds: short, so that the keeper renews the lease during the test.
 TTL = 3.0
 
 
 def renewals(stay):
-    """The renewals of a Backstay, as they come."""
+    """Return a list to which each successful renewal of this Backstay is appended."""
     seen = []
 
     def note(event):
@@ -28,7 +28,7 @@ def renewals(stay):
 
 
 def exercise_blocking(make):
-    """`make()` makes Backstays that meet."""
+    """Test the blocking API. `make()` creates Backstays that share their locks."""
     with make() as one, make() as two:
         assert isinstance(one, sync.Backstay)
         first = one.lock("x", ttl=30).acquire(wait=0)
@@ -44,7 +44,7 @@ def exercise_blocking(make):
         (second,) = got
         assert second.fence > first.fence
         seen = renewals(two)
-        assert eventually(lambda: len(seen) >= 4)  # the TTL is over by now
+        assert eventually(lambda: len(seen) >= 4)  # by now the first TTL has passed
         second.check()
         assert one.locks.inspect("x").holders[0].lock_id == second.id
         assert not second.release().idempotent

@@ -15,7 +15,7 @@ OK = b"+OK\r\n"
 
 
 def bulk(text: str | bytes) -> bytes:
-    """A bulk string as RESP bytes."""
+    """Encode a bulk string in RESP."""
     raw = text.encode() if isinstance(text, str) else text
     return b"$%d\r\n%b\r\n" % (len(raw), raw)
 
@@ -25,7 +25,7 @@ def array(*items: bytes) -> bytes:
 
 
 class Hangup(Exception):
-    """Raised by an answer: say this, then close."""
+    """Raised by `answer` to send `last_words` and close the connection."""
 
     def __init__(self, last_words: bytes = b"") -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class Hangup(Exception):
 
 
 class FakeServer:
-    """Signs clients in like a Redis of `version`, then lets `answer` reply to each command's arguments.
+    """Answers the handshake of clients like a Redis of `version`, and all other commands with `answer(command)`.
 
-    `answer` returns bytes, b"" for silence, or None for +OK; it may raise `Hangup`. The sign-in goes through it too
-    when it is given as `greet`.
+    `answer` returns the bytes to send, b"" for no reply, or None for +OK; it may raise `Hangup`. `greet` is called
+    first, for every command including the handshake; if it returns bytes, they are the reply.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FakeServer:
         self.version = version
         self.answer = answer
         self.greet = greet
-        #: Every command that came, in order.
+        #: All commands received so far, in order.
         self.heard: list[list[bytes]] = []
         self._server = _Server(("127.0.0.1", 0), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)

@@ -1,4 +1,4 @@
-"""An engine whose answers get lost on the way, or that cannot be reached for a while."""
+"""Inject faults into an engine: lost replies and outages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from backstay.errors import EngineUnavailable, OutcomeUnknown
 
 
 class Fault:
-    """Stands before a blocking engine's doors. `lose(Command)`: it happens, but the next answer is lost."""
+    """Wraps `apply` and `apply_many` of a blocking engine. `lose(Command)`: the next command of this type is applied,
+    but its reply is lost. `away`: the engine is unreachable.
+    """
 
     def __init__(self, engine):
         self._apply_many = engine.apply_many
@@ -15,14 +17,14 @@ class Fault:
         engine.apply = lambda op: single_result(self([op]))
         self._losing = []
         self.away = False
-        #: Every operation whose answer was lost.
+        #: All operations whose reply was lost.
         self.lost = []
 
     def lose(self, command):
         self._losing.append(command)
 
     def again(self, op):
-        """A copy of an operation arrives late."""
+        """Apply an operation once more, as if a delayed copy of the request arrived."""
         (answer,) = self._apply_many([op])
         return answer
 
@@ -39,5 +41,5 @@ class Fault:
             return OutcomeUnknown("the answer was lost")
         return answer
 
-    #: Whether the engine is away once an answer was lost.
+    #: The value that `away` gets when a reply is lost.
     away_after = False

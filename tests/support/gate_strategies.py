@@ -1,4 +1,4 @@
-"""Random gate histories for property tests: commands of a few tickets, at times that stand still, jump and go back.
+"""Random gate histories for property tests: commands of a few tickets, at times that repeat, jump and go back.
 
 A draft is a command with relative times. `run_script` turns drafts into commands while it steps the machine, so that it
 removes rows exactly around the moment the machine allows it.
@@ -37,7 +37,8 @@ class Draft:
     fence: Micros = 0
 
 
-# Mostly a busy gate: little time passes, leases are long, callers agree. Seldom everything else.
+# Most drafts describe a busy gate: little time passes, leases are long, and callers pass the same options. All other
+# values are rare.
 _NEAR = (0, 0, 0, 0, 0, 1, 1, SLACK, 50_000, 300_000, 1_000_000)
 _EDGES = (OFFER - 1, OFFER, OFFER + 1, 5_000_000, RECHECK, LIFE, LIFE + 1)
 _JUMPS = (DAY, DAY + 1, 3 * DAY, -1, -OFFER, -LIFE, -DAY // 2)
@@ -135,7 +136,7 @@ def run_script(script: tuple[int, list[Any]], *, start: Micros = BASE) -> list[M
     for draft in drafts:
         if isinstance(draft, Sweep):
             if model.state is None or model.keep_until > start + 3650 * DAY:
-                continue  # a fence from the far future keeps its row for good
+                continue  # a fence from the far future keeps its row forever
             now = max(now, model.keep_until + draft.off)
             history.append(model.sweep(now))
         else:

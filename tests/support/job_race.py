@@ -1,4 +1,6 @@
-"""A race of workers: many jobs, a few processes under kills, pauses, restarts and faults; then a checker reads it."""
+"""A race of workers: a few processes run many jobs under kills, pauses, restarts and network faults. At the end a
+checker searches the recorded history for violations.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,16 @@ from support.programs import child_environment
 NAMESPACE = "backstay-job-race"
 BULK = 500
 LOOK = 0.01
-#: How often the race asks how many jobs are done.
+#: Seconds between two counts of the completed jobs.
 COUNT = 0.5
-#: After the last trouble, and beyond the leases, what a busy machine may take to finish what is left.
+#: Seconds that a busy machine may take, after the last fault and the expiry of the leases, to complete the remaining
+#: jobs.
 PATIENCE = 120.0
 STOP_WAIT = 30.0
 
 
 class Term(Nemesis):
-    """SIGTERM, and a new process in its place: a deployment."""
+    """Sends SIGTERM to a process and starts a new one, as a deployment does."""
 
     kind = "term"
 
@@ -52,7 +55,7 @@ class Term(Nemesis):
 
 
 class TimedKill(Kill):
-    """Remembers who was killed when."""
+    """A `Kill` that records the time of each kill by process id."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +65,7 @@ class TimedKill(Kill):
         picked: list[Fighter] = []
 
         class Watch:
-            """Passes on what a nemesis asks for, and listens."""
+            """Forwards the calls to the ring and records the picked process."""
 
             def pick(self) -> Fighter | None:
                 found = ring.pick()
@@ -79,7 +82,7 @@ class TimedKill(Kill):
 
 @dataclass
 class JobResult:
-    """A race in figures."""
+    """The report of a race, its duration, and the number of faults by kind."""
 
     report: JobReport
     seconds: float
@@ -95,9 +98,9 @@ class JobResult:
 
 
 class JobRace:
-    """Workers at work. `run()` starts them, troubles them until nearly everything is done, and judges what they did.
+    """`run()` starts the workers, injects faults until nearly all jobs are completed, and checks the history.
 
-    Half of the jobs are there before the first trouble; the others are enqueued meanwhile, through the same troubles.
+    Half of the jobs are enqueued before the first fault, the others during the race, under the same faults.
     """
 
     def __init__(
@@ -134,10 +137,10 @@ class JobRace:
         self._gone: set[int] = set()
         self._started = 0
         self._ids: dict[int, str] = {}
-        #: Jobs that were sent, and may have to be sent again.
+        #: Batches of jobs that were sent and not confirmed: they are sent again.
         self._made: dict[int, list[NewJob]] = {}
 
-    # ── what a nemesis may do ──
+    # ── methods that a nemesis calls ──
 
     def pick(self) -> Fighter | None:
         alive = [p for p in self._fighters if p.pid not in self._gone and p.poll() is None]
@@ -183,7 +186,7 @@ class JobRace:
         return [range(n, min(n + BULK, end)) for n in range(first, end, BULK)]
 
     def _enqueue(self, chore: Any, batch: range) -> bool:
-        """False: the outcome is unknown. Sent again, the same jobs are created once."""
+        """Enqueue a batch. Returns False if the outcome is unknown; sending the batch again creates no duplicates."""
         jobs = self._made.setdefault(batch.start, chore.new_jobs([(n,) for n in batch]))
         try:
             made = run(flows.enqueue_many(chore.core, jobs))
@@ -208,8 +211,8 @@ class JobRace:
         return 0
 
     def _trouble(self, stay: backstay.sync.Backstay) -> None:
-        """Strike until nine tenths are done; the second half is enqueued on the way, the last of it when every nemesis
-        has struck: fast workers must not be done before that.
+        """Inject faults until nine tenths of the jobs are completed. The second half of the jobs is enqueued meanwhile.
+        Its last batch waits until every nemesis has struck; otherwise fast workers might complete all jobs before that.
         """
         turns: list[Nemesis] = []
         rest = self._batches(self.jobs // 2, self.jobs)

@@ -1,4 +1,4 @@
-"""Programs of the tests' own: `backstay …` in processes that are ended at the end."""
+"""Run `backstay …` in separate processes, which are stopped at the end of the test."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from backstay.testing.waiting import WITHIN, eventually
 
-#: The folder on whose path `support` is.
+#: The folder that contains the package `support`.
 TESTS = Path(__file__).resolve().parents[1]
 
 
 def child_environment(**variables):
-    """For a Python process that imports `support`, or what else this process can import."""
+    """Build the environment of a Python process that can import `support` and everything that this process can."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]), **variables}
 
 
 class Program:
-    """A running `backstay …` process; its output is read as it comes."""
+    """A running `backstay …` process. A thread reads its output into `lines`."""
 
     def __init__(self, *arguments, cwd=None, **variables):
         self.lines = []
@@ -43,18 +43,20 @@ class Program:
             self.lines.append(line.rstrip("\n"))
 
     @property
-    def said(self):
+    def output(self):
         return "\n".join(self.lines)
 
     def waits_for(self, pattern, within=60):
-        """The first line that fits."""
-        assert eventually(lambda: self.process.poll() is not None or re.search(pattern, self.said), within), self.said
-        found = re.search(pattern, self.said)
-        assert found, f"ended with {self.process.poll()}: {self.said}"
+        """Wait until the output matches `pattern`, and return the match."""
+        assert eventually(lambda: self.process.poll() is not None or re.search(pattern, self.output), within), (
+            self.output
+        )
+        found = re.search(pattern, self.output)
+        assert found, f"ended with {self.process.poll()}: {self.output}"
         return found
 
     def stop(self, number=signal.SIGTERM, within=60):
-        """Its exit code."""
+        """Stop the process with a signal and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
@@ -62,7 +64,7 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"did not stop: {self.said}") from None
+            raise AssertionError(f"did not stop: {self.output}") from None
         self._reader.join(WITHIN)
         self.process.stdout.close()
         return code
@@ -70,7 +72,7 @@ class Program:
 
 @contextlib.contextmanager
 def programs():
-    """`start(*arguments)`; a program that still runs at the end of the test is killed."""
+    """Yield a function `start(*arguments)`. Programs that are still running at the end of the block are killed."""
     made = []
 
     def start(*arguments, **options):

@@ -1,4 +1,6 @@
-"""A race: many processes compete for a few locks under kills, pauses and cut connections; then a checker reads it."""
+"""A race: many processes compete for a few locks under kills, pauses and cut connections. At the end a checker searches
+the recorded history for violations.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +25,25 @@ from backstay.testing.histories.order import Snapshot, Waiting
 from support.nemeses.nemesis import Cut, Fighter, Nemesis
 from support.programs import child_environment
 
-#: Four locks and a semaphore of two: enough to meet at, few enough to queue at.
+#: The permits of each name: four locks and a semaphore with two permits, few enough that queues form.
 NAMES = {"north": 1, "east": 1, "south": 1, "west": 1, "pool": 2}
 NAMESPACE = "backstay-race"
-#: Contenders behind a proxy give replies up sooner than by default, so that seconds see many lost ones.
+#: URL options of contenders behind a proxy: shorter timeouts than the default, so that a race of seconds has many lost
+#: replies.
 QUICK = "?timeout=0.5&connect_timeout=1"
-#: How often the observer looks, and the nemesis checks the clock.
+#: Seconds between two snapshots of the observer, and between two ticks of the nemeses.
 LOOK = 0.01
-#: Contenders that were asked to stop have this long: they may wait in a queue, or for an engine that was away.
+#: Seconds that contenders have to stop: they may wait in a queue, or for an engine that was unreachable.
 STOP_WAIT = 45.0
-#: Seconds for one that hangs to say where.
+#: Seconds that a hanging contender has to dump its stacks.
 LAST_WORDS = 0.5
-#: Beyond a lease's life, what a busy machine may take to notice.
+#: Seconds that a busy machine may take, after a lease expires, to free the lock.
 SLACK = 5.0
 
 
 @dataclass
 class Result:
-    """A race in figures."""
+    """The report of a race, and the number of faults by kind."""
 
     report: Report
     troubles: Counter[str] = field(default_factory=Counter[str])
@@ -57,7 +60,7 @@ class Result:
 
 
 class Race:
-    """Contenders at work. `run()` starts them, troubles them, stops them, and judges what they did."""
+    """`run()` starts the contenders, injects faults, stops the contenders, and checks the history."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Race:
         contender: Sequence[str] = ("-m", "support.contender"),
     ) -> None:
         self.url = url
-        #: Past any proxy: for the observer and the last look.
+        #: The URL without a proxy, for the observer and the final check.
         self.direct = direct or url
         self.folder = folder
         self.processes = processes
@@ -84,21 +87,21 @@ class Race:
         self.nemeses = nemeses
         self.dice = random.Random(seed)
         self.seed = seed
-        #: The Python arguments of a contender.
+        #: The arguments of the Python interpreter that runs a contender.
         self.contender = contender
         self.snapshots: list[Snapshot] = []
         self._fighters: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: set[str] = set()
         self._started = 0
-        #: Who was seen holding lately.
+        #: The lock ids of the holders in recent snapshots.
         self._holding: list[str] = []
 
-    # ── what a nemesis may do ──
+    # ── methods that a nemesis calls ──
 
     def pick(self) -> Fighter | None:
         alive = {k: p for k, p in self._fighters.items() if k not in self._killed and p.poll() is None}
         holding = [label for lock_id in self._holding if (label := lock_id.partition(".")[0]) in alive]
-        if holding and self.dice.random() < 0.7:  # trouble is where the locks are
+        if holding and self.dice.random() < 0.7:  # prefer a process that holds a lock
             return alive[self.dice.choice(holding)]
         return self.dice.choice(list(alive.values())) if alive else None
 
@@ -157,7 +160,7 @@ class Race:
             )
 
     def _await_start(self) -> None:
-        """The race begins when all processes run: a busy machine takes its time to start eight of them."""
+        """Wait until all processes run. Starting eight of them takes a while on a busy machine."""
         deadline = steady() + STOP_WAIT
         while steady() < deadline and len(list(self.folder.glob("*" + history.SUFFIX))) < self.processes:
             time.sleep(LOOK)
@@ -178,7 +181,7 @@ class Race:
             nemesis.settle()
 
     def _stop(self) -> list[str]:
-        """Stop all contenders. One that does not stop, or exits with an error, is a violation of its own."""
+        """Stop all contenders. Returns a violation for each that does not stop or that exits with an error."""
         strays: list[str] = []
         for process in self._fighters.values():
             if process.stdin is not None:
@@ -199,7 +202,7 @@ class Race:
     def _last_words(self, label: str, most: int = 2000) -> str:
         return (self.folder / f"{label}.stderr").read_text(errors="replace")[-most:]
 
-    # ── looking ──
+    # ── observing ──
 
     def _observe(self, stay: backstay.sync.Backstay, over: threading.Event) -> None:
         while not over.wait(LOOK):
@@ -226,8 +229,8 @@ class Race:
         }
 
     def _last_look(self, stay: backstay.sync.Backstay, forgotten: set[str]) -> list[str]:
-        """Only tickets of killed processes and of lost withdrawals may be left; they hold
-        nothing up for long.
+        """Check the locks after all contenders have stopped. Only tickets of killed processes and of attempts that the
+        engine lost may be left, and each lock must become free soon.
         """
         wrong: list[str] = []
         dead: Counter[str] = Counter()
@@ -249,6 +252,6 @@ class Race:
 
 
 def _forgotten(events: list[Event], amnesia: list[Amnesia]) -> set[str]:
-    """Attempts that were under way, or over, when the engine forgot: it may show them although they have ended."""
+    """Return the attempts that began before the engine lost writes: it may still show them after their end."""
     asked = [event for event in events if event.kind == "asked"]
     return {e.id for e in asked if any(e.t <= moment.t and moment.concerns(e.name) for moment in amnesia)}

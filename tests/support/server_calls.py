@@ -1,4 +1,4 @@
-"""Calls of a server's API: workflows, runs, a worker's steps, event streams."""
+"""Calls of a server's HTTP API: workflows, runs, job claims and completions, event streams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def finish(site, found, **outputs):
 
 
 def command(site, worker="w1", **options):
-    """The next command job, as an HTTP worker gets it that names no queue."""
+    """Claim the next command job, as an HTTP worker that names no queue."""
     return site.post("/api/jobs/claim", {"worker_id": worker, **options}).json()
 
 
@@ -51,7 +51,7 @@ def statuses(site, name="ci", **query):
 
 @contextlib.contextmanager
 def listening(site, path, *, last=None, params=None):
-    """An iterator of events: (kind, id, data). Comments come as (":", "", text)."""
+    """Open an event stream. Yields an iterator of events (kind, id, data); a comment is (":", "", text)."""
     headers = {"last-event-id": last} if last else {}
     with (
         httpx.Client(timeout=30) as client,

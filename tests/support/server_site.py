@@ -1,4 +1,4 @@
-"""A real server on a free loopback port: in a thread with an event loop of its own, on an engine of the test's."""
+"""Run a real server on a free loopback port, in a thread with its own event loop, on the test's engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Site:
         self.http = httpx.Client(base_url=self.url, timeout=30)
 
     def do(self, coroutine):
-        """Run something on the server's loop."""
+        """Run a coroutine on the server's loop and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
     @property
@@ -50,7 +50,9 @@ class Site:
 
 @contextlib.contextmanager
 def serving(url, *, namespace=None, settings=None, prepare=None, **options):
-    """Yields a Site. The Backstay is made and closed on the server's loop; `prepare(server)` runs there first."""
+    """Run a server and yield its Site. The Backstay is created and closed on the server's loop; `prepare(server)` runs
+    there before the server accepts requests.
+    """
     with bind("127.0.0.1", 0) as sock:
         ready = threading.Event()
         made, troubles = [], []

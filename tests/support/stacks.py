@@ -9,22 +9,22 @@ import signal
 import sys
 from typing import Any
 
-#: Deeper chains of awaits are cut off.
+#: The largest number of frames shown for a task.
 DEEPEST = 50
 
 
 def tell_on(signum: signal.Signals, loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """From now on this signal makes the process say on its standard error where each of its threads is, also when
-    Python stands still, and then, as long as `loop` turns, where each of its tasks is.
+    """Install a signal handler that writes the stacks of all threads to standard error, even while the interpreter is
+    blocked, and then the stacks of all tasks of `loop`, if that loop is running.
     """
-    faulthandler.unregister(signum)  # else it would take what is registered already for good
+    faulthandler.unregister(signum)  # otherwise a second `register` would not install its handler again
     if loop is not None:
         loop.add_signal_handler(signum, lambda: sys.stderr.write(tasks(loop)))
     faulthandler.register(signum, chain=loop is not None)
 
 
 def tasks(loop: asyncio.AbstractEventLoop) -> str:
-    """Each task of a loop, from its first line down to what it waits for."""
+    """Return the stack of each task of a loop, outermost frame first, with the future that the task waits for."""
     lines: list[str] = []
     for task in sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
         lines.append(f"Task {task.get_name()}:")

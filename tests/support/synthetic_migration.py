@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from backstay.engine import migrations
 
-#: Both SQL engines understand it. It reads data of the older schema: its one row is the number of jobs it has found.
+#: Valid on both SQL engines. It reads data of the older schema: the table's only row is the number of stored jobs.
 MIGRATION = """\
 -- Purpose: a table that only tests have.
 CREATE TABLE backstay_synthetic (jobs bigint NOT NULL);
 INSERT INTO backstay_synthetic SELECT count(*) FROM backstay_job;
 """
-#: Its first statement succeeds and its second fails.
+#: A migration whose first statement succeeds and whose second fails.
 BROKEN = """\
 CREATE TABLE backstay_synthetic (jobs bigint NOT NULL);
 INSERT INTO backstay_synthetic SELECT count(*) FROM backstay_no_such_table;
@@ -22,10 +22,10 @@ _real = migrations.scripts
 
 
 def real(engine):
-    """The latest schema version of the package itself."""
+    """Return the latest schema version of the package, without the migration of the tests."""
     return len(_real(engine))
 
 
 def add_migration(monkeypatch, script=MIGRATION):
-    """From now on this process knows one more schema version."""
+    """Add a schema version to this process for the rest of the test."""
     monkeypatch.setattr(migrations, "scripts", lambda engine: [*_real(engine), script])

@@ -1,4 +1,4 @@
-"""Workers as real processes, and what their handlers wrote."""
+"""Run workers in separate processes, and read the journal that their handlers write."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class WorkerPool:
         }
 
     def worker(self, *options, target="support.worker_program:stay", cwd=None):
-        """A `backstay worker` of its own."""
+        """Start `backstay worker` in a separate process."""
         return self._start([sys.executable, "-m", "backstay", "worker", target, *options], cwd)
 
     def program(self, name):
-        """A program of one's own."""
+        """Start a Python program in a separate process."""
         return self._start([sys.executable, name], None)
 
     def _start(self, command, cwd):
@@ -61,7 +61,7 @@ class WorkerPool:
         return (self.folder / f"worker-{place}.log").read_text()
 
     def lines(self, kind=""):
-        """What was written, as lists of words."""
+        """Return the lines of the journal as lists of words. `kind`: only lines whose first word is this one."""
         if not self.journal.exists():
             return []
         found = [line.split() for line in self.journal.read_text().splitlines()]
@@ -88,7 +88,7 @@ class WorkerPool:
         return "\n".join(self.log(place) for place in range(len(self.workers)))
 
     def ended(self, process, within=30.0):
-        """Its exit code."""
+        """Wait until the process exits, and return its exit code."""
         try:
             return process.wait(within)
         except subprocess.TimeoutExpired:

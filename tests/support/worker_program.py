@@ -1,4 +1,4 @@
-"""A program with jobs, for workers in processes of their own. Its handlers write what they do to a file."""
+"""A program with jobs, for workers in separate processes. Its handlers write each start and end to the journal file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOURNAL = Path(os.environ.get("WORKER_JOURNAL", os.devnull))
 
 
 def note(*words: object) -> None:
-    """Lines of several processes do not mix: each is one write."""
+    """Append a line to the journal. It is one `write`, so that lines of several processes do not mix."""
     fd = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         os.write(fd, (" ".join(str(word) for word in words) + "\n").encode())
@@ -26,7 +26,7 @@ def note(*words: object) -> None:
 
 @stay.job(retries=3, backoff=fixed(0.01))
 async def record(n: int, seconds: float = 0.0, first: float = -1.0) -> int:
-    """first: how long the first attempt takes instead."""
+    """Sleep, and write the start and the end. `first`: the duration of the first attempt, instead of `seconds`."""
     ctx = backstay.current_job()
     if ctx.attempt == 1 and first >= 0:
         seconds = first

@@ -64,7 +64,7 @@ SLACK = 1_000
 DAY = 86_400_000_000
 #: Incremented when the stored format changes.
 VERSION = 1
-#: The capacity of a read-write lock.
+#: A capacity of 0 means no limit on holders: any number of readers may hold a read-write lock.
 UNLIMITED = 0
 
 

@@ -20,7 +20,8 @@ from backstay.runtime.flows import maybe_await, run
 from backstay.runtime.lease_scope import LeaseScope
 from backstay.runtime.serialization import Codec
 
-#: The header before the stored reply: its end in µs (16 digits), then its fingerprint (64 characters).
+#: Offsets in a stored reply. Characters 0 to 15: when the outcome expires, in µs; 16 to 79: the fingerprint of the
+#: call; from 80: the outcome.
 ENDS, HEAD = 16, 80
 
 

@@ -101,7 +101,9 @@ class UniformBatch(list[NewJob]):
 
 
 def distinct_templates(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Return the first job of a uniform batch, else all jobs."""
+    """Return the jobs whose options must be checked: only the first if all jobs of the batch have the same options,
+    else all of them.
+    """
     return jobs[:1] if isinstance(jobs, UniformBatch) else jobs
 
 

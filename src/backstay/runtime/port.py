@@ -84,7 +84,7 @@ class AsyncPort:
         return AsyncLatch(self._loop or self.loop(), self._thread)
 
     def thread_subscribers(self) -> None:
-        """None: the hub receives the hints of all tasks."""
+        """Return None: on an event loop, the hub's one subscription receives the hints for all tasks."""
 
     def owner(self) -> object:
         return asyncio.current_task()

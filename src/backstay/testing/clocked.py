@@ -12,8 +12,8 @@ from backstay.testing.waiting import WITHIN
 def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engine:
     """Open the engine of a URL with the caller's clock.
 
-    Unless the URL sets a timeout, it is longer than the usual five seconds: on a busy machine, the end of a long chain
-    takes more.
+    If the URL sets no timeout, use `WITHIN` and not the default five seconds: on a busy machine, one request that ends
+    a long chain of jobs takes longer.
     """
     if not url.startswith("memory:") and "timeout" not in parse_qs(urlsplit(url).query):
         url += f"{'&' if '?' in url else '?'}timeout={WITHIN:g}"

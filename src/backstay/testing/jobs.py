@@ -6,7 +6,7 @@
         await drain(stay)
 
 The helpers use a real store; `memory://` (BACKSTAY_URL=memory://) is the fastest. Await their results if the Backstay
-or job type is async; those of a blocking one are returned directly.
+or job type is async; with a blocking one they return their results directly.
 """
 
 from __future__ import annotations

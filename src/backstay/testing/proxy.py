@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 T = TypeVar("T")
 
-#: drop: the request is forwarded; the connection stays open, but gets no reply any more.
+#: drop: the request is forwarded; the connection stays open, but its client receives no further reply.
 #: delay: the request is forwarded after `seconds`.    late: replies are forwarded after `seconds`.
 #: cut-before: the connection is closed before the request is forwarded.
 #: cut-after: the request is forwarded, and the connection is closed when the reply arrives.
@@ -58,7 +58,7 @@ class Pair:
         self.cut_at_reply = False
         self.late = 0.0
         self.held: list[bytes] = []
-        #: While held requests are delivered: gets the server's reply to them.
+        #: While held requests are delivered: receives the server's reply to them.
         self.heard: asyncio.Future[bytes] | None = None
 
     def abort(self) -> None:
@@ -157,7 +157,7 @@ class FaultProxy:
 
     @property
     def held(self) -> int:
-        """The number of connections with requests that wait for `deliver_held()`."""
+        """The number of connections whose requests the proxy holds until `deliver_held()`."""
         return sum(bool(pair.held) for pair in list(self._pairs))
 
     @property

@@ -52,7 +52,7 @@ class ChainLog:
 
     async def _last(self, beyond: int) -> int:
         """Find the number of an ended job's last log line by binary search. `beyond` is an upper bound."""
-        low, probe = -1, beyond - 1  # usually the last line is `beyond` itself
+        low, probe = -1, beyond - 1  # first test whether line `beyond` exists: it usually is the last one
         while beyond - low > 1:
             if await send(self._core, self._store.read_log(self._job, probe, 1)):
                 low = probe

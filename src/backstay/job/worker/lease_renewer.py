@@ -1,7 +1,7 @@
 """Renew the leases of running jobs on the keeper's thread, so a handler that blocks the event loop keeps its lease.
 
 One call per shard renews all leases. The store's reply to a renewal alone decides that a lease is lost or that its job
-is to be cancelled; a message on the `owls` channel only makes the worker renew sooner.
+is to be cancelled; a cancel hint (the hub's channel `owls`) only makes the worker renew sooner.
 """
 
 from __future__ import annotations

@@ -75,9 +75,10 @@ class LockOptions:
     """Options of a lock.
 
     `error_workflow`: the key of the clean-up workflow that runs when the workflow fails; empty for none. `in_place`:
-    over http, accept a body that cannot become a sub-workflow and so stays inline, where n8n in queue mode can retry it
-    without the lock; otherwise such a body is refused. `keep_failed`: also keep its failed executions, which any n8n
-    can retry without the lock; implies `in_place`.
+    with the http transport, accept locked nodes (the body) that cannot move into a sub-workflow and stay in the
+    workflow. Danger: n8n in queue mode can retry them without the lock. Otherwise the patch refuses such a workflow.
+    `keep_failed`: also save the failed executions of such a workflow. Danger: n8n in any mode can retry a saved
+    execution without the lock. Implies `in_place`.
     """
 
     scope: str

@@ -1,6 +1,6 @@
-"""Certify a set-up: one suite of claims, played by actors in one process or in several.
+"""Conformance suites: tests that certify a set-up. Actors in one or several processes call the API.
 
-In your own test-suite, with your own URL:
+Use them in your test suite, with your URL:
 
 ```python
 import pytest
@@ -27,16 +27,16 @@ class TestOurRedis(GateSuite, HubSuite, LimitSuite, IdempotencySuite):
     pass
 ```
 
-`AsyncDriver` plays on the async API (each actor a task), `BlockingDriver` on the blocking API (each actor a thread),
-`ProcessDriver` on both, in three processes. Add `CrashSuite` and `IdempotencyCrashSuite` with a `ProcessDriver` to have
-processes killed and stopped. A driver takes `hub=` as a `Backstay` does, and those in one process a client or pool for
-a URL. Every claim plays in a namespace of its own, so nothing of yours is touched; on Redis, records of ended claims
-expire by themselves after a day.
+`AsyncDriver` uses the async API (each actor is a task), `BlockingDriver` the blocking API (each actor is a thread), and
+`ProcessDriver` both, in three processes. `CrashSuite` and `IdempotencyCrashSuite` kill and suspend processes; they need
+a `ProcessDriver`. A driver accepts `hub=` as a `Backstay` does. The two drivers that use one process also accept a
+client or pool instead of a URL. Each test uses a separate namespace and does not touch your data. On Redis, the test
+records expire after a day.
 
-`JobSuite` holds the job store itself to its contract, on a clock that the claims set. It needs a fixture `store`: a
-`LocalStoreDriver(URL)`, or a `RemoteStoreDriver(URL)` in three processes. Its jobs stay where they were: give it a
-server of its own. `RunSuite` does the same for workflow runs, with the same fixture. `WakingSuite` counts what workers
-ask when jobs come; it needs a fixture `fleet`: a `Fleet(URL, hub=…)`. `LostHubSuite` kills the hub's server meanwhile:
+`JobSuite` tests the job store directly, with a clock that the tests set. It needs a fixture `store`: a
+`LocalStoreDriver(URL)`, or a `RemoteStoreDriver(URL)` for three processes. It does not delete its jobs: use a separate
+server. `RunSuite` tests workflow runs with the same fixture. `WakingSuite` counts the requests of workers when jobs are
+enqueued; it needs a fixture `fleet`: a `Fleet(URL, hub=…)`. `LostHubSuite` kills the hub's server while jobs run:
 `Fleet(URL, hub_server=RedisServer().start())`.
 """
 

@@ -67,7 +67,7 @@ def wish(name: Any, kind: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 class Actor(ABC):
-    """Executes one call at a time, in order. While it waits for a lock, later calls wait too."""
+    """Executes its calls one at a time, in order. While it waits for a lock, later calls wait too."""
 
     @abstractmethod
     async def do(self, verb: str, **args: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Recorded histories of locks and jobs, and the checkers that judge them."""
+"""Recorded histories of locks and jobs, and the checkers that search them for violations."""

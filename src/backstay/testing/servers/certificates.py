@@ -14,7 +14,7 @@ NAMES = "IP:127.0.0.1,DNS:localhost"
 
 
 class Certificates:
-    """A private certificate authority and its certificates. A context manager: it deletes the files at its end."""
+    """A private certificate authority and its certificates. A context manager that deletes the files on exit."""
 
     def __init__(self, *, names: str = NAMES) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="backstay-tls-"))
@@ -29,7 +29,7 @@ class Certificates:
 
     @property
     def query(self) -> str:
-        """The URL options of a client that trusts this authority and shows its own certificate."""
+        """The URL options of a client that trusts this authority and presents its own certificate."""
         cert, key = self.client
         return urlencode({"ca": self.ca, "cert": cert, "key": key})
 

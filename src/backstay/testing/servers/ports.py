@@ -23,7 +23,7 @@ _given: set[int] = set()
 
 
 def lasting_port() -> int:
-    """Reserve a free port until this process ends, also while its server is down: no other test process gets it."""
+    """Reserve a free port until this process exits. No other test process gets it, even while its server is down."""
     while True:
         port = random.randint(LOWEST, HIGHEST)
         if _ours(port):

@@ -1,4 +1,4 @@
-"""A master, its replicas, and the Sentinels that watch them."""
+"""Start a throw-away Redis master with replicas, and Sentinels that monitor them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backstay.testing.servers.redis import RedisServer, redis_program, say, unti
 
 
 class _Sentinel(RedisServer):
-    """One Sentinel. What it learns it writes into its file, and still knows after a restart."""
+    """One Sentinel. It stores its state in its configuration file, so the state survives a restart."""
 
     def __init__(self, lines: tuple[str, ...], password: str, tls: Certificates | None) -> None:
         super().__init__(tls=tls, password=password)
@@ -35,10 +35,11 @@ class _Sentinel(RedisServer):
 
 
 class RedisSentinel:
-    """A master, its replicas, and the Sentinels that watch them. Kill `master()`, and `await_failover()`.
+    """A master, its replicas, and the Sentinels that monitor them. To test a failover, kill `master()` and call
+    `await_failover()`.
 
-    down_after: seconds of silence after which a server counts as dead; on a busy machine, too few make Sentinels
-    replace masters that live. options: for the servers, not the Sentinels.
+    down_after: seconds without a reply after which a server counts as dead. If it is too short, Sentinels on a busy
+    machine replace a master that is alive. options: command-line options of the servers, not of the Sentinels.
     """
 
     service = "backstay"

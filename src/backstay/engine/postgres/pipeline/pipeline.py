@@ -327,7 +327,7 @@ def _results_or_errors(
 
 def batches(items: list[QueuedOp]) -> Iterator[tuple[bool, list[QueuedOp]]]:
     """Split operations into transactions: reads first, then writes, at most `MAX_BATCH` each. An operation with a key
-    gets its own transaction: a resent one must not share a transaction with its first copy.
+    (see `StoreOperation.key`) gets its own transaction: a resent copy must run after the first one has committed.
     """
     ops = [(cast("StoreOperation[Any]", item.op), item) for item in items]
     for reads in (True, False):

@@ -1,4 +1,4 @@
-"""What lock, semaphore and read-write lock promise, as claims that any set-up can be held to."""
+"""Conformance tests of locks, semaphores and read-write locks, for any engine, hub and API."""
 
 from backstay.testing.conformance.gate.admin import Admin
 from backstay.testing.conformance.gate.bad_input import BadInput

@@ -8,8 +8,8 @@ from backstay.testing.conformance.actor import refused
 from backstay.testing.conformance.driver import Stage, claim
 from backstay.testing.conformance.gate.cases import NAME, enter
 
-#: Seconds until a dead waiter is skipped: its offer (2 s), the pause of the next waiter (2 s), and slack for a busy
-#: machine.
+#: Seconds until a dead waiter is skipped: the time of its offer (2 s), the next waiter's delay until its recheck (2 s),
+#: and slack for a busy machine.
 SKIPPED = 15.0
 
 #: Seconds: short enough for a test to outlast it, long enough to be renewed in time on a busy machine.

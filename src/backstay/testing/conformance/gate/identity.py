@@ -22,7 +22,7 @@ FIELDS = {
 
 
 class Identity:
-    """The ten fields of the reference's acquire reply, and where they show."""
+    """Tests of the ten fields of an acquire reply, and of the views that show them."""
 
     @claim
     async def test_a_lease_has_the_ten_fields(self, stage: Stage) -> None:

@@ -79,7 +79,7 @@ class Waiting:
 
     @claim
     async def test_all_concurrent_waiters_are_woken(self, stage: Stage) -> None:
-        """No hint is lost while a process, for its first waiters, is still subscribing."""
+        """No hint is lost while a process is still subscribing on behalf of its first waiters."""
         holder, _, *crowd = await stage.actors(8)
         held = await holder.acquire(NAME)
         places = [asyncio.create_task(actor.acquire(NAME)) for actor in crowd]

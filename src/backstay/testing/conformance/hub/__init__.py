@@ -1,4 +1,4 @@
-"""What a hub promises, as claims that any set-up can be held to."""
+"""Conformance tests of the hub: messages, notices and hints."""
 
 from backstay.testing.conformance.hub.hints import Hints
 from backstay.testing.conformance.hub.messages import Messages

@@ -1,4 +1,4 @@
-"""What idempotency keys promise, as claims that any set-up can be held to."""
+"""Conformance tests of idempotency keys, for any engine, hub and API."""
 
 from backstay.testing.conformance.idempotency.bad_input import BadInput
 from backstay.testing.conformance.idempotency.crashes import IdempotencyCrashSuite

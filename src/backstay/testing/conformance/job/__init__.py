@@ -1,4 +1,4 @@
-"""What a job store promises, as claims that any store can be held to."""
+"""Conformance tests of the job store, for any engine."""
 
 from backstay.testing.conformance.job.bad_input import BadInput
 from backstay.testing.conformance.job.bench import Bench, Client, StoreDriver

@@ -29,7 +29,7 @@ PATIENCE = 180.0
 
 
 class Fleet:
-    """Workers that share a queue, each with a Backstay of its own: `Fleet(URL, hub="redis://…")`."""
+    """Workers that share a queue, each with a separate Backstay: `Fleet(URL, hub="redis://…")`."""
 
     def __init__(self, url: str, *, hub: str | None = None, hub_server: RedisServer | None = None) -> None:
         self.url = url
@@ -127,7 +127,7 @@ class LostHubSuite:
 
     @claim
     async def test_without_its_hub_everything_is_only_slower(self, fleet: Fleet) -> None:
-        assert fleet.hub_server is not None, "this claim kills the hub: Fleet(url, hub_server=RedisServer().start())"
+        assert fleet.hub_server is not None, "this test kills the hub: Fleet(url, hub_server=RedisServer().start())"
         async with fleet.working() as (count, _):
             await count.enqueue(0)
             assert await fleet.has_run(1)
@@ -141,7 +141,7 @@ class LostHubSuite:
 
 
 async def _settled(workers: list[Worker]) -> int:
-    """Wait until all workers have found no job; return the number of their exchanges so far."""
+    """Wait until every worker has polled and found no job; return the number of exchanges so far."""
 
     async def all_looked() -> bool:
         return all(worker.exchanges > 1 for worker in workers)

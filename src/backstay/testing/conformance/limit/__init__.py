@@ -1,4 +1,4 @@
-"""What limits promise, as claims that any set-up can be held to."""
+"""Conformance tests of rate limits, for any engine and API."""
 
 from backstay.testing.conformance.limit.counting import Counting
 from backstay.testing.conformance.limit.refusals import Refusals

@@ -1,4 +1,4 @@
-"""Usage expires with time, and waiting calls get the next free place in order."""
+"""Usage expires with time, and waiting calls are admitted in order of arrival."""
 
 from __future__ import annotations
 

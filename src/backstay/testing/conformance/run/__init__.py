@@ -1,4 +1,4 @@
-"""What a job store promises of workflow runs, as claims that any store can be held to."""
+"""Conformance tests of workflow runs in a job store, for any engine."""
 
 from backstay.testing.conformance.run.adding import Adding
 from backstay.testing.conformance.run.artifacts import Artifacts

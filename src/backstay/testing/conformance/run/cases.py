@@ -1,4 +1,4 @@
-"""Helpers of the run suite: build a run from job names, work off its jobs, and check its consistency."""
+"""Helpers of the run suite: build a run from job names, execute its jobs, and check its consistency."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from backstay.job.run_model import FINISHED, NewRun, Run, RunEvent
 from backstay.testing.conformance.job.bench import Bench, Client, end
 
 OOPS = Failure("OSError", "disk full")
-#: The job state that an event kind stands for, where the two names differ.
+#: The job state by event kind, for kinds that are not named after the state.
 STATES = {"ready": "pending", "started": "running"}
 PAGE = 1000
 
-#: The options of each job by its name; or just the names.
+#: The options of each job by its name, or only the names.
 Wishes = Mapping[str, Any] | Sequence[str]
 
 

@@ -250,7 +250,7 @@ class Retrying:
 
     @claim
     async def test_a_job_whose_need_did_not_succeed_is_held_back(self, bench: Bench) -> None:
-        """`trigger` on a job with a direct or indirect blocker that did not succeed has no effect."""
+        """`trigger` has no effect on a job while one of its direct or indirect blockers has not succeeded."""
         one, other = await bench.clients(2)
         run = await begin(one, {**LINE, "always": {"after": "a", "when": "all_done"}})
         await play(one, {"a": "fail"})

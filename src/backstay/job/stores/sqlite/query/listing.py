@@ -1,8 +1,8 @@
-"""List jobs in pages. An index holds the jobs of each state by id, so a page of one state or of all reads its own rows
-only.
+"""List jobs in pages. An index orders the jobs of each state by id, so a page reads only the rows that it returns, for
+one state or for all states.
 
-A queue or type filter selects kinds. The query skips jobs of other kinds in the index without reading their rows, and
-stops at the known number of matches.
+A queue or type filter selects kinds (a kind is a job type with its queue and options). The query skips jobs of other
+kinds in the index without reading their rows, and stops when it has found as many jobs as the kinds' counters hold.
 """
 
 from __future__ import annotations

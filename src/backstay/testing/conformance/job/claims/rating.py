@@ -9,7 +9,7 @@ from backstay.testing.conformance.job.bench import LEASE, MINUTE, SECOND, Bench,
 
 
 class Rating:
-    """Tests of rate= and limit_queue."""
+    """Tests of the job option `rate` and of `limit_queue`."""
 
     @claim
     async def test_a_bucket_lets_a_burst_go_and_then_one_an_interval(self, bench: Bench) -> None:

@@ -9,7 +9,7 @@ from backstay.testing.conformance.job.bench import Bench, claim
 
 
 class JobOutput:
-    """Tests of append_log, read_log, put_outputs and get_outputs."""
+    """Tests of `append_log`, `read_log`, `put_outputs` and `get_outputs`."""
 
     @claim
     async def test_log_lines_are_read_in_order_and_in_pages(self, bench: Bench) -> None:

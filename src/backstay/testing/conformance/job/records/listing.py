@@ -24,7 +24,7 @@ async def one_of_each(client: Client, queue: str) -> dict[str, str]:
 
 
 class Listing:
-    """Tests of list_jobs and queues."""
+    """Tests of `list_jobs` and `queues`."""
 
     @claim
     async def test_jobs_are_listed_newest_first_and_in_pages(self, bench: Bench) -> None:
