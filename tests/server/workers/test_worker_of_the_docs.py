@@ -46,7 +46,7 @@ def test_the_documented_worker_is_forty_lines_without_a_library():
     lines = [line for line in source().splitlines() if line.strip()]
     assert len(lines) <= 40
     assert re.findall(r"^import (.+)$|^from", source(), re.MULTILINE) == [
-        "json, os, pathlib, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request"
+        "contextlib, json, os, pathlib, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request"
     ]
 
 
