@@ -99,7 +99,7 @@ async def run_locally(request: RunRequest, viewer: Callable[[Progress], Viewer])
             finally:
                 worker.stop(now=True)
                 await working
-        return RunOutcome(run, watch.progress, stops.heard)
+        return RunOutcome(run, watch.progress, stops.signal)
 
 
 class _Stops:
@@ -110,7 +110,7 @@ class _Stops:
         self._run = run
         self._now = now
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.heard = 0
+        self.signal = 0
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -123,10 +123,10 @@ class _Stops:
             loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:
-        if self.heard:
+        if self.signal:
             self._now(now=True)
             return
-        self.heard = number
+        self.signal = number
         self._cancel(f"received {signal.Signals(number).name}")
 
     def _cancel(self, reason: str) -> None:
